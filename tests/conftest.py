@@ -1,0 +1,37 @@
+"""What every test runs under: eight simulated devices, strict dtypes, bounded property tests."""
+
+import os
+from pathlib import Path
+
+# Read once, when jax starts its backend: set before anything imports jax.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+).strip()
+
+import jax
+import pytest
+from hypothesis import settings
+
+# float32 + float64 and their like raise: a silent promotion hides a lost accumulation dtype.
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+# An example may compile, so there is no deadline; in CI the examples are the same every time.
+settings.register_profile("linattn", deadline=None, max_examples=20)
+settings.register_profile(
+    "linattn-ci", settings.get_profile("linattn"), derandomize=True, database=None
+)
+settings.load_profile("linattn-ci" if os.environ.get("CI") else "linattn")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets that FLAX_LINATTN_DATA names; the test skips where none is."""
+    value = os.environ.get("FLAX_LINATTN_DATA")
+    if not value:
+        pytest.skip("FLAX_LINATTN_DATA is not set to a folder of real data sets")
+    path = Path(value)
+    if not path.is_dir():
+        pytest.fail(f"FLAX_LINATTN_DATA names {value!r}, which is not a folder")
+    return path
