@@ -1,0 +1,74 @@
+# Every target is enough by itself on a clean clone: it makes .venv if there is none and
+# installs what it needs, and does so again when pyproject.toml changes.
+#   PYTHON=python3.12   the Python that makes .venv (3.11 or newer)
+#   PYTEST_ARGS='-k aaren'   added to pytest's command line
+
+PYTHON ?= python3
+VENV   ?= .venv
+RUN    ?= runs/demo
+PYTEST_ARGS ?=
+
+BIN    := $(VENV)/bin
+# One process for each core, four at most: each holds its own copy of jax's compiler.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format types docs wheel clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
+		| awk -F'|' '{ printf "make %-9s %s\n", $$1, $$2 }'
+
+demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one sequence
+	$(BIN)/flax-linattn train classify --mechanism aaren --run $(RUN)
+	$(BIN)/flax-linattn evaluate $(RUN)
+	$(BIN)/flax-linattn stream $(RUN) --sequence 0
+
+test: $(VENV)/.test  ## the fast tests, doctests among them
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-all: $(VENV)/.test  ## every test, the slow ones too
+	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev  ## ruff: rules and layout
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.dev  ## let ruff lay the code out and mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev  ## mypy, strict
+	$(BIN)/mypy
+
+docs: $(VENV)/.dev  ## the documentation, into docs/_build/html; any gap fails
+	rm -rf docs/_build
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/check_coverage.py docs/_build/html/objects.inv
+
+wheel: $(VENV)/.dev  ## the wheel and the source archive, into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
+clean:  ## remove the environment and everything built (not runs/)
+	rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# The environment. Each stamp stands for one installed set of extras.
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+		echo "'$(PYTHON)' is not a command here. Name a Python of 3.11 or newer: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "flax-linattn needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name a newer one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.base: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
