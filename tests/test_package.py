@@ -1,0 +1,67 @@
+"""The package as a whole: its doctests run, its metadata agree, and importing it is quiet."""
+
+import doctest
+import importlib
+import importlib.metadata
+import importlib.resources
+import os
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import flax_linattn
+
+MODULES = (
+    "flax_linattn",
+    *(m.name for m in pkgutil.walk_packages(flax_linattn.__path__, "flax_linattn.")),
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name):
+    """Every example in a docstring runs and prints what it says."""
+    module = importlib.import_module(name)
+    report: list[str] = []
+    runner = doctest.DocTestRunner(
+        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS, verbose=False
+    )
+    for test in doctest.DocTestFinder(exclude_empty=True).find(module):
+        runner.run(test, out=report.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_exist(name):
+    """What a module lists in __all__ is there, once."""
+    module = importlib.import_module(name)
+    public = getattr(module, "__all__", ())
+    assert [n for n in public if not hasattr(module, n)] == []
+    assert len(set(public)) == len(public)
+
+
+def test_version_is_the_installed_one():
+    assert importlib.metadata.version("flax-linattn") == flax_linattn.__version__
+
+
+def test_types_are_published():
+    assert importlib.resources.files("flax_linattn").joinpath("py.typed").is_file()
+
+
+def test_import_is_quiet_and_starts_no_backend():
+    """Importing warns of nothing and takes no device: the user may still configure jax."""
+    code = (
+        "import flax_linattn, jax\n"
+        "jax.config.update('jax_num_cpu_devices', 3)\n"
+        "assert jax.device_count('cpu') == 3"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={name: value for name, value in os.environ.items() if name != "XLA_FLAGS"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout + done.stderr == ""
