@@ -1,0 +1,166 @@
+"""The ``.arff`` format (Weka) of the UEA and UCR archives."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.examples import Declared, ExampleBuilder
+from flax_linattn.data.files import LineReader, shorten
+
+_ATTRIBUTE = re.compile(r"""('[^']*'|"[^"]*"|[^\s'"]+)\s+(\S.*)""")
+_NUMERIC = ("numeric", "real", "integer")
+
+
+def load_arff(path: str | Path) -> TimeSeriesDataset:
+    r"""Loads a classification problem in ``.arff`` format, plain, ``.gz`` or ``.xz``.
+
+    Two layouts exist, both with a nominal class attribute last. Multivariate: one relational
+    attribute, whose value is a quoted text of one row of values for each dimension, the rows
+    separated by a literal ``\n``. Univariate: one numeric attribute for each time step. ``?`` is a
+    missing value. The format is rectangular and the archives fill shorter series up with ``?``, so
+    time steps at the end that miss in every dimension are dropped. Lines that begin with ``%`` are
+    comments.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The data set; its channels are ``dim_0``, ``dim_1``, ...
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFormatError: The file breaks the format or its own header, or is truncated.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> text = r'''@relation toy
+        ... @attribute steps relational
+        ... @attribute t0 numeric
+        ... @attribute t1 numeric
+        ... @attribute t2 numeric
+        ... @end steps
+        ... @attribute trend {down,up}
+        ... @data
+        ... '3,2,1\n0,0,1',down
+        ... '4,5,?\n1,1,?',up
+        ... '''
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "toy.arff")
+        ...     _ = path.write_text(text)
+        ...     dataset = load_arff(path)
+        >>> dataset.series[1].tolist(), dataset.labels.tolist()
+        ([[4.0, 1.0], [5.0, 1.0]], [0, 1])
+    """
+    with LineReader(path) as reader:
+        header = _read_header(reader)
+        declared = Declared(
+            classes=header.classes,
+            dimensions=None if header.relational else 1,
+            length=header.length,
+            padded=True,
+        )
+        builder = ExampleBuilder(reader, declared)
+        for text in reader:
+            text = text.strip()
+            if not text or text.startswith("%"):
+                continue
+            if header.relational:
+                builder.add(*_split_relational(reader, text))
+            else:
+                values, _, label = text.rpartition(",")
+                builder.add([values], _unquote(label.strip()))
+        return builder.finish(header.name or reader.path.name.split(".")[0])
+
+
+@dataclass
+class _Header:
+    name: str = ""
+    relational: str = ""  # the relational attribute's name
+    length: int = 0  # how many numeric attributes: time steps
+    classes: tuple[str, ...] = ()
+    names: set[str] = field(default_factory=set)
+
+
+def _read_header(reader: LineReader) -> _Header:
+    header = _Header()
+    inside = False  # between the relational attribute and its @end
+    for text in reader:
+        text = text.strip()
+        if not text or text.startswith("%"):
+            continue
+        tag, *rest = text.split(maxsplit=1)
+        value = "".join(rest)
+        match tag.lower():
+            case "@relation" if not header.name and value:
+                header.name = _unquote(value)
+            case "@attribute" if not header.classes:
+                inside = _read_attribute(reader, header, value, inside)
+            case "@end" if inside and _unquote(value) == header.relational:
+                inside = False
+            case "@data" if header.classes and not inside:
+                return header
+            case _:
+                raise reader.error(
+                    "@relation, the numeric attributes (inside one relational attribute and its "
+                    "@end, where multivariate), a nominal class attribute, then @data, in this "
+                    "order and each once",
+                    shorten(text),
+                    "check that this is a .arff file of the UEA or UCR archive",
+                )
+    raise reader.error(
+        "@data and the examples after the header",
+        "the end of the file" if reader.line else "an empty file",
+        "the file is truncated: fetch it again",
+    )
+
+
+def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool) -> bool:
+    """Adds one attribute to ``header``; returns whether a relational attribute is open."""
+    match = _ATTRIBUTE.fullmatch(text)
+    name, kind = (_unquote(match[1]), match[2]) if match else ("", "")
+    if name in header.names:
+        raise reader.error(
+            "attributes of distinct names", f"{name!r} again", "remove or rename one of them"
+        )
+    header.names.add(name)
+    nominal = kind.startswith("{") and kind.endswith("}")
+    if kind.lower() in _NUMERIC and (inside or not header.relational):
+        header.length += 1
+    elif kind.lower() == "relational" and not header.names - {name}:
+        header.relational = name
+        return True
+    elif nominal and header.length and not inside:
+        labels = [_unquote(label.strip()) for label in kind[1:-1].split(",")]
+        if "" in labels or len(set(labels)) != len(labels):
+            raise reader.error(
+                "distinct class labels, none of them empty", shorten(kind), "list each label once"
+            )
+        header.classes = tuple(labels)
+    else:
+        raise reader.error(
+            "an attribute 'NAME numeric', 'NAME relational' (first) or 'NAME {label,label,...}' "
+            "(last, after the numeric ones)",
+            shorten(text),
+            "correct the header, or fetch the file again",
+        )
+    return inside
+
+
+def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | None]:
+    r"""Splits ``'row\nrow',label`` into its dimensions and its label."""
+    quote = text[0]
+    body, closing, rest = text[1:].partition(quote)
+    if quote not in "'\"" or not closing:
+        raise reader.error(
+            "a quoted text of dimensions, a comma and a class label",
+            f"{shorten(text)}" + (" without the closing quote" if quote in "'\"" else ""),
+            "the line is cut short or damaged: fetch the file again",
+        )
+    comma, label = rest[:1], rest[1:].strip()
+    return body.split(r"\n"), _unquote(label) if comma == "," else None
+
+
+def _unquote(text: str) -> str:
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    return text[1:-1] if quoted else text

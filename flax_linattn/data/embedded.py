@@ -1,0 +1,33 @@
+"""Small official data sets that come with the package; see ``sets/*/README.md`` for licences."""
+
+from importlib import resources
+
+from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.ts import load_ts
+
+
+def japanese_vowels() -> tuple[TimeSeriesDataset, TimeSeriesDataset]:
+    """Loads JapaneseVowels: which of nine speakers said the vowels /ae/.
+
+    270 training and 370 test utterances, 12 LPC cepstrum coefficients each, 7 to 29 time steps, 9
+    classes. The official files of the UEA archive, with its unequal lengths.
+
+    Source: M. Kudo, J. Toyama and M. Shimbo, "Multidimensional curve classification using
+    passing-through regions", Pattern Recognition Letters 20 (1999). UCI Machine Learning
+    Repository, CC BY 4.0.
+
+    Returns:
+        The training set and the test set, over the same classes.
+
+    Example:
+        >>> train, test = japanese_vowels()
+        >>> train.num_examples, test.num_examples, train.num_channels, len(train.classes)
+        (270, 370, 12, 9)
+    """
+    folder = resources.files("flax_linattn.data") / "sets" / "JapaneseVowels"
+    with (
+        resources.as_file(folder / "JapaneseVowels_TRAIN.ts.gz") as train,
+        resources.as_file(folder / "JapaneseVowels_TEST.ts.gz") as test,
+    ):
+        train_set = load_ts(train)
+        return train_set, load_ts(test).with_classes(train_set.classes)

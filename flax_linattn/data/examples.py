@@ -1,0 +1,184 @@
+"""The checks that every example of a data file passes, whatever the format."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.files import LineReader, shorten
+
+_CUT = "the line is cut short or damaged: fetch the file again"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a file's header says about its examples; None where it says nothing.
+
+    Attributes:
+        classes: The class labels, in the file's order.
+        dimensions: Number of dimensions (channels).
+        length: Number of time steps; only a bound where ``equal_length`` is False.
+        equal_length: Whether all series have one length.
+        missing: Whether values may be missing.
+        padded: Whether shorter series are filled up with missing time steps at the end.
+    """
+
+    classes: tuple[str, ...]
+    dimensions: int | None = None
+    length: int | None = None
+    equal_length: bool | None = None
+    missing: bool | None = None
+    padded: bool = False
+
+
+class ExampleBuilder:
+    """Checks the examples of a file one by one and makes a data set of them.
+
+    Args:
+        reader: The file; errors name its current line.
+        declared: What the header says.
+    """
+
+    def __init__(self, reader: LineReader, declared: Declared) -> None:
+        self._reader = reader
+        self._declared = declared
+        self._dimensions = declared.dimensions
+        self._length = declared.length
+        self._dimensions_origin = self._length_origin = "as the header declares"
+        self._classes = tuple(sorted(declared.classes))
+        self._index = {label: index for index, label in enumerate(self._classes)}
+        self._series: list[NDArray[np.float64]] = []
+        self._labels: list[int] = []
+
+    def add(self, dimensions: list[str], label: str | None) -> None:
+        """Adds the example on the reader's current line.
+
+        Args:
+            dimensions: One text of values separated by commas for each dimension.
+            label: The class label; None where the line has none.
+
+        Raises:
+            DataFormatError: The example breaks the format or the header's declarations.
+        """
+        label = self._check_count(dimensions, label)
+        self._labels.append(self._parse_label(label))
+        self._check_lengths([text.count(",") + 1 for text in dimensions])
+        values = self._parse_values(dimensions)
+        if self._declared.padded:
+            values = self._without_padding(values)
+        self._series.append(values)
+
+    def finish(self, name: str) -> TimeSeriesDataset:
+        """Returns the examples added, as one data set.
+
+        Raises:
+            DataFormatError: There are none.
+        """
+        if not self._series:
+            raise self._reader.error(
+                "at least one example after @data",
+                "the end of the file",
+                "the file is truncated: fetch it again",
+            )
+        return TimeSeriesDataset(
+            name=name,
+            series=tuple(self._series),
+            labels=np.array(self._labels, np.int32),
+            classes=self._classes,
+            channels=tuple(f"dim_{index}" for index in range(self._series[0].shape[1])),
+        )
+
+    def _check_count(self, dimensions: list[str], label: str | None) -> str:
+        if self._dimensions is None:
+            self._dimensions = len(dimensions)
+            self._dimensions_origin = f"as in the first example, line {self._reader.line}"
+        if label is None or len(dimensions) != self._dimensions:
+            ending = "no label" if label is None else "a label"
+            raise self._reader.error(
+                f"{self._dimensions} dimensions ({self._dimensions_origin}) and a label",
+                f"{len(dimensions)} and {ending}",
+                _CUT,
+            )
+        return label
+
+    def _parse_label(self, label: str) -> int:
+        classes = ", ".join(map(repr, self._declared.classes))
+        if label not in self._index:
+            raise self._reader.error(
+                f"a class label among {classes} at the end of the line",
+                shorten(label),
+                f"declare the label in the header, or {_CUT}",
+            )
+        longer = [other for other in self._classes if other.startswith(label) and other != label]
+        if longer and not self._reader.terminated:
+            raise self._reader.error(
+                f"a newline after the last label, as it may be a cut {longer[0]!r}",
+                f"{label!r} and the end of the file",
+                "end the last line with a newline if the file is whole, or fetch it again",
+            )
+        return self._index[label]
+
+    def _check_lengths(self, lengths: list[int]) -> None:
+        if len(set(lengths)) > 1:
+            raise self._reader.error(
+                "all dimensions of an example of one length", f"lengths {lengths}", _CUT
+            )
+        length = lengths[0]
+        if self._length is None:
+            if self._declared.equal_length:
+                self._length = length
+                self._length_origin = f"as in the first example, line {self._reader.line}"
+            return
+        bounded = self._declared.equal_length is False
+        if length != self._length and not (bounded and length < self._length):
+            raise self._reader.error(
+                f"{'at most ' * bounded}{self._length} time steps ({self._length_origin})",
+                f"{length}",
+                f"correct the header, or {_CUT}",
+            )
+
+    def _parse_values(self, dimensions: list[str]) -> NDArray[np.float64]:
+        tokens = ",".join(dimensions).split(",")
+        if any("?" in text for text in dimensions):
+            tokens = ["nan" if token.strip() == "?" else token for token in tokens]
+        try:
+            values = np.array(tokens, np.float64)
+            # Python reads "1_0" as ten: in a data file it is damage.
+            sound = not np.isinf(values).any() and not any("_" in text for text in dimensions)
+        except ValueError:
+            sound = False
+        if not sound:
+            self._refuse_first_bad(tokens, len(dimensions))
+        if self._declared.missing is False and np.isnan(values).any():
+            dimension, step = np.argwhere(np.isnan(values.reshape(len(dimensions), -1)))[0]
+            raise self._reader.error(
+                "no missing values, as the header declares @missing false",
+                f"one in dimension {dimension} at time step {step}",
+                "declare @missing true if it is meant, or fetch the file again",
+            )
+        return np.ascontiguousarray(values.reshape(len(dimensions), -1).T)
+
+    def _refuse_first_bad(self, tokens: list[str], num_dimensions: int) -> None:
+        for position, token in enumerate(tokens):
+            try:
+                bad = "_" in token or np.isinf(float(token))
+            except ValueError:
+                bad = True
+            if bad:
+                dimension, step = divmod(position, len(tokens) // num_dimensions)
+                raise self._reader.error(
+                    "a finite number, or ? for a missing one",
+                    f"{shorten(token)} in dimension {dimension} at time step {step}",
+                    "correct the value, or fetch the file again",
+                )
+
+    def _without_padding(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        present = np.flatnonzero(~np.isnan(values).all(axis=1))
+        if not present.size:
+            raise self._reader.error(
+                "an example with at least one value",
+                "missing values only",
+                "remove the example, or fetch the file again",
+            )
+        return values[: present[-1] + 1]

@@ -1,0 +1,108 @@
+"""Text files, plain or compressed, read line by line with their place kept for error messages."""
+
+import gzip
+import lzma
+import zlib
+from pathlib import Path
+from typing import TextIO
+
+_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+
+
+class DataFormatError(ValueError):
+    """A data file breaks its format; the message begins with ``path:line: ``."""
+
+
+class LineReader:
+    r"""Lines of a plain, gzip (``.gz``) or xz (``.xz``) text file.
+
+    A byte that is not UTF-8 (old files hold Latin-1 comments) becomes a backslash escape.
+
+    Args:
+        path: The file; its last suffix says how it is compressed.
+
+    Attributes:
+        path: The file.
+        line: Number of the last line given, from 1; 0 before the first.
+        terminated: Whether the last line given ended with a newline.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFormatError: While reading, where the compressed stream is damaged or cut short.
+
+    Example:
+        >>> import gzip, pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "greeting.txt.gz")
+        ...     _ = path.write_bytes(gzip.compress(b"hello\nworld"))
+        ...     with LineReader(path) as reader:
+        ...         print(list(reader), reader.line, reader.terminated)
+        ['hello', 'world'] 2 False
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.line = 0
+        self.terminated = True
+        if not self.path.is_file():
+            got = "a folder" if self.path.is_dir() else "nothing"
+            raise FileNotFoundError(
+                f"expected a data file at {self.path}, found {got} there; check the path, or "
+                f"download the file first (working folder: {Path.cwd()})"
+            )
+        self._file: TextIO = _open_text(self.path)
+
+    def __enter__(self) -> "LineReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> "LineReader":
+        return self
+
+    def __next__(self) -> str:
+        try:
+            text = self._file.readline()
+        except _DAMAGE as damage:
+            raise self.error(
+                f"a whole {self.path.suffix} stream",
+                f"a damaged or truncated one ({damage})",
+                "fetch the file again",
+            ) from damage
+        if not text:
+            raise StopIteration
+        self.line += 1
+        self.terminated = text.endswith("\n")
+        return text.removesuffix("\n")
+
+    def error(self, expected: str, got: str, advice: str) -> DataFormatError:
+        """Returns the error to raise about the current line.
+
+        Args:
+            expected: What the format asks for at this place.
+            got: What is there instead.
+            advice: What the user can do about it.
+        """
+        place = f"{self.path}:{max(self.line, 1)}"
+        return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}")
+
+
+def shorten(text: str, width: int = 40) -> str:
+    """Returns ``text`` quoted for a message, cut to about ``width`` characters.
+
+    Example:
+        >>> shorten("0.25,0.5,0.75", width=8)
+        "'0.25,0.5...'"
+    """
+    return repr(text if len(text) <= width else text[:width] + "...")
+
+
+def _open_text(path: Path) -> TextIO:
+    # utf-8-sig drops the byte-order mark that some editors put first.
+    encoding, errors = "utf-8-sig", "backslashreplace"
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding=encoding, errors=errors)
+    if path.suffix == ".xz":
+        return lzma.open(path, "rt", encoding=encoding, errors=errors)
+    return open(path, encoding=encoding, errors=errors)

@@ -1,0 +1,201 @@
+"""Steps between a data set and a model: fill gaps, standardize, pad to one length."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Series = Sequence[NDArray[np.float64]]
+
+
+def interpolate_missing(series: Series) -> tuple[NDArray[np.float64], ...]:
+    """Fills missing values by linear interpolation over time, channel by channel.
+
+    Values before the first known one or after the last known one take that one.
+
+    Args:
+        series: Arrays ``[length_i, C]``; NaN marks a missing value.
+
+    Returns:
+        Arrays of the same shapes without NaN; one without gaps is passed on as it is.
+
+    Raises:
+        ValueError: A channel of a series has no value at all.
+
+    Example:
+        >>> (filled,) = interpolate_missing([np.array([[np.nan], [1.0], [np.nan], [3.0]])])
+        >>> filled.ravel().tolist()
+        [1.0, 1.0, 2.0, 3.0]
+    """
+    return tuple(_interpolate(values, index) for index, values in enumerate(series))
+
+
+def _interpolate(values: NDArray[np.float64], index: int) -> NDArray[np.float64]:
+    missing = np.isnan(values)
+    if not missing.any():
+        return values
+    if (empty := np.flatnonzero(missing.all(axis=0))).size:
+        raise ValueError(
+            f"expected at least one value in every channel, got none in channel {empty[0]} of "
+            f"example {index}; drop the example or the channel"
+        )
+    filled = values.copy()
+    steps = np.arange(len(values))
+    for channel in np.flatnonzero(missing.any(axis=0)):
+        gap = missing[:, channel]
+        filled[gap, channel] = np.interp(steps[gap], steps[~gap], values[~gap, channel])
+    return filled
+
+
+@dataclass(frozen=True, eq=False)
+class Standardizer:
+    """Shifts and scales every channel to zero mean and unit standard deviation.
+
+    Fit it on the training set alone, and apply it to every set.
+
+    Attributes:
+        mean: float64 ``[C]``.
+        std: float64 ``[C]``, positive.
+
+    Example:
+        >>> standardizer = Standardizer.fit([np.array([[1.0], [2.0]]), np.array([[3.0]])])
+        >>> standardizer.mean.tolist(), standardizer.std.tolist()
+        ([2.0], [1.0])
+        >>> standardizer.apply([np.array([[4.0]])])
+        (array([[2.]]),)
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 1 or self.mean.shape != self.std.shape:
+            raise ValueError(
+                f"expected mean [C] and std [C], got {list(self.mean.shape)} and "
+                f"{list(self.std.shape)}; give one of each for every channel"
+            )
+        if not (np.isfinite(self.mean).all() and np.isfinite(self.std).all() and np.all(self.std)):
+            raise ValueError(
+                f"expected finite means and finite stds that are not 0, got mean {self.mean} and "
+                f"std {self.std}; fill missing values first, and use 1 for a constant channel"
+            )
+
+    @classmethod
+    def fit(cls, series: Series) -> "Standardizer":
+        """Measures mean and standard deviation of each channel over all time steps of all series.
+
+        The deviation divides by the count less one, as Time-Series-Library has it. A constant
+        channel gets a deviation of 1, so that it becomes 0.
+
+        Args:
+            series: Arrays ``[length_i, C]`` without missing values.
+
+        Raises:
+            ValueError: There are no series, or a value is missing or infinite.
+        """
+        if not len(series):
+            raise ValueError("expected at least one series to fit on, got none; pass some")
+        steps = np.concatenate(list(series))
+        if not np.isfinite(steps).all():
+            raise ValueError(
+                "expected finite values to fit on, got missing or infinite ones; call "
+                "interpolate_missing first"
+            )
+        # By the range: rounding can give a constant channel a tiny deviation that is not 0.
+        constant = steps.max(axis=0) == steps.min(axis=0)
+        std = np.ones(steps.shape[1])
+        std[~constant] = steps[:, ~constant].std(axis=0, ddof=1)
+        return cls(steps.mean(axis=0), std)
+
+    def apply(self, series: Series) -> tuple[NDArray[np.float64], ...]:
+        """Standardizes every series.
+
+        Args:
+            series: Arrays ``[length_i, C]``.
+
+        Raises:
+            ValueError: A series has another number of channels.
+        """
+        for index, values in enumerate(series):
+            if values.ndim != 2 or values.shape[1:] != self.mean.shape:
+                raise ValueError(
+                    f"expected series [length, {len(self.mean)}], got {list(values.shape)} for "
+                    f"series {index}; use the channels that the standardizer was fitted on"
+                )
+        return tuple((values - self.mean) / self.std for values in series)
+
+    def to_json(self) -> str:
+        """Returns the standardizer as JSON text, exact to the last bit."""
+        return json.dumps({"mean": self.mean.tolist(), "std": self.std.tolist()})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Standardizer":
+        """Reads what ``to_json`` wrote.
+
+        Raises:
+            ValueError: The text is something else.
+
+        Example:
+            >>> Standardizer.from_json('{"mean": [0.5], "std": [2.0]}').std
+            array([2.])
+        """
+        try:
+            fields = json.loads(text)
+            mean, std = (np.array(fields[name], np.float64) for name in ("mean", "std"))
+        except (TypeError, KeyError, ValueError) as error:
+            raise ValueError(
+                f'expected JSON text {{"mean": [...], "std": [...]}}, got {text[:80]!r}; pass what '
+                "to_json wrote"
+            ) from error
+        return cls(mean, std)
+
+
+def pad(
+    series: Series, max_length: int | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Puts series of different lengths into one array, with zeros after their ends.
+
+    Args:
+        series: N arrays ``[length_i, C]`` without missing values.
+        max_length: T, at least the longest length; None takes that.
+
+    Returns:
+        Values float32 ``[N, T, C]``, and a mask bool ``[N, T]``, True at the real time steps.
+
+    Raises:
+        ValueError: There are no series, one is longer than ``max_length``, their channels differ,
+            or a value is not finite in float32.
+
+    Example:
+        >>> values, mask = pad([np.ones((1, 2)), np.ones((3, 2))])
+        >>> values.shape, mask.tolist()
+        ((2, 3, 2), [[True, False, False], [True, True, True]])
+    """
+    if not len(series):
+        raise ValueError("expected at least one series to pad, got none; pass some")
+    lengths = np.array([len(values) for values in series])
+    longest = int(lengths.max())
+    num_steps = longest if max_length is None else max_length
+    if num_steps < longest:
+        raise ValueError(
+            f"expected max_length of at least the longest series, {longest} (series "
+            f"{lengths.argmax()}), got {max_length}; raise it, or cut the series yourself"
+        )
+    num_channels = series[0].shape[-1]
+    padded = np.zeros((len(series), num_steps, num_channels), np.float32)
+    limit = np.finfo(np.float32).max
+    for index, values in enumerate(series):
+        if values.ndim != 2 or values.shape[1] != num_channels:
+            raise ValueError(
+                f"expected series [length, {num_channels}] as the first, got "
+                f"{list(values.shape)} for series {index}; give all the same channels"
+            )
+        if not (np.abs(values) <= limit).all():
+            raise ValueError(
+                f"expected values finite in float32, got others in series {index}; call "
+                "interpolate_missing for missing ones, and standardize large ones"
+            )
+        padded[index, : len(values)] = values
+    return padded, np.arange(num_steps) < lengths[:, None]

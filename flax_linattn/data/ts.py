@@ -1,0 +1,179 @@
+"""The ``.ts`` format of the UEA and UCR archives, as sktime and aeon define it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.examples import Declared, ExampleBuilder
+from flax_linattn.data.files import LineReader, shorten
+
+
+def load_ts(path: str | Path) -> TimeSeriesDataset:
+    r"""Loads a classification problem in ``.ts`` format, plain, ``.gz`` or ``.xz``.
+
+    A header of tags (any case) ends with ``@data``; then comes one example a line: dimensions
+    separated by ``:``, values by ``,``, the class label last; ``?`` and ``NaN`` are missing values.
+    Lengths may differ between examples, not between the dimensions of one. Lines that begin with
+    ``#`` are comments. The tags: ``@problemName``, ``@timestamps`` (only false),
+    ``@missing``, ``@univariate``, ``@dimensions`` or ``@dimension``, ``@equalLength``,
+    ``@seriesLength``, ``@classLabel`` or ``@targetLabel`` (``true`` and the labels; required).
+
+    A whole line missing at the end of a file leaves no trace in this format; compare
+    ``num_examples`` with the number that the archive states.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The data set; its channels are ``dim_0``, ``dim_1``, ...
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFormatError: The file breaks the format or its own header, or is truncated.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> text = "@classLabel true down up\n@data\n3,2,?:0,0,1:down\n4,5:1,1:up\n"
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "toy.ts")
+        ...     _ = path.write_text(text)
+        ...     dataset = load_ts(path)
+        >>> dataset.name, dataset.lengths.tolist(), dataset.labels.tolist()
+        ('toy', [3, 2], [0, 1])
+        >>> dataset.series[1].tolist()
+        [[4.0, 1.0], [5.0, 1.0]]
+    """
+    with LineReader(path) as reader:
+        header = _read_header(reader)
+        builder = ExampleBuilder(reader, _declared(reader, header))
+        for text in reader:
+            text = text.strip()
+            if not text or text.startswith("#"):
+                continue
+            if text.startswith("@"):
+                raise reader.error(
+                    "an example, as @data ends the header",
+                    f"the tag {shorten(text)}",
+                    "move it above @data, or split files that were joined",
+                )
+            *dimensions, last = text.split(":")
+            # A line without its label ends in values, and no label holds a comma.
+            if "," in last or not dimensions:
+                builder.add([*dimensions, last], None)
+            else:
+                builder.add(dimensions, last.strip())
+        return builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
+
+
+def _read_header(reader: LineReader) -> dict[str, Any]:
+    header: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for text in reader:
+        text = text.strip()
+        if not text or text.startswith("#"):
+            continue
+        tag, *rest = text.split(maxsplit=1)
+        if tag.lower() == "@data":
+            if "classlabel" not in header:
+                raise reader.error(
+                    "@classLabel true and the class labels before @data",
+                    "none",
+                    "add the line '@classLabel true <label> <label> ...' to the header",
+                )
+            return header
+        key = _ALIASES.get(tag.lower(), tag.lower()).removeprefix("@")
+        if key not in _TAGS or not tag.startswith("@"):
+            raise reader.error(
+                "a header tag (" + ", ".join(f"@{name}" for name in _TAGS) + ") or @data",
+                shorten(text),
+                "correct the tag, or check that this is a .ts file",
+            )
+        if key in header:
+            raise reader.error(
+                f"{tag} once",
+                f"it again (first on line {lines[key]})",
+                "remove one of the two lines",
+            )
+        header[key] = _TAGS[key](reader, tag, "".join(rest))
+        lines[key] = reader.line
+    raise reader.error(
+        "@data and the examples after the header",
+        "the end of the file" if reader.line else "an empty file",
+        "the file is truncated: fetch it again",
+    )
+
+
+def _declared(reader: LineReader, header: dict[str, Any]) -> Declared:
+    dimensions = header.get("dimensions")
+    if header.get("univariate"):
+        if dimensions not in (None, 1):
+            raise reader.error(
+                "a header that agrees with itself",
+                f"@univariate true and @dimensions {dimensions}",
+                "correct one of the two",
+            )
+        dimensions = 1
+    return Declared(
+        classes=header["classlabel"],
+        dimensions=dimensions,
+        length=header.get("serieslength"),
+        equal_length=header.get("equallength"),
+        missing=header.get("missing"),
+    )
+
+
+def _text(reader: LineReader, tag: str, value: str) -> str:
+    if not value:
+        raise reader.error(f"a name after {tag}", "nothing", "add it, or remove the tag")
+    return value
+
+
+def _boolean(reader: LineReader, tag: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise reader.error(f"true or false after {tag}", shorten(value), "correct the header")
+    return value.lower() == "true"
+
+
+def _positive(reader: LineReader, tag: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise reader.error(f"a positive integer after {tag}", shorten(value), "correct the header")
+    return int(value)
+
+
+def _no_timestamps(reader: LineReader, tag: str, value: str) -> bool:
+    if _boolean(reader, tag, value):
+        raise reader.error(
+            f"{tag} false",
+            "true: series with time stamps are not supported",
+            "resample them to a regular grid and write the values alone",
+        )
+    return False
+
+
+def _class_labels(reader: LineReader, tag: str, value: str) -> tuple[str, ...]:
+    flag, *labels = value.split() or [""]
+    if flag.lower() != "true" or not labels:
+        raise reader.error(
+            f"{tag} true and the class labels",
+            shorten(f"{tag} {value}"),
+            "this loader reads classification problems: list the labels (a file without labels, "
+            "or with real numbers as targets, is not supported)",
+        )
+    if len(set(labels)) != len(labels):
+        raise reader.error(f"distinct labels after {tag}", shorten(value), "list each label once")
+    return tuple(labels)
+
+
+_ALIASES = {"@dimension": "@dimensions", "@targetlabel": "@classlabel"}
+
+_TAGS: dict[str, Callable[[LineReader, str, str], Any]] = {
+    "problemname": _text,
+    "timestamps": _no_timestamps,
+    "missing": _boolean,
+    "univariate": _boolean,
+    "dimensions": _positive,
+    "equallength": _boolean,
+    "serieslength": _positive,
+    "classlabel": _class_labels,
+}
