@@ -1,0 +1,98 @@
+"""Masks and packed segments: who sees whom, decided once for every mechanism.
+
+A *run* is a maximal stretch of real tokens of one segment id. Tokens see each other
+only inside a run. Padding belongs to no run: ids at masked positions are ignored, so
+padding in the middle of a segment does not split it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, Int
+
+from flax_linattn.typing import Array, Mask, SegmentIds, Visible
+
+
+class Runs(NamedTuple):
+    """Where packed segments begin.
+
+    Attributes:
+        starts: bool [B, T], True at the first real token of each run but the first one;
+            the first run counts as a start only where it differs from the carried id.
+        last: int [B], the segment id in which the sequence ends.
+    """
+
+    starts: Bool[Array, "B T"]
+    last: Int[Array, "B"]
+
+    @property
+    def index(self) -> Int[Array, "B T"]:
+        """Number of starts up to and including each position: equal inside a run."""
+        return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
+
+
+def previous_real(mask: Mask) -> Int[Array, "B T"]:
+    """Index of the last real token strictly before each position, -1 where there is none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> previous_real(jnp.array([[False, True, False, True]])).tolist()
+        [[-1, -1, 1, 1]]
+    """
+    positions = jnp.arange(mask.shape[1], dtype=jnp.int32)
+    latest = jax.lax.cummax(jnp.where(mask, positions, -1), axis=1)
+    return jnp.pad(latest, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+
+
+def segment_runs(
+    segment_ids: SegmentIds, mask: Mask | None = None, carried: Int[Array, "B"] | None = None
+) -> Runs:
+    """Finds the runs of equal ids among the real tokens.
+
+    Args:
+        segment_ids: int [B, T], T >= 1.
+        mask: bool [B, T], True = a real token; default all.
+        carried: int [B], the id in which an earlier call ended; a first real token with
+            another id starts a new run. Default: the first run continues what came before.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> segment_runs(jnp.array([[7, 7, 3, 3]])).starts.tolist()
+        [[False, False, True, False]]
+    """
+    if mask is None:
+        mask = jnp.ones(segment_ids.shape, bool)
+    before = previous_real(mask)
+    default = segment_ids if carried is None else carried[:, None]
+    ids_before = jnp.take_along_axis(segment_ids, jnp.maximum(before, 0), axis=1)
+    starts = mask & (segment_ids != jnp.where(before >= 0, ids_before, default))
+    at_end = jnp.where(mask[:, -1], segment_ids.shape[1] - 1, before[:, -1])
+    last = jnp.take_along_axis(segment_ids, jnp.maximum(at_end, 0)[:, None], axis=1)[:, 0]
+    return Runs(starts, jnp.where(at_end >= 0, last, default[:, -1]))
+
+
+def visibility(
+    num_queries: int,
+    num_keys: int,
+    *,
+    is_causal: bool = False,
+    mask: Mask | None = None,
+    runs: Runs | None = None,
+) -> Visible:
+    """The dense bool [B or 1, T, S] matrix of who sees whom (small lengths; references).
+
+    Example:
+        >>> visibility(2, 2, is_causal=True).astype(int).tolist()
+        [[[1, 0], [1, 1]]]
+    """
+    visible = jnp.ones((1, num_queries, num_keys), bool)
+    if is_causal:
+        visible = jnp.tril(visible)
+    if mask is not None:
+        visible = visible & mask[:, None, :]
+    if runs is not None:
+        visible = visible & (runs.index[:, :, None] == runs.index[:, None, :])
+    return visible

@@ -1,0 +1,440 @@
+"""The contract that every attention mechanism keeps.
+
+A mechanism is a frozen, hashable dataclass, hence static under ``jax.jit``. Its public
+methods live here, once: they check what comes in, make padding harmless, and hand clean
+arrays to the two families, :mod:`flax_linattn.ops.streaming` (a monoid, state of constant
+size) and :mod:`flax_linattn.ops.cache` (keys and values kept).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Int
+
+from flax_linattn.ops import masks
+from flax_linattn.typing import (
+    Array,
+    Keys,
+    KeyStep,
+    LearnedQuery,
+    Mask,
+    Outputs,
+    OutputStep,
+    Queries,
+    QueryStep,
+    SegmentIds,
+    State,
+    Values,
+    ValueStep,
+    Visible,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Capabilities:
+    """What a mechanism can do.
+
+    Attributes:
+        constant_memory: the state's size does not depend on the number of tokens.
+        causal: ``is_causal=True`` is offered.
+        noncausal: ``is_causal=False`` is offered.
+        cross: keys and values may have another length than the queries.
+        packed: ``segment_ids`` is offered.
+        learned_query: ``q`` is one learned query [H, K] instead of one query a token.
+        mergeable: ``merge`` joins the states of two spans.
+        forms: the values of ``form`` beside "auto".
+    """
+
+    constant_memory: bool
+    causal: bool = True
+    noncausal: bool = True
+    cross: bool = True
+    packed: bool = True
+    learned_query: bool = False
+    mergeable: bool = False
+    forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
+
+
+class PackedState(NamedTuple):
+    """A state that also knows in which packed segment it ended.
+
+    ``attend`` returns it when it was given ``segment_ids``; the next call takes it as
+    ``initial_state`` and starts afresh in every row whose first id is another one.
+
+    Attributes:
+        state: the mechanism's own state.
+        segment_id: int [B].
+    """
+
+    state: State
+    segment_id: Int[Array, "B"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One checked call of ``attend``: padding is zeroed, shapes and dtypes agree."""
+
+    q: Array
+    k: Keys
+    v: Values
+    is_causal: bool
+    mask: Mask | None
+    runs: masks.Runs | None
+    state: State | None
+    form: str
+    parameters: dict[str, Any]
+
+    @property
+    def num_queries(self) -> int:
+        return self.k.shape[1] if self.q.ndim == 2 else self.q.shape[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism(abc.ABC):
+    """Maps queries and their visible (key, value) pairs to outputs.
+
+    Subclasses give ``name``, ``capabilities``, ``parameters`` (the extra keyword arguments
+    of ``attend``, ``step`` and ``reference``) and the underscored methods.
+    """
+
+    name: ClassVar[str]
+    capabilities: ClassVar[Capabilities]
+    parameters: ClassVar[tuple[str, ...]] = ()
+
+    # -- the public contract -------------------------------------------------------
+
+    def attend(
+        self,
+        q: Queries | LearnedQuery,
+        k: Keys,
+        v: Values,
+        *,
+        is_causal: bool = False,
+        mask: Mask | None = None,
+        query_mask: Array | None = None,
+        segment_ids: SegmentIds | None = None,
+        initial_state: State | None = None,
+        return_state: bool = False,
+        form: str = "auto",
+        **parameters: Any,
+    ) -> Any:
+        """Attends over whole sequences, in parallel.
+
+        Args:
+            q: queries [B, T, H, K]; the learned query [H, K] where
+                ``capabilities.learned_query``.
+            k: keys [B, S, H, K].
+            v: values [B, S, H, V].
+            is_causal: each position sees itself and what came before; needs T = S.
+            mask: bool [B, S], True = a real token, padding anywhere. A masked token adds
+                nothing, whatever its values, NaN included.
+            query_mask: bool [B, T], True = a position whose output is wanted, the others
+                give 0. Default: ``mask`` in self-attention, that is where T = S; in
+                cross-attention of equal lengths pass it.
+            segment_ids: int [B, T], packed sequences (T = S): tokens see each other inside
+                a run of equal ids.
+            initial_state: what an earlier call returned; its tokens come first. With
+                ``segment_ids`` a plain state belongs to the first run, a
+                :class:`PackedState` to its own id.
+            return_state: return ``(y, state)``.
+            form: "auto" or one of ``capabilities.forms``; all give the same numbers.
+            **parameters: the mechanism's own, see ``parameters``.
+
+        Returns:
+            y [B, T, H, V] in the dtype of the inputs; 0 where nothing is seen. With
+            ``return_state`` also the state after the last token ([a packed one]
+            :class:`PackedState` if ``segment_ids`` was given).
+
+        Raises:
+            ValueError: shapes, form or a combination that the mechanism does not offer.
+            TypeError: dtypes, or unknown parameters.
+        """
+        self._check_parameters(parameters)
+        _check_arrays(self, q, k, v)
+        batch, length = k.shape[:2]
+        queries = length if q.ndim == 2 else q.shape[1]
+        self._check_options(queries, length, is_causal, segment_ids, form)
+        mask = _check_mask("mask", mask, (batch, length))
+        query_mask = _check_mask("query_mask", query_mask, (batch, queries))
+        if query_mask is None and queries == length:
+            query_mask = mask
+
+        carried = None
+        if isinstance(initial_state, PackedState):
+            initial_state, carried = initial_state
+        if initial_state is not None:
+            self._check_state(initial_state, q, k, v)
+        runs = None
+        if segment_ids is not None:
+            _check_segments(segment_ids, (batch, length))
+            if length:
+                runs = masks.segment_runs(segment_ids, mask, carried)
+
+        call = Call(
+            q=_zero_padding(q, query_mask),
+            k=_zero_padding(k, mask),
+            v=_zero_padding(v, mask),
+            is_causal=is_causal,
+            mask=mask,
+            runs=runs,
+            state=initial_state,
+            form=form,
+            parameters=parameters,
+        )
+        y, state = self._attend(call)
+        y = _zero_padding(y.astype(v.dtype), query_mask)
+        if not return_state:
+            return y
+        if runs is not None:
+            state = PackedState(state, runs.last)
+        elif carried is not None:
+            state = PackedState(state, carried)
+        return y, state
+
+    def step(
+        self,
+        q: QueryStep | LearnedQuery,
+        k: KeyStep,
+        v: ValueStep,
+        state: State,
+        mask: Array | None = None,
+        **parameters: Any,
+    ) -> tuple[OutputStep, State]:
+        """Takes in one token and gives its output: the recurrent network.
+
+        Args:
+            q: [B, H, K]; the learned query [H, K] where ``capabilities.learned_query``.
+            k: [B, H, K].
+            v: [B, H, V].
+            state: from ``init_state``, ``attend`` or ``step``.
+            mask: bool [B]; where False the state stays as it is and the output is 0.
+            **parameters: as in ``attend``.
+
+        Returns:
+            y [B, H, V] and the new state, of the same structure and shapes.
+
+        Raises:
+            ValueError: shapes that do not fit each other or the state.
+            TypeError: dtypes, or unknown parameters.
+        """
+        self._check_parameters(parameters)
+        _check_arrays(self, q, k, v, time=False)
+        mask = _check_mask("mask", mask, (k.shape[0],))
+        packed = state if isinstance(state, PackedState) else None
+        inner = state.state if packed else state
+        self._check_state(inner, q, k, v)
+        y, inner = self._step(
+            q if q.ndim == 2 else _zero_padding(q, mask),
+            _zero_padding(k, mask),
+            _zero_padding(v, mask),
+            inner,
+            mask,
+            parameters,
+        )
+        y = _zero_padding(y.astype(v.dtype), mask)
+        return y, PackedState(inner, packed.segment_id) if packed else inner
+
+    @abc.abstractmethod
+    def init_state(
+        self,
+        batch_size: int,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int,
+        max_length: int | None = None,
+        *,
+        dtype: Any = jnp.float32,
+    ) -> State:
+        """The state before the first token.
+
+        Args:
+            batch_size: B.
+            num_heads: H.
+            key_dim: K.
+            value_dim: V.
+            max_length: most tokens that a cache is to hold; streaming mechanisms need none.
+            dtype: dtype of the inputs; the state has its accumulation dtype (float32, or
+                float64 for float64).
+        """
+
+    def reference(
+        self,
+        q: Queries | LearnedQuery,
+        k: Keys,
+        v: Values,
+        *,
+        is_causal: bool = False,
+        mask: Mask | None = None,
+        query_mask: Array | None = None,
+        segment_ids: SegmentIds | None = None,
+        **parameters: Any,
+    ) -> Outputs:
+        """The paper's equations over the dense visibility matrix: slow, plain, trusted.
+
+        It shares neither the engine nor the accumulation dtype with ``attend``: it
+        computes in the dtype that it is given. Arguments as in ``attend``.
+        """
+        self._check_parameters(parameters)
+        _check_arrays(self, q, k, v)
+        length = k.shape[1]
+        queries = length if q.ndim == 2 else q.shape[1]
+        self._check_options(queries, length, is_causal, segment_ids, "auto")
+        if query_mask is None and queries == length:
+            query_mask = mask
+        runs = masks.segment_runs(segment_ids, mask) if segment_ids is not None else None
+        visible = masks.visibility(queries, length, is_causal=is_causal, mask=mask, runs=runs)
+        k, v = _zero_padding(k, mask), _zero_padding(v, mask)
+        y = self._reference(_zero_padding(q, query_mask), k, v, visible, **parameters)
+        return _zero_padding(y, query_mask)
+
+    # -- what a family or a mechanism gives ----------------------------------------
+
+    @abc.abstractmethod
+    def _attend(self, call: Call) -> tuple[Outputs, State]: ...
+
+    @abc.abstractmethod
+    def _step(
+        self,
+        q: Array,
+        k: KeyStep,
+        v: ValueStep,
+        state: State,
+        mask: Array | None,
+        parameters: dict[str, Any],
+    ) -> tuple[OutputStep, State]: ...
+
+    @abc.abstractmethod
+    def _reference(self, q: Array, k: Keys, v: Values, visible: Visible, **parameters: Any): ...
+
+    @abc.abstractmethod
+    def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None: ...
+
+    # -- checks --------------------------------------------------------------------
+
+    def _check_parameters(self, parameters: dict[str, Any]) -> None:
+        unknown = sorted(set(parameters) - set(self.parameters))
+        if unknown:
+            takes = ", ".join(self.parameters) or "none"
+            raise TypeError(
+                f"{self.name!r} got the unknown argument {unknown[0]!r}; "
+                f"its own arguments are: {takes}."
+            )
+
+    def _check_options(
+        self, queries: int, length: int, is_causal: bool, segment_ids: Any, form: str
+    ) -> None:
+        can = self.capabilities
+        if form != "auto" and form not in can.forms:
+            raise ValueError(
+                f"{self.name!r} has no form {form!r}; it has: auto, {', '.join(can.forms)}."
+            )
+        if is_causal and not can.causal:
+            raise ValueError(f"{self.name!r} has no causal form; use is_causal=False.")
+        if not is_causal and not can.noncausal:
+            raise ValueError(f"{self.name!r} is causal only; use is_causal=True.")
+        if queries != length:
+            if not can.cross:
+                raise ValueError(
+                    f"{self.name!r} needs as many queries as keys, got T={queries}, S={length}."
+                )
+            if is_causal or segment_ids is not None:
+                what = "is_causal=True" if is_causal else "segment_ids"
+                raise ValueError(
+                    f"{what} needs queries and keys of one sequence (T = S), got T={queries}, "
+                    f"S={length}; for earlier tokens pass initial_state."
+                )
+        if segment_ids is not None and not can.packed:
+            raise ValueError(f"{self.name!r} does not offer segment_ids; pad and mask instead.")
+
+
+def _zero_padding(x: Array, mask: Array | None) -> Array:
+    """Zeroes ``x`` [B, T, ...] where ``mask`` [B, T] is False; NaN and gradients included."""
+    if mask is None or x.shape[: mask.ndim] != mask.shape:
+        return x
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
+
+
+def _check_arrays(mechanism: Mechanism, q: Array, k: Array, v: Array, time: bool = True) -> None:
+    axes = {"q": "[B, T, H, K]", "k": "[B, S, H, K]", "v": "[B, S, H, V]"}
+    if not time:
+        axes = {name: layout.replace(", T", "").replace(", S", "") for name, layout in axes.items()}
+    if mechanism.capabilities.learned_query:
+        axes["q"] = "[H, K] (one learned query, shared by batch and time)"
+    ranks = {name: layout.split("]")[0].count(",") + 1 for name, layout in axes.items()}
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(array, jax.Array) and not hasattr(array, "dtype"):
+            raise TypeError(f"{name} must be an array {axes[name]}, got {type(array).__name__}.")
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(
+                f"{name} must have a floating dtype, got {array.dtype}; cast it, "
+                f"for example {name}.astype(jnp.float32)."
+            )
+        if array.ndim != ranks[name]:
+            raise ValueError(
+                f"{mechanism.name!r} expects {name} as {axes[name]}, got shape {array.shape}."
+            )
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(
+            f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}; cast them."
+        )
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(
+            f"k {axes['k']} and v {axes['v']} must agree in all but the last axis, "
+            f"got {k.shape} and {v.shape}."
+        )
+    if q.shape[-2:] != k.shape[-2:]:
+        raise ValueError(
+            f"q {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
+            f"got {q.shape} and {k.shape}."
+        )
+    if q.ndim > 2 and q.shape[0] != k.shape[0]:
+        raise ValueError(f"q and k must have one batch size, got {q.shape[0]} and {k.shape[0]}.")
+
+
+def _check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array | None:
+    if mask is None:
+        return None
+    mask = jnp.asarray(mask)
+    if mask.dtype != jnp.bool_:
+        raise TypeError(
+            f"{name} must be bool, True = a real token, got {mask.dtype}; "
+            "write mask.astype(bool) if 1 means real."
+        )
+    if mask.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {mask.shape}.")
+    return mask
+
+
+def _check_segments(segment_ids: Array, shape: tuple[int, ...]) -> None:
+    if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
+        raise TypeError(f"segment_ids must be of an integer dtype, got {segment_ids.dtype}.")
+    if segment_ids.shape != shape:
+        raise ValueError(f"segment_ids must have shape {shape}, got {segment_ids.shape}.")
+
+
+def check_state_like(mechanism: Mechanism, state: State, expected: State) -> None:
+    """Compares structure and shapes of a state with ``expected`` (shapes alone matter).
+
+    Raises:
+        ValueError: they differ; the message names the first differing leaf.
+    """
+    hint = f"make one with init_state(...) or attend(..., return_state=True) of {mechanism.name!r}"
+    if jax.tree.structure(state) != jax.tree.structure(expected):
+        raise ValueError(
+            f"the state does not belong to {mechanism.name!r}: expected "
+            f"{type(expected).__name__}, got {type(state).__name__}; {hint}."
+        )
+    leaves = zip(
+        jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(state), strict=True
+    )
+    for (path, want), got in leaves:
+        if jnp.shape(got) != want.shape:
+            raise ValueError(
+                f"the state's {jax.tree_util.keystr(path)} should have shape {want.shape} for "
+                f"these inputs, got {jnp.shape(got)}; {hint}."
+            )

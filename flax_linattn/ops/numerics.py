@@ -1,0 +1,43 @@
+"""Dtypes and guarded arithmetic shared by all mechanisms."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from flax_linattn.typing import Array
+
+
+def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
+    """The dtype in which sums and states are kept for inputs of ``dtype``.
+
+    float32 for float32 and narrower, float64 for float64.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> accumulation_dtype(jnp.bfloat16)
+        dtype('float32')
+    """
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def safe_divide(numerator: Array, denominator: Array) -> Array:
+    """``numerator / denominator``, and 0 with zero gradient where the denominator is 0.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> safe_divide(jnp.array([1.0, 3.0]), jnp.array([0.0, 2.0])).tolist()
+        [0.0, 1.5]
+    """
+    empty = denominator == 0
+    quotient = numerator / jnp.where(empty, jnp.ones_like(denominator), denominator)
+    return jnp.where(empty, jnp.zeros_like(quotient), quotient)
+
+
+def exp_difference(score: Array, maximum: Array) -> Array:
+    """``exp(score - maximum)`` where either may be -inf: ``exp(-inf) = 0``, never NaN.
+
+    A maximum of -inf stands for "no token yet"; nothing has weight then.
+    """
+    finite = jnp.where(jnp.isneginf(maximum), jnp.zeros_like(maximum), maximum)
+    return jnp.exp(score - finite)

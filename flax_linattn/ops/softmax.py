@@ -1,0 +1,99 @@
+"""Softmax attention (Vaswani et al., 2017), the yardstick: ``jax.nn.dot_product_attention``.
+
+Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
+over the visible j. Departure: none; no dropout on the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.cache import CacheMechanism
+from flax_linattn.ops.mechanism import Capabilities
+from flax_linattn.ops.numerics import exp_difference, safe_divide
+from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftmaxAttention(CacheMechanism):
+    """Softmax attention with a preallocated key/value cache.
+
+    Attributes:
+        scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take
+            ``scale=`` to override it.
+        implementation: passed to ``jax.nn.dot_product_attention``: None lets JAX choose,
+            "xla", or "cudnn" for the fused kernel on NVIDIA GPUs (half precision only).
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> softmax = ops.get_mechanism("softmax")
+        >>> x = jax.random.normal(jax.random.key(0), (2, 10, 4, 8))
+        >>> state = softmax.init_state(2, 4, 8, 8, max_length=16)
+        >>> y, state = softmax.attend(x, x, x, is_causal=True, initial_state=state,
+        ...                           return_state=True)
+        >>> y_next, state = softmax.step(x[:, 0], x[:, 0], x[:, 0], state)
+        >>> y_next.shape, state.length.tolist()
+        ((2, 4, 8), [11, 11])
+    """
+
+    name: ClassVar[str] = "softmax"
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
+
+    scale: float | None = None
+    implementation: Literal["xla", "cudnn"] | None = None
+
+    def weigh(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        visible: Visible | None,
+        *,
+        scale: float | Array | None = None,
+    ) -> Outputs:
+        if q.dtype == jnp.float64:
+            # jax.nn.dot_product_attention computes the softmax in float32 whatever the input.
+            if visible is None:
+                visible = jnp.tril(jnp.ones((1, q.shape[1], k.shape[1]), bool))
+            return self._reference(q, k, v, visible, scale=scale)
+        width = max(k.shape[-1], v.shape[-1])  # it also wants K = V: zeros change nothing
+        y = jax.nn.dot_product_attention(
+            _widen(q, width),
+            _widen(k, width),
+            _widen(v, width),
+            mask=None if visible is None else visible[:, None],
+            scale=self._scale(q, scale),
+            is_causal=visible is None,
+            implementation=self.implementation,
+        )
+        return y[..., : v.shape[-1]]
+
+    def _reference(
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        visible: Visible,
+        *,
+        scale: float | Array | None = None,
+    ) -> Outputs:
+        scale = self._scale(q, scale)
+        score = jnp.einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale, q.dtype)
+        score = jnp.where(visible[:, None], score, -jnp.inf)
+        weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
+        weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
+        return jnp.einsum("bhts,bshv->bthv", weight, v)
+
+    def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
+        if scale is None:
+            scale = self.scale
+        return q.shape[-1] ** -0.5 if scale is None else scale
+
+
+def _widen(x: Array, width: int) -> Array:
+    return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, width - x.shape[-1]),))

@@ -1,0 +1,108 @@
+"""Streaming mechanisms: a monoid with a state of constant size."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+
+from flax_linattn.ops import prefix
+from flax_linattn.ops.forms import choose_form
+from flax_linattn.ops.mechanism import Call, Mechanism, check_state_like
+from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamingMechanism(Mechanism):
+    """A mechanism given by ``lift``, ``merge``, ``read`` and its neutral ``init_state``.
+
+    Attributes:
+        chunk_size: tokens a block in the chunked form.
+    """
+
+    chunk_size: int = 128
+
+    def __post_init__(self) -> None:
+        if self.chunk_size < 1:
+            raise ValueError(f"chunk_size must be at least 1, got {self.chunk_size}.")
+
+    @abc.abstractmethod
+    def lift(self, k: Array, v: Array, query: Array | None = None) -> State:
+        """The states of single tokens.
+
+        Args:
+            k: [..., H, K].
+            v: [..., H, V].
+            query: the learned query [H, K] where ``capabilities.learned_query``.
+        """
+
+    @abc.abstractmethod
+    def merge(self, state_a: State, state_b: State) -> State:
+        """The state of span a followed by span b, on any leading axes."""
+
+    @abc.abstractmethod
+    def read(self, q: Array | None, state: State) -> Array:
+        """Outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, **parameters: Any
+    ) -> tuple[Array, Array, Array]:
+        """Applies the mechanism's parameters to single tokens, before ``lift`` and ``read``."""
+        return q, k, v
+
+    def _identity(self, k: Array, v: Array) -> State:
+        batch, heads = k.shape[0], k.shape[-2]
+        return self.init_state(batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype)
+
+    def _prepare(
+        self, q: Array, k: Array, v: Array, parameters: dict[str, Any]
+    ) -> tuple[Array, Array, Array]:
+        dtype = accumulation_dtype(v.dtype)
+        return self.prepare(q.astype(dtype), k.astype(dtype), v.astype(dtype), **parameters)
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        form = call.form
+        if form == "auto":
+            form = choose_form("streaming", call.num_queries, call.k.shape[1])
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        learned = self.capabilities.learned_query
+        return prefix.attend(
+            prefix.Monoid(
+                lift=partial(self.lift, query=q) if learned else self.lift,
+                merge=self.merge,
+                read=self.read,
+                identity=self._identity(call.k, call.v),
+            ),
+            None if learned else q,
+            k,
+            v,
+            is_causal=call.is_causal,
+            mask=call.mask,
+            starts=None if call.runs is None else call.runs.starts,
+            initial=call.state,
+            chunk_size={"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form],
+        )
+
+    def _step(
+        self,
+        q: Array,
+        k: KeyStep,
+        v: ValueStep,
+        state: State,
+        mask: Array | None,
+        parameters: dict[str, Any],
+    ) -> tuple[OutputStep, State]:
+        q, k, v = self._prepare(q, k, v, parameters)
+        learned = self.capabilities.learned_query
+        token = self.lift(k, v, query=q) if learned else self.lift(k, v)
+        merged = self.merge(state, token)
+        if mask is not None:
+            merged = prefix.select(mask, merged, state)
+        return self.read(None if learned else q, merged), merged
+
+    def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
+        check_state_like(self, state, jax.eval_shape(lambda: self._identity(k, v)))
