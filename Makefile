@@ -11,6 +11,7 @@ PYTEST_ARGS ?=
 BIN    := $(VENV)/bin
 # One process for each core, four at most: each holds its own copy of jax's compiler.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
+SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all lint format types docs wheel clean
@@ -43,7 +44,8 @@ types: $(VENV)/.dev  ## mypy, strict
 
 docs: $(VENV)/.dev  ## the documentation, into docs/_build/html; any gap fails
 	rm -rf docs/_build
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(SPHINX) -b html docs docs/_build/html
+	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(BIN)/python docs/check_coverage.py docs/_build/html/objects.inv
 
 wheel: $(VENV)/.dev  ## the wheel and the source archive, into dist/

@@ -1,0 +1,40 @@
+"""Sphinx settings. Nothing is fetched: the build works offline."""
+
+import sys
+from pathlib import Path
+
+import flax_linattn
+
+sys.path.insert(0, str(Path(__file__).parent / "_ext"))
+
+project = "flax-linattn"
+author = "the flax-linattn contributors"
+copyright = f"2026, {author}"
+version = release = flax_linattn.__version__
+
+extensions = [
+    "api_pages",
+    "mechanism_table",
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build", "_ext"]
+
+html_theme = "furo"
+html_title = f"flax-linattn {release}"
+
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+
+# Docstring examples run in the test suite; here only {doctest} and {testcode} blocks of the pages.
+doctest_test_doctest_blocks = ""
