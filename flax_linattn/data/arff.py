@@ -157,8 +157,8 @@ def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | N
             f"{shorten(text)}" + (" without the closing quote" if quote in "'\"" else ""),
             "the line is cut short or damaged: fetch the file again",
         )
-    comma, label = rest[:1], rest[1:].strip()
-    return body.split(r"\n"), _unquote(label) if comma == "," else None
+    rest = rest.strip()
+    return body.split(r"\n"), _unquote(rest[1:].strip()) if rest.startswith(",") else None
 
 
 def _unquote(text: str) -> str:

@@ -76,10 +76,12 @@ class Standardizer:
                 f"expected mean [C] and std [C], got {list(self.mean.shape)} and "
                 f"{list(self.std.shape)}; give one of each for every channel"
             )
-        if not (np.isfinite(self.mean).all() and np.isfinite(self.std).all() and np.all(self.std)):
+        if not (
+            np.isfinite(self.mean).all() and np.isfinite(self.std).all() and (self.std > 0).all()
+        ):
             raise ValueError(
-                f"expected finite means and finite stds that are not 0, got mean {self.mean} and "
-                f"std {self.std}; fill missing values first, and use 1 for a constant channel"
+                f"expected finite means and finite positive stds, got mean {self.mean} and std "
+                f"{self.std}; fill missing values first, and use 1 for a constant channel"
             )
 
     @classmethod
@@ -103,11 +105,11 @@ class Standardizer:
                 "expected finite values to fit on, got missing or infinite ones; call "
                 "interpolate_missing first"
             )
-        # By the range: rounding can give a constant channel a tiny deviation that is not 0.
-        constant = steps.max(axis=0) == steps.min(axis=0)
-        std = np.ones(steps.shape[1])
-        std[~constant] = steps[:, ~constant].std(axis=0, ddof=1)
-        return cls(steps.mean(axis=0), std)
+        mean = steps.mean(axis=0)
+        std = np.sqrt(np.square(steps - mean).sum(axis=0) / max(len(steps) - 1, 1))
+        # By the range too: rounding can give a constant channel a tiny deviation that is not 0.
+        std[(np.ptp(steps, axis=0) == 0) | (std == 0)] = 1
+        return cls(mean, std)
 
     def apply(self, series: Series) -> tuple[NDArray[np.float64], ...]:
         """Standardizes every series.

@@ -46,7 +46,8 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
     """
     with LineReader(path) as reader:
         header = _read_header(reader)
-        builder = ExampleBuilder(reader, _declared(reader, header))
+        declared = _declared(reader, header)
+        builder = ExampleBuilder(reader, declared)
         for text in reader:
             text = text.strip()
             if not text or text.startswith("#"):
@@ -63,7 +64,15 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
                 builder.add([*dimensions, last], None)
             else:
                 builder.add(dimensions, last.strip())
-        return builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
+        dataset = builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
+        if dataset.num_examples == 1 and declared.dimensions is None and not reader.terminated:
+            # Nothing else tells the label from the first value of a dimension that was cut.
+            raise reader.error(
+                "a newline after an only example, or @dimensions in the header",
+                "neither",
+                "end the line with a newline if the file is whole, or fetch it again",
+            )
+        return dataset
 
 
 def _read_header(reader: LineReader) -> dict[str, Any]:

@@ -1,0 +1,98 @@
+"""Batches: every example once an epoch, as a pure function of the step."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flax_linattn.data import Batches
+
+sizes = st.integers(1, 30)
+seeds = st.none() | st.integers(0, 2**32)
+
+
+def make(num_examples, batch_size, seed):
+    ids = np.arange(num_examples, dtype=np.int32)
+    return Batches({"id": ids, "x": np.stack([ids * 2.0, ids * 3.0], 1)}, batch_size, seed=seed)
+
+
+@given(sizes, sizes, seeds, st.integers(0, 3))
+def test_every_example_comes_once_an_epoch(num_examples, batch_size, seed, epoch):
+    batches = make(num_examples, batch_size, seed)
+    seen = []
+    for step in range(epoch * len(batches), (epoch + 1) * len(batches)):
+        batch = batches.batch(step)
+        assert batch["id"].shape == (batch_size,)
+        assert batch["x"].shape == (batch_size, 2)
+        assert (batch["id"].dtype, batch["weight"].dtype) == (np.int32, np.float32)
+        np.testing.assert_array_equal(batch["x"][:, 1], batch["id"] * 3.0)  # rows stay aligned
+        real = batch["weight"] == 1
+        assert set(batch["weight"].tolist()) <= {0.0, 1.0}
+        assert real[0]
+        assert (batch["id"][~real] == batch["id"][0]).all()
+        seen.extend(batch["id"][real].tolist())
+    assert sorted(seen) == list(range(num_examples))
+
+
+@given(sizes, sizes, seeds, st.lists(st.integers(0, 100), min_size=1, max_size=6))
+def test_batch_depends_on_the_step_alone(num_examples, batch_size, seed, steps):
+    used, fresh = make(num_examples, batch_size, seed), make(num_examples, batch_size, seed)
+    for step in range(5):
+        used.batch(step)
+    for step in steps:
+        one, other = used.batch(step), fresh.batch(step)
+        assert one.keys() == other.keys()
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def test_writing_into_a_batch_changes_no_other():
+    batches = make(4, 2, seed=0)
+    before = batches.batch(0)["x"].copy()
+    for array in batches.batch(0).values():
+        array[:] = 0
+    np.testing.assert_array_equal(batches.batch(0)["x"], before)
+
+
+def test_epochs_and_seeds_have_their_own_order_and_none_keeps_it():
+    orders = [make(50, 50, seed).batch(epoch)["id"].tolist() for seed in (0, 1) for epoch in (0, 1)]
+    assert len({tuple(order) for order in orders}) == 4
+    assert [make(5, 5, None).batch(epoch)["id"].tolist() for epoch in (0, 7)] == [
+        [0, 1, 2, 3, 4]
+    ] * 2
+
+
+def test_iteration_is_the_first_epoch():
+    batches = make(5, 2, seed=3)
+    listed = list(batches)
+    assert len(listed) == len(batches) == 3
+    for step, batch in enumerate(listed):
+        np.testing.assert_array_equal(batch["id"], batches.batch(step)["id"])
+
+
+def test_one_example_and_a_batch_larger_than_the_set():
+    batch = make(1, 3, seed=0).batch(5)
+    assert batch["id"].tolist() == [0, 0, 0]
+    assert batch["weight"].tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "batch_size", "seed", "message"),
+    [
+        ({}, 1, None, r"got sizes \{\}"),
+        ({"x": np.zeros(2), "y": np.zeros(3)}, 1, None, r"got sizes \{'x': 2, 'y': 3\}"),
+        ({"x": np.zeros((0, 3))}, 1, None, "at least one example"),
+        ({"x": np.array(1.0)}, 1, None, "pass one row for each example"),
+        ({"weight": np.zeros(2)}, 1, None, 'named "weight".*rename it'),
+        ({"x": np.zeros(2)}, 0, None, "batch_size of at least 1, got 0"),
+        ({"x": np.zeros(2)}, 1, -1, "seed of at least 0, or None, got -1"),
+    ],
+)
+def test_refusals(arrays, batch_size, seed, message):
+    with pytest.raises(ValueError, match=message):
+        Batches(arrays, batch_size, seed=seed)
+
+
+def test_refuses_a_negative_step():
+    with pytest.raises(ValueError, match="step of at least 0, got -1"):
+        make(2, 1, None).batch(-1)

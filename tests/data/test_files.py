@@ -1,0 +1,72 @@
+"""Reading lines: compression, damage, encodings, missing files."""
+
+import gzip
+import lzma
+
+import pytest
+
+from flax_linattn.data import DataFormatError
+from flax_linattn.data.files import LineReader, shorten
+
+TEXT = "first\nsecond \u00e9\n"
+WRITERS = {"a.txt": bytes, "a.txt.gz": gzip.compress, "a.txt.xz": lzma.compress}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_lines_are_the_same_plain_and_compressed(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(WRITERS[name](TEXT.encode()))
+    with LineReader(path) as reader:
+        assert list(reader) == ["first", "second \u00e9"]
+        assert (reader.line, reader.terminated) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz"])
+def test_every_truncation_of_a_compressed_file_is_refused(tmp_path, name):
+    path = tmp_path / name
+    whole = WRITERS[name](TEXT.encode())
+    for size in range(1, len(whole)):
+        path.write_bytes(whole[:size])
+        with LineReader(path) as reader, pytest.raises(DataFormatError) as caught:
+            list(reader)
+        assert str(caught.value).startswith(f"{path}:{max(reader.line, 1)}: ")
+        assert "damaged or truncated" in str(caught.value)
+        assert "fetch the file again" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.xz"])
+def test_damage_inside_a_compressed_file_is_refused(tmp_path, name):
+    path = tmp_path / name
+    damaged = bytearray(WRITERS[name](TEXT.encode()))
+    damaged[len(damaged) // 2] ^= 0xFF
+    path.write_bytes(damaged)
+    with LineReader(path) as reader, pytest.raises(DataFormatError, match="damaged or truncated"):
+        list(reader)
+
+
+def test_plain_text_under_a_compressed_name_is_refused(tmp_path):
+    path = tmp_path / "a.ts.gz"
+    path.write_text(TEXT, encoding="utf-8")
+    with LineReader(path) as reader, pytest.raises(DataFormatError, match=r"a whole \.gz stream"):
+        list(reader)
+
+
+def test_line_ends_byte_order_mark_and_latin_1(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbffirst\r\ncaf\xe9")
+    with LineReader(path) as reader:
+        assert list(reader) == ["first", "caf\\xe9"]
+        assert not reader.terminated
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"found nothing there; check the path") as caught:
+        LineReader(tmp_path / "none.ts")
+    assert str(tmp_path / "none.ts") in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="found a folder there"):
+        LineReader(tmp_path)
+
+
+def test_shorten_leaves_short_text_whole():
+    assert shorten("abc", width=3) == "'abc'"
+    assert shorten("abcd", width=3) == "'abc...'"
