@@ -1,0 +1,17 @@
+"""Models: a backbone of transformer blocks, and heads on it."""
+
+from flax_linattn.models.backbone import Backbone, BackboneState
+from flax_linattn.models.classifier import ClassifierState, SequenceClassifier
+from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
+
+__all__ = [
+    "POOLINGS",
+    "Backbone",
+    "BackboneState",
+    "ClassifierState",
+    "LastPooling",
+    "MeanPooling",
+    "Pooling",
+    "SequenceClassifier",
+    "SumPooling",
+]

@@ -1,0 +1,101 @@
+"""Pooling over time as monoids, so that one engine pools prefixes, totals, packs and streams."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.prefix import Monoid
+from flax_linattn.typing import Array, State
+
+
+class Pooling(Protocol):
+    """A way to summarise the real tokens of a sequence; states have leaves [..., C] or [...]."""
+
+    def lift(self, h: Array) -> State:
+        """The state of single tokens h [..., C]."""
+        ...
+
+    def merge(self, state_a: State, state_b: State) -> State:
+        """The state of span a followed by span b."""
+        ...
+
+    def read(self, state: State) -> Array:
+        """The pooled vector [..., C]."""
+        ...
+
+
+class CountedState(NamedTuple):
+    """A pooled vector and how many tokens it stands for.
+
+    Attributes:
+        value: [B, C].
+        count: int32 [B].
+    """
+
+    value: Array
+    count: Array
+
+
+class _Counted:
+    def lift(self, h: Array) -> CountedState:
+        return CountedState(h, jnp.ones(h.shape[:-1], jnp.int32))
+
+    def read(self, state: CountedState) -> Array:
+        return state.value
+
+
+class LastPooling(_Counted):
+    """The last real token."""
+
+    def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
+        """The later one, unless it is empty."""
+        value = jnp.where((state_b.count > 0)[..., None], state_b.value, state_a.value)
+        return CountedState(value, state_a.count + state_b.count)
+
+
+class MeanPooling(_Counted):
+    """The mean of the real tokens; a running mean, so that long streams keep their precision."""
+
+    def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
+        """The mean weighted by the counts."""
+        count = state_a.count + state_b.count
+        share = state_b.count.astype(state_b.value.dtype) / jnp.maximum(count, 1).astype(
+            state_b.value.dtype
+        )
+        difference = state_b.value - state_a.value
+        return CountedState(state_a.value + difference * share[..., None], count)
+
+
+class SumPooling(_Counted):
+    """The sum of the real tokens."""
+
+    def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
+        """The sum."""
+        return CountedState(state_a.value + state_b.value, state_a.count + state_b.count)
+
+
+def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> CountedState:
+    """The state before the first token; every pooling of an empty sequence is 0."""
+    return CountedState(
+        jnp.zeros((batch_size, features), dtype), jnp.zeros(batch_size, jnp.int32)
+    )
+
+
+def as_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
+    """Binds a pooling for ``ops.prefix.attend``, which passes the tokens as keys and values."""
+    return Monoid(
+        lift=lambda h, _: pooling.lift(h),
+        merge=pooling.merge,
+        read=lambda _, state: pooling.read(state),
+        identity=identity(batch_size, features, dtype),
+    )
+
+
+POOLINGS: dict[str, type[LastPooling] | type[MeanPooling] | type[SumPooling]] = {
+    "last": LastPooling,
+    "mean": MeanPooling,
+    "flatten": SumPooling,
+}
+"""Poolings by name; "flatten" sums logits that each position contributed by weights of its own."""

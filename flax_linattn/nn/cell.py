@@ -1,0 +1,50 @@
+"""Adapter to ``nnx.RNN``: an attention layer as an ``nnx.RNNCellBase``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flax import nnx
+
+from flax_linattn.nn.attention import Attention
+from flax_linattn.typing import Array, State
+
+
+class AttentionCell(nnx.RNNCellBase):
+    """Runs an attention layer token by token inside ``nnx.RNN``.
+
+    Args:
+        attention: the layer; it stays usable in parallel.
+        max_length: most tokens, for mechanisms with a cache.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import nn
+        >>> attention = nn.Attention(16, 4, mechanism="aaren", rngs=nnx.Rngs(0))
+        >>> rnn = nnx.RNN(nn.AttentionCell(attention))
+        >>> rnn(jnp.ones((2, 10, 16))).shape
+        (2, 10, 16)
+    """
+
+    def __init__(self, attention: Attention, max_length: int | None = None) -> None:
+        self.attention = attention
+        self.max_length = max_length
+
+    def __call__(self, carry: State, inputs: Array) -> tuple[State, Array]:
+        """carry, inputs [B, C] -> carry, outputs [B, C]."""
+        y, carry = self.attention.step(inputs, carry)
+        return carry, y
+
+    def initialize_carry(
+        self, input_shape: tuple[int, ...], rngs: nnx.Rngs | None = None, carry_init: Any = None
+    ) -> State:
+        """The state for inputs of shape (B, C); nothing in it is random."""
+        batch = math.prod(input_shape[:-1])
+        return self.attention.init_state(batch, self.max_length)
+
+    @property
+    def num_feature_axes(self) -> int:
+        """1: inputs are [B, C]."""
+        return 1

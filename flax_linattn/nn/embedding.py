@@ -1,0 +1,177 @@
+"""Value embedding: a short convolution over the observations, as Time-Series-Library has it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float
+
+from flax_linattn.ops.masks import Runs, previous_real
+from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+
+
+class ValueEmbedding(nnx.Module):
+    """A bias-free convolution over time from observations to features.
+
+    ``padding="causal"`` looks at the current and the ``kernel_size - 1`` preceding real
+    tokens, so it streams. ``padding="circular"`` is Time-Series-Library's: it looks one step
+    ahead and wraps around the end of the padded sequence, hence cannot stream.
+
+    Args:
+        in_features: observed channels.
+        features: C.
+        kernel_size: taps; odd for "circular".
+        padding: "causal" or "circular".
+        dtype: dtype of the computation.
+        rngs: holds the stream "params".
+
+    Raises:
+        ValueError: an unknown padding, or a kernel size that it does not take.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import nn
+        >>> embed = nn.ValueEmbedding(3, 8, rngs=nnx.Rngs(0))
+        >>> x = jnp.arange(30.0).reshape(2, 5, 3)
+        >>> state = embed.init_state(2)
+        >>> for t in range(5):
+        ...     y_t, state = embed.step(x[:, t], state)
+        >>> bool(jnp.allclose(embed(x)[:, -1], y_t, rtol=1e-5))
+        True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        features: int,
+        *,
+        kernel_size: int = 3,
+        padding: Literal["causal", "circular"] = "causal",
+        dtype: DTypeLike | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        if padding not in ("causal", "circular"):
+            raise ValueError(f"padding must be 'causal' or 'circular', got {padding!r}.")
+        if kernel_size < 1 or (padding == "circular" and kernel_size % 2 == 0):
+            raise ValueError(
+                "kernel_size must be at least 1, and odd for circular padding, "
+                f"got {kernel_size}."
+            )
+        self.in_features = in_features
+        self.kernel_size = kernel_size
+        self.padding = padding
+        self.projection = nnx.Linear(
+            kernel_size * in_features,
+            features,
+            use_bias=False,
+            dtype=dtype,
+            kernel_init=nnx.initializers.variance_scaling(2.0, "fan_in", "normal"),
+            rngs=rngs,
+        )
+
+    def __call__(
+        self,
+        x: Features,
+        *,
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+        return_state: bool = False,
+    ) -> Any:
+        """Embeds whole sequences.
+
+        Args:
+            x: [B, T, in_features].
+            mask: bool [B, T], True = a real token; padding is skipped, not convolved.
+            runs: packed segments; the convolution does not reach across their borders.
+            state: the preceding observations [B, kernel_size - 1, in_features].
+            return_state: return ``(y, state)``.
+
+        Returns:
+            y [B, T, C], and the state if asked for.
+
+        Raises:
+            ValueError: a state or segments with circular padding.
+        """
+        if mask is not None:
+            x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
+        if self.padding == "circular":
+            if state is not None or return_state or runs is not None:
+                raise ValueError(self._no_stream())
+            half = self.kernel_size // 2
+            taps = [jnp.roll(x, shift, axis=1) for shift in range(half, -half - 1, -1)]
+            return self.projection(jnp.concatenate(taps, axis=-1))
+
+        if mask is None:
+            mask = jnp.ones(x.shape[:2], bool)
+        window = self.init_state(x.shape[0], x.dtype) if state is None else state
+        taps, window = recent_tokens(x, window.astype(x.dtype), mask, runs)
+        y = self.projection(taps.reshape(*x.shape[:2], -1))
+        return (y, window) if return_state else y
+
+    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> Array:
+        """Zeros [B, kernel_size - 1, in_features]: nothing observed yet.
+
+        Raises:
+            ValueError: the padding is circular.
+        """
+        if self.padding == "circular":
+            raise ValueError(self._no_stream())
+        return jnp.zeros((batch_size, self.kernel_size - 1, self.in_features), dtype)
+
+    def step(
+        self, x: FeaturesStep, state: State, *, mask: Array | None = None
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in one observation a row: x [B, in_features] -> y [B, C] and the new state."""
+        mask = None if mask is None else mask[:, None]
+        y, state = self(x[:, None], mask=mask, state=state, return_state=True)
+        return y[:, 0], state
+
+    def _no_stream(self) -> str:
+        return (
+            "circular padding looks at the end of the sequence, so it has no state and no "
+            "packed segments; make the model with padding='causal' to stream it."
+        )
+
+
+def recent_tokens(
+    x: Features, window: Float[Array, "B W C"], mask: Mask, runs: Runs | None
+) -> tuple[Float[Array, "B T taps C"], Float[Array, "B W C"]]:
+    """Each token with the W real tokens before it, oldest first; zeros where there are none.
+
+    Args:
+        x: [B, T, C], T >= 1.
+        window: [B, W, C], the last real tokens of earlier calls.
+        mask: bool [B, T].
+        runs: packed segments; a run does not see tokens before its start.
+
+    Returns:
+        [B, T, W + 1, C] and the window for the next call.
+    """
+    batch, length, channels = x.shape
+    size = window.shape[1]
+    # Rows: one of zeros, the window, the tokens. `before` leads from a row to the one before.
+    rows = jnp.concatenate([jnp.zeros((batch, 1, channels), x.dtype), window, x], axis=1)
+    before_token = previous_real(mask) + size + 1
+    if runs is not None:
+        before_token = jnp.where(runs.starts, 0, before_token)
+    before_window = jnp.broadcast_to(jnp.arange(-1, size).clip(0), (batch, size + 1))
+    before = jnp.concatenate([before_window, before_token], axis=1)
+
+    def trace_back(row: Array, count: int) -> Array:
+        path = [row]
+        for _ in range(count - 1):
+            path.append(jnp.take_along_axis(before, path[-1], axis=1))
+        index = jnp.stack(path[::-1], axis=2)
+        taken = jnp.take_along_axis(rows, index.reshape(batch, -1)[..., None], axis=1)
+        return taken.reshape(batch, row.shape[1], count, channels)
+
+    tokens = jnp.broadcast_to(jnp.arange(length) + size + 1, (batch, length))
+    if size == 0:
+        return trace_back(tokens, 1), window
+    latest = jnp.where(mask[:, -1:], tokens[:, -1:], before[:, -1:])
+    return trace_back(tokens, size + 1), trace_back(latest, size)[:, 0]
