@@ -58,7 +58,7 @@ def stratified_split(
 def _share(counts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
     """Shares ``total`` out in proportion to ``counts``, by largest remainder, less than each."""
     exact = counts * total / counts.sum()
-    quotas = np.minimum(np.floor(exact).astype(np.int64), counts - 1)
+    quotas = np.floor(exact).astype(np.int64)  # below each count, as total < N
     while (left := total - quotas.sum()) > 0:
         gain = np.where(quotas < counts - 1, exact - quotas, -np.inf)
         order = np.argsort(-gain, kind="stable")[:left]

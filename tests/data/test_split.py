@@ -29,7 +29,7 @@ def test_split_is_a_stratified_partition(labels, fraction, seed):
     for label, count in counts.items():
         share = int((labels[validation] == label).sum())
         assert share < count  # one example at least stays for training
-        assert share >= min(int(count * total / len(labels)), count - 1)
+        assert share >= count * total // len(labels)
     again = stratified_split(labels, fraction, seed)
     assert [part.tolist() for part in again] == [train.tolist(), validation.tolist()]
 
