@@ -69,7 +69,7 @@ class KVCache:
             key, value = jnp.pad(key, room), jnp.pad(value, room)
         slots = length[:, None] + jnp.cumsum(keep, axis=1, dtype=jnp.int32) - 1
         slots = jnp.where(keep, slots, key.shape[1])  # out of range: dropped
-        rows = jnp.arange(k.shape[0])[:, None]
+        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
         length = length + jnp.sum(keep, axis=1, dtype=jnp.int32)
         _check_room(length, key.shape[1])
         return KVCache(
@@ -82,7 +82,7 @@ class KVCache:
     @property
     def used(self) -> Array:
         """bool [B, L], True = the slot holds a token."""
-        return jnp.arange(self.capacity) < self.length[:, None]
+        return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
 
     @property
     def overflowed(self) -> Array:
@@ -230,7 +230,7 @@ class CacheMechanism(Mechanism):
         batch = k.shape[0]
         new = jnp.ones((batch, 1), bool) if mask is None else mask[:, None]
         state = state.append(k[:, None], v[:, None], new, jnp.zeros((batch,), bool))
-        dtype = jnp.promote_types(state.key.dtype, q.dtype)
+        dtype = accumulation_dtype(q.dtype)
         y = self.weigh(
             q[:, None].astype(dtype),
             state.key.astype(dtype),

@@ -18,7 +18,8 @@ def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
         >>> accumulation_dtype(jnp.bfloat16)
         dtype('float32')
     """
-    return jnp.promote_types(dtype, jnp.float32)
+    # Not jnp.promote_types, which refuses mixed dtypes where promotion is strict.
+    return jnp.dtype(jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32)
 
 
 def safe_divide(numerator: Array, denominator: Array) -> Array:
