@@ -1,0 +1,1 @@
+"""Time-series classification (Aaren paper, table 4)."""

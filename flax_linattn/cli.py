@@ -1,0 +1,183 @@
+"""The ``flax-linattn`` command: train, evaluate, stream.
+
+Each command is a function whose parameters are its options. Heavy imports wait until a
+command runs, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+_HELP = """\
+usage: flax-linattn COMMAND [OPTIONS]
+
+Attention that trains in parallel and runs as a recurrent network.
+
+commands:
+  train classify   train a time-series classifier (JapaneseVowels, or your own files)
+  evaluate RUN     test a run, and compare its stream with the parallel model
+  stream RUN       class probabilities after each observation of a stream
+
+'flax-linattn COMMAND --help' lists a command's options."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        args: the command line without the program's name; default ``sys.argv[1:]``.
+
+    Returns:
+        The exit status: 0 done, 1 failed while running, 2 wrong use or input, 128 + n ended
+        by signal n.
+
+    Example:
+        >>> main(["--version"])
+        0.1.0
+        0
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    if not args or args[0] in ("-h", "--help"):
+        print(_HELP)
+        return 0 if args else 2
+    if args[0] == "--version":
+        from flax_linattn import __version__
+
+        print(__version__)
+        return 0
+    for length in (2, 1):
+        command = _COMMANDS.get(" ".join(args[:length]))
+        if command is not None:
+            return _run(command, args[length:])
+    print(
+        f"error: unknown command {' '.join(args[:2])!r}; choose one of: {', '.join(_COMMANDS)}.",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
+    from flax_linattn.training import Interrupted, NonFiniteLossError
+
+    try:
+        return command(args)
+    except (ValueError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        if os.environ.get("FLAX_LINATTN_DEBUG"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except NonFiniteLossError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Interrupted as error:
+        print(f"\n{error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has gone. Python flushes standard output once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _train_classify(args: list[str]) -> int:
+    import tyro
+
+    from flax_linattn.tasks import classify
+
+    @dataclasses.dataclass(frozen=True)
+    class TrainClassify(classify.ClassifyConfig):
+        run: Path | None = None
+        """the run folder; default runs/DATA-MECHANISM-PROTOCOL-SEED."""
+        resume: bool = False
+        """go on where the run in that folder stopped; its options are the defaults."""
+        progress: bool = True
+        """show a progress bar."""
+
+    default = TrainClassify()
+    run = _value_of(args, "--run")
+    if "--resume" in args and run is not None:
+        default = TrainClassify(**dataclasses.asdict(classify.read_config(Path(run))))
+    options = tyro.cli(
+        TrainClassify,
+        args=args,
+        default=default,
+        prog="flax-linattn train classify",
+        description="Trains a time-series classifier; tests the selected parameters at the end.",
+    )
+    values = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(classify.ClassifyConfig)
+    }
+    config = classify.ClassifyConfig(**values)
+    if options.resume and options.run is None:
+        raise ValueError("--resume needs the run folder: --run RUN.")
+    run_dir = options.run if options.run is not None else _default_run_dir(config)
+    report = classify.train_classifier(
+        config, run_dir, resume=options.resume, progress=options.progress
+    )
+    _print_report(report)
+    print(f"run folder: {run_dir}")
+    return 0
+
+
+def _evaluate(args: list[str]) -> int:
+    import tyro
+
+    from flax_linattn.tasks import classify
+
+    def evaluate(run: tyro.conf.Positional[Path], test_file: Path | None = None) -> dict[str, Any]:
+        """Tests a run, and compares its stream with the parallel model at every step.
+
+        Args:
+            run: the run folder.
+            test_file: another .ts or .arff file than the run's own test data.
+        """
+        return classify.evaluate_run(run, test_file)
+
+    _print_report(tyro.cli(evaluate, args=args, prog="flax-linattn evaluate"))
+    return 0
+
+
+def _stream(args: list[str]) -> int:
+    import tyro
+
+    from flax_linattn.tasks import stream
+
+    return tyro.cli(stream.stream_run, args=args, prog="flax-linattn stream")
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train classify": _train_classify,
+    "evaluate": _evaluate,
+    "stream": _stream,
+}
+
+
+def _value_of(args: list[str], flag: str) -> str | None:
+    for i, arg in enumerate(args):
+        if arg.startswith(flag + "="):
+            return arg[len(flag) + 1 :]
+        if arg == flag and i + 1 < len(args):
+            return args[i + 1]
+    return None
+
+
+def _default_run_dir(config: Any) -> Path:
+    name = "japanese-vowels" if config.train_file is None else config.train_file.name.split(".")[0]
+    return Path("runs") / f"{name}-{config.mechanism}-{config.protocol}-{config.seed}"
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    width = max(map(len, report))
+    for name, value in report.items():
+        print(f"{name:<{width}}  {value:.6g}" if isinstance(value, float) else f"{name:<{width}}  {value}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
