@@ -12,6 +12,9 @@ from jax.typing import DTypeLike
 from flax_linattn import ops
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
+KERNEL_INIT = nnx.initializers.lecun_normal()
+QUERY_INIT = nnx.initializers.normal(0.02)
+
 
 class Attention(nnx.Module):
     """Multi-head attention by any mechanism, with one set of parameters for both forms.
@@ -61,8 +64,8 @@ class Attention(nnx.Module):
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
-        kernel_init: nnx.Initializer = nnx.initializers.lecun_normal(),
-        query_init: nnx.Initializer = nnx.initializers.normal(0.02),
+        kernel_init: nnx.Initializer = KERNEL_INIT,
+        query_init: nnx.Initializer = QUERY_INIT,
         rngs: nnx.Rngs,
     ) -> None:
         qkv_features = in_features if qkv_features is None else qkv_features
@@ -134,16 +137,17 @@ class Attention(nnx.Module):
                 f"{self.mechanism.name!r} has one learned query and no queries of x: it offers "
                 "no cross-attention; leave context out."
             )
-        source = x if context is None else context
+        if context is None and context_mask is not None:
+            raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
+        x = zero_padding(x, mask)
+        source = x if context is None else zero_padding(context, context_mask)
         y = self.mechanism.attend(
             self._queries(x),
             self._heads(self.key_projection(source)),
             self._heads(self.value_projection(source)),
             is_causal=is_causal,
             mask=mask if context is None else context_mask,
-            query_mask=mask
-            if context is None or mask is not None
-            else jnp.ones(x.shape[:2], bool),
+            query_mask=mask if context is None or mask is not None else jnp.ones(x.shape[:2], bool),
             segment_ids=segment_ids,
             initial_state=state,
             return_state=return_state,
@@ -172,6 +176,7 @@ class Attention(nnx.Module):
 
         ``mask`` bool [B]: where False the state stays as it is.
         """
+        x = zero_padding(x, mask)
         y, state = self.mechanism.step(
             self._queries(x),
             self._heads(self.key_projection(x)),
@@ -190,6 +195,22 @@ class Attention(nnx.Module):
 
     def _out(self, y: Array) -> Array:
         return self.out_projection(rearrange(y, "... h v -> ... (h v)"))
+
+
+def zero_padding(x: Array, mask: Array | None) -> Array:
+    """Zeroes x [B, ..., C] where ``mask`` [B, ...] is False.
+
+    Before a projection this keeps NaN in padding out of the kernel's gradient. A mask of
+    another shape is left for the mechanism to refuse.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero_padding(jnp.array([[1.0], [jnp.nan]]), jnp.array([True, False])).tolist()
+        [[1.0], [0.0]]
+    """
+    if mask is None or mask.shape != x.shape[:-1]:
+        return x
+    return jnp.where(mask[..., None], x, jnp.zeros_like(x))
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:

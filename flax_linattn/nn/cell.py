@@ -18,6 +18,9 @@ class AttentionCell(nnx.RNNCellBase):
         attention: the layer; it stays usable in parallel.
         max_length: most tokens, for mechanisms with a cache.
 
+    Raises:
+        ValueError: a mechanism with a cache and no ``max_length``.
+
     Example:
         >>> import jax.numpy as jnp
         >>> from flax import nnx
@@ -29,6 +32,12 @@ class AttentionCell(nnx.RNNCellBase):
     """
 
     def __init__(self, attention: Attention, max_length: int | None = None) -> None:
+        mechanism = attention.mechanism
+        if max_length is None and not mechanism.capabilities.constant_memory:
+            raise ValueError(
+                f"nnx.RNN needs a state of one size, and the cache of {mechanism.name!r} grows; "
+                "pass max_length, the most tokens it is to hold."
+            )
         self.attention = attention
         self.max_length = max_length
 

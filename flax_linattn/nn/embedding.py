@@ -9,7 +9,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
+from flax_linattn.nn.attention import zero_padding
 from flax_linattn.ops.masks import Runs, previous_real
+from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 
@@ -58,8 +60,7 @@ class ValueEmbedding(nnx.Module):
             raise ValueError(f"padding must be 'causal' or 'circular', got {padding!r}.")
         if kernel_size < 1 or (padding == "circular" and kernel_size % 2 == 0):
             raise ValueError(
-                "kernel_size must be at least 1, and odd for circular padding, "
-                f"got {kernel_size}."
+                f"kernel_size must be at least 1, and odd for circular padding, got {kernel_size}."
             )
         self.in_features = in_features
         self.kernel_size = kernel_size
@@ -97,8 +98,7 @@ class ValueEmbedding(nnx.Module):
         Raises:
             ValueError: a state or segments with circular padding.
         """
-        if mask is not None:
-            x = jnp.where(mask[:, :, None], x, jnp.zeros_like(x))
+        x = zero_padding(x, mask)
         if self.padding == "circular":
             if state is not None or return_state or runs is not None:
                 raise ValueError(self._no_stream())
@@ -111,6 +111,8 @@ class ValueEmbedding(nnx.Module):
         window = self.init_state(x.shape[0], x.dtype) if state is None else state
         taps, window = recent_tokens(x, window.astype(x.dtype), mask, runs)
         y = self.projection(taps.reshape(*x.shape[:2], -1))
+        # As init_state has it, so that steps over half-precision inputs compile once.
+        window = window.astype(accumulation_dtype(x.dtype))
         return (y, window) if return_state else y
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> Array:

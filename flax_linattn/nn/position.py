@@ -74,7 +74,7 @@ class SinusoidalPosition(nnx.Module):
         self.features = features
 
     def __call__(self, positions: Int[Array, "..."]) -> Float[Array, "... C"]:
-        """positions int [...] -> [..., C] float32."""
+        """Embeds positions int [...] -> [..., C] float32."""
         return sinusoid(positions, self.features)
 
 
@@ -100,5 +100,5 @@ class LearnedPosition(nnx.Module):
         self.table = nnx.Param(init(rngs.params(), (max_length, features), jnp.float32))
 
     def __call__(self, positions: Int[Array, "..."]) -> Float[Array, "... C"]:
-        """positions int [...] -> [..., C] float32."""
+        """Embeds positions int [...] -> [..., C] float32."""
         return jnp.take(self.table[...], positions, axis=0, mode="fill", fill_value=jnp.nan)
