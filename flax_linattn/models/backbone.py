@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn, ops
-from flax_linattn.nn.block import apply_dropout, layer_norm, split_key
+from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
 from flax_linattn.ops.masks import segment_runs
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
@@ -126,7 +126,7 @@ class Backbone(nnx.Module):
             )
             for _ in range(num_layers)
         )
-        self.final_norm = layer_norm(features, dtype, rngs)
+        self.final_norm = LayerNorm(features, rngs=rngs)
         self.dropout = nnx.Dropout(dropout_rate)
 
     @property
@@ -162,7 +162,7 @@ class Backbone(nnx.Module):
         Raises:
             ValueError: wrong shapes, or a state where the model cannot stream.
         """
-        self._check_input(x, state is not None or return_state)
+        self._check_input(x, mask, state is not None or return_state)
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
         runs = None
         if segment_ids is not None:
@@ -237,10 +237,15 @@ class Backbone(nnx.Module):
             state.position + new, window, tuple(layers), state.segment_id
         )
 
-    def _check_input(self, x: Array, streaming: bool) -> None:
+    def _check_input(self, x: Array, mask: Array | None, streaming: bool) -> None:
         if x.ndim != 3 or x.shape[2] != self.values.in_features or x.shape[1] == 0:
             raise ValueError(
                 f"expected observations [B, T >= 1, {self.values.in_features}], got {x.shape}."
+            )
+        if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):
+            raise ValueError(
+                f"expected mask as bool {x.shape[:2]}, True = a real token, got {mask.dtype} "
+                f"{mask.shape}."
             )
         if self.learned_position and x.shape[1] > (self.max_length or 0):
             raise ValueError(

@@ -11,7 +11,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.nn.attention import Attention
+from flax_linattn.nn.attention import Attention, zero_padding
+from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -66,7 +67,7 @@ class FeedForward(nnx.Module):
         self.dropout = nnx.Dropout(dropout_rate)
 
     def __call__(self, x: Array, *, dropout_key: Array | None = None) -> Array:
-        """x [..., C] -> [..., C]; dropout only with a key."""
+        """Maps x [..., C] -> [..., C]; dropout only with a key."""
         key, key_out = split_key(dropout_key, 2)
         x = ACTIVATIONS[self.activation](self.expand(x))
         x = apply_dropout(self.dropout, x, key)
@@ -121,9 +122,7 @@ class TransformerBlock(nnx.Module):
         if norm not in ("pre", "post"):
             raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}.")
         self.norm = norm
-        self.attention = Attention(
-            features, num_heads, mechanism=mechanism, dtype=dtype, rngs=rngs
-        )
+        self.attention = Attention(features, num_heads, mechanism=mechanism, dtype=dtype, rngs=rngs)
         self.feed_forward = FeedForward(
             features,
             4 * features if hidden_features is None else hidden_features,
@@ -132,8 +131,8 @@ class TransformerBlock(nnx.Module):
             dtype=dtype,
             rngs=rngs,
         )
-        self.attention_norm = layer_norm(features, dtype, rngs)
-        self.feed_forward_norm = layer_norm(features, dtype, rngs)
+        self.attention_norm = LayerNorm(features, rngs=rngs)
+        self.feed_forward_norm = LayerNorm(features, rngs=rngs)
         self.dropout = nnx.Dropout(dropout_rate)
 
     def __call__(
@@ -148,10 +147,11 @@ class TransformerBlock(nnx.Module):
         dropout_key: Array | None = None,
         form: str = "auto",
     ) -> Any:
-        """x [B, T, C] -> y [B, T, C], and the state if asked for; arguments as ``Attention``.
+        """Maps x [B, T, C] -> y [B, T, C], and the state if asked for; see ``Attention``.
 
         Dropout acts only when ``dropout_key`` is given. Outputs at masked positions mean nothing.
         """
+        x = zero_padding(x, mask)
 
         def attend(x: Array) -> tuple[Array, State]:
             return self.attention(
@@ -184,25 +184,37 @@ class TransformerBlock(nnx.Module):
         key_attention, key_feed_forward = split_key(dropout_key, 2)
         if self.norm == "pre":
             y, state = attend(self.attention_norm(x))
-            x = x + apply_dropout(self.dropout, y, key_attention)
+            x = x + apply_dropout(self.dropout, y, key_attention).astype(x.dtype)
             y = self.feed_forward(self.feed_forward_norm(x), dropout_key=key_feed_forward)
-            return x + y, state
+            return x + y.astype(x.dtype), state
         y, state = attend(x)
-        x = self.attention_norm(x + apply_dropout(self.dropout, y, key_attention))
-        return self.feed_forward_norm(
-            x + self.feed_forward(x, dropout_key=key_feed_forward)
-        ), state
+        x = self.attention_norm(x + apply_dropout(self.dropout, y, key_attention).astype(x.dtype))
+        y = self.feed_forward(x, dropout_key=key_feed_forward)
+        return self.feed_forward_norm(x + y.astype(x.dtype)), state
 
 
-def layer_norm(features: int, dtype: DTypeLike | None, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """Layer normalisation with PyTorch's epsilon.
+class LayerNorm(nnx.LayerNorm):
+    """Layer normalisation with PyTorch's epsilon, in the accumulation dtype of its input.
+
+    Args:
+        features: C.
+        rngs: holds the stream "params".
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from flax import nnx
-        >>> layer_norm(8, None, nnx.Rngs(0)).epsilon
-        1e-05
+        >>> norm = LayerNorm(8, rngs=nnx.Rngs(0))
+        >>> norm.epsilon, norm(jnp.ones((2, 8), jnp.bfloat16)).dtype
+        (1e-05, dtype(bfloat16))
     """
-    return nnx.LayerNorm(features, epsilon=LAYER_NORM_EPSILON, dtype=dtype, rngs=rngs)
+
+    def __init__(self, features: int, *, rngs: nnx.Rngs) -> None:
+        super().__init__(features, epsilon=LAYER_NORM_EPSILON, rngs=rngs)
+
+    def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
+        """Normalises x [..., C] over C, in its dtype; ``mask`` as in ``nnx.LayerNorm``."""
+        # nnx.LayerNorm mixes bfloat16 and float32, which strict dtype promotion refuses.
+        return super().__call__(x.astype(accumulation_dtype(x.dtype)), mask=mask).astype(x.dtype)
 
 
 def split_key(key: Array | None, count: int) -> list[Array | None]:
