@@ -14,6 +14,7 @@ from flax_linattn.nn.block import ACTIVATIONS, apply_dropout, split_key
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops import prefix
 from flax_linattn.ops.masks import segment_runs
+from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 
@@ -180,6 +181,7 @@ class SequenceClassifier(nnx.Module):
         if self.flatten:
             offset = jnp.zeros(batch, jnp.int32) if state is None else state.backbone.position
             h = self._contributions(h, token_positions(real, runs, offset)[0])
+        h = h.astype(accumulation_dtype(h.dtype))
         h = jnp.where(real[..., None], h, jnp.zeros_like(h))
         pooled, pool = prefix.attend(
             poolings.as_monoid(self.pooling, batch, h.shape[-1], h.dtype),
@@ -216,6 +218,7 @@ class SequenceClassifier(nnx.Module):
         h = ACTIVATIONS["gelu"](h)
         if self.flatten:
             h = self._contributions(h, state.backbone.position)
+        h = h.astype(accumulation_dtype(h.dtype))
         pool = self.pooling.merge(state.pool, self.pooling.lift(h))
         if mask is not None:
             pool = prefix.select(mask, pool, state.pool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ class CountedState(NamedTuple):
     count: Array
 
 
+@dataclasses.dataclass(frozen=True)  # equal by class: models of equal options share compilations
 class _Counted:
     def lift(self, h: Array) -> CountedState:
         return CountedState(h, jnp.ones(h.shape[:-1], jnp.int32))
@@ -78,9 +80,7 @@ class SumPooling(_Counted):
 
 def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> CountedState:
     """The state before the first token; every pooling of an empty sequence is 0."""
-    return CountedState(
-        jnp.zeros((batch_size, features), dtype), jnp.zeros(batch_size, jnp.int32)
-    )
+    return CountedState(jnp.zeros((batch_size, features), dtype), jnp.zeros(batch_size, jnp.int32))
 
 
 def as_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
