@@ -1,0 +1,371 @@
+"""Checkpoints on disk: written whole or not at all, verified when read, the best one kept.
+
+A run folder holds ``checkpoints/step_000000051_epoch_00003``: 51 training steps and 3 validated
+epochs done. In each, Orbax keeps three items: ``model`` (parameters and the model's other
+variables), ``training`` (optimizer state, step, metric sums) and ``progress`` (JSON: the host's
+record, and the shape, dtype and checksum of every array).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+import sys
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from flax import nnx
+
+from flax_linattn.training.record import RunRecord
+from flax_linattn.training.state import TrainState, split_model
+
+FORMAT = 1
+_NAME = re.compile(r"step_(\d{9})_epoch_(\d{5})")
+Tree = TypeVar("Tree")
+
+
+class CorruptCheckpointError(ValueError):
+    """A checkpoint on disk is damaged or incomplete."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint on disk, ordered by how far the run had come."""
+
+    step: int
+    epochs_done: int
+    path: Path
+
+
+def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
+    """Returns a run's checkpoints, oldest first; whether they can be read is not checked."""
+    found = []
+    for path in _folder(run_dir).glob("step_*"):
+        if match := _NAME.fullmatch(path.name):
+            found.append(Checkpoint(int(match[1]), int(match[2]), path))
+    return sorted(found)
+
+
+def save_checkpoint(
+    run_dir: str | Path, state: TrainState, record: RunRecord, keep_latest: int
+) -> Path:
+    """Writes a checkpoint, then removes those that are no longer needed.
+
+    It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones.
+    Kept are the newest ``keep_latest`` and the best of each of these: if the newest turns out
+    damaged, the one before it still has its best.
+
+    Returns:
+        Its path.
+    """
+    path = _checkpoint_path(run_dir, int(state.step), record.epochs_done)
+    if path.exists():
+        return path  # Nothing has happened since.
+    items = _items(state)
+    progress = {
+        "format": FORMAT,
+        "record": dataclasses.asdict(record),
+        "arrays": {item: _describe(arrays) for item, arrays in items.items()},
+    }
+    saved: dict[str, Any] = {
+        # Orbax refuses arrays without entries. There is nothing in them to save.
+        item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
+        for item, arrays in items.items()
+    }
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        checkpointer.save(path, ocp.args.Composite(progress=ocp.args.JsonSave(progress), **saved))
+    _remove_old(run_dir, keep_latest)
+    return path
+
+
+def restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, RunRecord]:
+    """Reads the newest checkpoint that is intact.
+
+    Damaged ones that are newer are named on stderr and renamed to ``corrupt_...``.
+
+    Args:
+        run_dir: The run folder.
+        state: A state of the same structure: its shapes, dtypes and devices are used.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If none can be read, or if the model or optimizer is not the saved one.
+    """
+    checkpoints = list_checkpoints(run_dir)
+    if not checkpoints:
+        raise FileNotFoundError(
+            f"There is no checkpoint to resume from in {_folder(run_dir)}. "
+            "Check the folder, or start the run without resume."
+        )
+    corrupt: list[tuple[Checkpoint, CorruptCheckpointError]] = []
+    for checkpoint in reversed(checkpoints):
+        try:
+            restored = _read_state(checkpoint.path, state)
+        except CorruptCheckpointError as error:
+            corrupt.append((checkpoint, error))
+            continue
+        for bad, reason in corrupt:
+            aside = bad.path.with_name(f"corrupt_{bad.path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            bad.path.rename(aside)
+            print(f"warning: {reason} Falling back to {checkpoint.path.name}.", file=sys.stderr)
+        return restored
+    raise ValueError(
+        f"None of the {len(checkpoints)} checkpoints in {_folder(run_dir)} can be read. "
+        f"The newest: {corrupt[0][1]} Restore the folder from a copy, or start a new run in "
+        "another run_dir."
+    )
+
+
+def load_checkpoint(model: nnx.Module, path: str | Path) -> None:
+    """Reads a checkpoint's parameters and other variables into a model of the same structure.
+
+    Args:
+        model: Changed in place.
+        path: A checkpoint's folder, such as one of ``list_checkpoints(run_dir)``.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        CorruptCheckpointError: If it cannot be read.
+        ValueError: If the model is not the saved one; names the variables that differ.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no checkpoint folder {path}.")
+    _, params, model_state = split_model(model)
+    progress = _read_progress(path)
+    nnx.update(model, *_read_item(path, "model", progress, (params, model_state)))
+
+
+def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
+    """Reads the parameters of a run's best epoch into a model of the same structure.
+
+    Args:
+        model: A freshly built model; changed in place.
+        run_dir: The run folder that ``fit`` wrote.
+
+    Returns:
+        The folder of the checkpoint that was read.
+
+    Raises:
+        FileNotFoundError: If the run folder or a checkpoint in it is missing.
+        CorruptCheckpointError: If the best checkpoint cannot be read.
+        ValueError: If no epoch has finished, or if the model is not the saved one; names the
+            variables that differ.
+    """
+    run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        raise FileNotFoundError(f"There is no run folder {run_dir}.")
+    checkpoints = list_checkpoints(run_dir)
+    if not checkpoints:
+        raise FileNotFoundError(f"There is no checkpoint in {_folder(run_dir)}.")
+    for checkpoint in reversed(checkpoints):
+        try:
+            best = _best_path(run_dir, _read_progress(checkpoint.path))
+        except CorruptCheckpointError as error:
+            print(f"warning: {error} Using an older one.", file=sys.stderr)
+            continue
+        if best is None:
+            raise ValueError(
+                f"No epoch of the run in {run_dir} has finished, so there is no best one yet. "
+                f"Resume the run, or read {checkpoint.path} with load_checkpoint."
+            )
+        load_checkpoint(model, best)
+        return best
+    raise CorruptCheckpointError(
+        f"None of the {len(checkpoints)} checkpoints in {_folder(run_dir)} can be read. "
+        "Restore the folder from a copy, or train again in another run_dir."
+    )
+
+
+def open_for_writing(run_dir: str | Path, *, resume: bool) -> None:
+    """Makes the run folder ready, and clears what a kill left unfinished.
+
+    Raises:
+        ValueError: If it holds checkpoints and ``resume`` is False.
+    """
+    if not resume and list_checkpoints(run_dir):
+        raise ValueError(
+            f"{_folder(run_dir)} already holds checkpoints of a run. Pass resume=True to go on "
+            "with that run, or choose another run_dir for a new one."
+        )
+    if not resume:
+        _folder(run_dir).mkdir(parents=True, exist_ok=True)
+    for path in _folder(run_dir).glob("*.orbax-checkpoint-tmp*"):
+        shutil.rmtree(path)
+
+
+def _folder(run_dir: str | Path) -> Path:
+    return Path(run_dir).absolute() / "checkpoints"
+
+
+def _checkpoint_path(run_dir: str | Path, step: int, epochs_done: int) -> Path:
+    return _folder(run_dir) / f"step_{step:09d}_epoch_{epochs_done:05d}"
+
+
+def _best_path(run_dir: str | Path, progress: dict[str, Any]) -> Path | None:
+    record = progress["record"]
+    if record["best_step"] is None:
+        return None
+    return _checkpoint_path(run_dir, record["best_step"], record["best_epoch"])
+
+
+def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
+    checkpoints = list_checkpoints(run_dir)
+    kept: set[Path | None] = set()
+    for checkpoint in checkpoints[-keep_latest:]:
+        kept.add(checkpoint.path)
+        try:
+            kept.add(_best_path(run_dir, _read_progress(checkpoint.path)))
+        except CorruptCheckpointError:
+            continue  # Resuming deals with it.
+    for checkpoint in checkpoints:
+        if checkpoint.path not in kept:
+            shutil.rmtree(checkpoint.path)
+
+
+def _named_leaves(tree: Any) -> dict[str, jax.Array]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    # Variables add ".value" to the path of what they hold.
+    return {
+        jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value"): leaf
+        for path, leaf in leaves
+    }
+
+
+def _model_tree(state: TrainState) -> tuple[nnx.State, nnx.State]:
+    return state.params, state.model_state
+
+
+def _training_tree(state: TrainState) -> dict[str, Any]:
+    return {
+        "step": state.step,
+        "opt_state": state.opt_state,
+        "metrics": state.metrics,
+        "first_bad_step": state.first_bad_step,
+    }
+
+
+def _items(state: TrainState) -> dict[str, dict[str, np.ndarray]]:
+    model: dict[str, jax.Array] = {}
+    for part in _model_tree(state):
+        model |= _named_leaves(part)
+    items = {"model": model, "training": _named_leaves(_training_tree(state))}
+    return {
+        item: {name: _to_host(leaf) for name, leaf in leaves.items()}
+        for item, leaves in items.items()
+    }
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _to_host(leaf: jax.Array) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
+    if _is_key(like):
+        key = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+        return jax.device_put(key, like.sharding) if like.committed else key
+    return jax.device_put(array, like.sharding) if like.committed else jnp.array(array)
+
+
+def _describe(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        name: {"shape": list(x.shape), "dtype": str(x.dtype), "crc32": _checksum(x)}
+        for name, x in arrays.items()
+    }
+
+
+def _checksum(array: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _read_progress(path: Path) -> dict[str, Any]:
+    # As plain JSON, which it is: Orbax needs a hundred times longer for it.
+    try:
+        progress = json.loads((path / "progress" / "metadata").read_text())
+        version = progress["format"]
+        progress["record"]["best_step"], progress["arrays"]["model"], progress["arrays"]["training"]
+    except Exception as error:
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: its progress cannot be read ({_brief(error)})."
+        ) from error
+    if version != FORMAT:
+        raise ValueError(
+            f"The checkpoint {path} has format {version!r}, this version reads {FORMAT}. "
+            "Use the version of flax_linattn that wrote it."
+        )
+    return progress
+
+
+def _read_state(path: Path, like: TrainState) -> tuple[TrainState, RunRecord]:
+    progress = _read_progress(path)
+    params, model_state = _read_item(path, "model", progress, _model_tree(like))
+    training = _read_item(path, "training", progress, _training_tree(like))
+    state = TrainState(params=params, model_state=model_state, **training)
+    return state, RunRecord(**progress["record"])
+
+
+def _read_item(path: Path, item: str, progress: dict[str, Any], like: Tree) -> Tree:
+    described = progress["arrays"][item]
+    parts = like if isinstance(like, tuple) else (like,)
+    leaves: dict[str, jax.Array] = {}
+    for part in parts:
+        leaves |= _named_leaves(part)
+    target = {
+        name: np.empty(h.shape, h.dtype) for name, leaf in leaves.items() for h in [_to_host(leaf)]
+    }
+    _check_same_arrays(path, item, described, target)
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            nonempty = {name: x for name, x in target.items() if x.size}
+            args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
+            arrays = target | checkpointer.restore(path, args)[item]
+    except Exception as error:
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: its {item} arrays cannot be read ({_brief(error)})."
+        ) from error
+    for name, array in arrays.items():
+        if _checksum(array) != described[name]["crc32"]:
+            raise CorruptCheckpointError(
+                f"The checkpoint {path} is damaged: {name!r} is not what was saved."
+            )
+    structure = jax.tree.structure(like)
+    return jax.tree.unflatten(
+        structure, [_to_device(arrays[name], leaf) for name, leaf in leaves.items()]
+    )
+
+
+def _check_same_arrays(
+    path: Path, item: str, described: dict[str, Any], target: dict[str, np.ndarray]
+) -> None:
+    saved = {name: f"{x['dtype']}{x['shape']}" for name, x in described.items()}
+    wanted = {name: f"{x.dtype}{list(x.shape)}" for name, x in target.items()}
+    differences = [
+        f"{name}: saved {saved.get(name, 'not')}, wanted {wanted.get(name, 'not')}"
+        for name in sorted(saved.keys() | wanted.keys())
+        if saved.get(name) != wanted.get(name)
+    ]
+    if differences:
+        what = "model" if item == "model" else "optimizer or the reported metrics"
+        more = f"\n  and {len(differences) - 8} more" if len(differences) > 8 else ""
+        raise ValueError(
+            f"The {what} differ{'s' if item == 'model' else ''} from those saved in {path}:\n  "
+            + "\n  ".join(differences[:8])
+            + more
+            + "\nBuild them with the settings of the run that was saved."
+        )
+
+
+def _brief(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -1,0 +1,325 @@
+"""The training loop: epochs, validation, selection, checkpoints, and how a run ends early."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from flax_linattn.training.checkpoint import (
+    list_checkpoints,
+    load_best,
+    open_for_writing,
+    restore_latest,
+    save_checkpoint,
+)
+from flax_linattn.training.config import FitConfig
+from flax_linattn.training.metrics import mean_metrics, non_finite_arrays, zero_metrics
+from flax_linattn.training.progress import ProgressDisplay
+from flax_linattn.training.record import RunRecord
+from flax_linattn.training.signals import Interrupted, StopRequest
+from flax_linattn.training.state import NO_BAD_STEP, TrainState, split_model
+from flax_linattn.training.step import (
+    Batch,
+    BatchSource,
+    EvaluationStep,
+    LossFn,
+    TrainStep,
+    make_evaluation_step,
+    make_train_step,
+    metric_names,
+)
+
+# How often the host waits for the device: to show the running loss and to look for a bad step.
+LOG_EVERY_STEPS = 20
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss, a gradient or a parameter became NaN or infinite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FitResult:
+    """What a finished run came to.
+
+    Args:
+        best_epoch: The epoch of the selected parameters, counted from 1.
+        best_value: Its monitored validation metric.
+        best_checkpoint: The folder it was read from.
+        epochs: Finished epochs.
+        steps: Training steps done.
+        stopped_early: Whether patience ran out before the last epoch.
+        history: The lines of metrics.jsonl, one dict for each epoch.
+    """
+
+    best_epoch: int
+    best_value: float
+    best_checkpoint: Path
+    epochs: int
+    steps: int
+    stopped_early: bool
+    history: tuple[dict[str, Any], ...]
+
+
+def fit(
+    model: nnx.Module,
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    train_batches: BatchSource,
+    validation_batches: BatchSource,
+    *,
+    config: FitConfig,
+    run_dir: str | Path,
+    resume: bool = False,
+    progress: bool = True,
+) -> FitResult:
+    """Trains a model, and leaves the best epoch's parameters in it.
+
+    After each epoch the model is validated, and a line is added to ``metrics.jsonl`` in the run
+    folder. The epoch with the best monitored validation metric is selected; a tie counts as better,
+    so that of equal epochs the last is selected and patience starts anew (as in the
+    Time-Series-Library's ``EarlyStopping``). Checkpoints hold everything that the rest of the run
+    depends on: with ``resume=True`` a run goes on from the newest one that is intact, also in the
+    middle of an epoch, and ends in the same bits as if it had never stopped.
+
+    SIGINT (Ctrl-C) and SIGTERM let the current step finish, save a checkpoint and raise
+    ``Interrupted``. If training fails or is interrupted, the model passed in is left as it was.
+
+    Args:
+        model: The model. Only its ``nnx.Param`` variables are trained; what its forward pass does
+            to other variables (batch statistics) is kept.
+        loss_fn: ``(model, batch, dropout_key) -> (loss, metrics)``; with key None for validation.
+            The loss is a float32 scalar; ``metrics`` maps a name to (weighted sum, weight).
+        optimizer: An optax gradient transformation.
+        train_batches: Training batches, a pure function of the step (``data.Batches``).
+        validation_batches: One epoch of them is used for each validation.
+        config: Length, selection and saving.
+        run_dir: The run folder, made if needed.
+        resume: Go on with the run in ``run_dir``.
+        progress: Show progress on stderr: a bar on a terminal, else a line for each epoch.
+
+    Returns:
+        The selected epoch, its value and the history.
+
+    Raises:
+        ValueError: If there are no batches, the monitored metric is not reported, ``run_dir``
+            holds a run and ``resume`` is False, or the run to resume is a different one.
+        FileNotFoundError: If there is nothing to resume.
+        NonFiniteLossError: If the loss, a gradient or a parameter becomes NaN or infinite.
+        Interrupted: After a SIGINT or SIGTERM, with the run saved.
+
+    Example:
+        >>> import tempfile, jax.numpy as jnp
+        >>> from flax_linattn.data import Batches
+        >>> x = np.linspace(-1, 1, 16, dtype=np.float32)[:, None]
+        >>> batches = Batches({"x": x, "y": 3 * x}, batch_size=4, seed=0)
+        >>> def loss_fn(model, batch, dropout_key):
+        ...     return jnp.mean((model(batch["x"]) - batch["y"]) ** 2), {}
+        >>> model = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+        >>> with tempfile.TemporaryDirectory() as run_dir:
+        ...     result = fit(model, loss_fn, optax.sgd(0.5), batches, batches,
+        ...                  config=FitConfig(epochs=9), run_dir=run_dir, progress=False)
+        >>> result.epochs, round(float(model.kernel[0, 0]), 2)
+        (9, 3.0)
+    """
+    steps_per_epoch = len(train_batches)
+    if not steps_per_epoch or not len(validation_batches):
+        raise ValueError(
+            f"There are {steps_per_epoch} training and {len(validation_batches)} validation "
+            "batches; both must have at least one. Check the data set and its split."
+        )
+    names = metric_names(model, loss_fn, validation_batches.batch(0))
+    if config.monitor not in names:
+        raise ValueError(
+            f"FitConfig.monitor is {config.monitor!r}, but the loss function reports "
+            f"{', '.join(names)}. Choose one of these."
+        )
+    run_dir = Path(run_dir)
+    open_for_writing(run_dir, resume=resume)
+    graphdef, params, model_state = split_model(model)
+    state = TrainState.create(params, model_state, optimizer, names)
+    record = RunRecord.start(config, steps_per_epoch)
+    if resume:
+        state, record = restore_latest(run_dir, state)
+        record.check_same_run(config, steps_per_epoch)
+    record.write_metrics(run_dir)
+
+    run = _Run(
+        state=state,
+        record=record,
+        config=config,
+        run_dir=run_dir,
+        train_batches=train_batches,
+        validation_batches=validation_batches,
+        train_step=make_train_step(graphdef, loss_fn, optimizer, config.seed),
+        evaluation_step=make_evaluation_step(graphdef, loss_fn),
+        step=int(state.step),
+    )
+    display = ProgressDisplay(progress, config.epochs, config.epochs * steps_per_epoch, run.step)
+    with StopRequest() as stop, display:
+        while not record.is_over(config):
+            run.epoch(stop, display)
+    best_checkpoint = load_best(model, run_dir)
+    return FitResult(
+        best_epoch=cast(int, record.best_epoch),
+        best_value=cast(float, record.best_value),
+        best_checkpoint=best_checkpoint,
+        epochs=record.epochs_done,
+        steps=run.step,
+        stopped_early=record.epochs_done < config.epochs,
+        history=tuple(record.history),
+    )
+
+
+@dataclasses.dataclass
+class _Run:
+    """A run in progress; ``step`` is the host's copy of ``state.step``."""
+
+    state: TrainState
+    record: RunRecord
+    config: FitConfig
+    run_dir: Path
+    train_batches: BatchSource
+    validation_batches: BatchSource
+    train_step: TrainStep
+    evaluation_step: EvaluationStep
+    step: int
+
+    def epoch(self, stop: StopRequest, display: ProgressDisplay) -> None:
+        """Trains what is left of the epoch, validates, and saves."""
+        record = self.record
+        epoch = record.epochs_done + 1
+        last_step = epoch * record.steps_per_epoch
+        every = self.config.checkpoint_every_steps
+        timer = _Timer(record)
+        while self.step < last_step:
+            batch = self.train_batches.batch(self.step)
+            self.state = self.train_step(self.state, batch)
+            self.step += 1
+            record.examples += _count_examples(batch)
+            display.step(self.step, epoch)
+            if stop.signum is not None:
+                self._interrupt(stop.signum, timer)
+            if self.step % LOG_EVERY_STEPS == 0:
+                self._check_finite()
+                timer.tick()
+                display.metrics(mean_metrics(self.state.metrics), record.examples / record.seconds)
+            # At the end of the epoch the checkpoint waits for the validation.
+            if every and self.step % every == 0 and self.step < last_step:
+                self._save(timer)
+        self._check_finite()
+        timer.tick()
+
+        validation = self._validate(stop)
+        if validation is None:
+            self._interrupt(cast(int, stop.signum), timer)
+            return
+        improved = record.end_epoch(self.step, mean_metrics(self.state.metrics), validation)
+        empty = jax.tree.map(jnp.zeros_like, self.state.metrics)
+        self.state = dataclasses.replace(self.state, metrics=empty)
+        record.append_metrics(self.run_dir)
+        display.epoch(record.history[-1])
+        if not every or self.step % every == 0 or improved or record.is_over(self.config):
+            self._save(timer)
+        if stop.signum is not None:
+            self._interrupt(stop.signum, timer)
+
+    def _validate(self, stop: StopRequest) -> dict[str, float] | None:
+        """Returns the validation metrics, or None if asked to stop."""
+        total = zero_metrics(self.state.metrics)
+        for index in range(len(self.validation_batches)):
+            if stop.signum is not None:
+                return None
+            batch = self.validation_batches.batch(index)
+            total = self.evaluation_step(self.state.params, self.state.model_state, total, batch)
+        means = mean_metrics(total)
+        value = means[self.config.monitor]
+        if not math.isfinite(value):
+            found = [
+                f"validation batch {index}: {array}"
+                for index in range(len(self.validation_batches))
+                for array in non_finite_arrays(self.validation_batches.batch(index))
+            ]
+            raise NonFiniteLossError(
+                f"The validation metric {self.config.monitor!r} is {value} after step {self.step} "
+                f"(epoch {self.record.epochs_done + 1}), with finite parameters. "
+                + _diagnosis(found, self.run_dir)
+            )
+        return means
+
+    def _check_finite(self) -> None:
+        bad_step = int(self.state.first_bad_step)
+        if bad_step == NO_BAD_STEP:
+            return
+        found = non_finite_arrays(self.train_batches.batch(bad_step))
+        raise NonFiniteLossError(
+            f"The loss, a gradient or a parameter became NaN or infinite in step {bad_step + 1} "
+            f"(epoch {bad_step // self.record.steps_per_epoch + 1}). "
+            + _diagnosis(found, self.run_dir)
+        )
+
+    def _save(self, timer: _Timer) -> Path:
+        self._check_finite()
+        timer.tick()
+        path = save_checkpoint(self.run_dir, self.state, self.record, self.config.keep_latest)
+        timer.restart()
+        return path
+
+    def _interrupt(self, signum: int, timer: _Timer) -> NoReturn:
+        path = self._save(timer)
+        message = (
+            f"Stopped by {signal.Signals(signum).name} after step {self.step} "
+            f"(epoch {self.step // self.record.steps_per_epoch + 1} of {self.config.epochs}). "
+            f"Saved {path}. To go on, start the same run again with resume=True (--resume)."
+        )
+        print(message, file=sys.stderr)
+        raise Interrupted(signum, message)
+
+
+class _Timer:
+    """Adds the time spent in training to the record, and leaves out the time spent in saving."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self.restart()
+
+    def restart(self) -> None:
+        self._since = time.perf_counter()
+
+    def tick(self) -> None:
+        now = time.perf_counter()
+        self._record.seconds += now - self._since
+        self._since = now
+
+
+def _count_examples(batch: Batch) -> int:
+    if "weight" in batch:
+        return int(np.sum(batch["weight"]))
+    return len(next(iter(batch.values())))
+
+
+def _diagnosis(found: list[str], run_dir: Path) -> str:
+    checkpoints = list_checkpoints(run_dir)
+    last = checkpoints[-1].path if checkpoints else "none was saved yet"
+    if found:
+        cause = (
+            f"The data holds NaN or inf: {'; '.join(found[:4])}. If these are not masked out, "
+            "clean them (for gaps in series: data.interpolate_missing)."
+        )
+    else:
+        cause = (
+            "The batch itself is finite. Likely causes: a learning rate that is too high (try a "
+            "third of it, warm-up, or optax.clip_by_global_norm(1.0)), or half precision (try "
+            "float32)."
+        )
+    return f"{cause} The last finite checkpoint: {last}."

@@ -1,0 +1,131 @@
+"""What the host knows of a run: its history, the best epoch so far, and metrics.jsonl."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from flax_linattn.training.config import FitConfig
+
+METRICS_FILE = "metrics.jsonl"
+
+
+@dataclasses.dataclass
+class RunRecord:
+    """A run's progress on the host; saved as JSON within each checkpoint.
+
+    Args:
+        seed: As in FitConfig.
+        monitor: As in FitConfig.
+        monitor_mode: As in FitConfig.
+        steps_per_epoch: Training batches in an epoch.
+        best_value: The best monitored value so far; None before the first epoch's end.
+        best_epoch: Its epoch, counted from 1.
+        best_step: The training steps done at its end.
+        bad_epochs: Finished epochs since the best.
+        seconds: Training time spent in the unfinished epoch.
+        examples: Training examples seen in the unfinished epoch.
+        history: One flat dict for each finished epoch, a line of metrics.jsonl.
+    """
+
+    seed: int
+    monitor: str
+    monitor_mode: str
+    steps_per_epoch: int
+    best_value: float | None = None
+    best_epoch: int | None = None
+    best_step: int | None = None
+    bad_epochs: int = 0
+    seconds: float = 0.0
+    examples: int = 0
+    history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def start(cls, config: FitConfig, steps_per_epoch: int) -> RunRecord:
+        """Returns the record of a run before its first step."""
+        return cls(config.seed, config.monitor, config.monitor_mode, steps_per_epoch)
+
+    @property
+    def epochs_done(self) -> int:
+        """Finished epochs: trained and validated."""
+        return len(self.history)
+
+    def is_over(self, config: FitConfig) -> bool:
+        """Whether the run has all its epochs, or has run out of patience."""
+        return self.epochs_done >= config.epochs or self.out_of_patience(config)
+
+    def out_of_patience(self, config: FitConfig) -> bool:
+        """Whether ``config.patience`` epochs in a row were not better."""
+        return config.patience is not None and self.bad_epochs >= config.patience
+
+    def end_epoch(self, step: int, train: dict[str, float], validation: dict[str, float]) -> bool:
+        """Adds a finished epoch to the history.
+
+        Args:
+            step: Training steps done.
+            train: The epoch's mean training metrics.
+            validation: The validation metrics, among them the monitored one.
+
+        Returns:
+            Whether the epoch is the best so far. A tie with the best counts as better.
+        """
+        value = validation[self.monitor]
+        sign = 1 if self.monitor_mode == "max" else -1
+        improved = self.best_value is None or sign * value >= sign * self.best_value
+        epoch = self.epochs_done + 1
+        if improved:
+            self.best_value, self.best_epoch, self.best_step = value, epoch, step
+            self.bad_epochs = 0
+        else:
+            self.bad_epochs += 1
+        metrics = {f"train_{name}": mean for name, mean in train.items()}
+        metrics |= {f"validation_{name}": mean for name, mean in validation.items()}
+        self.history.append(
+            {
+                "epoch": epoch,
+                "step": step,
+                # JSON has no NaN: a metric that no example counted for is null.
+                **{k: v if math.isfinite(v) else None for k, v in metrics.items()},
+                "monitor": self.monitor,
+                "best_epoch": self.best_epoch,
+                "seconds": round(self.seconds, 3),
+                "examples_per_second": round(self.examples / self.seconds, 1),
+            }
+        )
+        self.seconds, self.examples = 0.0, 0
+        return improved
+
+    def check_same_run(self, config: FitConfig, steps_per_epoch: int) -> None:
+        """Checks that a restored record belongs to this run.
+
+        Raises:
+            ValueError: If the seed, the monitor or the number of batches differs: the data position
+                or the best epoch would mean something else.
+        """
+        now = dataclasses.asdict(self.start(config, steps_per_epoch))
+        for name in ("seed", "monitor", "monitor_mode", "steps_per_epoch"):
+            was = getattr(self, name)
+            if was != now[name]:
+                raise ValueError(
+                    f"The run to resume was made with {name}={was!r}, but now {name} is "
+                    f"{now[name]!r}. Resume with the settings and data it was started with, or "
+                    "start a new run in another run_dir."
+                )
+
+    def write_metrics(self, run_dir: Path) -> None:
+        """Writes metrics.jsonl anew from the history.
+
+        Lines beyond a restored step go, and so does a line that a kill left half written.
+        """
+        partial = run_dir / f"{METRICS_FILE}.tmp"
+        partial.write_text("".join(json.dumps(line) + "\n" for line in self.history))
+        os.replace(partial, run_dir / METRICS_FILE)
+
+    def append_metrics(self, run_dir: Path) -> None:
+        """Adds the last finished epoch's line to metrics.jsonl."""
+        with open(run_dir / METRICS_FILE, "a") as file:
+            file.write(json.dumps(self.history[-1]) + "\n")

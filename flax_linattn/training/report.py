@@ -1,0 +1,62 @@
+"""The learning curve of a run, from its metrics.jsonl."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from flax_linattn.training.record import METRICS_FILE
+
+
+def learning_curve(run_dir: str | Path) -> Path | None:
+    """Draws a run's loss and monitored metric over its epochs, with the best epoch marked.
+
+    Args:
+        run_dir: The run folder that ``fit`` wrote.
+
+    Returns:
+        The path of ``learning_curve.png`` in that folder, or None, with a line on stderr, if
+        matplotlib is not installed.
+
+    Raises:
+        FileNotFoundError: If the folder has no metrics.jsonl.
+        ValueError: If no epoch has finished.
+    """
+    source = Path(run_dir) / METRICS_FILE
+    if not source.is_file():
+        raise FileNotFoundError(f"There is no {source}: train a run in this folder first.")
+    lines = [json.loads(line) for line in source.read_text().splitlines()]
+    if not lines:
+        raise ValueError(f"{source} is empty: no epoch of the run has finished.")
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        print(
+            "No learning curve drawn: it needs matplotlib (pip install 'flax-linattn[plots]').",
+            file=sys.stderr,
+        )
+        return None
+
+    epochs = [line["epoch"] for line in lines]
+    best = lines[-1]["best_epoch"]
+    monitor = lines[-1]["monitor"]
+    names = list(dict.fromkeys(["loss", monitor]))
+    figure = Figure(figsize=(4.5 * len(names), 3.4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for part, colour in (("train", "tab:blue"), ("validation", "tab:orange")):
+            # A metric that no example counted for is null; a gap is drawn.
+            means = [line.get(f"{part}_{name}") for line in lines]
+            values = [float("nan") if mean is None else mean for mean in means]
+            marker = "o" if len(epochs) == 1 else None
+            axes.plot(epochs, values, color=colour, label=part, marker=marker)
+            if part == "validation" and name == monitor:
+                axes.plot(best, values[epochs.index(best)], "*", color=colour, ms=12, label="best")
+        axes.axvline(best, color="grey", linewidth=0.8, linestyle="--", zorder=0)
+        axes.set(xlabel="epoch", ylabel=name, title=f"{name} (best epoch: {best})")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(frameon=False)
+    path = Path(run_dir) / "learning_curve.png"
+    figure.savefig(path, dpi=150)
+    return path

@@ -1,0 +1,76 @@
+"""Ctrl-C and SIGTERM ask a run to stop; they do not break it off."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_NOTED = b"\nStopping after this step, to save it. A second Ctrl-C stops at once.\n"
+
+
+class Interrupted(SystemExit):
+    """A run was asked to stop, and has saved itself.
+
+    As a ``SystemExit`` it ends the program with the customary status unless it is caught, and
+    passes through ``except Exception`` as ``KeyboardInterrupt`` does.
+
+    Args:
+        signum: The signal received.
+        message: What was saved and how to go on.
+    """
+
+    def __init__(self, signum: int, message: str) -> None:
+        super().__init__(128 + signum)
+        self.exit_code = 128 + signum
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class StopRequest:
+    """A context in which the first SIGINT or SIGTERM is only noted, in ``signum``.
+
+    A second one stops at once. The handlers before are put back at the end. Python can handle
+    signals in the main thread only; elsewhere this does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._restore()
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is None:
+            self.signum = signum
+            # Not print(): the signal may have come in the middle of one.
+            with contextlib.suppress(OSError):
+                os.write(2, _NOTED)
+            return
+        self._restore()
+        if signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        raise SystemExit(128 + signum)
+
+    def _restore(self) -> None:
+        for signum, handler in self._before.items():
+            # None stands for a handler that was not installed from Python.
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        self._before.clear()

@@ -1,0 +1,176 @@
+"""The compiled training and evaluation steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from flax_linattn.training.metrics import (
+    Metrics,
+    add_metrics,
+    batch_metrics,
+    mean_metrics,
+    zero_metrics,
+)
+from flax_linattn.training.state import TrainState, split_model
+
+Batch = Mapping[str, np.ndarray]
+# (model, batch, dropout key or None to evaluate) -> (loss, metrics)
+LossFn = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, Metrics]]
+TrainStep = Callable[[TrainState, Batch], TrainState]
+EvaluationStep = Callable[[nnx.State, nnx.State, Metrics, Batch], Metrics]
+
+
+class BatchSource(Protocol):
+    """Batches as a pure function of the step, as ``flax_linattn.data.Batches`` gives them."""
+
+    def __len__(self) -> int:
+        """Returns the batches of one epoch."""
+
+    def batch(self, step: int) -> Batch:
+        """Returns the batch of this step, counted from 0 over all epochs."""
+
+
+def _all_finite(tree: Any) -> jax.Array:
+    # Not the norm of the tree: its squares can overflow where every entry is finite (float16).
+    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+
+
+# Kept by their arguments, so that a second run or evaluation in a process compiles nothing anew.
+@functools.lru_cache(maxsize=8)
+def make_train_step(
+    graphdef: nnx.GraphDef[Any],
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+) -> TrainStep:
+    """Returns the compiled ``(state, batch) -> state``; the state passed in is donated.
+
+    A step whose loss, gradient or new parameters are not finite changes nothing but
+    ``first_bad_step``, and neither does any step after it: the host can look at that number as
+    seldom as it likes.
+
+    Args:
+        graphdef: The model's structure, from ``split_model(model)``.
+        loss_fn: ``(model, batch, dropout_key) -> (loss, metrics)``.
+        optimizer: An optax gradient transformation.
+        seed: Step n draws from ``fold_in(key(seed), n)``, so that a resumed run draws the same.
+
+    Example:
+        >>> def loss_fn(model, batch, dropout_key):
+        ...     return jnp.mean(model(batch["x"]) ** 2), {}
+        >>> graphdef, params, rest = split_model(nnx.Linear(2, 1, rngs=nnx.Rngs(0)))
+        >>> step = make_train_step(graphdef, loss_fn, optax.sgd(0.1), seed=0)
+        >>> state = TrainState.create(params, rest, optax.sgd(0.1), ["loss"])
+        >>> int(step(state, {"x": np.ones((3, 2), np.float32)}).step)
+        1
+    """
+
+    def train_step(state: TrainState, batch: Batch) -> TrainState:
+        dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
+
+        def loss_of(params: nnx.State) -> tuple[jax.Array, tuple[Metrics, nnx.State]]:
+            # A copy, since the forward pass may change variables, and those outside belong to
+            # another trace.
+            model = nnx.merge(graphdef, params, state.model_state, copy=True)
+            loss, metrics = loss_fn(model, batch, dropout_key)
+            _, _, model_state = split_model(model)
+            return loss, (batch_metrics(loss, metrics, batch), model_state)
+
+        (loss, (metrics, model_state)), grads = jax.value_and_grad(loss_of, has_aux=True)(
+            state.params
+        )
+        # optax mixes dtypes (Adam: float ** int32), which strict promotion would refuse.
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+        finite = _all_finite((loss, grads, params))
+        good = finite & (state.first_bad_step < 0)
+        new = TrainState(
+            step=state.step + 1,
+            params=params,
+            model_state=model_state,
+            opt_state=opt_state,
+            metrics=add_metrics(state.metrics, metrics),
+            first_bad_step=state.first_bad_step,
+        )
+        kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state)
+        first_bad_step = jnp.where(
+            (state.first_bad_step < 0) & ~finite, state.step, state.first_bad_step
+        )
+        return dataclasses.replace(kept, first_bad_step=first_bad_step)
+
+    return jax.jit(train_step, donate_argnums=0)
+
+
+@functools.lru_cache(maxsize=8)
+def make_evaluation_step(graphdef: nnx.GraphDef[Any], loss_fn: LossFn) -> EvaluationStep:
+    """Returns the compiled ``(params, model_state, sums, batch) -> sums`` of one batch's metrics.
+
+    The loss function is called with ``dropout_key=None``. What it changes in the model is dropped.
+    """
+
+    def evaluation_step(
+        params: nnx.State, model_state: nnx.State, total: Metrics, batch: Batch
+    ) -> Metrics:
+        model = nnx.merge(graphdef, params, model_state, copy=True)
+        loss, metrics = loss_fn(model, batch, None)
+        return add_metrics(total, batch_metrics(loss, metrics, batch))
+
+    return jax.jit(evaluation_step, donate_argnums=2)
+
+
+def metric_names(model: nnx.Module, loss_fn: LossFn, batch: Batch) -> list[str]:
+    """Returns the names of the metrics that a loss function reports, without computing them."""
+    graphdef, state = nnx.split(model)
+
+    def names_of(state: nnx.State, batch: Batch) -> Metrics:
+        loss, metrics = loss_fn(nnx.merge(graphdef, state, copy=True), batch, None)
+        return batch_metrics(loss, metrics, batch)
+
+    return sorted(jax.eval_shape(names_of, state, batch))
+
+
+def evaluate(model: nnx.Module, loss_fn: LossFn, batches: BatchSource) -> dict[str, float]:
+    """Returns the weighted mean of each metric over one epoch of batches, without dropout.
+
+    Args:
+        model: The model; it is not changed.
+        loss_fn: ``(model, batch, dropout_key) -> (loss, metrics)``, called with no key. The loss is
+            a float32 scalar; ``metrics`` maps a name to (weighted sum, weight), float32 scalars.
+        batches: The batches; each example counts by its weight, so fillers count nothing.
+
+    Returns:
+        Name -> mean. "loss" is always among them.
+
+    Raises:
+        ValueError: If there are no batches.
+
+    Example:
+        >>> from flax_linattn.data import Batches
+        >>> def loss_fn(model, batch, dropout_key):
+        ...     error = jnp.sum(batch["weight"] * (model(batch["x"])[:, 0] - batch["y"]) ** 2)
+        ...     count = jnp.sum(batch["weight"])
+        ...     return error / count, {"squared_error": (error, count)}
+        >>> data = {"x": np.ones((5, 2), np.float32), "y": np.ones(5, np.float32)}
+        >>> model = nnx.Linear(2, 1, kernel_init=nnx.initializers.zeros, rngs=nnx.Rngs(0))
+        >>> evaluate(model, loss_fn, Batches(data, batch_size=2, seed=None))
+        {'loss': 1.0, 'squared_error': 1.0}
+    """
+    if not len(batches):
+        raise ValueError("There are no batches to evaluate on: the data set is empty.")
+    graphdef, params, model_state = split_model(model)
+    step = make_evaluation_step(graphdef, loss_fn)
+    total = zero_metrics(metric_names(model, loss_fn, batches.batch(0)))
+    for index in range(len(batches)):
+        total = step(params, model_state, total, batches.batch(index))
+    return mean_metrics(total)

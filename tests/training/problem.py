@@ -1,0 +1,117 @@
+"""A tiny regression with dropout, small enough to train many times in a test."""
+
+import json
+import signal
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from flax_linattn.data import Batches
+from flax_linattn.training import FitConfig, FitResult, fit, list_checkpoints
+
+STEPS_PER_EPOCH = 5
+TIMING = {"seconds", "examples_per_second"}
+
+
+OPTIMIZER = optax.adamw(0.05)
+
+
+class Net(nnx.Module):
+    """Two layers with dropout between them, and running statistics of the input."""
+
+    def __init__(self, seed: int = 0, width: int = 4) -> None:
+        rngs = nnx.Rngs(seed)
+        self.layers = nnx.List([nnx.Linear(3, width, rngs=rngs), nnx.Linear(width, 1, rngs=rngs)])
+        self.mean = nnx.BatchStat(jnp.zeros(3))
+
+    def __call__(self, x, dropout_key=None):
+        if dropout_key is not None:
+            self.mean[...] = 0.9 * self.mean[...] + 0.1 * x.mean(0)
+        hidden = jnp.tanh(self.layers[0](x - self.mean[...]))
+        if dropout_key is not None:
+            hidden = jnp.where(jax.random.bernoulli(dropout_key, 0.8, hidden.shape), hidden, 0.0)
+        return self.layers[1](hidden)[:, 0]
+
+
+def loss_fn(model, batch, dropout_key):
+    weight = batch["weight"]
+    error = model(batch["x"], dropout_key) - batch["y"]
+    total, count = jnp.sum(weight * error**2), jnp.sum(weight)
+    near = jnp.sum(weight, where=jnp.abs(error) < 0.5)
+    return total / count, {"loss": (total, count), "accuracy": (near, count)}
+
+
+def make_batches(count: int = 38, seed: int | None = 0) -> Batches:
+    """38 examples in batches of 8: the last of the five is padded."""
+    x = np.random.default_rng(7).normal(size=(count, 3)).astype(np.float32)
+    return Batches({"x": x, "y": (x @ [1.0, -2.0, 0.5]).astype(np.float32)}, 8, seed=seed)
+
+
+class Source:
+    """Batches with something done before one of them is given out."""
+
+    def __init__(self, batches, at, action):
+        self.batches, self.at, self.action = batches, at, action
+
+    def __len__(self):
+        return len(self.batches)
+
+    def batch(self, step):
+        batch = self.batches.batch(step)
+        if step == self.at:
+            batch = self.action(batch) or batch
+        return batch
+
+
+def signal_at(batches, step, signum=signal.SIGINT):
+    """Batches that send the process a signal as a step's batch is asked for."""
+    return Source(batches, step, lambda batch: signal.raise_signal(signum))
+
+
+def poison_at(batches, step, name="x"):
+    """Batches with a NaN in one step's array."""
+    return Source(batches, step, lambda batch: batch | {name: np.full_like(batch[name], np.nan)})
+
+
+def train(run_dir: Path, *, epochs=3, model=None, train=None, validation=None, loss=loss_fn,
+          optimizer=None, resume=False, **config) -> tuple[Net, FitResult]:  # fmt: skip
+    """Fits the problem; returns the model and the result."""
+    model = Net() if model is None else model
+    result = fit(
+        model,
+        loss,
+        OPTIMIZER if optimizer is None else optimizer,
+        make_batches() if train is None else train,
+        make_batches(count=10, seed=None) if validation is None else validation,
+        config=FitConfig(epochs=epochs, seed=3, **config),
+        run_dir=run_dir,
+        resume=resume,
+        progress=False,
+    )
+    return model, result
+
+
+def read_metrics(run_dir: Path) -> list[dict]:
+    """The lines of metrics.jsonl without what a clock wrote."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMING} for line in lines]
+
+
+def fingerprint(run_dir: Path) -> dict:
+    """Everything a run came to: its metrics, checkpoints and the bits of every saved array."""
+    newest = list_checkpoints(run_dir)[-1]
+    progress = json.loads((newest.path / "progress" / "metadata").read_text())
+    return {
+        "metrics": read_metrics(run_dir),
+        "checkpoints": [checkpoint.path.name for checkpoint in list_checkpoints(run_dir)],
+        "arrays": progress["arrays"],
+        "best": progress["record"]["best_step"],
+    }
+
+
+def bits(model: nnx.Module) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(nnx.state(model))]

@@ -1,0 +1,119 @@
+"""A resumed run ends in the bits of a run that never stopped."""
+
+import optax
+import pytest
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.training import Interrupted, list_checkpoints
+from tests.training.problem import (
+    STEPS_PER_EPOCH,
+    Net,
+    bits,
+    fingerprint,
+    make_batches,
+    read_metrics,
+    signal_at,
+    train,
+)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("whole")
+    model, _ = train(run_dir)
+    return fingerprint(run_dir), bits(model)
+
+
+def test_interrupted_after_every_step(tmp_path, uninterrupted):
+    steps = 3 * STEPS_PER_EPOCH
+    for step in range(steps):
+        with pytest.raises(Interrupted):
+            train(tmp_path, train=signal_at(make_batches(), step), resume=step > 0)
+        assert list_checkpoints(tmp_path)[-1].step == step + 1
+    model, result = train(tmp_path, resume=True)
+    assert result.steps == steps
+    assert fingerprint(tmp_path)["metrics"] == uninterrupted[0]["metrics"]
+    assert fingerprint(tmp_path)["arrays"] == uninterrupted[0]["arrays"]
+    assert bits(model) == uninterrupted[1]
+
+
+def test_interrupted_during_validation(tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    validation = make_batches(count=20, seed=None)
+    train(whole, validation=validation)
+    with pytest.raises(Interrupted):
+        train(parts, validation=signal_at(validation, 1))
+    newest = list_checkpoints(parts)[-1]
+    assert (newest.step, newest.epochs_done) == (STEPS_PER_EPOCH, 0)
+    train(parts, validation=validation, resume=True)
+    assert fingerprint(parts) == fingerprint(whole)
+
+
+def test_checkpoints_within_the_epoch_change_nothing(tmp_path, uninterrupted):
+    train(tmp_path, checkpoint_every_steps=2)
+    assert fingerprint(tmp_path)["arrays"] == uninterrupted[0]["arrays"]
+    assert read_metrics(tmp_path) == uninterrupted[0]["metrics"]
+
+
+def test_more_epochs_go_on_from_the_end(tmp_path, uninterrupted):
+    train(tmp_path, epochs=2)
+    model, _ = train(tmp_path, epochs=3, resume=True)
+    assert fingerprint(tmp_path) == uninterrupted[0]
+    assert bits(model) == uninterrupted[1]
+
+
+def test_a_finished_run_returns_its_best(tmp_path):
+    first, before = train(tmp_path, epochs=2)
+    second, after = train(tmp_path, epochs=2, resume=True, model=Net(seed=9))
+    assert bits(first) == bits(second)
+    assert before == after
+
+
+def test_an_optimizer_that_draws_random_numbers(tmp_path):
+    noisy = optax.chain(optax.add_noise(0.1, 0.5, key=jax.random.key(1)), optax.sgd(0.05))
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(whole, epochs=2, optimizer=noisy)
+    with pytest.raises(Interrupted):
+        train(parts, epochs=2, train=signal_at(make_batches(), 6), optimizer=noisy)
+    train(parts, epochs=2, resume=True, optimizer=noisy)
+    assert fingerprint(parts)["arrays"] == fingerprint(whole)["arrays"]
+
+
+def test_lines_beyond_the_restored_step_are_dropped(tmp_path):
+    train(tmp_path, epochs=2)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"epoch": 3}\n{"epo')  # a later line, and one that a kill left half written
+    train(tmp_path, epochs=3, resume=True)
+    assert [line["epoch"] for line in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_resume_needs_a_checkpoint(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no checkpoint to resume from in .*nowhere"):
+        train(tmp_path / "nowhere", resume=True)
+
+
+def test_a_new_run_needs_an_unused_folder(tmp_path):
+    train(tmp_path, epochs=1)
+    with pytest.raises(ValueError, match=r"resume=True .* or choose another run_dir"):
+        train(tmp_path, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": make_batches(count=20)}, "steps_per_epoch=5, but now steps_per_epoch is 3"),
+        ({"monitor": "accuracy"}, "monitor='loss'"),
+        ({"model": Net(width=5)}, r"layers\.0\.kernel: saved float32\[3, 4\], wanted float32\[3, 5\]"),
+        ({"optimizer": optax.sgd(0.1, momentum=0.9)}, r"The optimizer .* differ .*opt_state"),
+    ],
+    ids=["data", "monitor", "model", "optimizer"],
+)  # fmt: skip
+def test_a_different_run_is_refused(tmp_path_factory, request, change, message):
+    run_dir = tmp_path_factory.getbasetemp() / "finished_epoch"
+    if not run_dir.exists():
+        train(run_dir, epochs=1)
+    before = fingerprint(run_dir)
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        train(run_dir, epochs=2, resume=True, **change)
+    assert fingerprint(run_dir) == before
