@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
@@ -43,16 +44,21 @@ def token_positions(
 def sinusoid(positions: Int[Array, "..."], features: int) -> Float[Array, "... C"]:
     """Sinusoidal embedding (Vaswani et al., 2017, section 3.5): even channels sine, odd cosine.
 
-    Any position has one; nothing is stored.
+    Any position has one; nothing is stored. Angles are counted in 2**-32 turns, where whole
+    turns wrap away exactly: the error stays below 1e-4 up to position 100,000, and every form
+    and batch gives the same bits.
 
     Example:
         >>> import jax.numpy as jnp
         >>> sinusoid(jnp.arange(3), 4).shape
         (3, 4)
     """
-    pairs = jnp.arange((features + 1) // 2, dtype=jnp.float32)
+    pairs = np.arange((features + 1) // 2)
     frequency = 10_000.0 ** (-2.0 * pairs / features)
-    angle = positions[..., None].astype(jnp.float32) * frequency
+    per_position = np.round(frequency / (2.0 * np.pi) * 2.0**32).astype(np.uint32)
+    turns = positions[..., None].astype(jnp.uint32) * per_position
+    centred = jax.lax.bitcast_convert_type(turns, jnp.int32)  # half a turn to either side
+    angle = centred.astype(jnp.float32) * np.float32(2.0 * np.pi / 2.0**32)
     waves = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
     return waves.reshape(*positions.shape, -1)[..., :features]
 
