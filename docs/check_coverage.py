@@ -47,6 +47,20 @@ def problems(documented: set[str]) -> Iterator[str]:
                 yield f"{where}.{name}: no docstring"
             if f"{where}.{name}" not in documented:
                 yield f"{where}.{name}: not in the built documentation"
+            if defined_class:
+                yield from method_problems(value, f"{where}.{name}", documented)
+
+
+def method_problems(owner: type, where: str, documented: set[str]) -> Iterator[str]:
+    """One line for each public method or property without a docstring, its own or inherited."""
+    for name, value in vars(owner).items():
+        method = isinstance(value, (property, classmethod, staticmethod)) or inspect.isfunction(value)
+        if name.startswith("_") or not method:
+            continue
+        if not (inspect.getdoc(getattr(owner, name)) or "").strip():
+            yield f"{where}.{name}: no docstring"
+        elif f"{where}.{name}" not in documented:
+            yield f"{where}.{name}: not in the built documentation"
 
 
 def main() -> int:

@@ -3,7 +3,13 @@
 import sys
 from pathlib import Path
 
+import jax
+
+# jax 0.10 calls its array class by its private module; jaxtyping builds its names from this.
+jax.Array.__name__ = "Array"
+
 import flax_linattn
+from flax_linattn import typing
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
@@ -33,6 +39,8 @@ myst_heading_anchors = 3
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
+# Signatures name an axis layout (Queries) and link to it, rather than spell it out.
+autodoc_type_aliases = {name: f"flax_linattn.typing.{name}" for name in typing.__all__}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 

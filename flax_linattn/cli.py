@@ -88,6 +88,7 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
 def _train_classify(args: list[str]) -> int:
     import tyro
 
+    from flax_linattn import ops
     from flax_linattn.tasks import classify
 
     @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,8 @@ def _train_classify(args: list[str]) -> int:
         args=args,
         default=default,
         prog="flax-linattn train classify",
-        description="Trains a time-series classifier; tests the selected parameters at the end.",
+        description="Trains a time-series classifier and tests the selected parameters. "
+        f"Mechanisms: {', '.join(ops.list_mechanisms())}.",
     )
     values = {
         field.name: getattr(options, field.name)
@@ -131,7 +133,7 @@ def _evaluate(args: list[str]) -> int:
 
     from flax_linattn.tasks import classify
 
-    def evaluate(run: tyro.conf.Positional[Path], test_file: Path | None = None) -> dict[str, Any]:
+    def evaluate(run: Path, /, test_file: Path | None = None) -> dict[str, Any]:
         """Tests a run, and compares its stream with the parallel model at every step.
 
         Args:
@@ -176,7 +178,8 @@ def _default_run_dir(config: Any) -> Path:
 def _print_report(report: dict[str, Any]) -> None:
     width = max(map(len, report))
     for name, value in report.items():
-        print(f"{name:<{width}}  {value:.6g}" if isinstance(value, float) else f"{name:<{width}}  {value}")
+        shown = f"{value:.6g}" if isinstance(value, float) else value
+        print(f"{name:<{width}}  {shown}")
 
 
 if __name__ == "__main__":

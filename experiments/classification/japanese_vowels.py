@@ -80,10 +80,7 @@ def main() -> None:
     expected = json.loads((HERE / "expected.json").read_text())
     cells = {
         f"{mechanism}/{protocol}": summarise(
-            [
-                run_cell(mechanism, protocol, seed, options.runs)
-                for seed in range(options.seeds)
-            ]
+            [run_cell(mechanism, protocol, seed, options.runs) for seed in range(options.seeds)]
         )
         for mechanism in MECHANISMS
         for protocol in PROTOCOLS

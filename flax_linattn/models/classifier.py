@@ -11,6 +11,7 @@ from jaxtyping import Float
 from flax_linattn.models import pooling as poolings
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.nn.block import ACTIVATIONS, apply_dropout, split_key
+from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops import prefix
 from flax_linattn.ops.masks import segment_runs
@@ -111,10 +112,10 @@ class SequenceClassifier(nnx.Module):
         )
         self.dropout = nnx.Dropout(dropout_rate)
         positions = max_length if self.flatten and max_length is not None else 1
-        init = nnx.initializers.lecun_normal()
-        kernel = init(rngs.params(), (positions * features, num_classes), jnp.float32)
-        self.kernel = nnx.Param(kernel.reshape(positions, features, num_classes))
-        self.bias = nnx.Param(jnp.zeros(num_classes, jnp.float32))
+        init = UniformFanIn(positions * features)
+        kernel = init(rngs.params(), (positions, features, num_classes), jnp.float32)
+        self.kernel = nnx.Param(kernel)
+        self.bias = nnx.Param(init(rngs.params(), (num_classes,), jnp.float32))
 
     def __call__(
         self,

@@ -4,6 +4,7 @@ from flax_linattn.nn.attention import Attention, resolve_mechanism
 from flax_linattn.nn.block import FeedForward, TransformerBlock
 from flax_linattn.nn.cell import AttentionCell
 from flax_linattn.nn.embedding import ValueEmbedding
+from flax_linattn.nn.linear import UniformFanIn, linear
 from flax_linattn.nn.position import (
     LearnedPosition,
     SinusoidalPosition,
@@ -18,7 +19,9 @@ __all__ = [
     "LearnedPosition",
     "SinusoidalPosition",
     "TransformerBlock",
+    "UniformFanIn",
     "ValueEmbedding",
+    "linear",
     "resolve_mechanism",
     "sinusoid",
     "token_positions",

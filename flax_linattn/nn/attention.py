@@ -10,9 +10,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
+from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
-KERNEL_INIT = nnx.initializers.lecun_normal()
 QUERY_INIT = nnx.initializers.normal(0.02)
 
 
@@ -32,7 +32,6 @@ class Attention(nnx.Module):
         use_bias: whether the four projections have a bias.
         dtype: dtype of the computation, default that of inputs and parameters together.
         param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the projections' kernels.
         query_init: initialiser of the learned query token (the paper names none).
         rngs: holds the stream "params".
 
@@ -64,7 +63,6 @@ class Attention(nnx.Module):
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
-        kernel_init: nnx.Initializer = KERNEL_INIT,
         query_init: nnx.Initializer = QUERY_INIT,
         rngs: nnx.Rngs,
     ) -> None:
@@ -79,21 +77,11 @@ class Attention(nnx.Module):
         self.num_heads = num_heads
         self.head_dim = qkv_features // num_heads
 
-        def linear(features_in: int, features_out: int) -> nnx.Linear:
-            return nnx.Linear(
-                features_in,
-                features_out,
-                use_bias=use_bias,
-                dtype=dtype,
-                param_dtype=param_dtype,
-                kernel_init=kernel_init,
-                rngs=rngs,
-            )
-
-        self.query_projection = linear(in_features, qkv_features)
-        self.key_projection = linear(in_features, qkv_features)
-        self.value_projection = linear(in_features, qkv_features)
-        self.out_projection = linear(qkv_features, out_features)
+        options = {"use_bias": use_bias, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        self.query_projection = linear(in_features, qkv_features, **options)
+        self.key_projection = linear(in_features, qkv_features, **options)
+        self.value_projection = linear(in_features, qkv_features, **options)
+        self.out_projection = linear(qkv_features, out_features, **options)
         learned = self.mechanism.capabilities.learned_query
         self.query = (
             nnx.Param(query_init(rngs.params(), (in_features,), param_dtype)) if learned else None

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 
 from flax_linattn import ops
 from flax_linattn.nn.attention import Attention, zero_padding
+from flax_linattn.nn.linear import linear
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
@@ -62,8 +63,8 @@ class FeedForward(nnx.Module):
                 f"unknown activation {activation!r}; choose one of: {', '.join(ACTIVATIONS)}."
             )
         self.activation = activation
-        self.expand = nnx.Linear(features, hidden_features, dtype=dtype, rngs=rngs)
-        self.contract = nnx.Linear(hidden_features, features, dtype=dtype, rngs=rngs)
+        self.expand = linear(features, hidden_features, dtype=dtype, rngs=rngs)
+        self.contract = linear(hidden_features, features, dtype=dtype, rngs=rngs)
         self.dropout = nnx.Dropout(dropout_rate)
 
     def __call__(self, x: Array, *, dropout_key: Array | None = None) -> Array:

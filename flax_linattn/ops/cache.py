@@ -201,9 +201,7 @@ class CacheMechanism(Mechanism):
         def block(q: Array, index: Array) -> Array:
             if visible is None and index.shape[0] == length:
                 return self.weigh(q, k, v, None, **parameters)
-            seen = (
-                index[None, :, None] >= jnp.arange(length) if visible is None else visible(index)
-            )
+            seen = index[None, :, None] >= jnp.arange(length) if visible is None else visible(index)
             y = self.weigh(q, k, v, seen, **parameters)
             return jnp.where(jnp.any(seen, axis=2)[:, :, None, None], y, jnp.zeros_like(y))
 

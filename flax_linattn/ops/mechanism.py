@@ -429,9 +429,7 @@ def check_state_like(mechanism: Mechanism, state: State, expected: State) -> Non
             f"the state does not belong to {mechanism.name!r}: expected "
             f"{type(expected).__name__}, got {type(state).__name__}; {hint}."
         )
-    leaves = zip(
-        jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(state), strict=True
-    )
+    leaves = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(state), strict=True)
     for (path, want), got in leaves:
         if jnp.shape(got) != want.shape:
             raise ValueError(

@@ -102,7 +102,9 @@ def select(condition: Array, on_true: State, on_false: State) -> State:
     """Chooses whole states; ``condition`` [B, T] or [B] spans their leading axes."""
 
     def choose(t: Array, f: Array) -> Array:
-        return jnp.where(condition.reshape(condition.shape + (1,) * (t.ndim - condition.ndim)), t, f)
+        return jnp.where(
+            condition.reshape(condition.shape + (1,) * (t.ndim - condition.ndim)), t, f
+        )
 
     return jax.tree.map(choose, on_true, on_false)
 

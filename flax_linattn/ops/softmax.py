@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.cache import CacheMechanism
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import exp_difference, safe_divide
+from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 
@@ -61,6 +61,10 @@ class SoftmaxAttention(CacheMechanism):
             if visible is None:
                 visible = jnp.tril(jnp.ones((1, q.shape[1], k.shape[1]), bool))
             return self._reference(q, k, v, visible, scale=scale)
+        if self.implementation != "cudnn":
+            # Its XLA path rounds the weights of half precision and has no float16 on CPUs.
+            dtype = accumulation_dtype(q.dtype)
+            q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
         width = max(k.shape[-1], v.shape[-1])  # it also wants K = V: zeros change nothing
         y = jax.nn.dot_product_attention(
             _widen(q, width),

@@ -280,6 +280,7 @@ def train_classifier(
         **{f"test_{name}": value for name, value in metrics.items()},
     }
     _write_json(run_dir / "test.json", report)
+    training.learning_curve(run_dir)
     return report
 
 

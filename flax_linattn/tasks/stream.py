@@ -6,11 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, NamedTuple
+from typing import IO, NamedTuple
 
 import jax
 import numpy as np
-import tyro
 from numpy.typing import NDArray
 
 from flax_linattn import inference
@@ -117,7 +116,7 @@ def predict_stream(
 
 
 def stream_run(
-    run: Annotated[Path, tyro.conf.Positional],
+    run: Path,
     /,
     input: Path | None = None,
     sequence: int | None = None,
@@ -201,9 +200,7 @@ def draw_stream(
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(
-            "--figure needs matplotlib: pip install 'flax-linattn[plots]'."
-        ) from None
+        raise ValueError("--figure needs matplotlib: pip install 'flax-linattn[plots]'.") from None
     probabilities = np.stack([prediction.probabilities for prediction in predictions])
     canvas = Figure(figsize=(8, 3.6), layout="constrained")
     axes = canvas.subplots()
