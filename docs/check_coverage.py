@@ -54,8 +54,8 @@ def problems(documented: set[str]) -> Iterator[str]:
 def method_problems(owner: type, where: str, documented: set[str]) -> Iterator[str]:
     """One line for each public method or property without a docstring, its own or inherited."""
     for name, value in vars(owner).items():
-        method = isinstance(value, (property, classmethod, staticmethod)) or inspect.isfunction(value)
-        if name.startswith("_") or not method:
+        wrapped = isinstance(value, (property, classmethod, staticmethod))
+        if name.startswith("_") or not (wrapped or inspect.isfunction(value)):
             continue
         if not (inspect.getdoc(getattr(owner, name)) or "").strip():
             yield f"{where}.{name}: no docstring"

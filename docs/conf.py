@@ -8,8 +8,8 @@ import jax
 # jax 0.10 calls its array class by its private module; jaxtyping builds its names from this.
 jax.Array.__name__ = "Array"
 
-import flax_linattn
-from flax_linattn import typing
+import flax_linattn  # noqa: E402
+from flax_linattn import typing  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
@@ -42,7 +42,19 @@ autodoc_typehints_description_target = "documented"
 # Signatures name an axis layout (Queries) and link to it, rather than spell it out.
 autodoc_type_aliases = {name: f"flax_linattn.typing.{name}" for name in typing.__all__}
 napoleon_google_docstring = True
+napoleon_use_ivar = True  # the Attributes section describes; autodoc makes the targets
 napoleon_numpy_docstring = False
 
 # Docstring examples run in the test suite; here only {doctest} and {testcode} blocks of the pages.
 doctest_test_doctest_blocks = ""
+
+
+def skip_generated(app, what, name, value, skip, options):
+    """Leave out the fields of named tuples: their class's Attributes section describes them."""
+    generated = (getattr(value, "__doc__", None) or "").startswith("Alias for field number")
+    return True if generated else None
+
+
+def setup(app):
+    """Connect to Sphinx."""
+    app.connect("autodoc-skip-member", skip_generated)
