@@ -1,9 +1,11 @@
 """Checkpoints on disk: written whole or not at all, verified when read, the best one kept.
 
 A run folder holds ``checkpoints/step_000000051_epoch_00003``: 51 training steps and 3 validated
-epochs done. In each, Orbax keeps three items: ``model`` (parameters and the model's other
-variables), ``training`` (optimizer state, step, metric sums) and ``progress`` (JSON: the host's
-record, and the shape, dtype and checksum of every array).
+epochs done. In it are
+
+- ``arrays``: what Orbax wrote, flat dicts of name -> array in two items: ``model`` (parameters and
+  the model's other variables) and ``training`` (optimizer state, step, metric sums);
+- ``progress.json``: the host's record, the arrays' names and shapes, and every file's checksum.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from flax_linattn.training.record import RunRecord
 from flax_linattn.training.state import TrainState, split_model
 
 FORMAT = 1
+PARTIAL = ".partial"
 _NAME = re.compile(r"step_(\d{9})_epoch_(\d{5})")
 Tree = TypeVar("Tree")
 
@@ -57,7 +60,8 @@ def save_checkpoint(
 ) -> Path:
     """Writes a checkpoint, then removes those that are no longer needed.
 
-    It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones.
+    It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones
+    as they were.
     Kept are the newest ``keep_latest`` and the best of each of these: if the newest turns out
     damaged, the one before it still has its best.
 
@@ -67,19 +71,28 @@ def save_checkpoint(
     path = _checkpoint_path(run_dir, int(state.step), record.epochs_done)
     if path.exists():
         return path  # Nothing has happened since.
+    partial = path.with_name(path.name + PARTIAL)
+    partial.mkdir(parents=True)
     items = _items(state)
-    progress = {
-        "format": FORMAT,
-        "record": dataclasses.asdict(record),
-        "arrays": {item: _describe(arrays) for item, arrays in items.items()},
-    }
-    saved: dict[str, Any] = {
+    saved = {
         # Orbax refuses arrays without entries. There is nothing in them to save.
         item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
         for item, arrays in items.items()
     }
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-        checkpointer.save(path, ocp.args.Composite(progress=ocp.args.JsonSave(progress), **saved))
+        checkpointer.save(partial / "arrays", ocp.args.Composite(**saved))
+    _write_progress(
+        partial,
+        {
+            "record": dataclasses.asdict(record),
+            "arrays": {
+                item: {name: _signature(x) for name, x in arrays.items()}
+                for item, arrays in items.items()
+            },
+            "files": _checksums(partial / "arrays"),
+        },
+    )
+    partial.rename(path)
     _remove_old(run_dir, keep_latest)
     return path
 
@@ -140,6 +153,7 @@ def load_checkpoint(model: nnx.Module, path: str | Path) -> None:
         raise FileNotFoundError(f"There is no checkpoint folder {path}.")
     _, params, model_state = split_model(model)
     progress = _read_progress(path)
+    _check_files(path, progress)
     nnx.update(model, *_read_item(path, "model", progress, (params, model_state)))
 
 
@@ -197,7 +211,7 @@ def open_for_writing(run_dir: str | Path, *, resume: bool) -> None:
         )
     if not resume:
         _folder(run_dir).mkdir(parents=True, exist_ok=True)
-    for path in _folder(run_dir).glob("*.orbax-checkpoint-tmp*"):
+    for path in _folder(run_dir).glob(f"*{PARTIAL}"):
         shutil.rmtree(path)
 
 
@@ -278,37 +292,64 @@ def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
     return jax.device_put(array, like.sharding) if like.committed else jnp.array(array)
 
 
-def _describe(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    return {
-        name: {"shape": list(x.shape), "dtype": str(x.dtype), "crc32": _checksum(x)}
-        for name, x in arrays.items()
-    }
+def _signature(array: np.ndarray) -> str:
+    return f"{array.dtype}{list(array.shape)}"
 
 
-def _checksum(array: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+def _checksums(folder: Path) -> dict[str, int]:
+    """Returns the CRC-32 of every file below a folder."""
+    sums = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        crc = 0
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                crc = zlib.crc32(block, crc)
+        sums[path.relative_to(folder).as_posix()] = crc
+    return sums
+
+
+def _check_files(path: Path, progress: dict[str, Any]) -> None:
+    # Before Orbax reads them: it would print the tracebacks of its threads, and does not itself
+    # notice every damage.
+    found = _checksums(path / "arrays")
+    damaged = [name for name, crc in progress["files"].items() if found.get(name) != crc]
+    if damaged:
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: arrays/{damaged[0]} is missing or not as saved."
+        )
+
+
+def _write_progress(path: Path, progress: dict[str, Any]) -> None:
+    crc = zlib.crc32(json.dumps(progress).encode())
+    (path / "progress.json").write_text(
+        json.dumps({"format": FORMAT, "crc32": crc, "progress": progress})
+    )
 
 
 def _read_progress(path: Path) -> dict[str, Any]:
-    # As plain JSON, which it is: Orbax needs a hundred times longer for it.
     try:
-        progress = json.loads((path / "progress" / "metadata").read_text())
-        version = progress["format"]
-        progress["record"]["best_step"], progress["arrays"]["model"], progress["arrays"]["training"]
-    except Exception as error:
+        content = json.loads((path / "progress.json").read_text())
+        version, crc, progress = content["format"], content["crc32"], content["progress"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise CorruptCheckpointError(
-            f"The checkpoint {path} is damaged: its progress cannot be read ({_brief(error)})."
+            f"The checkpoint {path} is damaged: its progress.json cannot be read "
+            f"({type(error).__name__})."
         ) from error
     if version != FORMAT:
         raise ValueError(
             f"The checkpoint {path} has format {version!r}, this version reads {FORMAT}. "
             "Use the version of flax_linattn that wrote it."
         )
+    if zlib.crc32(json.dumps(progress).encode()) != crc:
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: its progress.json is not as saved."
+        )
     return progress
 
 
 def _read_state(path: Path, like: TrainState) -> tuple[TrainState, RunRecord]:
     progress = _read_progress(path)
+    _check_files(path, progress)
     params, model_state = _read_item(path, "model", progress, _model_tree(like))
     training = _read_item(path, "training", progress, _training_tree(like))
     state = TrainState(params=params, model_state=model_state, **training)
@@ -316,56 +357,48 @@ def _read_state(path: Path, like: TrainState) -> tuple[TrainState, RunRecord]:
 
 
 def _read_item(path: Path, item: str, progress: dict[str, Any], like: Tree) -> Tree:
-    described = progress["arrays"][item]
-    parts = like if isinstance(like, tuple) else (like,)
     leaves: dict[str, jax.Array] = {}
-    for part in parts:
+    for part in like if isinstance(like, tuple) else (like,):
         leaves |= _named_leaves(part)
-    target = {
-        name: np.empty(h.shape, h.dtype) for name, leaf in leaves.items() for h in [_to_host(leaf)]
-    }
-    _check_same_arrays(path, item, described, target)
+    target = {name: np.zeros_like(_to_host(leaf)) for name, leaf in leaves.items()}
+    _check_same_arrays(path, item, progress["arrays"][item], target)
+    nonempty = {name: array for name, array in target.items() if array.size}
+    args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-            nonempty = {name: x for name, x in target.items() if x.size}
-            args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
-            arrays = target | checkpointer.restore(path, args)[item]
+            arrays = target | checkpointer.restore(path / "arrays", args)[item]
     except Exception as error:
+        # Whole by its checksums, and yet: most likely another version of Orbax wrote it.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CorruptCheckpointError(
-            f"The checkpoint {path} is damaged: its {item} arrays cannot be read ({_brief(error)})."
+            f"The checkpoint {path} is whole, but Orbax cannot read it: {reason[:300]}."
         ) from error
-    for name, array in arrays.items():
-        if _checksum(array) != described[name]["crc32"]:
-            raise CorruptCheckpointError(
-                f"The checkpoint {path} is damaged: {name!r} is not what was saved."
-            )
-    structure = jax.tree.structure(like)
     return jax.tree.unflatten(
-        structure, [_to_device(arrays[name], leaf) for name, leaf in leaves.items()]
+        jax.tree.structure(like),
+        [_to_device(arrays[name], leaf) for name, leaf in leaves.items()],
     )
 
 
 def _check_same_arrays(
-    path: Path, item: str, described: dict[str, Any], target: dict[str, np.ndarray]
+    path: Path, item: str, saved: dict[str, str], target: dict[str, np.ndarray]
 ) -> None:
-    saved = {name: f"{x['dtype']}{x['shape']}" for name, x in described.items()}
-    wanted = {name: f"{x.dtype}{list(x.shape)}" for name, x in target.items()}
+    wanted = {name: _signature(array) for name, array in target.items()}
     differences = [
         f"{name}: saved {saved.get(name, 'not')}, wanted {wanted.get(name, 'not')}"
         for name in sorted(saved.keys() | wanted.keys())
         if saved.get(name) != wanted.get(name)
     ]
-    if differences:
-        what = "model" if item == "model" else "optimizer or the reported metrics"
-        more = f"\n  and {len(differences) - 8} more" if len(differences) > 8 else ""
-        raise ValueError(
-            f"The {what} differ{'s' if item == 'model' else ''} from those saved in {path}:\n  "
-            + "\n  ".join(differences[:8])
-            + more
-            + "\nBuild them with the settings of the run that was saved."
-        )
-
-
-def _brief(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    if not differences:
+        return
+    if len(differences) > 8:
+        differences[8:] = [f"and {len(differences) - 8} more"]
+    what = (
+        "model is not the one"
+        if item == "model"
+        else "optimizer, or what the loss function reports, is not what was"
+    )
+    raise ValueError(
+        f"The {what} saved in {path}:\n  "
+        + "\n  ".join(differences)
+        + "\nUse the settings of the run that was saved."
+    )

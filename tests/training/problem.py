@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 from flax import nnx
 
 from flax_linattn.data import Batches
@@ -103,13 +104,20 @@ def read_metrics(run_dir: Path) -> list[dict]:
 
 def fingerprint(run_dir: Path) -> dict:
     """Everything a run came to: its metrics, checkpoints and the bits of every saved array."""
-    newest = list_checkpoints(run_dir)[-1]
-    progress = json.loads((newest.path / "progress" / "metadata").read_text())
+    newest = list_checkpoints(run_dir)[-1].path
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        items = ("model", "training")
+        args = ocp.args.Composite(**{item: ocp.args.StandardRestore() for item in items})
+        arrays = checkpointer.restore(newest / "arrays", args)
+    record = json.loads((newest / "progress.json").read_text())["progress"]["record"]
     return {
         "metrics": read_metrics(run_dir),
         "checkpoints": [checkpoint.path.name for checkpoint in list_checkpoints(run_dir)],
-        "arrays": progress["arrays"],
-        "best": progress["record"]["best_step"],
+        "arrays": {
+            item: {name: (str(x.dtype), x.shape, x.tobytes()) for name, x in arrays[item].items()}
+            for item in items
+        },
+        "best": record["best_step"],
     }
 
 

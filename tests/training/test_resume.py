@@ -1,9 +1,8 @@
 """A resumed run ends in the bits of a run that never stopped."""
 
+import jax
 import optax
 import pytest
-import jax
-import jax.numpy as jnp
 
 from flax_linattn.training import Interrupted, list_checkpoints
 from tests.training.problem import (
@@ -89,7 +88,7 @@ def test_lines_beyond_the_restored_step_are_dropped(tmp_path):
 
 
 def test_resume_needs_a_checkpoint(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no checkpoint to resume from in .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint to resume from in .*nowhere"):
         train(tmp_path / "nowhere", resume=True)
 
 
@@ -104,8 +103,8 @@ def test_a_new_run_needs_an_unused_folder(tmp_path):
     [
         ({"train": make_batches(count=20)}, "steps_per_epoch=5, but now steps_per_epoch is 3"),
         ({"monitor": "accuracy"}, "monitor='loss'"),
-        ({"model": Net(width=5)}, r"layers\.0\.kernel: saved float32\[3, 4\], wanted float32\[3, 5\]"),
-        ({"optimizer": optax.sgd(0.1, momentum=0.9)}, r"The optimizer .* differ .*opt_state"),
+        ({"model": Net(width=5)}, r"layers\.0\.kernel: saved float32\[3, 4\], wanted .*\[3, 5\]"),
+        ({"optimizer": optax.sgd(0.1, momentum=0.9)}, r"The optimizer, .* is not .*opt_state"),
     ],
     ids=["data", "monitor", "model", "optimizer"],
 )  # fmt: skip

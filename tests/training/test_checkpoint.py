@@ -1,0 +1,193 @@
+"""Retention, damage, and models that do not match."""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn.training import (
+    CorruptCheckpointError,
+    list_checkpoints,
+    load_best,
+    load_checkpoint,
+)
+from tests.training.problem import Net, bits, fingerprint, make_batches, signal_at, train
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of three epochs, each better than the one before."""
+    run_dir = tmp_path_factory.mktemp("finished")
+    model, _ = train(run_dir)
+    return run_dir, bits(model), fingerprint(run_dir)
+
+
+@pytest.fixture
+def run_dir(finished, tmp_path):
+    """A copy of it to damage."""
+    return shutil.copytree(finished[0], tmp_path / "run")
+
+
+def names(run_dir):
+    return [checkpoint.path.name for checkpoint in list_checkpoints(run_dir)]
+
+
+def remove_folder(path):
+    shutil.rmtree(path / "arrays" / "model")
+
+
+def remove_progress(path):
+    (path / "progress.json").unlink()
+
+
+def cut_progress(path):
+    file = path / "progress.json"
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def change_progress(path):
+    file = path / "progress.json"
+    file.write_text(file.read_text().replace('"bad_epochs": 0', '"bad_epochs": 1'))
+
+
+def garble_largest(path):
+    file = max(
+        (path / "arrays" / "training").rglob("*"), key=lambda p: p.stat().st_size * p.is_file()
+    )
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+
+
+def empty_all(path):
+    for file in path.rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+
+
+DAMAGES = [remove_folder, remove_progress, cut_progress, change_progress, garble_largest, empty_all]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_falls_back_to_the_one_before(run_dir, finished, capfd, damage):
+    newest = list_checkpoints(run_dir)[-1].path
+    damage(newest)
+    model, result = train(run_dir, resume=True)
+    assert bits(model) == finished[1]
+    assert fingerprint(run_dir) == finished[2]
+    assert result.epochs == 3
+    warning = next(x for x in capfd.readouterr().err.splitlines() if x.startswith("warning: "))
+    assert str(newest) in warning
+    assert "Falling back to step_000000010_epoch_00002" in warning
+    assert newest.with_name(f"corrupt_{newest.name}").is_dir()
+
+
+def test_every_damaged_byte_is_noticed(finished, tmp_path):
+    source = list_checkpoints(finished[0])[-1].path
+    arrays = [p.relative_to(source) for p in (source / "arrays").rglob("*") if p.is_file()]
+    rng = np.random.default_rng(0)
+    for name in [Path("progress.json"), *arrays]:
+        path = shutil.copytree(source, tmp_path / name.as_posix().replace("/", "-"))
+        content = bytearray((path / name).read_bytes())
+        if content:
+            content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+            (path / name).write_bytes(content)
+        else:
+            (path / name).unlink()
+        model = Net(seed=1)
+        with pytest.raises(ValueError, match=re.escape(str(path))):
+            load_checkpoint(model, path)
+        assert bits(model) == bits(Net(seed=1))
+
+
+def test_none_readable(run_dir):
+    before = names(run_dir)
+    for checkpoint in list_checkpoints(run_dir):
+        empty_all(checkpoint.path)
+    with pytest.raises(ValueError, match=r"None of the 2 checkpoints in .* can be read"):
+        train(run_dir, resume=True)
+    with pytest.raises(CorruptCheckpointError, match=r"None of the 2 checkpoints in .* can be"):
+        load_best(Net(), run_dir)
+    assert names(run_dir) == before
+
+
+def test_what_a_kill_left_unfinished_is_cleared(run_dir, finished):
+    left = run_dir / "checkpoints" / "step_000000020_epoch_00004.partial"
+    (left / "arrays").mkdir(parents=True)
+    train(run_dir, resume=True)
+    assert not left.exists()
+    assert fingerprint(run_dir) == finished[2]
+
+
+def test_keeps_the_latest_and_the_best(tmp_path):
+    # The wrong way round: the loss falls, so that the first epoch stays the best.
+    _, result = train(tmp_path, epochs=5, monitor_mode="max")
+    assert result.best_epoch == 1
+    assert names(tmp_path) == [
+        "step_000000005_epoch_00001",
+        "step_000000020_epoch_00004",
+        "step_000000025_epoch_00005",
+    ]
+
+
+def test_keep_latest_and_steps_within_the_epoch(tmp_path):
+    with pytest.raises(SystemExit):
+        train(tmp_path, train=signal_at(make_batches(), 8), checkpoint_every_steps=2, keep_latest=3)
+    assert names(tmp_path) == [
+        "step_000000005_epoch_00001",  # a new best
+        "step_000000006_epoch_00001",
+        "step_000000008_epoch_00001",
+        "step_000000009_epoch_00001",  # saved by the interrupt
+    ]
+
+
+def test_load_best_into_a_fresh_model(run_dir, finished):
+    model = Net(seed=1)
+    assert load_best(model, run_dir).name == "step_000000015_epoch_00003"
+    assert bits(model) == finished[1]
+
+
+def test_load_best_names_what_differs(run_dir):
+    model = Net(width=6)
+    before = bits(model)
+    with pytest.raises(ValueError, match=r"layers\.0\.bias: saved .*\[4\], wanted .*\[6\]"):
+        load_best(model, run_dir)
+    with pytest.raises(ValueError, match=r"kernel: saved not, wanted float32\[2, 2\]"):
+        load_best(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), run_dir)
+    assert bits(model) == before
+
+
+def test_load_best_needs_a_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no run folder .*nowhere"):
+        load_best(Net(), tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        load_best(Net(), tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint folder .*nowhere"):
+        load_checkpoint(Net(), tmp_path / "nowhere")
+
+
+def test_load_best_needs_a_finished_epoch(tmp_path):
+    with pytest.raises(SystemExit):
+        train(tmp_path, train=signal_at(make_batches(), 2))
+    with pytest.raises(ValueError, match=r"No epoch of the run in .* has finished"):
+        load_best(Net(), tmp_path)
+
+
+def test_load_best_with_the_best_damaged(run_dir):
+    empty_all(list_checkpoints(run_dir)[-1].path)
+    # The one before it has a best of its own: itself.
+    assert load_best(Net(), run_dir).name == "step_000000010_epoch_00002"
+    remove_folder(list_checkpoints(run_dir)[0].path)
+    with pytest.raises(CorruptCheckpointError, match="epoch_00002 is damaged: arrays/model"):
+        load_best(Net(), run_dir)
+
+
+def test_another_format_is_refused(run_dir):
+    for checkpoint in list_checkpoints(run_dir):
+        file = checkpoint.path / "progress.json"
+        file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
+    with pytest.raises(ValueError, match="has format 99, this version reads 1"):
+        load_best(Net(), run_dir)

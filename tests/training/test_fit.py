@@ -1,0 +1,195 @@
+"""Selection, early stopping, and what a run leaves alone."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from flax_linattn.training import (
+    FitConfig,
+    TrainState,
+    evaluate,
+    list_checkpoints,
+    load_checkpoint,
+    make_train_step,
+)
+from flax_linattn.training.record import RunRecord
+from flax_linattn.training.state import split_model
+from tests.training.problem import (
+    OPTIMIZER,
+    STEPS_PER_EPOCH,
+    Net,
+    bits,
+    loss_fn,
+    make_batches,
+    read_metrics,
+    train,
+)
+
+
+def record_of(values, **config):
+    """A record after epochs of these validation losses, and after which of them it was over."""
+    config = FitConfig(epochs=10, **config)
+    record = RunRecord.start(config, steps_per_epoch=4)
+    over = []
+    for value in values:
+        record.seconds = 1.0
+        record.end_epoch(4 * (record.epochs_done + 1), {}, {config.monitor: value})
+        over.append(record.is_over(config))
+    return record, over
+
+
+def test_early_stopping_counts_epochs_in_a_row():
+    record, over = record_of([3.0, 2.0, 2.5, 1.0, 1.5, 1.1], patience=2)
+    assert over == [False] * 5 + [True]
+    assert (record.best_epoch, record.best_step, record.best_value) == (4, 16, 1.0)
+
+
+def test_a_tie_counts_as_better():
+    record, over = record_of([1.0, 2.0, 1.0, 2.0, 2.0], patience=2)
+    assert over == [False] * 4 + [True]
+    assert record.best_epoch == 3
+
+
+def test_monitor_mode_max():
+    record, _ = record_of([0.5, 0.9, 0.7], monitor="accuracy", monitor_mode="max")
+    assert (record.best_epoch, record.best_value) == (2, 0.9)
+
+
+def test_without_patience_all_epochs_run():
+    _, over = record_of([1.0] + [2.0] * 9)
+    assert over == [False] * 9 + [True]
+
+
+def test_stops_early_with_the_best_parameters(tmp_path):
+    # Steps this large make the validation worse, after a first epoch.
+    wild = optax.sgd(0.6)
+    model, result = train(tmp_path, epochs=9, patience=2, optimizer=wild)
+    losses = [line["validation_loss"] for line in result.history]
+    assert result.stopped_early
+    assert result.epochs == result.best_epoch + 2 < 9
+    assert losses[result.best_epoch - 1] == min(losses) == result.best_value < losses[-1]
+    assert evaluate(model, loss_fn, make_batches(count=10, seed=None))["loss"] == result.best_value
+
+    best, last = Net(seed=5), Net(seed=5)
+    load_checkpoint(best, result.best_checkpoint)
+    load_checkpoint(last, list_checkpoints(tmp_path)[-1].path)
+    assert bits(model) == bits(best) != bits(last)
+
+
+def test_metrics_lines(tmp_path):
+    _, result = train(tmp_path, epochs=2)
+    lines = read_metrics(tmp_path)
+    assert [(line["epoch"], line["step"]) for line in lines] == [(1, 5), (2, 10)]
+    assert lines[0].keys() == {
+        "epoch", "step", "monitor", "best_epoch",
+        "train_loss", "train_accuracy", "validation_loss", "validation_accuracy",
+    }  # fmt: skip
+    assert result.history[0]["seconds"] >= 0 and result.history[0]["examples_per_second"] > 0
+    # 38 examples, not the 40 rows of five batches of 8.
+    assert (lines[0]["train_accuracy"] * 38) % 1 == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("graph_mode", [False, True])
+def test_both_graph_modes(tmp_path, graph_mode):
+    with nnx.set_graph_mode(graph_mode):
+        # A loss function of its own: the steps compiled in the other mode are not used.
+        model, result = train(tmp_path, epochs=4, loss=lambda *args: loss_fn(*args))
+        losses = [line["train_loss"] for line in result.history]
+        assert losses[-1] < losses[0]
+        assert np.any(model.mean[...] != 0)  # what the forward pass did to it is kept
+
+
+def test_the_step_donates_its_state_and_not_the_model():
+    model = Net()
+    graphdef, params, rest = split_model(model)
+    before = bits(model)
+    state = TrainState.create(params, rest, OPTIMIZER, ["accuracy", "loss"])
+    after = make_train_step(graphdef, loss_fn, OPTIMIZER, seed=3)(state, make_batches().batch(0))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+    assert int(after.step) == 1
+    assert bits(model) == before
+
+
+def test_each_step_compiles_once(tmp_path):
+    @chex.assert_max_traces(n=4)  # to train, to validate, and for each fit to name the metrics
+    def traced(model, batch, dropout_key):
+        return loss_fn(model, batch, dropout_key)
+
+    chex.clear_trace_counter()
+    train(tmp_path, epochs=2, loss=traced)
+    train(tmp_path, epochs=4, loss=traced, resume=True)
+
+
+def test_the_state_stays_on_one_of_eight_devices(tmp_path):
+    assert jax.device_count() == 8
+    device = jax.devices()[3]
+    model = Net()
+    nnx.update(model, jax.device_put(nnx.state(model), device))
+    train(tmp_path, epochs=1, model=model)
+    train(tmp_path, epochs=2, model=model, resume=True)
+    assert {d for leaf in jax.tree.leaves(nnx.state(model)) for d in leaf.devices()} == {device}
+
+
+def test_a_loss_without_metrics_is_counted_by_weight(tmp_path):
+    def bare(model, batch, dropout_key):
+        return loss_fn(model, batch, dropout_key)[0], {}
+
+    batches = make_batches(seed=None)
+    whole = evaluate(Net(), loss_fn, batches)
+    assert evaluate(Net(), bare, batches)["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+
+
+def test_evaluate_draws_nothing_and_changes_nothing():
+    model = Net()
+    before = bits(model)
+    batches = make_batches()
+    assert evaluate(model, loss_fn, batches) == evaluate(model, loss_fn, batches)
+    assert bits(model) == before
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [({"hits": jnp.float32(1)}, "'hits' must be a pair"),
+     ({"hits": (jnp.zeros(2), jnp.zeros(()))}, "'hits' must be a pair")],
+    ids=["single", "vector"],
+)  # fmt: skip
+def test_wrong_metrics_are_named(metrics, message):
+    with pytest.raises(TypeError, match=message):
+        evaluate(Net(), lambda *_: (jnp.float32(0), metrics), make_batches())
+
+
+def test_a_vector_loss_is_refused():
+    with pytest.raises(TypeError, match=r"must be a scalar, got shape \(8,\)"):
+        evaluate(Net(), lambda *_: (jnp.zeros(8), {}), make_batches())
+
+
+def test_an_unknown_monitor_names_the_known(tmp_path):
+    with pytest.raises(ValueError, match=r"monitor is 'f1', but .* reports accuracy, loss"):
+        train(tmp_path, monitor="f1")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_model_without_parameters_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"has no nnx\.Param variables"):
+        train(tmp_path, model=nnx.Module(), loss=lambda *_: (jnp.float32(0), {}))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"epochs": 0}, {"epochs": 1.5}, {"patience": 0}, {"keep_latest": 0}, {"seed": -1},
+     {"checkpoint_every_steps": True}, {"monitor_mode": "best"}],
+    ids=str,
+)  # fmt: skip
+def test_settings_out_of_range_are_named(bad):
+    (name,) = bad
+    with pytest.raises(ValueError, match=rf"FitConfig\.{name} must be"):
+        FitConfig(**{"epochs": 1, **bad})
+
+
+def test_the_steps_of_a_run_are_counted(tmp_path):
+    _, result = train(tmp_path, epochs=2)
+    assert (result.epochs, result.steps) == (2, 2 * STEPS_PER_EPOCH)
