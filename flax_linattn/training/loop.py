@@ -225,6 +225,7 @@ class _Run:
             self._interrupt(cast(int, stop.signum), timer)
             return
         improved = record.end_epoch(self.step, mean_metrics(self.state.metrics), validation)
+        timer.restart()  # Validation is no training time.
         empty = jax.tree.map(jnp.zeros_like, self.state.metrics)
         self.state = dataclasses.replace(self.state, metrics=empty)
         record.append_metrics(self.run_dir)

@@ -1,0 +1,85 @@
+"""What a run shows: its progress and its learning curve."""
+
+import json
+import sys
+
+import pytest
+from rich.console import Console
+
+from flax_linattn.training import learning_curve
+from flax_linattn.training.progress import ProgressDisplay
+
+LINE = {
+    "epoch": 2, "step": 10, "monitor": "accuracy", "best_epoch": 2, "examples_per_second": 1234.5,
+    "train_loss": 0.51234, "train_accuracy": 0.75,
+    "validation_loss": 0.6, "validation_accuracy": None,
+}  # fmt: skip
+
+
+def write_lines(run_dir, count):
+    lines = [
+        {"epoch": e, "step": 5 * e, "monitor": "accuracy", "best_epoch": min(e, 4),
+         "train_loss": 1 / e, "train_accuracy": 1 - 0.6 / e,
+         "validation_loss": 1 / e + 0.02 * e, "validation_accuracy": 0.9 - 0.5 / e - 0.01 * e}
+        for e in range(1, count + 1)
+    ]  # fmt: skip
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run_dir / "metrics.jsonl").write_text(text)
+
+
+def test_a_line_for_each_epoch_where_there_is_no_terminal(capfd):
+    with ProgressDisplay(True, 3, 15, 0) as display:
+        display.step(6, 2)
+        display.metrics({"loss": 1.0}, 10.0)
+        display.epoch(LINE)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err == (
+        "epoch 2/3  step 10  train loss 0.5123 accuracy 0.75  validation loss 0.6  "
+        "1234 examples/s  best\n"
+    )
+
+
+def test_nothing_when_switched_off(capfd):
+    with ProgressDisplay(False, 3, 15, 0) as display:
+        display.step(6, 2)
+        display.epoch(LINE)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_bar_on_a_terminal(monkeypatch, capfd):
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "100")
+    with ProgressDisplay(True, 3, 15, 5) as display:
+        display.step(6, 2)
+        display.metrics({"loss": 0.25, "accuracy": 0.5, "other": 3.0}, 10.0)
+        display.epoch(LINE)
+    out, err = capfd.readouterr()
+    assert out == ""
+    for part in ("epoch 2/3", "6/15", "loss 0.25  accuracy 0.5  10 examples/s", "best"):
+        assert part in err
+    assert "other" not in err
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_learning_curve_is_drawn(tmp_path, count):
+    write_lines(tmp_path, count)
+    path = learning_curve(tmp_path)
+    assert path == tmp_path / "learning_curve.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_learning_curve_needs_epochs(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no .*metrics\.jsonl"):
+        learning_curve(tmp_path)
+    write_lines(tmp_path, 0)
+    with pytest.raises(ValueError, match="no epoch of the run has finished"):
+        learning_curve(tmp_path)
+
+
+def test_without_matplotlib_a_line_says_so(tmp_path, monkeypatch, capsys):
+    write_lines(tmp_path, 2)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert learning_curve(tmp_path) is None
+    assert capsys.readouterr().err.count("flax-linattn[plots]") == 1
+    assert not (tmp_path / "learning_curve.png").exists()

@@ -1,0 +1,114 @@
+"""Signals and kills, sent to real processes."""
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flax_linattn.training import Interrupted, list_checkpoints
+from flax_linattn.training.signals import StopRequest
+from tests.training.problem import fingerprint, make_batches, signal_at, train
+
+LONG = 10_000
+ROOT = Path(__file__).parents[2]
+
+
+def start(run_dir, epochs, *options):
+    command = [sys.executable, "-W", "error", "-m", "tests.training.child"]
+    command += [str(run_dir), str(epochs), *options]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_checkpoint(run_dir, process, later_than=-1):
+    """Waits until the process has saved a checkpoint beyond a step."""
+    while process.poll() is None:
+        steps = [checkpoint.step for checkpoint in list_checkpoints(run_dir)]
+        if steps and max(steps) > later_than:
+            return
+        time.sleep(0.01)
+    pytest.fail(f"the run ended: {process.stderr.read()}")
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_sets_the_exit_code(tmp_path, signum, code):
+    process = start(tmp_path, LONG)
+    wait_for_checkpoint(tmp_path, process)
+    process.send_signal(signum)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    newest = list_checkpoints(tmp_path)[-1]
+    assert f"Stopped by {signum.name} after step {newest.step} (epoch" in stderr
+    assert f"Saved {newest.path}. To go on" in stderr
+    assert "resume=True" in stderr
+    assert "Traceback" not in stderr
+
+
+def kill_until_done(run_dir, epochs, kills, rng):
+    """Kills a run again and again at random moments, then lets it end."""
+    step = -1
+    for _ in range(kills):
+        process = start(run_dir, epochs, *(["resume"] if step >= 0 else []))
+        wait_for_checkpoint(run_dir, process, later_than=step)
+        time.sleep(rng.uniform(0, 0.15))
+        process.kill()
+        process.communicate(timeout=60)
+        step = list_checkpoints(run_dir)[-1].step
+        if step == epochs * 5:
+            break
+    train(run_dir, epochs=epochs, resume=True, checkpoint_every_steps=2)
+
+
+def test_a_killed_run_goes_on_in_the_same_bits(tmp_path):
+    train(tmp_path / "whole", epochs=8, checkpoint_every_steps=2)
+    kill_until_done(tmp_path / "killed", 8, kills=1, rng=random.Random(0))
+    assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_many_kills_at_random_moments(tmp_path):
+    epochs = 120
+    train(tmp_path / "whole", epochs=epochs, checkpoint_every_steps=2)
+    kill_until_done(tmp_path / "killed", epochs, kills=15, rng=random.Random(1))
+    assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
+
+
+def test_interrupted_carries_what_the_program_ends_with(tmp_path, capfd):
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted) as caught:
+        train(tmp_path, train=signal_at(make_batches(), 1, signal.SIGTERM))
+    assert (caught.value.exit_code, caught.value.code) == (143, 143)
+    assert str(caught.value) == caught.value.message
+    assert caught.value.message in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_signal_stops_at_once():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signum == signal.SIGINT
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(SystemExit) as caught, StopRequest():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 143
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_run_outside_the_main_thread_leaves_the_handlers_alone(tmp_path):
+    seen = []
+
+    def work():
+        before = signal.getsignal(signal.SIGINT)
+        with StopRequest():
+            seen.append(signal.getsignal(signal.SIGINT) is before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [True]
