@@ -61,9 +61,8 @@ def save_checkpoint(
     """Writes a checkpoint, then removes those that are no longer needed.
 
     It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones
-    as they were.
-    Kept are the newest ``keep_latest`` and the best of each of these: if the newest turns out
-    damaged, the one before it still has its best.
+    as they were. Kept are the newest ``keep_latest`` and the best of each of these: if the newest
+    turns out damaged, the one before it still has its best.
 
     Returns:
         Its path.

@@ -223,7 +223,6 @@ class _Run:
         validation = self._validate(stop)
         if validation is None:
             self._interrupt(cast(int, stop.signum), timer)
-            return
         improved = record.end_epoch(self.step, mean_metrics(self.state.metrics), validation)
         timer.restart()  # Validation is no training time.
         empty = jax.tree.map(jnp.zeros_like, self.state.metrics)
@@ -280,7 +279,7 @@ class _Run:
         path = self._save(timer)
         message = (
             f"Stopped by {signal.Signals(signum).name} after step {self.step} "
-            f"(epoch {self.step // self.record.steps_per_epoch + 1} of {self.config.epochs}). "
+            f"({self.record.epochs_done} of {self.config.epochs} epochs finished). "
             f"Saved {path}. To go on, start the same run again with resume=True (--resume)."
         )
         print(message, file=sys.stderr)

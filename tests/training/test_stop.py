@@ -42,7 +42,10 @@ def test_a_signal_saves_and_sets_the_exit_code(tmp_path, signum, code):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == code
     newest = list_checkpoints(tmp_path)[-1]
-    assert f"Stopped by {signum.name} after step {newest.step} (epoch" in stderr
+    assert (
+        f"Stopped by {signum.name} after step {newest.step} ({newest.epochs_done} of {LONG} epochs"
+        in stderr
+    )
     assert f"Saved {newest.path}. To go on" in stderr
     assert "resume=True" in stderr
     assert "Traceback" not in stderr
