@@ -77,6 +77,8 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
     except Interrupted as error:
         print(f"\n{error}", file=sys.stderr)
         return error.exit_code
+    except SystemExit as exit:  # tyro ends so after --help and after unusable options
+        return exit.code if isinstance(exit.code, int) else 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

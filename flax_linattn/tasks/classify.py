@@ -226,7 +226,7 @@ def train_classifier(
     """
     config = config.resolve()
     _check_run_dir(config, run_dir, resume)
-    train, test = _load_data(config)
+    train, test = (_complete(dataset) for dataset in _load_data(config))
     if config.protocol == "honest":
         kept, held_out = data.stratified_split(
             train.labels, config.validation_fraction, config.seed
@@ -357,7 +357,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
         ValueError: damaged files, or data of another problem.
     """
     run = load_run(run_dir)
-    test = load_test(run, test_file)
+    test = _complete(load_test(run, test_file))
     batches = _batches(test, run.config, run.problem, seed=None)
     report: dict[str, Any] = {
         "dataset": test.name,
@@ -421,6 +421,10 @@ def _load_data(config: ClassifyConfig) -> tuple[data.TimeSeriesDataset, data.Tim
     return train, test
 
 
+def _complete(dataset: data.TimeSeriesDataset) -> data.TimeSeriesDataset:
+    return dataclasses.replace(dataset, series=data.interpolate_missing(dataset.series))
+
+
 def _batches(
     dataset: data.TimeSeriesDataset,
     config: ClassifyConfig,
@@ -428,13 +432,12 @@ def _batches(
     *,
     seed: int | None,
 ) -> data.Batches:
-    series = data.interpolate_missing(dataset.series)
-    standardizer = (
-        problem.standardizer if config.protocol == "honest" else data.Standardizer.fit(series)
-    )
+    standardizer = problem.standardizer
+    if config.protocol == "tslib":
+        standardizer = data.Standardizer.fit(dataset.series)
     # The circular embedding of Time-Series-Library wraps around the longest sequence of both sets.
     length = problem.max_length if config.embedding == "circular" else None
-    values, mask = data.pad(standardizer.apply(series), length)
+    values, mask = data.pad(standardizer.apply(dataset.series), length)
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     return data.Batches(arrays, config.batch_size, seed=seed)
 

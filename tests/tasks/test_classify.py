@@ -1,0 +1,265 @@
+"""The main job, small: train, evaluate, stream, resume; and what bad input says."""
+
+import gzip
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import cli, data, tasks
+from flax_linattn.tasks import stream
+
+SMALL = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--epochs", "2", "--batch-size", "90"),
+]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A finished small run on the embedded data, made by the command line."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    assert cli.main(["train", "classify", "--run", str(folder), *SMALL]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """Options of a quick run on two files of unequal lengths with missing values."""
+    folder = tmp_path_factory.mktemp("data")
+    header = (
+        "@problemName Toy\n@timestamps false\n@missing true\n@univariate false\n@dimensions 2\n"
+        "@equalLength false\n@classLabel true up down\n@data\n"
+    )
+    rng = np.random.default_rng(0)
+    lines = []
+    for i in range(20):
+        length, sign = rng.integers(2, 5), 1 if i % 2 else -1
+        rows = [sign * np.arange(length) + rng.normal(size=length) for _ in range(2)]
+        cells = [",".join(f"{value:.3f}" for value in row) for row in rows]
+        cells[0] = cells[0].replace(cells[0].split(",")[1], "?", 1)
+        lines.append(":".join([*cells, "up" if sign > 0 else "down"]))
+    train, test = folder / "Toy_TRAIN.ts", folder / "Toy_TEST.ts.gz"
+    train.write_text(header + "\n".join(lines) + "\n")
+    with gzip.open(test, "wt") as file:
+        file.write(header + "\n".join(lines[:6]) + "\n")
+    return ["--train-file", str(train), "--test-file", str(test), *SMALL, "--batch-size", "8"]
+
+
+def fail(capsys, *args: str) -> str:
+    """Runs a command that the user must mend; returns its message."""
+    assert cli.main(list(args)) == 2
+    message = capsys.readouterr().err
+    assert message
+    return message
+
+
+def command_line(*args: str, stdout: int | None = None) -> subprocess.Popen:
+    """The command in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flax_linattn.cli", *args],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_run_folder_is_complete(run_dir):
+    names = {path.name for path in run_dir.iterdir()}
+    assert {"config.json", "problem.json", "metrics.jsonl", "checkpoints", "test.json"} <= names
+    assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads((run_dir / "test.json").read_text())
+    assert report["num_test"] == 370
+    assert report["selected_on"].startswith("validation share")
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, capsys):
+    report = tasks.evaluate_run(run_dir)
+    assert (
+        report["test_accuracy"] == json.loads((run_dir / "test.json").read_text())["test_accuracy"]
+    )
+    assert report["stream_steps"] == sum(data.japanese_vowels()[1].lengths) == 5687
+    assert report["stream_max_error"] < 1e-5
+    assert cli.main(["evaluate", str(run_dir)]) == 0
+    assert "stream_max_error" in capsys.readouterr().out
+
+
+def test_stream_equals_the_model_on_every_prefix(run_dir):
+    run = tasks.load_run(run_dir)
+    series = data.japanese_vowels()[1].series[5]
+    predictions = list(stream.predict_stream(run, iter(series)))
+    values, _ = data.pad(run.problem.standardizer.apply([series]))
+    for t in (2, len(series)):
+        whole = jax.nn.softmax(run.model(values[:, :t])[0])
+        np.testing.assert_allclose(predictions[t - 1].probabilities, whole, atol=1e-5)
+
+
+def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
+    series = data.japanese_vowels()[1].series[0]
+    lines = [",".join(map(str, row)) for row in series]
+    lines[3] = " ".join(["?", *lines[3].split(",")[1:]])
+    source = tmp_path / "observations.csv"
+    source.write_text("\n".join([*lines, "", *lines]) + "\n")
+    figure = tmp_path / "stream.png"
+    assert cli.main(["stream", str(run_dir), "--input", str(source), "--figure", str(figure)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("step,prediction,p(1),")
+    assert len(out) == 1 + 2 * len(series)
+    assert out[1:][: len(series)] == out[1 + len(series) :]  # the blank line began anew
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_stream_command_stops_cleanly_on_a_closed_pipe(run_dir, tmp_path):
+    source = tmp_path / "long.csv"
+    row = ",".join(["0.1"] * 12)
+    source.write_text(f"{row}\n" * 20_000)
+    command = command_line("stream", str(run_dir), "--input", str(source), stdout=subprocess.PIPE)
+    with command as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("step,")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
+    one_go, in_two = tmp_path / "one", tmp_path / "two"
+    args = ["train", "classify", *toy]
+    assert cli.main([*args, "--epochs", "4", "--run", str(one_go)]) == 0
+    assert cli.main([*args, "--run", str(in_two)]) == 0
+    assert cli.main(["train", "classify", "--run", str(in_two), "--resume", "--epochs", "4"]) == 0
+    first, second = (tasks.load_run(folder).model for folder in (one_go, in_two))
+    for a, b in zip(
+        jax.tree.leaves(nnx.state(first)), jax.tree.leaves(nnx.state(second)), strict=True
+    ):
+        np.testing.assert_array_equal(a, b)
+    message = fail(
+        capsys, "train", "classify", "--run", str(in_two), "--resume", "--learning-rate", "0.1"
+    )
+    assert "learning_rate=0.001, got 0.1" in message
+
+
+def test_tslib_protocol_is_marked_and_does_not_stream(toy, tmp_path, capsys):
+    folder = tmp_path / "run"
+    args = ["train", "classify", "--protocol", "tslib", "--run", str(folder), *toy]
+    assert cli.main(args) == 0
+    report = json.loads((folder / "test.json").read_text())
+    assert "TEST SET" in report["selected_on"]
+    assert "stream_max_error" not in tasks.evaluate_run(folder)
+    assert "cannot stream" in fail(capsys, "stream", str(folder), "--sequence", "0")
+
+
+def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
+    folder = tmp_path / "run"
+    args = ["train", "classify", "--mechanism", "softmax", "--run", str(folder), *toy]
+    assert cli.main(args) == 0
+    source = tmp_path / "long.csv"
+    source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
+    message = fail(capsys, "stream", str(folder), "--input", str(source))
+    assert "observation 5" in message and "--max-length" in message
+    assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
+
+
+def test_own_files_of_unequal_length_and_missing_values(toy, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert cli.main(["train", "classify", *toy, "--run", str(folder)]) == 0
+    assert "run folder" in capsys.readouterr().out
+    assert tasks.evaluate_run(folder)["num_test"] == 6
+
+
+class TestBadInput:
+    def test_unknown_mechanism(self, tmp_path, capsys):
+        message = fail(
+            capsys, "train", "classify", "--mechanism", "mamba", "--run", str(tmp_path / "r")
+        )
+        assert "unknown mechanism 'mamba'; choose one of: softmax, aaren" in message
+        assert not (tmp_path / "r").exists()
+
+    def test_missing_run_folder(self, tmp_path, capsys):
+        for command in ("evaluate", "stream"):
+            message = fail(capsys, command, str(tmp_path / "none"))
+            assert "is no run folder" in message and "train classify" in message
+
+    def test_run_folder_taken(self, run_dir, capsys):
+        before = (run_dir / "config.json").read_text()
+        message = fail(capsys, "train", "classify", "--run", str(run_dir), "--seed", "7")
+        assert "already holds a run" in message and "--resume" in message
+        assert (run_dir / "config.json").read_text() == before
+
+    def test_resume_of_nothing(self, tmp_path, capsys):
+        message = fail(capsys, "train", "classify", "--resume", "--run", str(tmp_path / "none"))
+        assert "is no run folder" in message
+        assert "--run RUN" in fail(capsys, "train", "classify", "--resume")
+
+    def test_damaged_config(self, run_dir, tmp_path, capsys):
+        (tmp_path / "config.json").write_text('{"task": "classify", ')
+        assert "config.json:1: not valid JSON" in fail(capsys, "evaluate", str(tmp_path))
+        (tmp_path / "config.json").write_text('{"task": "forecast"}')
+        assert "task 'forecast', expected 'classify'" in fail(capsys, "evaluate", str(tmp_path))
+
+    def test_corrupt_checkpoint(self, run_dir, tmp_path, capsys):
+        copy = tmp_path / "copy"
+        shutil.copytree(run_dir, copy)
+        for path in (copy / "checkpoints").rglob("*"):
+            if path.is_file() and path.parent.name == "d":
+                path.write_bytes(b"garbage")
+        message = fail(capsys, "evaluate", str(copy))
+        assert "checkpoint" in message and str(copy) in message
+
+    def test_one_file_of_two(self, tmp_path, capsys):
+        message = fail(capsys, "train", "classify", "--train-file", str(tmp_path / "a.ts"))
+        assert "give both train_file and test_file" in message
+
+    def test_missing_file(self, tmp_path, capsys):
+        args = ["--train-file", str(tmp_path / "a.ts"), "--test-file", str(tmp_path / "b.ts")]
+        assert "a.ts" in fail(capsys, "train", "classify", *args, "--run", str(tmp_path / "r"))
+
+    def test_heads_that_do_not_divide(self, tmp_path, capsys):
+        args = ["--features", "10", "--num-heads", "4", "--run", str(tmp_path / "r")]
+        assert "multiple of num_heads" in fail(capsys, "train", "classify", *args)
+
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("1,2,3", "standard input:1: expected 12 values, one for each channel, got 3"),
+            (",".join(["x"] * 12), "expected numbers, got 'x'"),
+            (",".join(["inf"] * 12), "expected finite values"),
+        ],
+    )
+    def test_stream_lines(self, line, expected, run_dir, capsys, monkeypatch):
+        monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
+        assert expected in fail(capsys, "stream", str(run_dir))
+
+    def test_stream_sequence_out_of_range(self, run_dir, capsys):
+        assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
+
+    def test_commands(self, capsys):
+        assert "unknown command" in fail(capsys, "fly")
+        assert cli.main(["--help"]) == 0
+        assert "train classify" in capsys.readouterr().out
+
+
+def test_sigterm_saves_and_says_how_to_go_on(toy, tmp_path):
+    folder = tmp_path / "run"
+    args = ["train", "classify", "--run", str(folder), *toy, "--epochs", "100000"]
+    args += ["--patience", "100000"]
+    with command_line(*args) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("epoch 2/"):
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+    assert process.returncode == 143
+    assert "--resume" in rest and str(folder) in rest
+    assert any(Path(folder / "checkpoints").iterdir())
