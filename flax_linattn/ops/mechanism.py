@@ -281,11 +281,15 @@ class Mechanism(abc.ABC):
         """
         self._check_parameters(parameters)
         _check_arrays(self, q, k, v)
-        length = k.shape[1]
+        batch, length = k.shape[:2]
         queries = length if q.ndim == 2 else q.shape[1]
         self._check_options(queries, length, is_causal, segment_ids, "auto")
+        mask = _check_mask("mask", mask, (batch, length))
+        query_mask = _check_mask("query_mask", query_mask, (batch, queries))
         if query_mask is None and queries == length:
             query_mask = mask
+        if segment_ids is not None:
+            _check_segments(segment_ids, (batch, length))
         runs = masks.segment_runs(segment_ids, mask) if segment_ids is not None else None
         visible = masks.visibility(queries, length, is_causal=is_causal, mask=mask, runs=runs)
         k, v = _zero_padding(k, mask), _zero_padding(v, mask)
