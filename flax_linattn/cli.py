@@ -62,7 +62,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
-    from flax_linattn.training import Interrupted, NonFiniteLossError
+    from flax_linattn.training import NonFiniteLossError
 
     try:
         return command(args)
@@ -74,10 +74,7 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
     except NonFiniteLossError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except Interrupted as error:
-        print(f"\n{error}", file=sys.stderr)
-        return error.exit_code
-    except SystemExit as exit:  # tyro ends so after --help and after unusable options
+    except SystemExit as exit:  # after --help, unusable options, or a signal while training
         return exit.code if isinstance(exit.code, int) else 2
     except KeyboardInterrupt:
         return 130

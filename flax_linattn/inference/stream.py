@@ -93,6 +93,11 @@ class Stream:
         self.num_steps += 1
         return y
 
+    @property
+    def num_compilations(self) -> int:
+        """How often the step was compiled: 1 after the first step, if all inputs are alike."""
+        return self._step._cache_size()
+
     def reset(self) -> None:
         """Forgets all observations."""
         self.state, self.num_steps = self._init(), 0

@@ -36,7 +36,7 @@ def test_one_compilation_and_flat_state():
     size = inference.state_bytes(stream.state)
     for _ in range(300):
         stream.step(x)
-    assert stream._step._cache_size() == 1
+    assert stream.num_compilations == 1
     assert inference.state_bytes(stream.state) == size
     assert stream.num_steps == 301
 

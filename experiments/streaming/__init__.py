@@ -1,0 +1,1 @@
+"""A trained classifier over a long stream: time and memory an observation (Aaren, figure 5)."""
