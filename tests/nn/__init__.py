@@ -1,0 +1,1 @@
+"""The Flax modules, one by one."""

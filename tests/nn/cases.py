@@ -1,0 +1,57 @@
+"""What the tests of modules and models share: mechanisms, layouts of padding, the slow loop."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flax_linattn import ops
+
+MECHANISMS = ops.list_mechanisms()
+CAUSAL = [m for m in MECHANISMS if ops.get_mechanism(m).capabilities.causal]
+PACKED = [m for m in CAUSAL if ops.get_mechanism(m).capabilities.packed]
+CROSS = [m for m in MECHANISMS if ops.get_mechanism(m).capabilities.cross]
+CONSTANT_MEMORY = [m for m in CAUSAL if ops.get_mechanism(m).capabilities.constant_memory]
+
+# Four real tokens of six: padding right, left, in the middle, and at several places.
+LAYOUTS = np.array(
+    [
+        [1, 1, 1, 1, 0, 0],
+        [0, 0, 1, 1, 1, 1],
+        [1, 1, 0, 0, 1, 1],
+        [0, 1, 1, 0, 1, 1],
+    ],
+    bool,
+)
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    """Random numbers, the same every time."""
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def padded(real: jax.Array, filler: float = np.nan, layouts: np.ndarray = LAYOUTS) -> jax.Array:
+    """Spreads the real tokens [B, n, C] over the layouts' real positions."""
+    batch, _, channels = real.shape
+    x = np.full((*layouts.shape, channels), filler, np.float32)
+    x[layouts] = np.asarray(real).reshape(-1, channels)
+    assert batch == len(layouts)
+    return jnp.asarray(x)
+
+
+def at_real(y: Any, layouts: np.ndarray = LAYOUTS) -> np.ndarray:
+    """The outputs [B, n, C] at the layouts' real positions."""
+    y = np.asarray(y)
+    return y[layouts].reshape(len(layouts), -1, y.shape[-1])
+
+
+def run_steps(module: Any, x: Any, state: Any, mask: Any = None) -> tuple[np.ndarray, Any]:
+    """The recurrent network, one token after the other: outputs [B, T, ...] and the last state."""
+    step = jax.jit(lambda x, state, mask: module.step(x, state, mask=mask))
+    x, mask = np.asarray(x), None if mask is None else np.asarray(mask)
+    outputs = []
+    for t in range(x.shape[1]):
+        y, state = step(x[:, t], state, None if mask is None else mask[:, t])
+        outputs.append(np.asarray(y))
+    return np.stack(outputs, axis=1), state
