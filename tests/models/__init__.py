@@ -1,0 +1,1 @@
+"""The models, end to end."""

@@ -1,0 +1,94 @@
+"""The backbone: features by every route, positions that continue, the caches' sizes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.contract.tolerances import assert_close
+from tests.models.cases import CHANNELS, MAX_LENGTH, backbone, rows_of_segments
+from tests.nn.cases import CAUSAL, LAYOUTS, at_real, normal, padded, run_steps
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("mechanism", CAUSAL)
+def test_parallel_is_the_loop_of_steps(mechanism, norm, position):
+    model = backbone(mechanism, norm=norm, position=position, kernel_size=2)
+    x, start = normal(1, 2, 5, CHANNELS), model.init_state(2)
+    h, state = jax.jit(lambda x, s: model(x, state=s, return_state=True))(x, start)
+    h_steps, state_steps = run_steps(model, x, start)
+    assert_close(h_steps, h, "float32")
+    assert_close(state_steps, state, "float32")
+    assert state.position.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("mechanism", CAUSAL)
+def test_state_after_padding_is_the_state_after_the_tokens(mechanism):
+    model = backbone(mechanism)
+    real, start = normal(2, 4, 4, CHANNELS), model.init_state(4)
+    run = jax.jit(lambda x, mask: model(x, mask=mask, state=start, return_state=True))
+    h, state = run(padded(real), jnp.asarray(LAYOUTS))
+    h_real, state_real = run(real, jnp.ones((4, 4), bool))
+    assert_close(at_real(h), h_real, "float32")
+    assert_close(state, state_real, "float32")
+
+
+@pytest.mark.parametrize("mechanism", CAUSAL)
+def test_packed_state_continues_its_own_segment_only(mechanism):
+    """A step after a packed call goes on in the last segment."""
+    model = backbone(mechanism)
+    ids, mask, sequences = rows_of_segments()
+    x, extra = np.asarray(normal(3, 2, 8, CHANNELS)), np.asarray(normal(4, 2, CHANNELS))
+    _, state = jax.jit(lambda x: model(x, mask=mask, segment_ids=ids, return_state=True))(x)
+    assert state.segment_id.tolist() == [2, 4]
+    assert state.position.tolist() == [2, 2]
+    h, state = jax.jit(model.step)(extra, state)
+    last = np.stack([x[row, positions] for row, positions in (sequences[2], sequences[5])])
+    want = jax.jit(model)(np.concatenate([last, extra[:, None]], axis=1))
+    assert_close(h, want[:, -1], "float32")
+    assert state.position.tolist() == [3, 3]
+
+
+def test_positions_matter_and_continue():
+    """The same observation at another position has other features."""
+    model = backbone(kernel_size=1)
+    x = jnp.ones((1, 4, CHANNELS))
+    run = jax.jit(lambda x, state: model(x, state=state, return_state=True))
+    h, _ = run(x, None)
+    assert not np.allclose(h[:, 0], h[:, 1], atol=1e-3)
+    _, state = run(x[:, :2], None)
+    assert_close(run(x[:, 2:], state)[0], h[:, 2:], "float32")
+
+
+def test_learned_positions_end():
+    model = backbone(position="learned", max_length=3)
+    x = normal(5, 1, 4, CHANNELS)
+    with pytest.raises(ValueError, match="has positions for 3 observations, got 4"):
+        model(x)
+    h, _ = run_steps(model, x, model.init_state(1))
+    assert np.isfinite(h[:, :3]).all()
+    assert np.isnan(h[:, 3:]).all()
+
+
+def test_max_length_sizes_the_caches():
+    model = backbone("softmax")
+    assert [layer.capacity for layer in model.init_state(2).layers] == [MAX_LENGTH] * 2
+    assert [layer.capacity for layer in model.init_state(2, 3).layers] == [3, 3]
+    x, state = normal(6, 2, 4, CHANNELS), model.init_state(2, 3)
+    for t in range(3):
+        _, state = model.step(x[:, t], state)
+    with pytest.raises(ValueError, match="cache holds 3 tokens, got token number 4"):
+        model.step(x[:, 3], state)
+
+
+@pytest.mark.parametrize(
+    ("options", "streams"),
+    [
+        ({}, True),
+        ({"is_causal": False}, False),
+        ({"embedding_padding": "circular"}, False),
+    ],
+)
+def test_streams(options, streams):
+    assert backbone(**options).streams is streams
