@@ -1,0 +1,226 @@
+"""The inputs of the contract tests, and the slow loops that they compare with.
+
+A new mechanism needs nothing here, or one line in ``PARAMETERS`` if it has an argument of
+its own that no other mechanism has.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+
+BATCH, HEADS, KEY_DIM, VALUE_DIM = 6, 2, 3, 4
+CHUNK_SIZE = 8
+
+PARAMETERS: dict[str, Callable[[], Any]] = {
+    "scale": lambda: np.float64(0.7),
+}
+"""Makes the value of a mechanism's own argument; its gradient is compared as well."""
+
+
+def _make(name: str) -> ops.Mechanism:
+    mechanism = ops.get_mechanism(name)
+    if "chunk_size" in {field.name for field in dataclasses.fields(mechanism)}:
+        mechanism = dataclasses.replace(mechanism, chunk_size=CHUNK_SIZE)
+    return mechanism
+
+
+def _directions(mechanism: ops.Mechanism) -> list[bool]:
+    can = mechanism.capabilities
+    return [True] * can.causal + [False] * can.noncausal
+
+
+ALL = [_make(name) for name in ops.list_mechanisms()]
+
+
+def _param(mechanism: ops.Mechanism, *rest: Any) -> Any:
+    words = [{True: "causal", False: "noncausal"}.get(r, r) for r in rest]
+    return pytest.param(mechanism, *rest, id="-".join([mechanism.name, *words]))
+
+
+MECHANISMS = [_param(m) for m in ALL]
+DIRECTIONS = [_param(m, c) for m in ALL for c in _directions(m)]
+FORMS = [_param(m, f) for m in ALL for f in m.capabilities.forms]
+DIRECTIONS_FORMS = [
+    _param(m, c, f) for m in ALL for c in _directions(m) for f in m.capabilities.forms
+]
+
+
+def offering(condition: Callable[[ops.Capabilities], bool], cases: list[Any] = MECHANISMS) -> Any:
+    """The cases whose mechanism has these capabilities."""
+    return [case for case in cases if condition(case.values[0].capabilities)]
+
+
+def dtype_name(dtype: Any) -> str:
+    return np.dtype(dtype).name
+
+
+class Tokens(NamedTuple):
+    """Arguments of ``attend``; ``parameters`` are the mechanism's own."""
+
+    q: Any
+    k: Any
+    v: Any
+    parameters: dict[str, Any]
+
+
+def make_tokens(
+    mechanism: ops.Mechanism,
+    length: int,
+    dtype: Any,
+    *,
+    batch: int = BATCH,
+    source: int | None = None,
+    seed: int = 0,
+) -> Tokens:
+    """Normal numbers, rounded to ``dtype``; K != V."""
+    rng = np.random.default_rng(seed)
+    source = length if source is None else source
+    learned = mechanism.capabilities.learned_query
+
+    def normal(*shape: int) -> Any:
+        return jnp.asarray(rng.normal(size=shape), dtype)
+
+    return Tokens(
+        q=normal(HEADS, KEY_DIM) if learned else normal(batch, length, HEADS, KEY_DIM),
+        k=normal(batch, source, HEADS, KEY_DIM),
+        v=normal(batch, source, HEADS, VALUE_DIM),
+        parameters={name: jnp.asarray(PARAMETERS[name](), dtype) for name in mechanism.parameters},
+    )
+
+
+def make_state(
+    mechanism: ops.Mechanism, max_length: int | None, dtype: Any, batch: int = BATCH
+) -> Any:
+    return mechanism.init_state(batch, HEADS, KEY_DIM, VALUE_DIM, max_length, dtype=dtype)
+
+
+def take(mechanism: ops.Mechanism, tokens: Tokens, span: Any) -> Tokens:
+    """Tokens of a span of time, or of one time without its axis; a learned query has none."""
+    learned = mechanism.capabilities.learned_query
+    q = tokens.q if learned else tokens.q[:, span]
+    return tokens._replace(q=q, k=tokens.k[:, span], v=tokens.v[:, span])
+
+
+def make_mask(length: int, seed: int = 0) -> np.ndarray:
+    """bool [B, T], a row each: full, left, right, middle and scattered padding, nothing real."""
+    rng = np.random.default_rng([1, seed])
+    mask = np.ones((BATCH, length), bool)
+    mask[1, : (length + 1) // 3] = False
+    mask[2, length - (length + 1) // 3 :] = False
+    mask[3, length // 3 : 2 * length // 3 + 1] = False
+    mask[4] = rng.random(length) < 0.6
+    mask[5] = False
+    return mask
+
+
+def make_ids(length: int, seed: int = 0) -> np.ndarray:
+    """int32 [B, T]: runs of random lengths whose ids come back; row 0 is one run."""
+    rng = np.random.default_rng([2, seed])
+    changes = rng.random((BATCH, length)) < 0.2
+    changes[0] = False
+    return (np.cumsum(changes, axis=1) % 3).astype(np.int32)
+
+
+# -- states -----------------------------------------------------------------------
+
+
+def is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def float_leaves(state: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(state) if is_float(leaf)]
+
+
+def with_floats(state: Any, leaves: list[Any]) -> Any:
+    leaves = iter(leaves)
+    return jax.tree.map(lambda s: next(leaves) if is_float(s) else s, state)
+
+
+def meaning(state: Any) -> list[Any]:
+    """The float leaves as far as they mean anything: no unused slots, infinities as 0.
+
+    The maximum over no token is -inf, a constant, whatever ``jax.grad`` makes of it.
+    """
+    if isinstance(state, ops.PackedState):
+        state = state.state
+    if isinstance(state, ops.KVCache):
+        used = state.used[:, :, None, None]
+        return [jnp.where(used, slots, 0) for slots in (state.key, state.value)]
+    return [jnp.where(jnp.isfinite(leaf), leaf, 0) for leaf in float_leaves(state)]
+
+
+def select(condition: Any, on_true: Any, on_false: Any) -> Any:
+    """Whole states by row; ``condition`` bool [B]."""
+    return jax.tree.map(
+        lambda t, f: jnp.where(condition.reshape((-1,) + (1,) * (t.ndim - 1)), t, f),
+        on_true,
+        on_false,
+    )
+
+
+# -- values and gradients ------------------------------------------------------------
+
+
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, and the gradients of a fixed random weighting of all its outputs."""
+
+    def evaluate(*arguments: Any) -> Any:
+        outputs, pull = jax.vjp(function, *arguments)
+        rng = np.random.default_rng(3)
+        weights = jax.tree.map(lambda o: jnp.asarray(rng.normal(size=o.shape), o.dtype), outputs)
+        return outputs, pull(weights)
+
+    return evaluate
+
+
+# -- the loops of step -----------------------------------------------------------------
+
+
+def step_loop(
+    mechanism: ops.Mechanism,
+    tokens: Tokens,
+    state: Any,
+    mask: Any = None,
+    starts: Any = None,
+    empty: Any = None,
+) -> tuple[Any, Any]:
+    """``step`` after ``step``, a fresh state (``empty``) wherever ``starts`` is True."""
+    learned = mechanism.capabilities.learned_query
+
+    def body(state: Any, now: Any) -> tuple[Any, Any]:
+        q, k, v, mask, start = now
+        if start is not None:
+            state = select(start, empty, state)
+        y, state = mechanism.step(
+            tokens.q if learned else q, k, v, state, mask, **tokens.parameters
+        )
+        return state, y
+
+    over_time = (None if learned else tokens.q, tokens.k, tokens.v, mask, starts)
+    over_time = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), over_time)
+    state, y = jax.lax.scan(body, state, over_time)
+    return jnp.moveaxis(y, 0, 1), state
+
+
+def last_output(
+    mechanism: ops.Mechanism, q: Any, tokens: Tokens, state: Any, seen: Any
+) -> tuple[Any, Any]:
+    """Steps through the tokens that one query ``q`` sees; its output after the last one."""
+
+    def body(carry: Any, now: Any) -> tuple[Any, None]:
+        y, state = carry
+        k, v, seen = now
+        y_now, state = mechanism.step(q, k, v, state, seen, **tokens.parameters)
+        return (jnp.where(seen[:, None, None], y_now, y), state), None
+
+    over_time = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), (tokens.k, tokens.v, seen))
+    nothing = jnp.zeros((tokens.v.shape[0], *tokens.v.shape[2:]), tokens.v.dtype)
+    return jax.lax.scan(body, (nothing, state), over_time)[0]

@@ -1,0 +1,211 @@
+"""Every form = the loop of ``step`` = the reference: outputs, final state, gradients.
+
+The loop is compared with the reference over a prefix and a sequence; the forms are compared
+with the loop over the sequence, from the prefix's state, into whose leaves gradients go too.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+from flax_linattn.ops import masks
+from tests.contract import cases
+from tests.contract.cases import Tokens
+from tests.contract.tolerances import assert_close
+
+PREFIX = 5
+
+slow = pytest.mark.slow
+CASES = [
+    pytest.param(63, "mask"),
+    pytest.param(63, "mask+segments"),
+    pytest.param(1, "mask+segments"),
+    pytest.param(2, "plain"),
+    pytest.param(2, "mask+segments", marks=slow),
+    pytest.param(1, "plain", marks=slow),
+    pytest.param(63, "plain", marks=slow),
+    pytest.param(63, "segments", marks=slow),
+    pytest.param(100, "mask", marks=slow),
+    pytest.param(100, "mask+segments", marks=slow),
+]
+
+
+def layout(length: int, kind: str) -> tuple[Any, Any]:
+    """Mask and ids over prefix and sequence; the last row holds nothing real at all."""
+    mask = ids = None
+    if "mask" in kind:
+        prefix = cases.make_mask(PREFIX, seed=1)[[0, 5, 2, 3, 1, 5]]
+        mask = np.concatenate([prefix, cases.make_mask(length)], axis=1)
+        mask[2, PREFIX:] = False  # nothing real after a prefix
+    if "segments" in kind:
+        ids = cases.make_ids(PREFIX + length)
+    return mask, ids
+
+
+class Layout:
+    """The mask and the runs of one case, as arrays of the current precision."""
+
+    def __init__(self, length: int, kind: str) -> None:
+        self.mask, self.ids = layout(length, kind)
+        shape = (cases.BATCH, PREFIX + length)
+        self.real = np.ones(shape, bool) if self.mask is None else self.mask
+        self.runs = masks.segment_runs(
+            jnp.asarray(np.zeros(shape, np.int32) if self.ids is None else self.ids), self.real
+        )
+        self.starts, self.index = np.asarray(self.runs.starts), np.asarray(self.runs.index)
+        self.prefix = slice(0, PREFIX)
+        self.rest = slice(PREFIX, PREFIX + length)
+
+
+def steps(
+    mechanism: ops.Mechanism, tokens: Tokens, at: Layout, span: slice, state: Any, is_causal: bool
+) -> tuple[Any, Any]:
+    """The loop of ``step`` over a span that follows ``state``."""
+    empty = cases.make_state(mechanism, at.real.shape[1], tokens.k.dtype)
+    part = cases.take(mechanism, tokens, span)
+    real, starts, index = (jnp.asarray(a[:, span]) for a in (at.real, at.starts, at.index))
+    y, final = cases.step_loop(mechanism, part, state, real, starts, empty)
+    if is_causal:
+        return y, final
+
+    @jax.checkpoint
+    def of_query(now: Any) -> Any:
+        q, run, wanted = now
+        # The run that the state ended in is the one of the position before the span.
+        begin = cases.select(run == at.index[:, span.start - 1], state, empty)
+        q = tokens.q if q is None else q
+        y, _ = cases.last_output(mechanism, q, part, begin, real & (index == run[:, None]))
+        return jnp.where(wanted[:, None, None], y, 0)
+
+    q = None if mechanism.capabilities.learned_query else jnp.moveaxis(part.q, 1, 0)
+    return jnp.moveaxis(jax.lax.map(of_query, (q, index.T, real.T)), 0, 1), final
+
+
+@functools.cache
+def prefix_state(mechanism: ops.Mechanism, length: int, kind: str, dtype: Any) -> Any:
+    """The state after the prefix in the dtype that it has for inputs of ``dtype``."""
+    at = Layout(length, kind)
+    with jax.enable_x64(True):
+        tokens = cases.make_tokens(mechanism, PREFIX, np.float64, seed=5)
+        empty = cases.make_state(mechanism, PREFIX + length, np.float64)
+        loop = jax.jit(lambda t: steps(mechanism, t, at, at.prefix, empty, True)[1])
+        state = jax.tree.map(np.asarray, loop(tokens))
+    like = cases.make_state(mechanism, 1, jnp.float32)
+    narrow = [leaf.dtype for leaf in cases.float_leaves(like)]
+    if np.dtype(dtype) == np.float64:
+        return state
+    leaves = zip(cases.float_leaves(state), narrow, strict=True)
+    return cases.with_floats(state, [leaf.astype(d) for leaf, d in leaves])
+
+
+def evaluate(
+    run: Any, mechanism: ops.Mechanism, length: int, kind: str, dtype: Any, compute: Any
+) -> Any:
+    """``run`` and its gradients for inputs rounded to ``dtype``, computed in ``compute``."""
+    at = Layout(length, kind)
+    state = prefix_state(mechanism, length, kind, dtype)
+    with jax.enable_x64(np.dtype(compute) == np.float64):
+        tokens = cases.make_tokens(mechanism, PREFIX + length, dtype)
+        tokens = jax.tree.map(lambda a: a.astype(compute), tokens)
+        floats = cases.float_leaves(state)
+        if np.dtype(compute) == np.float64:
+            floats = [leaf.astype(compute) for leaf in floats]
+
+        def function(tokens: Tokens, floats: list[Any]) -> Any:
+            return run(tokens, at, cases.with_floats(state, floats))
+
+        outputs, gradients = jax.tree.map(
+            np.array, jax.jit(cases.with_gradients(function))(tokens, floats)
+        )
+    # Into the state of no tokens there is no gradient: nobody can change it.
+    for gradient in gradients[1]:
+        gradient[~at.real[:, at.prefix].any(axis=1)] *= 0
+    return outputs, gradients
+
+
+@functools.cache
+def loop(mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str, dtype: Any) -> Any:
+    def run(tokens: Tokens, at: Layout, state: Any) -> Any:
+        y, final = steps(mechanism, tokens, at, at.rest, state, is_causal)
+        return y, cases.meaning(final)
+
+    return evaluate(run, mechanism, length, kind, dtype, np.float64)
+
+
+def form_against_loop(
+    mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str, dtype: Any
+) -> None:
+    def run(tokens: Tokens, at: Layout, state: Any) -> Any:
+        part = cases.take(mechanism, tokens, at.rest)
+        if at.ids is not None:
+            before = masks.segment_runs(jnp.asarray(at.ids[:, at.prefix]), at.real[:, at.prefix])
+            # A row without a prefix continues in whatever id comes first, as the loop does.
+            state = ops.PackedState(state, before.last)
+        y, final = mechanism.attend(
+            part.q,
+            part.k,
+            part.v,
+            is_causal=is_causal,
+            mask=None if at.mask is None else at.mask[:, at.rest],
+            segment_ids=None if at.ids is None else jnp.asarray(at.ids[:, at.rest]),
+            initial_state=state,
+            return_state=True,
+            form=form,
+            **part.parameters,
+        )
+        return y, cases.meaning(final)
+
+    (y, state), gradients = evaluate(run, mechanism, length, kind, dtype, dtype)
+    assert y.dtype == dtype
+    assert all(leaf.dtype == (np.float64 if dtype == np.float64 else np.float32) for leaf in state)
+    want = loop(mechanism, is_causal, length, kind, dtype)
+    assert_close((y, state), want[0], dtype, "output")
+    assert_close(gradients, want[1], dtype, "gradient")
+
+
+@pytest.mark.parametrize(("length", "kind"), CASES)
+@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+def test_the_loop_of_step_is_the_reference(
+    mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str
+) -> None:
+    def by_steps(tokens: Tokens, at: Layout, state: Any) -> Any:
+        empty = cases.make_state(mechanism, PREFIX + length, tokens.k.dtype)
+        _, state = steps(mechanism, tokens, at, at.prefix, empty, True)
+        return steps(mechanism, tokens, at, at.rest, state, is_causal)[0]
+
+    def by_reference(tokens: Tokens, at: Layout, state: Any) -> Any:
+        y = mechanism.reference(
+            tokens.q,
+            tokens.k,
+            tokens.v,
+            is_causal=is_causal,
+            mask=at.mask,
+            segment_ids=at.ids,
+            **tokens.parameters,
+        )
+        return y[:, at.rest]
+
+    f64 = np.float64
+    got, got_gradients = evaluate(by_steps, mechanism, length, kind, f64, f64)
+    want, want_gradients = evaluate(by_reference, mechanism, length, kind, f64, f64)
+    assert_close(got, want, f64, "y")
+    assert_close(got_gradients[0], want_gradients[0], f64, "gradient")
+
+
+@pytest.mark.parametrize(("length", "kind"), CASES)
+@pytest.mark.parametrize(("mechanism", "is_causal", "form"), cases.DIRECTIONS_FORMS)
+def test_forms_are_the_loop_of_step(
+    mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str
+) -> None:
+    form_against_loop(mechanism, is_causal, form, length, kind, np.float64)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16], ids=cases.dtype_name)
+@pytest.mark.parametrize(("mechanism", "form"), cases.FORMS)
+def test_forms_in_every_dtype(mechanism: ops.Mechanism, form: str, dtype: Any) -> None:
+    form_against_loop(mechanism, mechanism.capabilities.causal, form, 63, "mask", dtype)

@@ -1,0 +1,85 @@
+"""Scores of +-1e4: finite, and right."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+from tests.contract import cases
+from tests.contract.cases import Tokens
+from tests.contract.tolerances import assert_close
+
+LENGTH = 10
+LARGE_Q, LARGE_K = 32, 320
+
+
+def large_tokens(mechanism: ops.Mechanism, dtype: Any) -> Tokens:
+    """Scores q.k near 0 and +-10240, exact in every dtype: eighths beside multiples of 10240.
+
+    Rounding a score of 1e4 to float32 alone would change its weight by 1e-3, which would test
+    the inputs and not the mechanism.
+    """
+    rng = np.random.default_rng(4)
+    tokens = cases.make_tokens(mechanism, LENGTH, np.float32)
+    q = np.ones(tokens.q.shape)
+    q[..., 0] = LARGE_Q
+    k = rng.integers(-16, 17, tokens.k.shape) / 8
+    # A row each: all far below, all far above, far above then below, and mixtures.
+    far = LARGE_K * rng.choice([-1, 0, 1], size=(cases.BATCH, LENGTH))
+    far[0], far[1] = -LARGE_K, LARGE_K
+    far[2] = np.repeat([LARGE_K, -LARGE_K], LENGTH // 2)
+    far[3] = np.repeat([-LARGE_K, LARGE_K], LENGTH // 2)
+    k[..., 0] = far[:, :, None]
+    parameters = {name: value.astype(dtype) for name, value in tokens.parameters.items()}
+    if "scale" in parameters:
+        parameters["scale"] = jnp.asarray(1.0, dtype)
+    return Tokens(
+        jnp.asarray(q, dtype),
+        jnp.asarray(k, dtype),
+        tokens.v.astype(dtype),
+        parameters,
+    )
+
+
+def per_term(gradient: Tokens) -> Tokens:
+    """Gradients relative to the terms that they sum: those into q are as large as the keys.
+
+    The terms cancel (equal shifts of all scores change nothing), so their size is what
+    rounding errors are relative to.
+    """
+    return Tokens(
+        np.asarray(gradient.q, np.float64) / LARGE_K,
+        np.asarray(gradient.k, np.float64) / LARGE_Q,
+        gradient.v,
+        {
+            name: np.asarray(g, np.float64) / (LARGE_Q * LARGE_K)
+            for name, g in gradient.parameters.items()
+        },
+    )
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16], ids=cases.dtype_name)
+@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+def test_large_scores(mechanism: ops.Mechanism, is_causal: bool, dtype: Any) -> None:
+    tokens = large_tokens(mechanism, dtype)
+    forms = mechanism.capabilities.forms
+    forms = forms if dtype == jnp.float32 else forms[-1:]  # half precision is computed in float32
+
+    def run(attend: Any, tokens: Tokens, **how: Any) -> Any:
+        return cases.with_gradients(
+            lambda t: attend(t.q, t.k, t.v, is_causal=is_causal, **how, **t.parameters)
+        )(tokens)
+
+    @jax.jit
+    def by_forms(tokens: Tokens) -> Any:
+        return {form: run(mechanism.attend, tokens, form=form) for form in forms}
+
+    with jax.enable_x64(True):
+        exact = jax.tree.map(lambda a: a.astype(np.float64), tokens)
+        want, (want_gradient,) = jax.jit(lambda t: run(mechanism.reference, t))(exact)
+    for form, (got, (gradient,)) in by_forms(tokens).items():
+        assert_close(got, want, dtype, f"{form} y")
+        assert_close(per_term(gradient), per_term(want_gradient), dtype, f"{form} gradient")

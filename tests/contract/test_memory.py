@@ -1,0 +1,96 @@
+"""A state has a constant size where, and only where, that is claimed; a full cache says so."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+from tests.contract import cases
+
+CACHES = cases.offering(lambda can: not can.constant_memory)
+FULL = r"holds 2 tokens, got token number 3; make it larger with init_state\(\.\.\., max_length"
+
+
+def state_bytes(state: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+def test_state_bytes(mechanism: ops.Mechanism) -> None:
+    def after(length: int) -> int:
+        tokens = cases.make_tokens(mechanism, length, np.float32, batch=1)
+        _, state = jax.eval_shape(
+            lambda t: mechanism.attend(
+                t.q,
+                t.k,
+                t.v,
+                is_causal=mechanism.capabilities.causal,
+                return_state=True,
+                **t.parameters,
+            ),
+            tokens,
+        )
+        return state_bytes(state)
+
+    if mechanism.capabilities.constant_memory:
+        empty = state_bytes(cases.make_state(mechanism, None, np.float32, batch=1))
+        assert after(10) == after(1000) == empty
+    else:
+        assert after(1000) > after(10)
+
+
+@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+def test_steps_keep_the_state_as_it_is(mechanism: ops.Mechanism) -> None:
+    """Same structure, shapes and dtypes after a step, for every dtype of the inputs."""
+    for dtype in (jax.numpy.bfloat16, np.float32):
+        tokens = cases.take(mechanism, cases.make_tokens(mechanism, 1, dtype), 0)
+        state = cases.make_state(mechanism, 20, dtype)
+        y, after = jax.eval_shape(
+            lambda *a, p=tokens.parameters: mechanism.step(*a, **p),
+            *tokens[:3],
+            state,
+        )
+        assert y.dtype == dtype
+        assert jax.tree.map(lambda s: (s.shape, s.dtype), after) == jax.tree.map(
+            lambda s: (s.shape, s.dtype), state
+        )
+
+
+@pytest.mark.parametrize("mechanism", CACHES)
+def test_a_full_cache_is_an_error(mechanism: ops.Mechanism) -> None:
+    tokens = cases.make_tokens(mechanism, 3, np.float32)
+    state = cases.make_state(mechanism, 2, np.float32)
+    with pytest.raises(ValueError, match=FULL):
+        mechanism.attend(*tokens[:3], is_causal=True, initial_state=state, return_state=True)
+    for t in range(2):
+        _, state = mechanism.step(*cases.take(mechanism, tokens, t)[:3], state)
+    with pytest.raises(ValueError, match=FULL):
+        mechanism.step(*cases.take(mechanism, tokens, 2)[:3], state)
+    # A masked token takes no room.
+    nothing = np.zeros(cases.BATCH, bool)
+    _, state = mechanism.step(*cases.take(mechanism, tokens, 2)[:3], state, nothing)
+    assert state.length.tolist() == [2] * cases.BATCH
+
+
+@pytest.mark.parametrize("mechanism", CACHES)
+def test_a_full_cache_gives_nan_under_jit(mechanism: ops.Mechanism) -> None:
+    """Only from the lost token on, and only in the rows that lost one."""
+    tokens = cases.make_tokens(mechanism, 4, np.float32)
+    mask = np.ones((cases.BATCH, 4), bool)
+    mask[1, 0] = mask[1, 3] = False  # two real tokens: they fit
+    mask[2, 1] = False  # three: the last is lost
+
+    @jax.jit
+    def run(tokens: cases.Tokens) -> Any:
+        state = cases.make_state(mechanism, 2, np.float32)
+        y, full = cases.step_loop(mechanism, tokens, state, mask)
+        after = mechanism.attend(*tokens[:3], is_causal=True, initial_state=full)
+        return y, after
+
+    y, after = run(tokens)
+    lost = np.array([[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]], bool)
+    np.testing.assert_array_equal(np.isnan(y[:3]).all(axis=(2, 3)), lost)
+    np.testing.assert_array_equal(np.isnan(y[:3]).any(axis=(2, 3)), lost)
+    assert np.isnan(after[0]).all() and not np.isnan(after[1]).any()

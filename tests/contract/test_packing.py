@@ -1,0 +1,87 @@
+"""Packed sequences = the same sequences one by one."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+from tests.contract import cases
+from tests.contract.cases import Tokens
+from tests.contract.tolerances import assert_close
+
+LENGTHS = (5, 1, 7)
+PACKED = cases.offering(lambda can: can.packed, cases.DIRECTIONS_FORMS)
+
+
+@pytest.mark.parametrize(("mechanism", "is_causal", "form"), PACKED)
+def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str) -> None:
+    """Values, gradients, and the state, which is that of the last sequence."""
+    ends = np.cumsum(LENGTHS)
+    spans = [slice(e - n, e) for e, n in zip(ends, LENGTHS, strict=True)]
+    # The first and the last sequence share an id: only a change of id separates.
+    ids = jnp.asarray(np.repeat([4, 9, 4], LENGTHS)[None].repeat(2, axis=0))
+    tokens = cases.make_tokens(mechanism, int(ends[-1]), np.float32, batch=2)
+
+    def attend(tokens: Tokens, form: str, ids: Any = None) -> Any:
+        y, state = mechanism.attend(
+            tokens.q,
+            tokens.k,
+            tokens.v,
+            is_causal=is_causal,
+            segment_ids=ids,
+            return_state=True,
+            form=form,
+            **tokens.parameters,
+        )
+        inner = state.state if isinstance(state, ops.PackedState) else state
+        leaves = cases.meaning(inner)
+        if isinstance(inner, ops.KVCache):
+            leaves = [leaf[:, : LENGTHS[-1]] for leaf in leaves]
+        return y, leaves
+
+    def separate(tokens: Tokens) -> Any:
+        simplest = mechanism.capabilities.forms[-1]
+        parts = [attend(cases.take(mechanism, tokens, span), simplest) for span in spans]
+        return jnp.concatenate([y for y, _ in parts], axis=1), parts[-1][1]
+
+    got, want = jax.jit(
+        lambda t: [cases.with_gradients(f)(t) for f in (lambda t: attend(t, form, ids), separate)]
+    )(tokens)
+    assert_close(got, want, np.float32)
+
+
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.packed))
+def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
+    """The next call goes on where the id is the same and starts afresh where it is not."""
+    is_causal = mechanism.capabilities.causal
+    tokens = cases.make_tokens(mechanism, 6, np.float32, batch=3)
+    ids = jnp.array([[1, 1, 2, 2, 2, 2], [1, 1, 2, 3, 3, 3], [5, 5, 5, 5, 5, 6]])
+
+    @jax.jit
+    def run(tokens: Tokens) -> Any:
+        def attend(span: slice, ids: Any, state: Any = None) -> Any:
+            part = cases.take(mechanism, tokens, span)
+            return mechanism.attend(
+                part.q,
+                part.k,
+                part.v,
+                is_causal=is_causal,
+                segment_ids=ids,
+                initial_state=state,
+                return_state=True,
+                **part.parameters,
+            )
+
+        whole, _ = attend(slice(0, 6), ids)
+        _, state = attend(slice(0, 3), ids[:, :3])
+        y, last = attend(slice(3, 6), ids[:, 3:], state)
+        _, kept = attend(slice(3, 6), None, state)
+        return y, whole[:, 3:], state.segment_id, last.segment_id, kept.segment_id
+
+    got, want, before, after, kept = run(tokens)
+    assert_close(got, want, np.float32)
+    assert (before.tolist(), after.tolist()) == ([2, 2, 5], [2, 3, 6])
+    assert kept.tolist() == [2, 2, 5]

@@ -1,0 +1,130 @@
+"""Aaren against the equations of Feng et al. (2024), written out in numpy, float64."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+
+B, T, H, K, V = 2, 13, 2, 3, 4
+AAREN = ops.get_mechanism("aaren", chunk_size=4)
+FORMS = AAREN.capabilities.forms
+
+
+def make_inputs(offset: float = 0.0, seed: int = 0) -> tuple[Any, Any, Any]:
+    """Normal numbers; scores (scale 1) shifted by ``offset``."""
+    rng = np.random.default_rng(seed)
+    q, k = np.ones((H, K)), rng.normal(size=(B, T, H, K))
+    k[..., 0] += offset
+    return q, k, rng.normal(size=(B, T, H, V))
+
+
+def attend(q: Any, k: Any, v: Any, **how: Any) -> Any:
+    """In float64."""
+    with jax.enable_x64(True):
+        run = jax.jit(lambda *a: AAREN.attend(*a, scale=1.0, return_state=True, **how))
+        return jax.tree.map(np.asarray, run(*(jnp.asarray(a, np.float64) for a in (q, k, v))))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_recurrence_of_section_3_1(form: str) -> None:
+    """a_i, c_i, m_i from a_{i-1}, c_{i-1}, m_{i-1}, token by token; o_i = a_i / c_i."""
+    q, k, v = make_inputs()
+    y, state = attend(q, k, v, is_causal=True, form=form)
+    for b in range(B):
+        for h in range(H):
+            a, c, m = np.zeros(V), 0.0, -np.inf
+            for i in range(T):
+                s = q[h] @ k[b, i, h]
+                m_i = max(m, s)
+                a = a * np.exp(m - m_i) + v[b, i, h] * np.exp(s - m_i)
+                c = c * np.exp(m - m_i) + np.exp(s - m_i)
+                m = m_i
+                np.testing.assert_allclose(y[b, i, h], a / c, rtol=1e-13, atol=1e-13)
+            np.testing.assert_allclose(state.w[b, h], a, rtol=1e-13)
+            np.testing.assert_allclose(state.u[b, h], c, rtol=1e-13)
+            assert state.m[b, h] == m
+
+
+@pytest.mark.parametrize("block", [1, 4, 13])
+def test_the_block_formula_of_appendix_a(block: int) -> None:
+    """A block of tokens i+1 ... i+b at once, from a_i, c_i, m_i."""
+    q, k, v = make_inputs(seed=1)
+    y, state = attend(q, k, v, is_causal=True, form="chunked")
+    for b in range(B):
+        for h in range(H):
+            s = k[b, :, h] @ q[h]
+            a, c, m = np.zeros(V), 0.0, -np.inf
+            for i in range(0, T, block):
+                scores, values = s[i : i + block], v[b, i : i + block, h]
+                m_next = max(m, scores.max())
+                weights = np.exp(scores - m_next)
+                a = a * np.exp(m - m_next) + weights @ values
+                c = c * np.exp(m - m_next) + weights.sum()
+                m = m_next
+                end = min(i + block, T) - 1
+                np.testing.assert_allclose(y[b, end, h], a / c, rtol=1e-13, atol=1e-13)
+            np.testing.assert_allclose(state.w[b, h], a, rtol=1e-13)
+
+
+def test_not_causal_is_the_conventional_attention() -> None:
+    """Many to one: softmax of all scores, the same at every position."""
+    q, k, v = make_inputs(seed=2)
+    y, _ = attend(q, k, v, is_causal=False)
+    s = np.einsum("hk,bthk->bth", q, k)
+    p = np.exp(s) / np.exp(s).sum(axis=1, keepdims=True)
+    want = np.einsum("bth,bthv->bhv", p, v)
+    np.testing.assert_allclose(y, np.broadcast_to(want[:, None], y.shape), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("offset", [-1e3, -1e4, 1e4])
+def test_scores_far_from_zero(form: str, offset: float) -> None:
+    """A shift of all scores changes nothing; an initial maximum of 0 would underflow to 0 / 0."""
+    q, k, v = make_inputs(offset, seed=3)
+    k = np.round(k * 64) / 64  # float32 holds the shifted keys and scores exactly
+    plain = k.copy()
+    plain[..., 0] -= offset
+    arrays = [jnp.asarray(a, jnp.float32) for a in (q, k, v)]
+
+    @jax.jit
+    def evaluate(q: Any, k: Any, v: Any) -> Any:
+        def outputs(v: Any) -> Any:
+            return AAREN.attend(q, k, v, scale=1.0, is_causal=True, form=form)
+
+        y, pull = jax.vjp(outputs, v)
+        return y, pull(jnp.ones_like(y))
+
+    shifted, shifted_gradient = evaluate(*arrays)
+    want, want_gradient = evaluate(arrays[0], jnp.asarray(plain, jnp.float32), arrays[2])
+    np.testing.assert_allclose(shifted, want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(shifted_gradient, want_gradient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rising_maxima_are_rescaled(form: str) -> None:
+    """Terms of earlier, lower maxima shrink; summing exp(s_i - m_i) as they come is wrong."""
+    q = np.ones((1, 1))
+    k = np.array([0.0, 1.0, 3.0, 2.0]).reshape(1, 4, 1, 1)
+    v = np.array([1.0, 2.0, 4.0, 8.0]).reshape(1, 4, 1, 1)
+    y, _ = attend(q, k, v, is_causal=True, form=form)
+    s, values = k.ravel(), v.ravel()
+    want = [np.exp(s[:i]) @ values[:i] / np.exp(s[:i]).sum() for i in range(1, 5)]
+    np.testing.assert_allclose(y.ravel(), want, rtol=1e-13)
+    m = np.maximum.accumulate(s)
+    shortcut = np.cumsum(np.exp(s - m) * values) / np.cumsum(np.exp(s - m))
+    assert np.abs(shortcut - want).max() > 0.1
+
+
+def test_the_scale() -> None:
+    """K**-0.5 by default; the hyperparameter replaces it and the argument replaces both."""
+    q, k, v = (jnp.asarray(a, jnp.float32) for a in make_inputs())
+    default = AAREN.attend(q, k, v)
+    np.testing.assert_array_equal(AAREN.attend(q, k, v, scale=K**-0.5), default)
+    fixed = ops.get_mechanism("aaren", scale=2.0)
+    np.testing.assert_array_equal(fixed.attend(q, k, v), AAREN.attend(q, k, v, scale=2.0))
+    np.testing.assert_array_equal(fixed.attend(q, k, v, scale=K**-0.5), default)
+    assert np.abs(fixed.attend(q, k, v) - default).max() > 1e-3

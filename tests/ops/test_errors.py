@@ -1,0 +1,132 @@
+"""Bad arguments: what was expected, what came, what to do."""
+
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+
+B, T, H, K, V = 2, 4, 3, 5, 6
+SOFTMAX, AAREN = ops.get_mechanism("softmax"), ops.get_mechanism("aaren")
+Q, KEYS, VALUES = jnp.ones((B, T, H, K)), jnp.ones((B, T, H, K)), jnp.ones((B, T, H, V))
+IDS = jnp.zeros((B, T), jnp.int32)
+
+ATTEND: list[Any] = [
+    ({"q": [1.0]}, TypeError, "q must be an array [B, T, H, K], got list."),
+    (
+        {"k": KEYS.astype(jnp.int32)},
+        TypeError,
+        "k must have a floating dtype, got int32; cast it, for example k.astype(jnp.float32).",
+    ),
+    ({"v": VALUES[0]}, ValueError, "expects v as [B, S, H, V], got shape (4, 3, 6)."),
+    ({"q": Q[:, :, 0, 0]}, ValueError, "expects q as [B, T, H, K], got shape (2, 4)."),
+    (
+        {"v": VALUES.astype(jnp.bfloat16)},
+        TypeError,
+        "must have one dtype, got float32, float32 and bfloat16; cast them.",
+    ),
+    (
+        {"v": VALUES[:, :3]},
+        ValueError,
+        "must agree in all but the last axis, got (2, 4, 3, 5) and (2, 3, 3, 6).",
+    ),
+    (
+        {"q": Q[..., :2]},
+        ValueError,
+        "must agree in heads and key dimension, got (2, 4, 3, 2) and (2, 4, 3, 5).",
+    ),
+    ({"q": Q[:1]}, ValueError, "q and k must have one batch size, got 1 and 2."),
+    ({"form": "fast"}, ValueError, "no form 'fast'; it has: auto, parallel, chunked, recurrent."),
+    (
+        {"q": Q[:, :2], "is_causal": True},
+        ValueError,
+        "is_causal=True needs queries and keys of one sequence (T = S), got T=2, S=4; "
+        "for earlier tokens pass initial_state.",
+    ),
+    ({"q": Q[:, :2], "segment_ids": IDS}, ValueError, "segment_ids needs queries and keys of one"),
+    (
+        {"mask": jnp.ones((B, T), jnp.int32)},
+        TypeError,
+        "mask must be bool, True = a real token, got int32; write mask.astype(bool)",
+    ),
+    ({"mask": jnp.ones((B, 3), bool)}, ValueError, "mask must have shape (2, 4), got (2, 3)."),
+    ({"query_mask": jnp.ones((B, 3), bool)}, ValueError, "query_mask must have shape (2, 4)"),
+    ({"segment_ids": jnp.zeros((B, T))}, TypeError, "must be of an integer dtype, got float32."),
+    ({"segment_ids": IDS[:, :2]}, ValueError, "segment_ids must have shape (2, 4), got (2, 2)."),
+    (
+        {"temperature": 1.0},
+        TypeError,
+        "'softmax' got the unknown argument 'temperature'; its own arguments are: scale.",
+    ),
+    (
+        {"initial_state": AAREN.init_state(B, H, K, V)},
+        ValueError,
+        "the state does not belong to 'softmax': expected KVCache, got AarenState; make one with "
+        "init_state(...) or attend(..., return_state=True) of 'softmax'.",
+    ),
+    (
+        {"initial_state": SOFTMAX.init_state(B, H, K, 7, 8)},
+        ValueError,
+        "the state's .value should have shape (2, 8, 3, 6) for these inputs, got (2, 8, 3, 7)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), ATTEND)
+def test_attend(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"q": Q, "k": KEYS, "v": VALUES} | change
+    with pytest.raises(error, match=re.escape(message)):
+        SOFTMAX.attend(**arguments)
+
+
+REFERENCE = [case for case in ATTEND if not {"form", "initial_state"} & set(case[0])]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), REFERENCE)
+def test_reference(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"q": Q, "k": KEYS, "v": VALUES} | change
+    with pytest.raises(error, match=re.escape(message)):
+        SOFTMAX.reference(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"q": Q}, ValueError, "expects q as [B, H, K], got shape (2, 4, 3, 5)."),
+        ({"k": KEYS[:1, 0]}, ValueError, "must agree in all but the last axis"),
+        ({"mask": jnp.ones((B, 1), bool)}, ValueError, "mask must have shape (2,), got (2, 1)."),
+        ({"mask": np.ones(B)}, TypeError, "mask must be bool, True = a real token, got float"),
+        ({"state": None}, ValueError, "expected KVCache, got NoneType"),
+        ({"state": AAREN.init_state(B, H, K, V)}, ValueError, "expected KVCache, got AarenState"),
+        (
+            {"state": SOFTMAX.init_state(3, H, K, V, 8)},
+            ValueError,
+            "the state's .key should have shape (2, 8, 3, 5) for these inputs, got (3, 8, 3, 5)",
+        ),
+        ({"tau": 1.0}, TypeError, "'softmax' got the unknown argument 'tau'"),
+    ],
+)
+def test_step(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    state = SOFTMAX.init_state(B, H, K, V, 8)
+    arguments = {"q": Q[:, 0], "k": KEYS[:, 0], "v": VALUES[:, 0], "state": state} | change
+    with pytest.raises(error, match=re.escape(message)):
+        SOFTMAX.step(**arguments)
+
+
+def test_aaren_takes_one_learned_query() -> None:
+    message = "expects q as [H, K] (one learned query, shared by batch and time), got shape (2, 4"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        AAREN.attend(Q, KEYS, VALUES)
+    with pytest.raises(ValueError, match="agree in heads and key dimension"):
+        AAREN.attend(Q[0, 0, :2], KEYS, VALUES)
+    with pytest.raises(ValueError, match="pass query"):
+        AAREN.lift(KEYS, VALUES)
+
+
+def test_aaren_state_of_other_heads() -> None:
+    state = AAREN.init_state(B, H + 1, K, V)
+    with pytest.raises(ValueError, match=re.escape("the state's .m should have shape (2, 3)")):
+        AAREN.step(Q[0, 0], KEYS[:, 0], VALUES[:, 0], state)

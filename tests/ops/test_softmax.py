@@ -1,0 +1,50 @@
+"""Softmax attention and its cache: what the contract suite cannot know."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+from flax_linattn.ops.forms import PARALLEL_LENGTH, PARALLEL_SCORES, choose_form
+
+
+def test_softmax_is_jax_attention() -> None:
+    softmax = ops.get_mechanism("softmax")
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 7, 3, 4))
+    for is_causal in (True, False):
+        want = jax.nn.dot_product_attention(q, k, v, is_causal=is_causal)
+        got = softmax.attend(q, k, v, is_causal=is_causal)
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_masked_tokens_take_no_slot() -> None:
+    softmax = ops.get_mechanism("softmax")
+    k = jnp.arange(1.0, 5.0).reshape(1, 4, 1, 1)
+    mask = jnp.array([[False, True, False, True]])
+    state = softmax.init_state(1, 1, 1, 1, 3)
+    _, state = softmax.attend(k, k, k, mask=mask, initial_state=state, return_state=True)
+    assert state.length.tolist() == [2] and state.key.ravel().tolist() == [2.0, 4.0, 0.0]
+
+
+def test_cache_dtype() -> None:
+    softmax = ops.get_mechanism("softmax", cache_dtype="bfloat16")
+    q, k, v = jax.random.normal(jax.random.key(1), (3, 2, 1, 3, 4))
+    state = softmax.init_state(2, 3, 4, 4, 5)
+    assert state.key.dtype == state.value.dtype == jnp.bfloat16
+    y, state = softmax.step(q[:, 0], k[:, 0], v[:, 0], state)
+    assert y.dtype == jnp.float32 and state.key.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y, v[:, 0].astype(jnp.bfloat16).astype(jnp.float32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "queries", "keys", "form"),
+    [
+        ("streaming", PARALLEL_LENGTH, PARALLEL_LENGTH, "parallel"),
+        ("streaming", 1, PARALLEL_LENGTH + 1, "chunked"),
+        ("cache", 1, PARALLEL_SCORES, "parallel"),
+        ("cache", 2, PARALLEL_SCORES, "chunked"),
+    ],
+)
+def test_auto_form(kind: str, queries: int, keys: int, form: str) -> None:
+    assert choose_form(kind, queries, keys) == form
