@@ -5,8 +5,7 @@ from __future__ import annotations
 PARALLEL_LENGTH = 256
 """Longest sequence that a streaming mechanism scans as one block.
 
-Beyond it chunks need less memory and compile faster at equal speed or better
-(docs/results/engine.md has the measurement)."""
+A scan's memory and compile time grow with its length; those of a chunk do not."""
 
 PARALLEL_SCORES = 1 << 20
 """Most scores per batch item and head that a cache mechanism materialises at once."""

@@ -147,8 +147,8 @@ class Mechanism(abc.ABC):
 
         Returns:
             y [B, T, H, V] in the dtype of the inputs; 0 where nothing is seen. With
-            ``return_state`` also the state after the last token ([a packed one]
-            :class:`PackedState` if ``segment_ids`` was given).
+            ``return_state`` also the state after the last token, a :class:`PackedState` if
+            ``segment_ids`` was given.
 
         Raises:
             ValueError: shapes, form or a combination that the mechanism does not offer.
