@@ -22,14 +22,13 @@ MODULES = {
         hidden_features=12, pooling="flatten", max_length=LENGTH, dropout_rate=0.2,
     ),
 }  # fmt: skip
+QUICK = {("aaren", "classifier"), *((m, "attention") for m in CAUSAL)}
 CASES = [
-    pytest.param(
-        m, k, id=f"{k}-{m}", marks=() if m == "aaren" or k == "attention" else pytest.mark.slow
-    )
+    pytest.param(m, k, id=f"{k}-{m}", marks=() if (m, k) in QUICK else pytest.mark.slow)
     for m in CAUSAL
     for k in MODULES
 ]
-"""Every mechanism in every module; quick are the layer with all of them, and Aaren."""
+"""Every mechanism in every module."""
 
 graph_modes = pytest.mark.parametrize("graph_mode", [False, True], ids=["tree", "graph"])
 cases = pytest.mark.parametrize(("mechanism", "kind"), CASES)
