@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import ArrayLike
 
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -49,6 +50,11 @@ class Stream:
         batch_size: B, independent streams side by side.
         max_length: most observations, for mechanisms with a cache.
 
+    Attributes:
+        state: the model's state, batch axis first.
+        num_steps: observations taken in since the last reset.
+        num_compilations: how often the step was compiled: once, if all inputs are alike.
+
     Raises:
         ValueError: the model cannot stream.
 
@@ -73,13 +79,16 @@ class Stream:
         self.num_steps = 0
         graphdef, self._variables = nnx.split(model)
 
+        self.num_compilations = 0
+
         @partial(jax.jit, donate_argnames="state")
         def step(variables: Any, state: State, x: Array, mask: Array | None) -> Any:
+            self.num_compilations += 1  # while tracing, hence once a compilation
             return nnx.merge(graphdef, variables).step(x, state, mask=mask)
 
         self._step = step
 
-    def step(self, x: FeaturesStep, mask: Array | None = None) -> Array:
+    def step(self, x: ArrayLike, mask: ArrayLike | None = None) -> Array:
         """Takes in one observation a row.
 
         Args:
@@ -92,11 +101,6 @@ class Stream:
         y, self.state = self._step(self._variables, self.state, x, mask)
         self.num_steps += 1
         return y
-
-    @property
-    def num_compilations(self) -> int:
-        """How often the step was compiled: 1 after the first step, if all inputs are alike."""
-        return self._step._cache_size()
 
     def reset(self) -> None:
         """Forgets all observations."""

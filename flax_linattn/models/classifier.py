@@ -161,7 +161,7 @@ class SequenceClassifier(nnx.Module):
                 f"{x.shape[1]}; make the model with a larger max_length or pooling='mean'."
             )
         key_backbone, key = split_key(dropout_key, 2)
-        result = self.backbone(
+        result: Any = self.backbone(
             x,
             mask=mask,
             segment_ids=segment_ids,
@@ -170,6 +170,7 @@ class SequenceClassifier(nnx.Module):
             dropout_key=key_backbone,
             form=form,
         )
+        backbone_state: Any
         h, backbone_state = result if return_state else (result, None)
         h = apply_dropout(self.dropout, ACTIVATIONS["gelu"](h), key)
 

@@ -32,11 +32,11 @@ class CountedState(NamedTuple):
 
     Attributes:
         value: [B, C].
-        count: int32 [B].
+        num_tokens: int32 [B].
     """
 
     value: Array
-    count: Array
+    num_tokens: Array
 
 
 @dataclasses.dataclass(frozen=True)  # equal by class: models of equal options share compilations
@@ -53,17 +53,17 @@ class LastPooling(_Counted):
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """The later one, unless it is empty."""
-        value = jnp.where((state_b.count > 0)[..., None], state_b.value, state_a.value)
-        return CountedState(value, state_a.count + state_b.count)
+        value = jnp.where((state_b.num_tokens > 0)[..., None], state_b.value, state_a.value)
+        return CountedState(value, state_a.num_tokens + state_b.num_tokens)
 
 
 class MeanPooling(_Counted):
-    """The mean of the real tokens; a running mean, so that long streams keep their precision."""
+    """The mean of the real tokens, kept as a running mean, which no stream length overflows."""
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """The mean weighted by the counts."""
-        count = state_a.count + state_b.count
-        share = state_b.count.astype(state_b.value.dtype) / jnp.maximum(count, 1).astype(
+        count = state_a.num_tokens + state_b.num_tokens
+        share = state_b.num_tokens.astype(state_b.value.dtype) / jnp.maximum(count, 1).astype(
             state_b.value.dtype
         )
         difference = state_b.value - state_a.value
@@ -75,7 +75,7 @@ class SumPooling(_Counted):
 
     def merge(self, state_a: CountedState, state_b: CountedState) -> CountedState:
         """The sum."""
-        return CountedState(state_a.value + state_b.value, state_a.count + state_b.count)
+        return CountedState(state_a.value + state_b.value, state_a.num_tokens + state_b.num_tokens)
 
 
 def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> CountedState:

@@ -77,7 +77,12 @@ class Attention(nnx.Module):
         self.num_heads = num_heads
         self.head_dim = qkv_features // num_heads
 
-        options = {"use_bias": use_bias, "dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        options: dict[str, Any] = {
+            "use_bias": use_bias,
+            "dtype": dtype,
+            "param_dtype": param_dtype,
+            "rngs": rngs,
+        }
         self.query_projection = linear(in_features, qkv_features, **options)
         self.key_projection = linear(in_features, qkv_features, **options)
         self.value_projection = linear(in_features, qkv_features, **options)

@@ -47,7 +47,10 @@ class AttentionCell(nnx.RNNCellBase):
         return carry, y
 
     def initialize_carry(
-        self, input_shape: tuple[int, ...], rngs: nnx.Rngs | None = None, carry_init: Any = None
+        self,
+        input_shape: tuple[int, ...],
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+        carry_init: Any = None,
     ) -> State:
         """The state for inputs of shape (B, C); nothing in it is random."""
         batch = math.prod(input_shape[:-1])

@@ -103,8 +103,8 @@ class ValueEmbedding(nnx.Module):
             if state is not None or return_state or runs is not None:
                 raise ValueError(self._no_stream())
             half = self.kernel_size // 2
-            taps = [jnp.roll(x, shift, axis=1) for shift in range(half, -half - 1, -1)]
-            return self.projection(jnp.concatenate(taps, axis=-1))
+            shifted = [jnp.roll(x, shift, axis=1) for shift in range(half, -half - 1, -1)]
+            return self.projection(jnp.concatenate(shifted, axis=-1))
 
         if mask is None:
             mask = jnp.ones(x.shape[:2], bool)

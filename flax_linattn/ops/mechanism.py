@@ -313,7 +313,9 @@ class Mechanism(abc.ABC):
     ) -> tuple[OutputStep, State]: ...
 
     @abc.abstractmethod
-    def _reference(self, q: Array, k: Keys, v: Values, visible: Visible, **parameters: Any): ...
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, **parameters: Any
+    ) -> Outputs: ...
 
     @abc.abstractmethod
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None: ...
@@ -428,7 +430,7 @@ def check_state_like(mechanism: Mechanism, state: State, expected: State) -> Non
         ValueError: they differ; the message names the first differing leaf.
     """
     hint = f"make one with init_state(...) or attend(..., return_state=True) of {mechanism.name!r}"
-    if jax.tree.structure(state) != jax.tree.structure(expected):
+    if jax.tree.structure(state) != jax.tree.structure(expected):  # type: ignore[operator]
         raise ValueError(
             f"the state does not belong to {mechanism.name!r}: expected "
             f"{type(expected).__name__}, got {type(state).__name__}; {hint}."

@@ -74,7 +74,7 @@ def attend(
     if starts is None:
         total = _total(monoid, tokens, carry, chunk_size)
         return _read_everywhere(monoid, q, total, k.shape[1]), total
-    return _within_runs(monoid, q, tokens, carry, chunk_size)
+    return _within_runs(monoid, q, tokens, starts, carry, chunk_size)
 
 
 def _read_everywhere(monoid: Monoid, q: Array | None, state: State, length: int) -> Array:
@@ -169,14 +169,19 @@ def _total(monoid: Monoid, tokens: _Tokens, carry: State, chunk_size: int | None
 
 
 def _within_runs(
-    monoid: Monoid, q: Array | None, tokens: _Tokens, carry: State, chunk_size: int | None
+    monoid: Monoid,
+    q: Array | None,
+    tokens: _Tokens,
+    starts: Array,
+    carry: State,
+    chunk_size: int | None,
 ) -> tuple[Array, State]:
     """Totals of each token's own run: its inclusive prefix merged with what follows it.
 
     A first pass from the right carries the suffixes over chunk borders, a second from the
     left reads. Only one state a chunk is kept between them.
     """
-    ends = jnp.pad(tokens.starts[:, 1:], ((0, 0), (0, 1)))
+    ends = jnp.pad(starts[:, 1:], ((0, 0), (0, 1)))
 
     def suffixes(after: State, tokens: _Tokens, ends: Array) -> State:
         return _scan(monoid, tokens.lift(monoid), after, ends, reverse=True)

@@ -71,7 +71,7 @@ class SoftmaxAttention(CacheMechanism):
             _widen(k, width),
             _widen(v, width),
             mask=None if visible is None else visible[:, None],
-            scale=self._scale(q, scale),
+            scale=self._scale(q, scale),  # type: ignore[arg-type]  # XLA takes an array too
             is_causal=visible is None,
             implementation=self.implementation,
         )

@@ -252,7 +252,7 @@ def train_classifier(
     _write_json(run_dir / "problem.json", problem.to_json())
     # Time-Series-Library's early stopping watches the accuracy; on a small held-out share the
     # loss tells more.
-    monitor, mode = ("loss", "min") if config.protocol == "honest" else ("accuracy", "max")
+    honest = config.protocol == "honest"
     result = training.fit(
         model,
         classification_loss,
@@ -262,8 +262,8 @@ def train_classifier(
         config=training.FitConfig(
             epochs=config.epochs,
             patience=config.patience,
-            monitor=monitor,
-            monitor_mode=mode,
+            monitor="loss" if honest else "accuracy",
+            monitor_mode="min" if honest else "max",
             seed=config.seed,
         ),
         run_dir=run_dir,

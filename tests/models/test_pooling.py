@@ -35,7 +35,7 @@ def test_any_bracketing_gives_the_pooled_vector(name):
     want = NUMPY[name](np.asarray(h, np.float64)[:, 0])[None]
     for state in (from_left, from_right, balanced):
         assert_close(pooling.read(state), want, "float32")
-        assert state.count.tolist() == [6]
+        assert state.num_tokens.tolist() == [6]
     assert_close(merge(nothing, nothing), nothing, "float32")
 
 
@@ -63,7 +63,7 @@ def test_mean_goes_on_where_a_sum_would_stand_still():
     state = identity(1, 4)._replace(value=jnp.ones((1, 4)), count=jnp.array([3 << 24]))
     for _ in range(3):
         state = pooling.merge(state, pooling.lift(jnp.ones((1, 4))))
-    assert state.count.tolist() == [(3 << 24) + 3]
+    assert state.num_tokens.tolist() == [(3 << 24) + 3]
     np.testing.assert_array_equal(pooling.read(state), 1.0)
 
 
