@@ -60,7 +60,7 @@ def test_mean_of_a_long_stream_keeps_its_precision(offset):
 def test_mean_goes_on_where_a_sum_would_stand_still():
     """Beyond 2**24 tokens of 1.0 a float32 sum no longer grows, and its mean falls."""
     pooling = models.MeanPooling()
-    state = identity(1, 4)._replace(value=jnp.ones((1, 4)), count=jnp.array([3 << 24]))
+    state = identity(1, 4)._replace(value=jnp.ones((1, 4)), num_tokens=jnp.array([3 << 24]))
     for _ in range(3):
         state = pooling.merge(state, pooling.lift(jnp.ones((1, 4))))
     assert state.num_tokens.tolist() == [(3 << 24) + 3]
