@@ -21,9 +21,10 @@ help:  ## this list
 		| awk -F'|' '{ printf "make %-9s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one sequence
-	$(BIN)/flax-linattn train classify --mechanism aaren --run $(RUN)
+	test -e $(RUN)/test.json || $(BIN)/flax-linattn train classify --mechanism aaren \
+		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume)
 	$(BIN)/flax-linattn evaluate $(RUN)
-	$(BIN)/flax-linattn stream $(RUN) --sequence 0
+	$(BIN)/flax-linattn stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
 
 test: $(VENV)/.test  ## the fast tests, doctests among them
 	$(PYTEST) $(PYTEST_ARGS)

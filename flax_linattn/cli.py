@@ -54,6 +54,9 @@ def main(args: Sequence[str] | None = None) -> int:
         command = _COMMANDS.get(" ".join(args[:length]))
         if command is not None:
             return _run(command, args[length:])
+    if "-h" in args or "--help" in args:
+        print(_HELP)
+        return 0
     print(
         f"error: unknown command {' '.join(args[:2])!r}; choose one of: {', '.join(_COMMANDS)}.",
         file=sys.stderr,

@@ -10,7 +10,7 @@ _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class DataFormatError(ValueError):
-    """A data file breaks its format; the message begins with ``path:line: ``."""
+    """A data file breaks its format; the message begins with ``path:line:``."""
 
 
 class LineReader:

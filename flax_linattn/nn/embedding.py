@@ -38,11 +38,11 @@ class ValueEmbedding(nnx.Module):
         >>> from flax import nnx
         >>> from flax_linattn import nn
         >>> embed = nn.ValueEmbedding(3, 8, rngs=nnx.Rngs(0))
-        >>> x = jnp.arange(30.0).reshape(2, 5, 3)
+        >>> x = jnp.linspace(0, 1, 30).reshape(2, 5, 3)
         >>> state = embed.init_state(2)
         >>> for t in range(5):
         ...     y_t, state = embed.step(x[:, t], state)
-        >>> bool(jnp.allclose(embed(x)[:, -1], y_t, rtol=1e-5))
+        >>> bool(jnp.allclose(embed(x)[:, -1], y_t, atol=1e-5))
         True
     """
 

@@ -205,17 +205,19 @@ def draw_stream(
     canvas = Figure(figsize=(8, 3.6), layout="constrained")
     axes = canvas.subplots()
     steps = np.arange(1, len(predictions) + 1)
-    ranked = np.argsort(-probabilities[-1])
+    ranked = np.argsort(-probabilities.max(axis=0))
     for rank, index in enumerate(ranked):
         axes.plot(
             steps,
             probabilities[:, index],
             color=f"C{rank}" if rank < 4 else "0.75",
             linewidth=2 if rank < 4 else 1,
+            marker="." if rank < 4 else None,
             label=problem.classes[index] if rank < 4 else None,
             zorder=len(ranked) - rank,
         )
     axes.set(xlabel="observations so far", ylabel="class probability", ylim=(0, 1.02), title=title)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(path, dpi=120)

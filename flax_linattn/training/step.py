@@ -23,7 +23,7 @@ from flax_linattn.training.metrics import (
 from flax_linattn.training.state import TrainState, split_model
 
 Batch = Mapping[str, np.ndarray]
-# (model, batch, dropout key or None to evaluate) -> (loss, metrics)
+#: (model, batch, dropout key or None to evaluate) -> (loss, metrics)
 LossFn = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, Metrics]]
 TrainStep = Callable[[TrainState, Batch], TrainState]
 EvaluationStep = Callable[[nnx.State, nnx.State, Metrics, Batch], Metrics]
