@@ -125,7 +125,19 @@ def evaluate(
     # Into the state of no tokens there is no gradient: nobody can change it.
     for gradient in gradients[1]:
         gradient[~at.real[:, at.prefix].any(axis=1)] *= 0
-    return outputs, gradients
+    return outputs, (per_random_sum(gradients[0], at.real.size), gradients[1])
+
+
+def per_random_sum(gradient: Tokens, terms: int) -> Tokens:
+    """Gradients of what batch and time share, relative to the size of a random sum of terms.
+
+    The terms cancel: at T = 100 those of Aaren's scale have absolute sum 175 and sum 2, so that
+    a single rounding of each is already more than the tolerance of their sum.
+    """
+    size = np.sqrt(terms)
+    q = gradient.q.astype(np.float64) / size if gradient.q.ndim == 2 else gradient.q
+    parameters = {name: g.astype(np.float64) / size for name, g in gradient.parameters.items()}
+    return gradient._replace(q=q, parameters=parameters)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
 
-LENGTHS = (5, 1, 7)
+LENGTHS = (4, 1, 4)  # two chunks
 PACKED = cases.offering(lambda can: can.packed, cases.DIRECTIONS_FORMS)
 
 
