@@ -69,7 +69,11 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
 
     try:
         return command(args)
-    except (ValueError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except BrokenPipeError:
+        # The reader has gone. Python flushes standard output once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError) as error:
         if os.environ.get("FLAX_LINATTN_DEBUG"):
             raise
         print(f"error: {error}", file=sys.stderr)
@@ -81,10 +85,6 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
         return exit.code if isinstance(exit.code, int) else 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader has gone. Python flushes standard output once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
 
 
 def _train_classify(args: list[str]) -> int:
@@ -92,6 +92,7 @@ def _train_classify(args: list[str]) -> int:
 
     from flax_linattn import ops
     from flax_linattn.tasks import classify
+    from flax_linattn.training import Interrupted
 
     @dataclasses.dataclass(frozen=True)
     class TrainClassify(classify.ClassifyConfig):
@@ -122,9 +123,13 @@ def _train_classify(args: list[str]) -> int:
     if options.resume and options.run is None:
         raise ValueError("--resume needs the run folder: --run RUN.")
     run_dir = options.run if options.run is not None else _default_run_dir(config)
-    report = classify.train_classifier(
-        config, run_dir, resume=options.resume, progress=options.progress
-    )
+    try:
+        report = classify.train_classifier(
+            config, run_dir, resume=options.resume, progress=options.progress
+        )
+    except Interrupted:
+        print(f"flax-linattn train classify --run {run_dir} --resume", file=sys.stderr)
+        raise
     _print_report(report)
     print(f"run folder: {run_dir}")
     return 0

@@ -51,7 +51,8 @@ class Stream:
         max_length: most observations, for mechanisms with a cache.
 
     Attributes:
-        state: the model's state, batch axis first.
+        state: the model's state, batch axis first. The next step reuses its memory: copy it
+            (``jax.tree.map(jnp.copy, stream.state)``) to keep it.
         num_steps: observations taken in since the last reset.
         num_compilations: how often the step was compiled: once, if all inputs are alike.
 
@@ -84,7 +85,13 @@ class Stream:
         @partial(jax.jit, donate_argnames="state")
         def step(variables: Any, state: State, x: Array, mask: Array | None) -> Any:
             self.num_compilations += 1  # while tracing, hence once a compilation
-            return nnx.merge(graphdef, variables).step(x, state, mask=mask)
+            y, new_state = nnx.merge(graphdef, variables).step(x, state, mask=mask)
+            if jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
+                raise ValueError(
+                    "this model's state grows with every step, and each would be compiled anew; "
+                    "give max_length, the most observations of a stream."
+                )
+            return y, new_state
 
         self._step = step
 
@@ -96,7 +103,11 @@ class Stream:
             mask: bool [B]; where False the row's state stays as it is.
 
         Returns:
-            The model's output for each row.
+            The model's output for each row; NaN from the observation on for which a cache or a
+            table of positions has no room.
+
+        Raises:
+            ValueError: the state grows, for want of ``max_length``.
         """
         y, self.state = self._step(self._variables, self.state, x, mask)
         self.num_steps += 1

@@ -90,8 +90,11 @@ class Backbone(nnx.Module):
         dtype: DTypeLike | None = None,
         rngs: nnx.Rngs,
     ) -> None:
-        if num_layers < 1:
-            raise ValueError(f"num_layers must be at least 1, got {num_layers}.")
+        for name, value in (("features", features), ("num_layers", num_layers)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        if not 0 <= dropout_rate < 1:
+            raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}.")
         if position not in ("sinusoidal", "learned"):
             raise ValueError(f"position must be 'sinusoidal' or 'learned', got {position!r}.")
         if position == "learned" and max_length is None:
@@ -162,7 +165,7 @@ class Backbone(nnx.Module):
         Raises:
             ValueError: wrong shapes, or a state where the model cannot stream.
         """
-        self._check_input(x, mask, state is not None or return_state)
+        self._check_input(x, mask, segment_ids, state is not None or return_state)
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
         runs = None
         if segment_ids is not None:
@@ -237,7 +240,9 @@ class Backbone(nnx.Module):
             state.position + new, window, tuple(layers), state.segment_id
         )
 
-    def _check_input(self, x: Array, mask: Array | None, streaming: bool) -> None:
+    def _check_input(
+        self, x: Array, mask: Array | None, segment_ids: Array | None, streaming: bool
+    ) -> None:
         if x.ndim != 3 or x.shape[2] != self.values.in_features or x.shape[1] == 0:
             raise ValueError(
                 f"expected observations [B, T >= 1, {self.values.in_features}], got {x.shape}."
@@ -247,10 +252,16 @@ class Backbone(nnx.Module):
                 f"expected mask as bool {x.shape[:2]}, True = a real token, got {mask.dtype} "
                 f"{mask.shape}."
             )
-        if self.learned_position and x.shape[1] > (self.max_length or 0):
+        # Rows with padding or several segments may be longer than any of their sequences.
+        whole = mask is None and segment_ids is None
+        if self.learned_position and whole and x.shape[1] > (self.max_length or 0):
             raise ValueError(
                 f"the model has positions for {self.max_length} observations, got {x.shape[1]}; "
                 "make it with a larger max_length or with position='sinusoidal'."
+            )
+        if segment_ids is not None and segment_ids.shape != x.shape[:2]:
+            raise ValueError(
+                f"expected segment_ids as int {x.shape[:2]}, got shape {segment_ids.shape}."
             )
         if streaming:
             self._check_streams()

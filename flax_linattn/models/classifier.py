@@ -93,6 +93,8 @@ class SequenceClassifier(nnx.Module):
             )
         if pooling == "flatten" and max_length is None:
             raise ValueError("flatten has weights for every position: it needs max_length.")
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be at least 1, got {num_classes}.")
         self.num_classes = num_classes
         self.max_length = max_length
         self.flatten = pooling == "flatten"
@@ -155,7 +157,8 @@ class SequenceClassifier(nnx.Module):
                 "every_step needs a model that streams: is_causal=True and "
                 "embedding_padding='causal'."
             )
-        if self.flatten and x.shape[1] > (self.max_length or 0):
+        whole = mask is None and segment_ids is None
+        if self.flatten and whole and x.shape[1] > (self.max_length or 0):
             raise ValueError(
                 f"the flatten head has weights for {self.max_length} observations, got "
                 f"{x.shape[1]}; make the model with a larger max_length or pooling='mean'."

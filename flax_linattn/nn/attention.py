@@ -134,9 +134,10 @@ class Attention(nnx.Module):
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
         x = zero_padding(x, mask)
         source = x if context is None else zero_padding(context, context_mask)
+        k = self._heads(self.key_projection(source))
         y = self.mechanism.attend(
-            self._queries(x),
-            self._heads(self.key_projection(source)),
+            self._queries(x, k.dtype),
+            k,
             self._heads(self.value_projection(source)),
             is_causal=is_causal,
             mask=mask if context is None else context_mask,
@@ -170,18 +171,20 @@ class Attention(nnx.Module):
         ``mask`` bool [B]: where False the state stays as it is.
         """
         x = zero_padding(x, mask)
+        k = self._heads(self.key_projection(x))
         y, state = self.mechanism.step(
-            self._queries(x),
-            self._heads(self.key_projection(x)),
+            self._queries(x, k.dtype),
+            k,
             self._heads(self.value_projection(x)),
             state,
             mask,
         )
         return self._out(y), state
 
-    def _queries(self, x: Array) -> Array:
+    def _queries(self, x: Array, dtype: DTypeLike) -> Array:
         source = x if self.query is None else self.query[...]
-        return self._heads(self.query_projection(source))
+        # The learned query knows nothing of x's dtype; the keys do.
+        return self._heads(self.query_projection(source)).astype(dtype)
 
     def _heads(self, x: Array) -> Array:
         return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)

@@ -210,7 +210,8 @@ class LayerNorm(nnx.LayerNorm):
     """
 
     def __init__(self, features: int, *, rngs: nnx.Rngs) -> None:
-        super().__init__(features, epsilon=LAYER_NORM_EPSILON, rngs=rngs)
+        # Flax's fast variance E[x^2] - E[x]^2 loses all digits where the mean is large.
+        super().__init__(features, epsilon=LAYER_NORM_EPSILON, use_fast_variance=False, rngs=rngs)
 
     def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
         """Normalises x [..., C] over C, in its dtype; ``mask`` as in ``nnx.LayerNorm``."""

@@ -97,7 +97,13 @@ class ValueEmbedding(nnx.Module):
 
         Raises:
             ValueError: a state or segments with circular padding.
+            TypeError: x is not of a floating dtype.
         """
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(
+                f"observations must have a floating dtype, got {x.dtype}; cast them, for example "
+                "x.astype(jnp.float32)."
+            )
         x = zero_padding(x, mask)
         if self.padding == "circular":
             if state is not None or return_state or runs is not None:

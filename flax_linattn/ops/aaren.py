@@ -29,7 +29,12 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide
+from flax_linattn.ops.numerics import (
+    accumulation_dtype,
+    exp_difference,
+    safe_divide,
+    score_scale,
+)
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, LearnedQuery, Outputs, Values, Visible
 
@@ -138,8 +143,4 @@ class Aaren(StreamingMechanism):
         return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
 
     def _scale(self, q: Array, scale: float | Array | None) -> Array:
-        if scale is None:
-            scale = self.scale
-        if scale is None:
-            scale = q.shape[-1] ** -0.5
-        return jnp.asarray(scale, q.dtype)
+        return jnp.asarray(score_scale(scale, self.scale, q.shape[-1]), q.dtype)

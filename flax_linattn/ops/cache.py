@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -110,8 +110,6 @@ class CacheMechanism(Mechanism):
         cache_dtype: dtype of the cache; None = the accumulation dtype of the inputs.
     """
 
-    parameters: ClassVar[tuple[str, ...]] = ("scale",)
-
     chunk_size: int = 256
     cache_dtype: str | None = None
 
@@ -180,7 +178,7 @@ class CacheMechanism(Mechanism):
 
         form = call.form
         if form == "auto":
-            form = choose_form("cache", call.num_queries, k.shape[1])
+            form = choose_form("cache", call.num_queries, k.shape[1], batch * heads)
         chunk_size = {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
         plain = call.is_causal and not cached and call.mask is None and call.runs is None
         y = self._in_blocks(call.q, k, v, None if plain else visible, chunk_size, call.parameters)

@@ -7,17 +7,18 @@ PARALLEL_LENGTH = 256
 
 A scan's memory and compile time grow with its length; those of a chunk do not."""
 
-PARALLEL_SCORES = 1 << 20
-"""Most scores per batch item and head that a cache mechanism materialises at once."""
+PARALLEL_SCORES = 1 << 26
+"""Most scores that a cache mechanism materialises at once: 256 MiB in float32."""
 
 
-def choose_form(kind: str, num_queries: int, num_keys: int) -> str:
-    """Chooses the form that ``form="auto"`` stands for.
+def choose_form(kind: str, num_queries: int, num_keys: int, batch_heads: int = 1) -> str:
+    """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
         kind: "streaming" (a state of constant size) or "cache" (keys and values kept).
         num_queries: T.
         num_keys: S, cached tokens included.
+        batch_heads: B * H.
 
     Returns:
         "parallel" or "chunked".
@@ -28,4 +29,5 @@ def choose_form(kind: str, num_queries: int, num_keys: int) -> str:
     """
     if kind == "streaming":
         return "parallel" if num_keys <= PARALLEL_LENGTH else "chunked"
-    return "parallel" if num_queries * num_keys <= PARALLEL_SCORES else "chunked"
+    scores = batch_heads * num_queries * num_keys
+    return "parallel" if scores <= PARALLEL_SCORES else "chunked"

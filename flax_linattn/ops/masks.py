@@ -15,6 +15,9 @@ from jaxtyping import Bool, Int
 
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
 
+UNDECIDED = -(2**31)
+"""The id of a packed state that has met no id yet: it continues in whichever comes first."""
+
 
 class Runs(NamedTuple):
     """Where packed segments begin.
@@ -22,7 +25,8 @@ class Runs(NamedTuple):
     Attributes:
         starts: bool [B, T], True at the first real token of each run but the first one;
             the first run counts as a start only where it differs from the carried id.
-        last: int [B], the segment id in which the sequence ends.
+        last: int32 [B], the segment id in which the sequence ends; ``UNDECIDED`` if it holds
+            no real token and no id was carried in.
     """
 
     starts: Bool[Array, "B T"]
@@ -53,9 +57,9 @@ def segment_runs(
     """Finds the runs of equal ids among the real tokens.
 
     Args:
-        segment_ids: int [B, T], T >= 1.
+        segment_ids: int [B, T].
         mask: bool [B, T], True = a real token; default all.
-        carried: int [B], the id in which an earlier call ended; a first real token with
+        carried: int32 [B], the id in which an earlier call ended; a first real token with
             another id starts a new run. Default: the first run continues what came before.
 
     Example:
@@ -65,13 +69,18 @@ def segment_runs(
     """
     if mask is None:
         mask = jnp.ones(segment_ids.shape, bool)
+    segment_ids = segment_ids.astype(jnp.int32)
+    if carried is None:
+        carried = jnp.full(segment_ids.shape[0], UNDECIDED, jnp.int32)
+    if segment_ids.shape[1] == 0:
+        return Runs(mask, carried)
     before = previous_real(mask)
-    default = segment_ids if carried is None else carried[:, None]
     ids_before = jnp.take_along_axis(segment_ids, jnp.maximum(before, 0), axis=1)
-    starts = mask & (segment_ids != jnp.where(before >= 0, ids_before, default))
+    outside = jnp.where(carried[:, None] == UNDECIDED, segment_ids, carried[:, None])
+    starts = mask & (segment_ids != jnp.where(before >= 0, ids_before, outside))
     at_end = jnp.where(mask[:, -1], segment_ids.shape[1] - 1, before[:, -1])
     last = jnp.take_along_axis(segment_ids, jnp.maximum(at_end, 0)[:, None], axis=1)[:, 0]
-    return Runs(starts, jnp.where(at_end >= 0, last, default[:, -1]))
+    return Runs(starts, jnp.where(at_end >= 0, last, carried))
 
 
 def visibility(

@@ -68,7 +68,7 @@ class PackedState(NamedTuple):
 
     Attributes:
         state: the mechanism's own state.
-        segment_id: int [B].
+        segment_id: int32 [B]; -2**31 where no real token has come with an id yet.
     """
 
     state: State
@@ -172,8 +172,7 @@ class Mechanism(abc.ABC):
         runs = None
         if segment_ids is not None:
             _check_segments(segment_ids, (batch, length))
-            if length:
-                runs = masks.segment_runs(segment_ids, mask, carried)
+            runs = masks.segment_runs(segment_ids, mask, carried)
 
         call = Call(
             q=_zero_padding(q, query_mask),
@@ -238,6 +237,17 @@ class Mechanism(abc.ABC):
         )
         y = _zero_padding(y.astype(v.dtype), mask)
         return y, PackedState(inner, packed.segment_id) if packed else inner
+
+    def merge(self, state_a: State, state_b: State) -> State:
+        """The state of span a followed by span b, where ``capabilities.mergeable``.
+
+        Raises:
+            ValueError: the mechanism has no state of constant size to merge.
+        """
+        raise ValueError(
+            f"{self.name!r} keeps all tokens and cannot merge states; pass the first span's "
+            "state as initial_state of the second."
+        )
 
     @abc.abstractmethod
     def init_state(
@@ -417,6 +427,8 @@ def _check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array 
 
 
 def _check_segments(segment_ids: Array, shape: tuple[int, ...]) -> None:
+    if not hasattr(segment_ids, "dtype"):
+        raise TypeError(f"segment_ids must be an array, got {type(segment_ids).__name__}.")
     if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
         raise TypeError(f"segment_ids must be of an integer dtype, got {segment_ids.dtype}.")
     if segment_ids.shape != shape:

@@ -35,6 +35,28 @@ def safe_divide(numerator: Array, denominator: Array) -> Array:
     return jnp.where(empty, jnp.zeros_like(quotient), quotient)
 
 
+def score_scale(scale: float | Array | None, default: float | None, key_dim: int) -> float | Array:
+    """The factor of the scores: the argument, else the hyperparameter, else K**-0.5.
+
+    Raises:
+        ValueError: the factor is not a scalar.
+
+    Example:
+        >>> score_scale(None, None, 16), score_scale(None, 0.5, 16), score_scale(2.0, 0.5, 16)
+        (0.25, 0.5, 2.0)
+    """
+    if scale is None:
+        scale = default
+    if scale is None:
+        scale = key_dim**-0.5
+    if jnp.ndim(scale):
+        raise ValueError(
+            f"scale must be one number for all heads, got shape {jnp.shape(scale)}; multiply q "
+            "by factors of your own instead."
+        )
+    return scale
+
+
 def exp_difference(score: Array, maximum: Array) -> Array:
     """``exp(score - maximum)`` where either may be -inf: ``exp(-inf) = 0``, never NaN.
 

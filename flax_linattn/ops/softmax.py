@@ -14,7 +14,12 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.cache import CacheMechanism
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide
+from flax_linattn.ops.numerics import (
+    accumulation_dtype,
+    exp_difference,
+    safe_divide,
+    score_scale,
+)
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 
@@ -43,9 +48,17 @@ class SoftmaxAttention(CacheMechanism):
 
     name: ClassVar[str] = "softmax"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     scale: float | None = None
     implementation: Literal["xla", "cudnn"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.implementation not in (None, "xla", "cudnn"):
+            raise ValueError(
+                f"implementation must be None, 'xla' or 'cudnn', got {self.implementation!r}."
+            )
 
     def weigh(
         self,
@@ -94,9 +107,7 @@ class SoftmaxAttention(CacheMechanism):
         return jnp.einsum("bhts,bshv->bthv", weight, v)
 
     def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
-        if scale is None:
-            scale = self.scale
-        return q.shape[-1] ** -0.5 if scale is None else scale
+        return score_scale(scale, self.scale, q.shape[-1])
 
 
 def _widen(x: Array, width: int) -> Array:

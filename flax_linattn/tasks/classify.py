@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +75,12 @@ class ClassifyConfig:
     def __post_init__(self) -> None:
         if (self.train_file is None) != (self.test_file is None):
             raise ValueError("give both train_file and test_file, or neither for JapaneseVowels.")
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
+                raise ValueError(
+                    f"{name} must be one of {', '.join(get_args(hint))}, got "
+                    f"{getattr(self, name)!r}."
+                )
         for name in ("epochs", "batch_size", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -85,9 +91,13 @@ class ClassifyConfig:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}.")
 
     def resolve(self) -> ClassifyConfig:
-        """Replaces "auto" by what the protocol stands for."""
+        """Makes paths absolute and replaces "auto" by what the protocol stands for."""
         honest = self.protocol == "honest"
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {
+            name: path.resolve()
+            for name in ("train_file", "test_file")
+            if (path := getattr(self, name)) is not None
+        }
         if self.pooling == "auto":
             changes["pooling"] = "mean" if honest else "flatten"
         if self.embedding == "auto":
@@ -334,8 +344,9 @@ def load_test(run: ClassifyRun, test_file: Path | None = None) -> data.TimeSerie
         ValueError: other channels or classes than the run was trained on.
         FileNotFoundError: the file is missing.
     """
+    test_file = run.config.test_file if test_file is None else test_file
     if test_file is None:
-        return _load_data(run.config)[1].with_classes(run.problem.classes)
+        return data.japanese_vowels()[1]
     test = data.load_dataset(test_file).with_classes(run.problem.classes)
     if test.num_channels != len(run.problem.channels):
         raise ValueError(
@@ -398,7 +409,7 @@ def _compare_stream(model: models.SequenceClassifier, batches: data.Batches) -> 
 
 def _check_run_dir(config: ClassifyConfig, run_dir: Path, resume: bool) -> None:
     if not resume:
-        if (run_dir / "config.json").exists():
+        if any((run_dir / "checkpoints").glob("step_*")):
             raise ValueError(
                 f"{run_dir} already holds a run; add --resume to go on with it, or give another "
                 "folder with --run."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.tasks.classify import ClassifyProblem, ClassifyRun, load_run, load_test
+
+MOST_DRAWN = 10_000
+"""Predictions kept for a figure, so that an endless stream stays in constant memory."""
 
 
 class Prediction(NamedTuple):
@@ -33,7 +37,7 @@ def parse_observations(
 ) -> Iterator[NDArray[np.float64] | None]:
     """Reads one observation a line: numbers separated by commas or blanks.
 
-    "?" and "nan" are missing values. A blank line ends the sequence.
+    "?" and "nan" are missing values. A blank line ends the sequence; there are no headers.
 
     Args:
         lines: the text.
@@ -58,14 +62,15 @@ def parse_observations(
         if len(fields) != num_channels:
             raise ValueError(
                 f"{name}:{number}: expected {num_channels} values, one for each channel, got "
-                f"{len(fields)}; separate them by commas or blanks."
+                f"{len(fields)} in {line.strip()!r}; separate them by commas or blanks."
             )
         try:
             values = np.array([np.nan if field == "?" else float(field) for field in fields])
         except ValueError:
             bad = next(field for field in fields if field != "?" and not _is_number(field))
             raise ValueError(
-                f"{name}:{number}: expected numbers, got {bad!r}; write '?' for a missing value."
+                f"{name}:{number}: expected numbers, got {bad!r}; write '?' for a missing value, "
+                "and leave out headers and comments."
             ) from None
         if np.isinf(values).any():
             raise ValueError(f"{name}:{number}: expected finite values, got an infinite one.")
@@ -123,7 +128,9 @@ def stream_run(
     max_length: int | None = None,
     figure: Path | None = None,
 ) -> int:
-    """Prints the class probabilities after each observation, as CSV, in constant memory.
+    """Prints the class probabilities after each observation, as CSV.
+
+    Time and memory an observation are constant for mechanisms with a state of constant size.
 
     Reads one observation a line, numbers separated by commas or blanks, "?" for a missing
     value, from standard input or a file. A blank line begins a new sequence.
@@ -133,7 +140,7 @@ def stream_run(
         input: a file to read instead of standard input.
         sequence: stream this sequence of the run's test data instead (counted from 0).
         max_length: most observations of a sequence, for mechanisms with a cache.
-        figure: draw the probabilities over time to this PNG file (needs matplotlib).
+        figure: draw the last 10,000 probabilities over time to this PNG file (needs matplotlib).
 
     Returns:
         The exit status.
@@ -153,6 +160,8 @@ def stream_run(
         print(f"# test sequence {sequence}, true class {truth}", file=sys.stderr)
         return _print_predictions(loaded, iter(test.series[sequence]), max_length, figure, title)
     source: IO[str]
+    if input is not None and not input.is_file():
+        raise FileNotFoundError(f"there is no file {input} to read observations from.")
     with nullcontext(sys.stdin) if input is None else input.open() as source:
         name = "standard input" if input is None else str(input)
         observations = parse_observations(source, len(loaded.problem.channels), name)
@@ -167,45 +176,52 @@ def _print_predictions(
     title: str,
 ) -> int:
     classes = run.problem.classes
-    drawn: list[Prediction] = []
+    drawn: deque[Prediction] = deque(maxlen=MOST_DRAWN)
     print(",".join(["step", "prediction", *(f"p({name})" for name in classes)]), flush=True)
-    for prediction in predict_stream(run, observations, max_length=max_length):
-        best = classes[int(np.argmax(prediction.probabilities))]
-        shares = (f"{p:.4f}" for p in prediction.probabilities)
-        print(",".join([str(prediction.step), best, *shares]), flush=True)
-        if figure is not None:
-            drawn.append(prediction)
-    if figure is not None:
-        draw_stream(drawn, run.problem, figure, title)
-        print(f"# figure: {figure}", file=sys.stderr)
+    any_yet = False
+    try:
+        for prediction in predict_stream(run, observations, max_length=max_length):
+            any_yet = True
+            best = classes[int(np.argmax(prediction.probabilities))]
+            shares = (f"{p:.4f}" for p in prediction.probabilities)
+            print(",".join([str(prediction.step), best, *shares]), flush=True)
+            if figure is not None:
+                drawn.append(prediction)
+    finally:  # a stream may well end by Ctrl-C
+        if drawn and figure is not None:
+            draw_stream(drawn, run.problem, figure, title)
+            print(f"# figure: {figure}", file=sys.stderr)
+    if not any_yet:
+        print("# no observation came: give one a line", file=sys.stderr)
     return 0
 
 
 def draw_stream(
-    predictions: list[Prediction], problem: ClassifyProblem, path: Path, title: str
+    predictions: Sequence[Prediction], problem: ClassifyProblem, path: Path, title: str
 ) -> None:
     """Draws class probabilities over time to a PNG file.
 
     Args:
-        predictions: of one or more sequences, in order.
+        predictions: of one or more sequences, in order; a line breaks between sequences.
         problem: names the classes.
         path: the file.
         title: of the figure.
 
     Raises:
-        ValueError: there is nothing to draw, or matplotlib is not installed.
+        ValueError: matplotlib is not installed.
     """
-    if not predictions:
-        raise ValueError("there was no observation, so there is nothing to draw.")
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
-        raise ValueError("--figure needs matplotlib: pip install 'flax-linattn[plots]'.") from None
+        raise ValueError("--figure needs matplotlib: pip install matplotlib.") from None
     probabilities = np.stack([prediction.probabilities for prediction in predictions])
+    begins = [i for i, prediction in enumerate(predictions) if i and prediction.step == 1]
+    probabilities = np.insert(probabilities, begins, np.nan, axis=0)  # a gap between sequences
     canvas = Figure(figsize=(8, 3.6), layout="constrained")
     axes = canvas.subplots()
-    steps = np.arange(1, len(predictions) + 1)
-    ranked = np.argsort(-probabilities.max(axis=0))
+    steps = np.insert(np.arange(1.0, len(predictions) + 1), begins, np.nan)
+    ranked = np.argsort(-np.nanmax(probabilities, axis=0))
     for rank, index in enumerate(ranked):
         axes.plot(
             steps,
@@ -217,7 +233,7 @@ def draw_stream(
             zorder=len(ranked) - rank,
         )
     axes.set(xlabel="observations so far", ylabel="class probability", ylim=(0, 1.02), title=title)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(path, dpi=120)

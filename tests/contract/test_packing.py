@@ -85,3 +85,36 @@ def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     assert_close(got, want, np.float32)
     assert (before.tolist(), after.tolist()) == ([2, 2, 5], [2, 3, 6])
     assert kept.tolist() == [2, 2, 5]
+
+
+@pytest.mark.parametrize("name", ops.list_mechanisms())
+def test_a_span_of_padding_does_not_decide_the_segment(name):
+    """A plain state goes on into the first run, even if a call of mere padding comes between."""
+    mechanism = ops.get_mechanism(name)
+    shape = (4, 8) if mechanism.capabilities.learned_query else (1, 8, 4, 8)
+    q, k, v = (
+        jax.random.normal(jax.random.key(i), s)
+        for i, s in enumerate([shape, (1, 8, 4, 8), (1, 8, 4, 8)])
+    )
+    mask = jnp.array([[False, False, True, True]])
+    ids = jnp.array([[0, 0, 1, 1]])
+
+    def attend(begin, end, state, **options):
+        part = slice(begin, end)
+        return mechanism.attend(
+            q if q.ndim == 2 else q[:, part],
+            k[:, part],
+            v[:, part],
+            is_causal=True,
+            initial_state=state,
+            return_state=True,
+            **options,
+        )
+
+    _, before = attend(0, 4, None)
+    whole, _ = attend(4, 8, before, mask=mask, segment_ids=ids)
+    _, between = attend(4, 6, before, mask=mask[:, :2], segment_ids=ids[:, :2])
+    rest, _ = attend(6, 8, between, mask=mask[:, 2:], segment_ids=ids[:, 2:])
+    np.testing.assert_allclose(rest, whole[:, 2:], atol=1e-5)
+    _, none = attend(4, 4, before, segment_ids=ids[:, :0])
+    assert isinstance(none, ops.PackedState)

@@ -41,6 +41,12 @@ def test_one_compilation_and_flat_state():
     assert stream.num_steps == 301
 
 
+def test_a_state_that_grows_is_refused():
+    stream = inference.Stream(classifier("softmax"))
+    with pytest.raises(ValueError, match="give max_length"):
+        stream.step(jnp.ones((1, 3)))
+
+
 def test_reset_forgets():
     stream = inference.Stream(classifier("aaren"))
     x = jax.random.normal(jax.random.key(2), (1, 3))

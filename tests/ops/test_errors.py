@@ -130,3 +130,21 @@ def test_aaren_state_of_other_heads() -> None:
     state = AAREN.init_state(B, H + 1, K, V)
     with pytest.raises(ValueError, match=re.escape("the state's .m should have shape (2, 3)")):
         AAREN.step(Q[0, 0], KEYS[:, 0], VALUES[:, 0], state)
+
+
+@pytest.mark.parametrize("name", ["aaren", "softmax"])
+def test_scale_is_one_number(name: str) -> None:
+    mechanism = ops.get_mechanism(name)
+    k = jnp.ones((1, 3, 4, 4))
+    q = jnp.ones((4, 4)) if mechanism.capabilities.learned_query else k
+    with pytest.raises(
+        ValueError, match=r"scale must be one number for all heads, got shape \(4,\)"
+    ):
+        mechanism.attend(q, k, k, scale=jnp.ones(4))
+
+
+def test_softmax_does_not_merge() -> None:
+    softmax = ops.get_mechanism("softmax")
+    state = softmax.init_state(1, 2, 4, 4)
+    with pytest.raises(ValueError, match="cannot merge states; pass the first span's state"):
+        softmax.merge(state, state)

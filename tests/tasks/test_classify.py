@@ -196,6 +196,16 @@ class TestBadInput:
         assert "already holds a run" in message and "--resume" in message
         assert (run_dir / "config.json").read_text() == before
 
+    def test_misspelled_choices_of_the_library(self):
+        with pytest.raises(ValueError, match="protocol must be one of honest, tslib, got 'honset'"):
+            tasks.ClassifyConfig(protocol="honset")  # type: ignore[arg-type]
+
+    def test_a_run_that_failed_at_once_can_start_anew(self, toy, tmp_path, capsys):
+        args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
+        assert cli.main([*args, "--learning-rate", "1e38", "--clip-norm", "1e38"]) == 1
+        assert "learning rate" in capsys.readouterr().err
+        assert cli.main(args) == 0
+
     def test_resume_of_nothing(self, tmp_path, capsys):
         message = fail(capsys, "train", "classify", "--resume", "--run", str(tmp_path / "none"))
         assert "is no run folder" in message
