@@ -58,9 +58,8 @@ class KVCache:
             keep: bool [B, S], False = leave this token out.
             restart: bool [B], forget the earlier tokens of this row.
 
-        Raises:
-            ValueError: the cache is full (outside ``jit``; under ``jit`` the overflow shows
-                in ``length``, and every output from then on is NaN).
+        Returns:
+            The new cache. Tokens for which there is no room are lost, which ``length`` tells.
         """
         length = jnp.where(restart, 0, self.length)
         key, value = self.key, self.value
@@ -71,7 +70,6 @@ class KVCache:
         slots = jnp.where(keep, slots, key.shape[1])  # out of range: dropped
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
         length = length + jnp.sum(keep, axis=1, dtype=jnp.int32)
-        _check_room(length, key.shape[1])
         return KVCache(
             key=key.at[rows, slots].set(k.astype(key.dtype), mode="drop"),
             value=value.at[rows, slots].set(v.astype(value.dtype), mode="drop"),
@@ -88,17 +86,6 @@ class KVCache:
     def overflowed(self) -> Array:
         """bool [B], True = tokens were lost because the cache was full."""
         return self.length > self.capacity
-
-
-def _check_room(length: Array, capacity: int) -> None:
-    if isinstance(length, jax.core.Tracer) or length.size == 0:
-        return
-    longest = int(jnp.max(length))
-    if longest > capacity:
-        raise ValueError(
-            f"the key/value cache holds {capacity} tokens, got token number {longest}; "
-            "make it larger with init_state(..., max_length=...)."
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +223,16 @@ class CacheMechanism(Mechanism):
         )[:, 0]
         y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)
         return jnp.where(state.overflowed[:, None, None], jnp.nan, y), state
+
+    def _check_room(self, state: KVCache) -> None:
+        if isinstance(state.length, jax.core.Tracer) or state.length.size == 0:
+            return  # under jit the overflow shows as NaN in every output from then on
+        longest = int(jnp.max(state.length))
+        if longest > state.capacity:
+            raise ValueError(
+                f"the key/value cache holds {state.capacity} tokens, got token number {longest}; "
+                "make it larger with init_state(..., max_length=...)."
+            )
 
     def _check_state(self, state: KVCache, q: Array, k: Array, v: Array) -> None:
         if isinstance(state, KVCache):

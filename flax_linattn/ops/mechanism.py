@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -75,6 +76,11 @@ class PackedState(NamedTuple):
     segment_id: Int[Array, "B"]
 
 
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("q", "k", "v", "mask", "runs", "state", "parameters"),
+    meta_fields=("is_causal", "form", "return_state"),
+)
 @dataclasses.dataclass(frozen=True)
 class Call:
     """One checked call of ``attend``: padding is zeroed, shapes and dtypes agree."""
@@ -82,12 +88,13 @@ class Call:
     q: Array
     k: Keys
     v: Values
-    is_causal: bool
     mask: Mask | None
     runs: masks.Runs | None
     state: State | None
-    form: str
     parameters: dict[str, Any]
+    is_causal: bool
+    form: str
+    return_state: bool
 
     @property
     def num_queries(self) -> int:
@@ -178,17 +185,19 @@ class Mechanism(abc.ABC):
             q=_zero_padding(q, query_mask),
             k=_zero_padding(k, mask),
             v=_zero_padding(v, mask),
-            is_causal=is_causal,
             mask=mask,
             runs=runs,
             state=initial_state,
-            form=form,
             parameters=parameters,
+            is_causal=is_causal,
+            form=form,
+            return_state=return_state,
         )
-        y, state = self._attend(call)
+        y, state = _attend(self, call)
         y = _zero_padding(y.astype(v.dtype), query_mask)
         if not return_state:
             return y
+        self._check_room(state)
         if runs is not None:
             state = PackedState(state, runs.last)
         elif carried is not None:
@@ -227,7 +236,8 @@ class Mechanism(abc.ABC):
         packed = state if isinstance(state, PackedState) else None
         inner = state.state if packed else state
         self._check_state(inner, q, k, v)
-        y, inner = self._step(
+        y, inner = _step(
+            self,
             q if q.ndim == 2 else _zero_padding(q, mask),
             _zero_padding(k, mask),
             _zero_padding(v, mask),
@@ -235,6 +245,7 @@ class Mechanism(abc.ABC):
             mask,
             parameters,
         )
+        self._check_room(inner)
         y = _zero_padding(y.astype(v.dtype), mask)
         return y, PackedState(inner, packed.segment_id) if packed else inner
 
@@ -330,6 +341,9 @@ class Mechanism(abc.ABC):
     @abc.abstractmethod
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None: ...
 
+    def _check_room(self, state: State) -> None:  # noqa: B027  (only caches run out of room)
+        """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
+
     # -- checks --------------------------------------------------------------------
 
     def _check_parameters(self, parameters: dict[str, Any]) -> None:
@@ -366,6 +380,26 @@ class Mechanism(abc.ABC):
                 )
         if segment_ids is not None and not can.packed:
             raise ValueError(f"{self.name!r} does not offer segment_ids; pad and mask instead.")
+
+
+# Compiled here, so that calls outside ``jit`` do not compile their loops anew each time.
+@partial(jax.jit, static_argnums=0)
+def _attend(mechanism: Mechanism, call: Call) -> tuple[Outputs, State]:
+    y, state = mechanism._attend(call)
+    return y, state if call.return_state else None
+
+
+@partial(jax.jit, static_argnums=0)
+def _step(
+    mechanism: Mechanism,
+    q: Array,
+    k: Array,
+    v: Array,
+    state: State,
+    mask: Array | None,
+    parameters: dict[str, Any],
+) -> tuple[OutputStep, State]:
+    return mechanism._step(q, k, v, state, mask, parameters)
 
 
 def _zero_padding(x: Array, mask: Array | None) -> Array:

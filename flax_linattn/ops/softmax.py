@@ -78,13 +78,16 @@ class SoftmaxAttention(CacheMechanism):
             # Its XLA path rounds the weights of half precision and has no float16 on CPUs.
             dtype = accumulation_dtype(q.dtype)
             q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
+        factor = self._scale(q, scale)
+        if not isinstance(factor, float):  # the fused kernel wants a static factor
+            q, factor = q * jnp.asarray(factor, q.dtype), 1.0
         width = max(k.shape[-1], v.shape[-1])  # it also wants K = V: zeros change nothing
         y = jax.nn.dot_product_attention(
             _widen(q, width),
             _widen(k, width),
             _widen(v, width),
             mask=None if visible is None else visible[:, None],
-            scale=self._scale(q, scale),  # type: ignore[arg-type]  # XLA takes an array too
+            scale=factor,
             is_causal=visible is None,
             implementation=self.implementation,
         )
