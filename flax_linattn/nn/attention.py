@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 
 from flax_linattn import ops
 from flax_linattn.nn.linear import linear
+from flax_linattn.ops.masks import zero_padding
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
@@ -191,22 +192,6 @@ class Attention(nnx.Module):
 
     def _out(self, y: Array) -> Array:
         return self.out_projection(rearrange(y, "... h v -> ... (h v)"))
-
-
-def zero_padding(x: Array, mask: Array | None) -> Array:
-    """Zeroes x [B, ..., C] where ``mask`` [B, ...] is False.
-
-    Before a projection this keeps NaN in padding out of the kernel's gradient. A mask of
-    another shape is left for the mechanism to refuse.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> zero_padding(jnp.array([[1.0], [jnp.nan]]), jnp.array([True, False])).tolist()
-        [[1.0], [0.0]]
-    """
-    if mask is None or mask.shape != x.shape[:-1]:
-        return x
-    return jnp.where(mask[..., None], x, jnp.zeros_like(x))
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:

@@ -11,8 +11,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.nn.attention import Attention, zero_padding
+from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.linear import linear
+from flax_linattn.ops.masks import zero_padding
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 

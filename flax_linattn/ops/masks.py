@@ -38,6 +38,22 @@ class Runs(NamedTuple):
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
 
+def zero_padding(x: Array, mask: Array | None) -> Array:
+    """Zeroes ``x`` [B, T, ...] where ``mask`` [B, T] is False, NaN and gradients included.
+
+    The mask may span fewer leading axes than x. One of another shape is left for the caller
+    to refuse, and no mask changes nothing.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> zero_padding(jnp.array([[1.0], [jnp.nan]]), jnp.array([True, False])).tolist()
+        [[1.0], [0.0]]
+    """
+    if mask is None or x.shape[: mask.ndim] != mask.shape:
+        return x
+    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
+
+
 def previous_real(mask: Mask) -> Int[Array, "B T"]:
     """Index of the last real token strictly before each position, -1 where there is none.
 

@@ -182,9 +182,9 @@ class Mechanism(abc.ABC):
             runs = masks.segment_runs(segment_ids, mask, carried)
 
         call = Call(
-            q=_zero_padding(q, query_mask),
-            k=_zero_padding(k, mask),
-            v=_zero_padding(v, mask),
+            q=masks.zero_padding(q, query_mask),
+            k=masks.zero_padding(k, mask),
+            v=masks.zero_padding(v, mask),
             mask=mask,
             runs=runs,
             state=initial_state,
@@ -194,7 +194,7 @@ class Mechanism(abc.ABC):
             return_state=return_state,
         )
         y, state = _attend(self, call)
-        y = _zero_padding(y.astype(v.dtype), query_mask)
+        y = masks.zero_padding(y.astype(v.dtype), query_mask)
         if not return_state:
             return y
         self._check_room(state)
@@ -238,15 +238,15 @@ class Mechanism(abc.ABC):
         self._check_state(inner, q, k, v)
         y, inner = _step(
             self,
-            q if q.ndim == 2 else _zero_padding(q, mask),
-            _zero_padding(k, mask),
-            _zero_padding(v, mask),
+            q if q.ndim == 2 else masks.zero_padding(q, mask),
+            masks.zero_padding(k, mask),
+            masks.zero_padding(v, mask),
             inner,
             mask,
             parameters,
         )
         self._check_room(inner)
-        y = _zero_padding(y.astype(v.dtype), mask)
+        y = masks.zero_padding(y.astype(v.dtype), mask)
         return y, PackedState(inner, packed.segment_id) if packed else inner
 
     def merge(self, state_a: State, state_b: State) -> State:
@@ -313,9 +313,9 @@ class Mechanism(abc.ABC):
             _check_segments(segment_ids, (batch, length))
         runs = masks.segment_runs(segment_ids, mask) if segment_ids is not None else None
         visible = masks.visibility(queries, length, is_causal=is_causal, mask=mask, runs=runs)
-        k, v = _zero_padding(k, mask), _zero_padding(v, mask)
-        y = self._reference(_zero_padding(q, query_mask), k, v, visible, **parameters)
-        return _zero_padding(y, query_mask)
+        k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
+        y = self._reference(masks.zero_padding(q, query_mask), k, v, visible, **parameters)
+        return masks.zero_padding(y, query_mask)
 
     # -- what a family or a mechanism gives ----------------------------------------
 
@@ -400,13 +400,6 @@ def _step(
     parameters: dict[str, Any],
 ) -> tuple[OutputStep, State]:
     return mechanism._step(q, k, v, state, mask, parameters)
-
-
-def _zero_padding(x: Array, mask: Array | None) -> Array:
-    """Zeroes ``x`` [B, T, ...] where ``mask`` [B, T] is False; NaN and gradients included."""
-    if mask is None or x.shape[: mask.ndim] != mask.shape:
-        return x
-    return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
 
 
 def _check_arrays(mechanism: Mechanism, q: Array, k: Array, v: Array, time: bool = True) -> None:
