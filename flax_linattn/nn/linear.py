@@ -48,7 +48,7 @@ def linear(
     """A linear layer with PyTorch's default initialisation.
 
     The papers' experiments ran on PyTorch repositories; with Flax's default (LeCun normal,
-    bias 0) JapaneseVowels ends some three points lower under their learning-rate schedule.
+    bias 0) JapaneseVowels ended 2.7 points lower under their learning-rate schedule (one seed).
 
     Example:
         >>> from flax import nnx
