@@ -14,7 +14,7 @@ from flax_linattn.nn.block import ACTIVATIONS, apply_dropout, split_key
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops import prefix
-from flax_linattn.ops.masks import segment_runs
+from flax_linattn.ops.masks import segment_runs, zero_padding
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
@@ -187,7 +187,7 @@ class SequenceClassifier(nnx.Module):
             offset = jnp.zeros(batch, jnp.int32) if state is None else state.backbone.position
             h = self._contributions(h, token_positions(real, runs, offset)[0])
         h = h.astype(accumulation_dtype(h.dtype))
-        h = jnp.where(real[..., None], h, jnp.zeros_like(h))
+        h = zero_padding(h, mask)
         pooled, pool = prefix.attend(
             poolings.as_monoid(self.pooling, batch, h.shape[-1], h.dtype),
             None,

@@ -98,7 +98,7 @@ class Call:
 
     @property
     def num_queries(self) -> int:
-        return self.k.shape[1] if self.q.ndim == 2 else self.q.shape[1]
+        return _num_queries(self.q, self.k)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,16 +161,9 @@ class Mechanism(abc.ABC):
             ValueError: shapes, form or a combination that the mechanism does not offer.
             TypeError: dtypes, or unknown parameters.
         """
-        self._check_parameters(parameters)
-        _check_arrays(self, q, k, v)
-        batch, length = k.shape[:2]
-        queries = length if q.ndim == 2 else q.shape[1]
-        self._check_options(queries, length, is_causal, segment_ids, form)
-        mask = _check_mask("mask", mask, (batch, length))
-        query_mask = _check_mask("query_mask", query_mask, (batch, queries))
-        if query_mask is None and queries == length:
-            query_mask = mask
-
+        mask, query_mask = self._check_call(
+            q, k, v, is_causal, mask, query_mask, segment_ids, form, parameters
+        )
         carried = None
         if isinstance(initial_state, PackedState):
             initial_state, carried = initial_state
@@ -178,7 +171,6 @@ class Mechanism(abc.ABC):
             self._check_state(initial_state, q, k, v)
         runs = None
         if segment_ids is not None:
-            _check_segments(segment_ids, (batch, length))
             runs = masks.segment_runs(segment_ids, mask, carried)
 
         call = Call(
@@ -300,17 +292,11 @@ class Mechanism(abc.ABC):
         It shares neither the engine nor the accumulation dtype with ``attend``: it
         computes in the dtype that it is given. Arguments as in ``attend``.
         """
-        self._check_parameters(parameters)
-        _check_arrays(self, q, k, v)
-        batch, length = k.shape[:2]
-        queries = length if q.ndim == 2 else q.shape[1]
-        self._check_options(queries, length, is_causal, segment_ids, "auto")
-        mask = _check_mask("mask", mask, (batch, length))
-        query_mask = _check_mask("query_mask", query_mask, (batch, queries))
-        if query_mask is None and queries == length:
-            query_mask = mask
-        if segment_ids is not None:
-            _check_segments(segment_ids, (batch, length))
+        mask, query_mask = self._check_call(
+            q, k, v, is_causal, mask, query_mask, segment_ids, "auto", parameters
+        )
+        length = k.shape[1]
+        queries = _num_queries(q, k)
         runs = masks.segment_runs(segment_ids, mask) if segment_ids is not None else None
         visible = masks.visibility(queries, length, is_causal=is_causal, mask=mask, runs=runs)
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
@@ -345,6 +331,30 @@ class Mechanism(abc.ABC):
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
 
     # -- checks --------------------------------------------------------------------
+
+    def _check_call(
+        self,
+        q: Array,
+        k: Keys,
+        v: Values,
+        is_causal: bool,
+        mask: Mask | None,
+        query_mask: Array | None,
+        segment_ids: SegmentIds | None,
+        form: str,
+        parameters: dict[str, Any],
+    ) -> tuple[Mask | None, Array | None]:
+        """Checks whole sequences; returns the two masks, ``query_mask`` by its default."""
+        self._check_parameters(parameters)
+        _check_arrays(self, q, k, v)
+        batch, length = k.shape[:2]
+        queries = _num_queries(q, k)
+        self._check_options(queries, length, is_causal, segment_ids, form)
+        mask = _check_mask("mask", mask, (batch, length))
+        query_mask = _check_mask("query_mask", query_mask, (batch, queries))
+        if segment_ids is not None:
+            _check_segments(segment_ids, (batch, length))
+        return mask, mask if query_mask is None and queries == length else query_mask
 
     def _check_parameters(self, parameters: dict[str, Any]) -> None:
         unknown = sorted(set(parameters) - set(self.parameters))
@@ -400,6 +410,11 @@ def _step(
     parameters: dict[str, Any],
 ) -> tuple[OutputStep, State]:
     return mechanism._step(q, k, v, state, mask, parameters)
+
+
+def _num_queries(q: Array, k: Array) -> int:
+    """T; a learned query [H, K] stands for one at every key."""
+    return k.shape[1] if q.ndim == 2 else q.shape[1]
 
 
 def _check_arrays(mechanism: Mechanism, q: Array, k: Array, v: Array, time: bool = True) -> None:
