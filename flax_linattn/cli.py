@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -179,7 +180,8 @@ def _value_of(args: list[str], flag: str) -> str | None:
 
 def _default_run_dir(config: Any) -> Path:
     name = "japanese-vowels" if config.train_file is None else config.train_file.name.split(".")[0]
-    return Path("runs") / f"{name}-{config.mechanism}-{config.protocol}-{config.seed}"
+    mechanism = re.sub(r"[^\w.]+", "-", config.mechanism)
+    return Path("runs") / f"{name}-{mechanism}-{config.protocol}-{config.seed}"
 
 
 def _print_report(report: dict[str, Any]) -> None:

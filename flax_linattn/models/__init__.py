@@ -3,9 +3,11 @@
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.classifier import ClassifierState, SequenceClassifier
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
+from flax_linattn.models.sizes import SIZES, Size, get_size
 
 __all__ = [
     "POOLINGS",
+    "SIZES",
     "Backbone",
     "BackboneState",
     "ClassifierState",
@@ -13,5 +15,7 @@ __all__ = [
     "MeanPooling",
     "Pooling",
     "SequenceClassifier",
+    "Size",
     "SumPooling",
+    "get_size",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -52,8 +53,8 @@ class Backbone(nnx.Module):
         kernel_size: taps of the value embedding.
         embedding_padding: "causal" (streams) or "circular" (Time-Series-Library's).
         position: "sinusoidal", or "learned" for positions below ``max_length``.
-        max_length: most tokens of a sequence; needed for learned positions and as the
-            default size of caches.
+        max_length: most tokens of a sequence; needed for learned positions, as the default
+            size of caches, and by mechanisms that learn something for each position.
         dtype: dtype of the computation.
         rngs: holds the stream "params".
 
@@ -99,7 +100,10 @@ class Backbone(nnx.Module):
             raise ValueError(f"position must be 'sinusoidal' or 'learned', got {position!r}.")
         if position == "learned" and max_length is None:
             raise ValueError("learned positions need max_length, the number of positions.")
+        mechanism = _sized(nn.resolve_mechanism(mechanism), max_length)
+        _check_direction(mechanism, is_causal)
         self.is_causal = is_causal
+        self.mechanism = mechanism
         self.max_length = max_length
         self.learned_position = position == "learned"
         self.values = nn.ValueEmbedding(
@@ -135,7 +139,11 @@ class Backbone(nnx.Module):
     @property
     def streams(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered."""
-        return self.is_causal and self.values.padding == "causal"
+        return (
+            self.is_causal
+            and self.values.padding == "causal"
+            and self.mechanism.capabilities.recurrent
+        )
 
     def __call__(
         self,
@@ -187,16 +195,17 @@ class Backbone(nnx.Module):
         h = apply_dropout(self.dropout, h, keys[0])
         layers = []
         for i, block in enumerate(self.blocks):
-            h, layer = block(
+            y = block(
                 h,
                 is_causal=self.is_causal,
                 mask=mask,
                 segment_ids=segment_ids,
                 state=None if state is None else state.layers[i],
-                return_state=True,
+                return_state=return_state,
                 dropout_key=keys[i + 1],
                 form=form,
             )
+            h, layer = y if return_state else (y, None)
             layers.append(layer)
         h = self.final_norm(h)
         if not return_state:
@@ -273,3 +282,19 @@ class Backbone(nnx.Module):
                 f"this model {why}, so it looks at the future and cannot stream; make it with "
                 "is_causal=True and embedding_padding='causal'."
             )
+
+
+def _sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
+    """Tells a mechanism that learns something for each position how many there are."""
+    if max_length is None or getattr(mechanism, "max_length", max_length) is not None:
+        return mechanism
+    return dataclasses.replace(mechanism, max_length=max_length)  # type: ignore[call-arg]
+
+
+def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:
+    can = mechanism.capabilities
+    if not (can.causal if is_causal else can.noncausal):
+        raise ValueError(
+            f"{mechanism.name!r} is not offered with is_causal={is_causal}; make the model with "
+            f"is_causal={not is_causal} or with another mechanism."
+        )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.prefix import Monoid
+from flax_linattn.ops.prefix import Monoid, scanned
 from flax_linattn.typing import Array, State
 
 
@@ -85,7 +85,7 @@ def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> Counte
 
 def as_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
     """Binds a pooling for ``ops.prefix.attend``, which passes the tokens as keys and values."""
-    return Monoid(
+    return scanned(
         lift=lambda h, _: pooling.lift(h),
         merge=pooling.merge,
         read=lambda _, state: pooling.read(state),

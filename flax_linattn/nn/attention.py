@@ -22,12 +22,15 @@ class Attention(nnx.Module):
 
     Where ``mechanism.capabilities.learned_query`` (Aaren, section 3.3) the query is one
     learned token [C] of the layer, projected as the inputs would be: W_q and its bias stay,
-    which is what the paper's parameter count implies.
+    which is what the paper's parameter count implies. What else a mechanism learns
+    (``ops.Mechanism.learned_parameters``: TaylorShift's temperature, Linformer's projections)
+    is in ``mechanism_parameters``, by name.
 
     Args:
         in_features: C, features of the inputs.
         num_heads: H.
-        mechanism: a name of ``ops.list_mechanisms()`` or a mechanism.
+        mechanism: what ``ops.get_mechanism`` takes as a name ("elementwise_series:order=2"), or
+            a mechanism.
         qkv_features: H * K = H * V, default ``in_features``.
         out_features: features of the outputs, default ``in_features``.
         use_bias: whether the four projections have a bias.
@@ -92,6 +95,13 @@ class Attention(nnx.Module):
         self.query = (
             nnx.Param(query_init(rngs.params(), (in_features,), param_dtype)) if learned else None
         )
+        learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
+        self.mechanism_parameters = nnx.Dict(
+            {
+                name: nnx.Param(parameter.init(rngs.params(), parameter.shape, param_dtype))
+                for name, parameter in learned_parameters.items()
+            }
+        )
 
     def __call__(
         self,
@@ -147,6 +157,7 @@ class Attention(nnx.Module):
             initial_state=state,
             return_state=return_state,
             form=form,
+            **self._parameters(),
         )
         if return_state:
             y, state = y
@@ -179,8 +190,12 @@ class Attention(nnx.Module):
             self._heads(self.value_projection(x)),
             state,
             mask,
+            **self._parameters(),
         )
         return self._out(y), state
+
+    def _parameters(self) -> dict[str, Array]:
+        return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}
 
     def _queries(self, x: Array, dtype: DTypeLike) -> Array:
         source = x if self.query is None else self.query[...]

@@ -156,15 +156,16 @@ class TransformerBlock(nnx.Module):
         x = zero_padding(x, mask)
 
         def attend(x: Array) -> tuple[Array, State]:
-            return self.attention(
+            y = self.attention(
                 x,
                 is_causal=is_causal,
                 mask=mask,
                 segment_ids=segment_ids,
                 state=state,
-                return_state=True,
+                return_state=return_state,
                 form=form,
             )
+            return y if return_state else (y, None)
 
         y, state = self._sublayers(x, attend, dropout_key)
         return (y, state) if return_state else y

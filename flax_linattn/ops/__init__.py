@@ -6,18 +6,49 @@ module and one line in the registry below.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from typing import Any
 
 from flax_linattn.ops.aaren import Aaren, AarenState
+from flax_linattn.ops.baselines import (
+    AFT,
+    AFTSimple,
+    Hedgehog,
+    LinearAttention,
+    Linformer,
+    Nystrom,
+    Performer,
+    RandomFeatureAttention,
+)
 from flax_linattn.ops.cache import CacheMechanism, KVCache
-from flax_linattn.ops.mechanism import Capabilities, Mechanism, PackedState
+from flax_linattn.ops.elementwise import Elementwise, ElementwiseSeries, SeriesState
+from flax_linattn.ops.exponential import ExponentialState
+from flax_linattn.ops.expressive import Expressive, ExpressiveQuadratic
+from flax_linattn.ops.kernel import KernelMechanism, KernelState
+from flax_linattn.ops.mechanism import Capabilities, Learned, Mechanism, PackedState
 from flax_linattn.ops.softmax import SoftmaxAttention
+from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.ops.streaming import StreamingMechanism
+from flax_linattn.ops.taylorshift import TaylorShift, taylorshift_n0, taylorshift_n1
+from flax_linattn.ops.weights import weights
 
 _REGISTRY: dict[str, type[Mechanism]] = {
     "softmax": SoftmaxAttention,
     "aaren": Aaren,
+    "elementwise": Elementwise,
+    "elementwise_series": ElementwiseSeries,
+    "taylorshift": TaylorShift,
+    "expressive": Expressive,
+    "expressive_quadratic": ExpressiveQuadratic,
+    "linear": LinearAttention,
+    "aft": AFT,
+    "aft_simple": AFTSimple,
+    "hedgehog": Hedgehog,
+    "performer": Performer,
+    "rfa": RandomFeatureAttention,
+    "linformer": Linformer,
+    "nystrom": Nystrom,
 }
 
 
@@ -25,8 +56,8 @@ def list_mechanisms() -> tuple[str, ...]:
     """The names that ``get_mechanism`` takes.
 
     Example:
-        >>> list_mechanisms()
-        ('softmax', 'aaren')
+        >>> list_mechanisms()[:4]
+        ('softmax', 'aaren', 'elementwise', 'elementwise_series')
     """
     return tuple(_REGISTRY)
 
@@ -35,17 +66,24 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
     """Makes a mechanism: frozen, hashable, hence static under ``jax.jit``.
 
     Args:
-        name: one of ``list_mechanisms()``.
+        name: one of ``list_mechanisms()``; hyperparameters may follow after a colon, as they do
+            on the command line: ``"elementwise_series:order=2,chunk_size=64"``.
         **hyperparameters: fields of the mechanism's dataclass.
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: the name is unknown, or a hyperparameter is out of range.
         TypeError: a hyperparameter is unknown.
 
     Example:
         >>> get_mechanism("aaren", chunk_size=64).capabilities.constant_memory
         True
+        >>> get_mechanism("elementwise_series:order=2") == get_mechanism(
+        ...     "elementwise_series", order=2)
+        True
     """
+    name, _, text = name.partition(":")
+    if text:
+        hyperparameters = _parse(name, text) | hyperparameters
     if name not in _REGISTRY:
         raise ValueError(f"unknown mechanism {name!r}; choose one of: {', '.join(_REGISTRY)}.")
     mechanism = _REGISTRY[name]
@@ -58,16 +96,57 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
     return mechanism(**hyperparameters)
 
 
+def _parse(name: str, text: str) -> dict[str, Any]:
+    """Hyperparameters from ``order=2,switch=memory``: Python literals, or bare words."""
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        return {
+            str(keyword.arg): keyword.value.id
+            if isinstance(keyword.value, ast.Name)
+            else ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
+    except (SyntaxError, ValueError):
+        raise ValueError(
+            f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
+            f"got {text!r}."
+        ) from None
+
+
 __all__ = [
+    "AFT",
+    "AFTSimple",
     "Aaren",
     "AarenState",
     "CacheMechanism",
     "Capabilities",
+    "Elementwise",
+    "ElementwiseSeries",
+    "ExponentialState",
+    "Expressive",
+    "ExpressiveQuadratic",
+    "Hedgehog",
     "KVCache",
+    "KernelMechanism",
+    "KernelState",
+    "Learned",
+    "LinearAttention",
+    "Linformer",
     "Mechanism",
+    "Nystrom",
     "PackedState",
+    "Performer",
+    "RandomFeatureAttention",
+    "SeriesState",
     "SoftmaxAttention",
+    "StatelessMechanism",
     "StreamingMechanism",
+    "TaylorShift",
     "get_mechanism",
     "list_mechanisms",
+    "taylorshift_n0",
+    "taylorshift_n1",
+    "weights",
 ]

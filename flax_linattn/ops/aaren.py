@@ -23,11 +23,12 @@ weights underflow when the scores are far below 0; Algorithm 1 as printed uses s
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Float
 
+from flax_linattn.ops import exponential
+from flax_linattn.ops.exponential import ExponentialState
 from flax_linattn.ops.mechanism import Capabilities
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
@@ -38,19 +39,8 @@ from flax_linattn.ops.numerics import (
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, LearnedQuery, Outputs, Values, Visible
 
-
-class AarenState(NamedTuple):
-    """Summary of a set of tokens (paper, section 3.2).
-
-    Attributes:
-        m: maximum of the scores [B, H], -inf when empty.
-        u: sum of exp(score - m) [B, H].
-        w: sum of exp(score - m) v [B, H, V].
-    """
-
-    m: Float[Array, "B H"]
-    u: Float[Array, "B H"]
-    w: Float[Array, "B H V"]
+AarenState = ExponentialState
+"""The state of Aaren, with leaves m [B, H], u [B, H] and w [B, H, V]."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,12 +83,8 @@ class Aaren(StreamingMechanism):
         *,
         dtype: Any = jnp.float32,
     ) -> AarenState:
-        dtype = accumulation_dtype(dtype)
-        return AarenState(
-            m=jnp.full((batch_size, num_heads), -jnp.inf, dtype),
-            u=jnp.zeros((batch_size, num_heads), dtype),
-            w=jnp.zeros((batch_size, num_heads, value_dim), dtype),
-        )
+        heads = (batch_size, num_heads)
+        return exponential.empty(heads, (*heads, value_dim), accumulation_dtype(dtype))
 
     def prepare(
         self, q: Array, k: Array, v: Array, *, scale: float | Array | None = None
@@ -114,17 +100,11 @@ class Aaren(StreamingMechanism):
 
     def merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
         """The paper's operator on (m, u, w) (section 3.2, appendix B)."""
-        m = jnp.maximum(state_a.m, state_b.m)
-        weight_a, weight_b = exp_difference(state_a.m, m), exp_difference(state_b.m, m)
-        return AarenState(
-            m=m,
-            u=weight_a * state_a.u + weight_b * state_b.u,
-            w=weight_a[..., None] * state_a.w + weight_b[..., None] * state_b.w,
-        )
+        return state_a.merge(state_b)
 
     def read(self, q: Array | None, state: AarenState) -> Array:
         """o_i = w / u; the query has done its work in ``lift``."""
-        return safe_divide(state.w, state.u[..., None])
+        return state.mean
 
     def _reference(
         self,

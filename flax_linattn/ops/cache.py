@@ -9,13 +9,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
+from flax_linattn.ops import masks
+from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.ops.forms import choose_form
 from flax_linattn.ops.mechanism import Call, Mechanism, check_state_like
 from flax_linattn.ops.numerics import accumulation_dtype
@@ -97,6 +99,10 @@ class CacheMechanism(Mechanism):
         cache_dtype: dtype of the cache; None = the accumulation dtype of the inputs.
     """
 
+    positional: ClassVar[bool] = False
+    """Whether ``weigh`` takes ``positions`` of queries and keys, int [B, T] and [B, S]: the number
+    of real tokens of the segment that came before."""
+
     chunk_size: int = 256
     cache_dtype: str | None = None
 
@@ -149,26 +155,33 @@ class CacheMechanism(Mechanism):
 
         def visible(index: Array) -> Array:
             """Who sees whom, for the queries ``index`` [T'] of this call: [B, T', L + S]."""
-            there = new[:, None, :]
-            if call.is_causal:
-                there = there & (index[:, None] >= jnp.arange(length))
-            if call.runs is None:
-                before = jnp.ones((1, index.shape[0], 1), bool)
-            else:
-                mine = jnp.take(run, index, axis=1, mode="clip")[:, :, None]
-                there = there & (mine == run[:, None, :])
-                before = mine == 0
-            there = jnp.broadcast_to(there, (batch, index.shape[0], length))
+            there = masks.visible_rows(
+                index,
+                length,
+                is_causal=call.is_causal,
+                mask=new,
+                run=None if call.runs is None else run,
+            )
             if not cached:
                 return there
-            return jnp.concatenate([before & cache.used[:, None, :], there], axis=2)
+            before = jnp.broadcast_to(cache.used[:, None, :], (batch, index.shape[0], cached))
+            if call.runs is not None:
+                before = before & (jnp.take(run, index, axis=1, mode="clip") == 0)[:, :, None]
+            return jnp.concatenate([before, there], axis=2)
 
         form = call.form
         if form == "auto":
             form = choose_form("cache", call.num_queries, k.shape[1], batch * heads)
         chunk_size = {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
         plain = call.is_causal and not cached and call.mask is None and call.runs is None
-        y = self._in_blocks(call.q, k, v, None if plain else visible, chunk_size, call.parameters)
+        positions = None
+        if self.positional:
+            own = _positions(new, call.runs, cache.length)
+            slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
+            positions = own, jnp.concatenate([slots, own], axis=1)
+        y = self._in_blocks(
+            call.q, k, v, None if plain else visible, positions, chunk_size, call.parameters
+        )
         if cached:
             y = jnp.where(cache.overflowed[:, None, None, None], jnp.nan, y)
         last = run[:, -1:] if length else run
@@ -176,30 +189,38 @@ class CacheMechanism(Mechanism):
         return y, state
 
     def _in_blocks(
-        self, q: Array, k: Array, v: Array, visible: Any, chunk_size: int | None, parameters: Any
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        visible: Any,
+        positions: tuple[Array, Array] | None,
+        chunk_size: int | None,
+        parameters: Any,
     ) -> Array:
         """Applies ``weigh`` to blocks of queries, so that few scores exist at a time."""
         batch, length = q.shape[:2]
         if length == 0 or k.shape[1] == 0:
             return jnp.zeros((batch, length, *v.shape[2:]), v.dtype)
 
-        def block(q: Array, index: Array) -> Array:
-            if visible is None and index.shape[0] == length:
-                return self.weigh(q, k, v, None, **parameters)
-            seen = index[None, :, None] >= jnp.arange(length) if visible is None else visible(index)
-            y = self.weigh(q, k, v, seen, **parameters)
-            return jnp.where(jnp.any(seen, axis=2)[:, :, None, None], y, jnp.zeros_like(y))
+        def block(_: None, rows: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
+            q, index, position = rows
+            where = parameters
+            if positions is not None:
+                where = parameters | {"positions": (position, positions[1])}
+            if visible is None and q.shape[1] == length:
+                return None, self.weigh(q, k, v, None, **where)
+            seen = (
+                masks.visible_rows(index[0], length, is_causal=True)
+                if visible is None
+                else visible(index[0])
+            )
+            y = self.weigh(q, k, v, seen, **where)
+            return None, masks.zero_padding(y, jnp.any(seen, axis=2))
 
-        if chunk_size is None or chunk_size >= length:
-            return block(q, jnp.arange(length))
-        blocks = -(-length // chunk_size)
-        filler = blocks * chunk_size - length
-        q = jnp.pad(q, ((0, 0), (0, filler), (0, 0), (0, 0)))
-        q = jnp.moveaxis(q.reshape(batch, blocks, chunk_size, *q.shape[2:]), 1, 0)
-        index = jnp.arange(blocks * chunk_size).reshape(blocks, chunk_size)
-        recomputed = jax.checkpoint(lambda args: block(*args), prevent_cse=False)
-        y = jnp.moveaxis(jax.lax.map(recomputed, (q, index)), 0, 1)
-        return y.reshape(batch, blocks * chunk_size, *y.shape[3:])[:, :length]
+        index = jnp.arange(length, dtype=jnp.int32)[None]
+        own = None if positions is None else positions[0]
+        return over_chunks(block, None, (q, index, own), chunk_size)[1]
 
     def _step(
         self,
@@ -214,6 +235,11 @@ class CacheMechanism(Mechanism):
         new = jnp.ones((batch, 1), bool) if mask is None else mask[:, None]
         state = state.append(k[:, None], v[:, None], new, jnp.zeros((batch,), bool))
         dtype = accumulation_dtype(q.dtype)
+        if self.positional:
+            slots = jnp.broadcast_to(
+                jnp.arange(state.capacity, dtype=jnp.int32), (batch, state.capacity)
+            )
+            parameters = parameters | {"positions": (state.length[:, None] - 1, slots)}
         y = self.weigh(
             q[:, None].astype(dtype),
             state.key.astype(dtype),
@@ -245,3 +271,13 @@ class CacheMechanism(Mechanism):
         else:
             expected = KVCache(k, v, k, True)
         check_state_like(self, state, expected)
+
+
+def _positions(real: Array, runs: masks.Runs | None, before: Array) -> Array:
+    """Int [B, T], real tokens of the segment that come before each; ``before`` [B] are cached."""
+    count = jnp.cumsum(real, axis=1, dtype=jnp.int32)
+    if runs is None:
+        return jnp.maximum(before[:, None] + count - 1, 0)
+    at_start = jax.lax.cummax(jnp.where(runs.starts, count - 1, 0), axis=1)
+    offset = jnp.where(runs.index == 0, before[:, None], 0)
+    return jnp.maximum(offset + count - 1 - at_start, 0)

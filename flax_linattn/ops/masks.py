@@ -99,6 +99,39 @@ def segment_runs(
     return Runs(starts, jnp.where(at_end >= 0, last, carried))
 
 
+def visible_rows(
+    index: Int[Array, "T"],
+    num_keys: int,
+    *,
+    is_causal: bool = False,
+    mask: Mask | None = None,
+    run: Int[Array, "B S"] | None = None,
+) -> Visible:
+    """Some rows of the matrix of who sees whom: bool [B or 1, T, S].
+
+    Args:
+        index: positions of the queries.
+        num_keys: S.
+        is_causal: a query sees keys up to its own position.
+        mask: bool [B, S], True = a real token.
+        run: which run each position belongs to (``Runs.index``).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> visible_rows(jnp.array([0, 2]), 3, is_causal=True).astype(int).tolist()
+        [[[1, 0, 0], [1, 1, 1]]]
+    """
+    visible = jnp.ones((1, index.shape[0], num_keys), bool)
+    if is_causal:
+        visible = visible & (index[:, None] >= jnp.arange(num_keys, dtype=index.dtype))
+    if mask is not None:
+        visible = visible & mask[:, None, :]
+    if run is not None:
+        mine = jnp.take(run, index, axis=1, mode="clip")
+        visible = visible & (mine[:, :, None] == run[:, None, :])
+    return visible
+
+
 def visibility(
     num_queries: int,
     num_keys: int,
@@ -113,11 +146,5 @@ def visibility(
         >>> visibility(2, 2, is_causal=True).astype(int).tolist()
         [[[1, 0], [1, 1]]]
     """
-    visible = jnp.ones((1, num_queries, num_keys), bool)
-    if is_causal:
-        visible = jnp.tril(visible)
-    if mask is not None:
-        visible = visible & mask[:, None, :]
-    if runs is not None:
-        visible = visible & (runs.index[:, :, None] == runs.index[:, None, :])
-    return visible
+    run = None if runs is None else runs.index
+    return visible_rows(jnp.arange(num_queries), num_keys, is_causal=is_causal, mask=mask, run=run)

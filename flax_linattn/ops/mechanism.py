@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -47,6 +48,9 @@ class Capabilities:
         cross: keys and values may have another length than the queries.
         packed: ``segment_ids`` is offered.
         learned_query: ``q`` is one learned query [H, K] instead of one query a token.
+        channelwise: every channel attends by itself, so that V = K.
+        recurrent: there is a state: ``init_state``, ``step``, ``initial_state`` and
+            ``return_state`` are offered.
         mergeable: ``merge`` joins the states of two spans.
         forms: the values of ``form`` beside "auto".
     """
@@ -57,8 +61,22 @@ class Capabilities:
     cross: bool = True
     packed: bool = True
     learned_query: bool = False
+    channelwise: bool = False
+    recurrent: bool = True
     mergeable: bool = False
     forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
+
+
+class Learned(NamedTuple):
+    """An argument of a mechanism that a layer learns.
+
+    Attributes:
+        shape: of the array.
+        init: (key, shape, dtype) -> its first value, as in ``jax.nn.initializers``.
+    """
+
+    shape: tuple[int, ...]
+    init: Callable[[Array, tuple[int, ...], Any], Array]
 
 
 class PackedState(NamedTuple):
@@ -78,7 +96,7 @@ class PackedState(NamedTuple):
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("q", "k", "v", "mask", "runs", "state", "parameters"),
+    data_fields=("q", "k", "v", "mask", "query_mask", "runs", "state", "parameters"),
     meta_fields=("is_causal", "form", "return_state"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +107,7 @@ class Call:
     k: Keys
     v: Values
     mask: Mask | None
+    query_mask: Array | None
     runs: masks.Runs | None
     state: State | None
     parameters: dict[str, Any]
@@ -158,12 +177,14 @@ class Mechanism(abc.ABC):
             ``segment_ids`` was given.
 
         Raises:
-            ValueError: shapes, form or a combination that the mechanism does not offer.
+            ValueError: shapes, form, a state or a combination that the mechanism does not offer.
             TypeError: dtypes, or unknown parameters.
         """
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, form, parameters
         )
+        if (initial_state is not None or return_state) and not self.capabilities.recurrent:
+            raise ValueError(no_state(self.name))
         carried = None
         if isinstance(initial_state, PackedState):
             initial_state, carried = initial_state
@@ -178,6 +199,7 @@ class Mechanism(abc.ABC):
             k=masks.zero_padding(k, mask),
             v=masks.zero_padding(v, mask),
             mask=mask,
+            query_mask=query_mask,
             runs=runs,
             state=initial_state,
             parameters=parameters,
@@ -222,6 +244,8 @@ class Mechanism(abc.ABC):
             ValueError: shapes that do not fit each other or the state.
             TypeError: dtypes, or unknown parameters.
         """
+        if not self.capabilities.recurrent:
+            raise ValueError(no_state(self.name))
         self._check_parameters(parameters)
         _check_arrays(self, q, k, v, time=False)
         mask = _check_mask("mask", mask, (k.shape[0],))
@@ -299,9 +323,15 @@ class Mechanism(abc.ABC):
         queries = _num_queries(q, k)
         runs = masks.segment_runs(segment_ids, mask) if segment_ids is not None else None
         visible = masks.visibility(queries, length, is_causal=is_causal, mask=mask, runs=runs)
+        if query_mask is not None:
+            visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         y = self._reference(masks.zero_padding(q, query_mask), k, v, visible, **parameters)
         return masks.zero_padding(y, query_mask)
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        """Those of ``parameters`` that a layer of H heads of K channels learns, by name."""
+        return {}
 
     # -- what a family or a mechanism gives ----------------------------------------
 
@@ -412,6 +442,14 @@ def _step(
     return mechanism._step(q, k, v, state, mask, parameters)
 
 
+def no_state(name: str) -> str:
+    """Why a mechanism has no state, for error messages."""
+    return (
+        f"{name!r} needs the whole sequence at once: it has no state and no step; call attend on "
+        "whole sequences, or choose a mechanism whose capabilities.recurrent is True."
+    )
+
+
 def _num_queries(q: Array, k: Array) -> int:
     """T; a learned query [H, K] stands for one at every key."""
     return k.shape[1] if q.ndim == 2 else q.shape[1]
@@ -444,6 +482,11 @@ def _check_arrays(mechanism: Mechanism, q: Array, k: Array, v: Array, time: bool
         raise ValueError(
             f"k {axes['k']} and v {axes['v']} must agree in all but the last axis, "
             f"got {k.shape} and {v.shape}."
+        )
+    if mechanism.capabilities.channelwise and k.shape[-1] != v.shape[-1]:
+        raise ValueError(
+            f"{mechanism.name!r} attends in every channel by itself, so that v must have as many "
+            f"channels as k, got {v.shape[-1]} and {k.shape[-1]}."
         )
     if q.shape[-2:] != k.shape[-2:]:
         raise ValueError(

@@ -1,10 +1,13 @@
-"""The monoid engine: every form of a streaming mechanism from three functions.
+"""The monoid engine: every form of a streaming mechanism from a handful of functions.
 
-``lift(k, v)`` turns tokens into states, ``merge(a, b)`` joins the state of a span with that
-of the next span (associative, ``identity`` is neutral), ``read(q, s)`` gives the output.
-From these follow the parallel form (one chunk), the chunked form (Aaren's appendix A,
-block by block) and the recurrent form (chunks of one token), causal or not, with masks,
-packed segments, an initial and a final state, at any length.
+A span of tokens has a state; ``merge(a, b)`` joins the state of a span with that of the next
+(associative, ``identity`` is neutral), ``read(q, s)`` gives an output. From these follow the
+parallel form (one chunk), the chunked form (Aaren's appendix A, block by block) and the
+recurrent form (chunks of one token), causal or not, with masks, packed segments, an initial
+and a final state, at any length.
+
+What happens inside one chunk is the mechanism's: :func:`scanned` does it for any ``lift`` by
+``jax.lax.associative_scan``, :mod:`flax_linattn.ops.kernel` by matrix products.
 
 Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
 """
@@ -12,29 +15,63 @@ Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.typing import Array, Keys, Mask, Outputs, State, Values
+
+
+class Span(NamedTuple):
+    """The tokens of one chunk.
+
+    Attributes:
+        k: keys [B, C, H, K].
+        v: values [B, C, H, V].
+        mask: bool [B, C], False = the token is the identity; None = all are real.
+        starts: bool [B, C], True = a packed segment begins here; None = one segment.
+    """
+
+    k: Array
+    v: Array
+    mask: Array | None
+    starts: Array | None
+
+    @property
+    def run(self) -> Array:
+        """Int [B, C], starts so far: 0 = of the segment that came in."""
+        if self.starts is None:
+            return jnp.zeros(self.k.shape[:2], jnp.int32)
+        return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
+
+    def of_run(self, run: Array) -> Array | None:
+        """Bool [B, C], the real tokens of run ``run`` [B]; None = all."""
+        if self.starts is None:
+            return self.mask
+        there = self.run == run[:, None]
+        return there if self.mask is None else there & self.mask
 
 
 class Monoid(NamedTuple):
     """What the engine needs of a mechanism, its arguments bound.
 
     Attributes:
-        lift: (k [B, T, H, K], v [B, T, H, V]) -> states [B, T, ...].
-        merge: (earlier, later) -> state; works on any leading axes.
-        read: (q or None, states [B, T, ...]) -> y [B, T, H, V].
         identity: the neutral state, leaves [B, ...].
+        merge: (earlier, later) -> state; works on any leading axes.
+        read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
+        total: (k, v, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
+        outputs: (q, span, before, after, is_causal) -> the state after the span and the outputs
+            [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and last
+            segment that lie outside; ``after`` is None where ``is_causal``.
     """
 
-    lift: Callable[[Array, Array], State]
+    identity: State
     merge: Callable[[State, State], State]
     read: Callable[[Any, State], Array]
-    identity: State
+    total: Callable[[Array, Array, Array | None], State]
+    outputs: Callable[[Any, Span, State, State | None, bool], tuple[State, Array]]
 
 
 def attend(
@@ -66,36 +103,53 @@ def attend(
         y [B, T, H, V] and the state after the last token.
     """
     carry = monoid.identity if initial is None else initial
-    if k.shape[1] == 0:
-        return _read_everywhere(monoid, q, carry, 0), carry
-    tokens = _Tokens(k, v, mask, starts)
+    length = k.shape[1]
+    if length == 0:
+        return read_everywhere(monoid, q, carry, 0, chunk_size), carry
+    if mask is None and chunk_size is not None and length % chunk_size:
+        mask = jnp.ones(k.shape[:2], bool)  # the last chunk is filled up with padding
+    span = Span(k, v, mask, starts)
     if is_causal:
-        return _causal(monoid, q, tokens, carry, chunk_size)
+
+        def body(carry: State, chunk: tuple[Any, Span]) -> tuple[State, Array]:
+            q, span = chunk
+            return monoid.outputs(q, span, carry, None, True)
+
+        carry, y = over_chunks(body, carry, (q, span), chunk_size)
+        return y, carry
     if starts is None:
-        total = _total(monoid, tokens, carry, chunk_size)
-        return _read_everywhere(monoid, q, total, k.shape[1]), total
-    return _within_runs(monoid, q, tokens, starts, carry, chunk_size)
+        carry = total(monoid, span, carry, chunk_size)
+        return read_everywhere(monoid, q, carry, length, chunk_size), carry
+    return _within_runs(monoid, q, span, carry, chunk_size)
 
 
-def _read_everywhere(monoid: Monoid, q: Array | None, state: State, length: int) -> Array:
-    y = monoid.read(q, jax.tree.map(lambda s: s[:, None], state))
-    if q is not None:
-        return y
-    return jnp.broadcast_to(y, (y.shape[0], length, *y.shape[2:]))
+def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
+    """The state after ``span``, chunk by chunk."""
+
+    def body(carry: State, chunk: tuple[Span]) -> tuple[State, None]:
+        return advance(monoid, chunk[0], carry), None
+
+    return over_chunks(body, carry, (span,), chunk_size)[0]
 
 
-class _Tokens(NamedTuple):
-    k: Array
-    v: Array
-    mask: Array | None
-    starts: Array | None
+def advance(monoid: Monoid, span: Span, before: State) -> State:
+    """The state after ``span``: that of its last segment."""
+    last = span.run[:, -1]
+    state = monoid.total(span.k, span.v, span.of_run(last))
+    if span.starts is not None:
+        before = select(last == 0, before, monoid.identity)
+    return monoid.merge(before, state)
 
-    def lift(self, monoid: Monoid) -> State:
-        """States of the single tokens; a masked one is the identity."""
-        lifted = monoid.lift(self.k, self.v)
-        if self.mask is None:
-            return lifted
-        return select(self.mask, lifted, jax.tree.map(lambda i: i[:, None], monoid.identity))
+
+def read_everywhere(
+    monoid: Monoid, q: Array | None, state: State, length: int, chunk_size: int | None
+) -> Array:
+    """One state read by all queries, or once for ``length`` positions if there are none."""
+    state = jax.tree.map(lambda s: s[:, None], state)
+    if q is None:
+        y = monoid.read(None, state)
+        return jnp.broadcast_to(y, (y.shape[0], length, *y.shape[2:]))
+    return over_chunks(lambda _, qs: (None, monoid.read(qs[0], state)), None, (q,), chunk_size)[1]
 
 
 def select(condition: Array, on_true: State, on_false: State) -> State:
@@ -109,161 +163,114 @@ def select(condition: Array, on_true: State, on_false: State) -> State:
     return jax.tree.map(choose, on_true, on_false)
 
 
-def _scan(
-    monoid: Monoid, elements: State, carry: State, starts: Array | None, reverse: bool = False
-) -> State:
-    """Inclusive prefixes (suffixes if ``reverse``) [B, T, ...], the carry taken in.
+def _within_runs(
+    monoid: Monoid, q: Array | None, span: Span, carry: State, chunk_size: int | None
+) -> tuple[Array, State]:
+    """Every token reads the total of its own run.
 
-    ``starts`` marks the elements at which, in scan direction, everything before is dropped.
+    A first pass from the right carries, over chunk borders, what follows of the run that a
+    chunk ends in; a second from the left reads. One state a chunk is kept between them.
     """
-    merge = monoid.merge if not reverse else lambda later, earlier: monoid.merge(earlier, later)
-    outside = jax.tree.map(lambda c: c[:, None], carry)
+
+    def from_right(after: State, chunk: tuple[Span]) -> tuple[State, State]:
+        span = chunk[0]
+        run = span.run
+        first = monoid.total(span.k, span.v, span.of_run(jnp.zeros_like(run[:, 0])))
+        whole = select(run[:, -1] == 0, after, monoid.identity)
+        return monoid.merge(first, whole), after
+
+    def from_left(carry: State, chunk: tuple[Any, Span, State]) -> tuple[State, Array]:
+        q, span, after = chunk
+        return monoid.outputs(q, span, carry, after, False)
+
+    _, after = over_chunks(
+        from_right, monoid.identity, (span,), chunk_size, reverse=True, stack=True
+    )
+    carry, y = over_chunks(from_left, carry, (q, span), chunk_size, per_chunk=after)
+    return y, carry
+
+
+# -- one chunk by associative scan -----------------------------------------------------
+
+
+def scanned(
+    lift: Callable[[Array, Array], State],
+    merge: Callable[[State, State], State],
+    read: Callable[[Any, State], Array],
+    identity: State,
+) -> Monoid:
+    """A monoid whose chunks are scanned token by token.
+
+    Args:
+        lift: (k [B, T, H, K], v [B, T, H, V]) -> states of the single tokens [B, T, ...].
+        merge: as in :class:`Monoid`.
+        read: as in :class:`Monoid`.
+        identity: as in :class:`Monoid`.
+    """
+    nothing = jax.tree.map(lambda i: i[:, None], identity)
+
+    def lifted(k: Array, v: Array, keep: Array | None) -> State:
+        tokens = lift(k, v)
+        return tokens if keep is None else select(keep, tokens, nothing)
+
+    def outputs(
+        q: Any, span: Span, before: State, after: State | None, is_causal: bool
+    ) -> tuple[State, Array]:
+        tokens = lifted(span.k, span.v, span.mask)
+        seen = prefixes = _scan(merge, tokens, before, span.starts)
+        if not is_causal and span.starts is not None:  # one segment has one total for all
+            run, end = span.run, _run_ends(span.starts)
+            seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
+            outside = jax.tree.map(lambda a: a[:, None], after)
+            seen = merge(seen, select(run == run[:, -1:], outside, nothing))
+        return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, seen)
+
+    return Monoid(
+        identity=identity,
+        merge=merge,
+        read=read,
+        total=lambda k, v, keep: _reduce(merge, lifted(k, v, keep)),
+        outputs=outputs,
+    )
+
+
+def _run_ends(starts: Array) -> Array:
+    """Int [B, T]: the last position of each token's run."""
+    length = starts.shape[1]
+    position = jnp.arange(length, dtype=jnp.int32)
+    start = jnp.where(starts, position, length)
+    start = jnp.pad(start[:, 1:], ((0, 0), (0, 1)), constant_values=length)
+    return jax.lax.cummin(start, axis=1, reverse=True) - 1
+
+
+def _scan(
+    merge: Callable[[State, State], State], tokens: State, before: State, starts: Array | None
+) -> State:
+    """Inclusive prefixes [B, T, ...], each within its own run; the first goes on from before."""
+    outside = jax.tree.map(lambda b: b[:, None], before)
     if starts is None:
-        prefixes = jax.lax.associative_scan(merge, elements, axis=1, reverse=reverse)
-        return merge(outside, prefixes)
+        return merge(outside, jax.lax.associative_scan(merge, tokens, axis=1))
 
     def merge_runs(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
         (start_a, state_a), (start_b, state_b) = a, b
         return start_a | start_b, select(start_b, state_b, merge(state_a, state_b))
 
-    started, prefixes = jax.lax.associative_scan(
-        merge_runs, (starts, elements), axis=1, reverse=reverse
-    )
+    started, prefixes = jax.lax.associative_scan(merge_runs, (starts, tokens), axis=1)
     return select(started, prefixes, merge(outside, prefixes))
 
 
-def _reduce(merge: Callable[[State, State], State], elements: State) -> State:
+def _reduce(merge: Callable[[State, State], State], tokens: State) -> State:
     """The ordered total over axis 1 by a balanced tree: log2(T) merges deep."""
-    length = jax.tree.leaves(elements)[0].shape[1]
+    length = jax.tree.leaves(tokens)[0].shape[1]
     while length > 1:
         even = length - length % 2
         pairs = merge(
-            jax.tree.map(lambda e, n=even: e[:, 0:n:2], elements),
-            jax.tree.map(lambda e, n=even: e[:, 1:n:2], elements),
+            jax.tree.map(lambda e, n=even: e[:, 0:n:2], tokens),
+            jax.tree.map(lambda e, n=even: e[:, 1:n:2], tokens),
         )
         if length % 2:
             pairs = jax.tree.map(
-                lambda p, e: jnp.concatenate([p, e[:, -1:]], axis=1), pairs, elements
+                lambda p, e: jnp.concatenate([p, e[:, -1:]], axis=1), pairs, tokens
             )
-        elements, length = pairs, length // 2 + length % 2
-    return jax.tree.map(lambda e: e[:, 0], elements)
-
-
-def _causal(
-    monoid: Monoid, q: Array | None, tokens: _Tokens, carry: State, chunk_size: int | None
-) -> tuple[Array, State]:
-    def body(carry: State, chunk: tuple[Array | None, _Tokens]) -> tuple[State, Array]:
-        q, tokens = chunk
-        prefixes = _scan(monoid, tokens.lift(monoid), carry, tokens.starts)
-        return jax.tree.map(lambda p: p[:, -1], prefixes), monoid.read(q, prefixes)
-
-    carry, y = _over_chunks(body, carry, (q, tokens), chunk_size)
-    return y, carry
-
-
-def _total(monoid: Monoid, tokens: _Tokens, carry: State, chunk_size: int | None) -> State:
-    def body(carry: State, tokens: _Tokens) -> tuple[State, None]:
-        return monoid.merge(carry, _reduce(monoid.merge, tokens.lift(monoid))), None
-
-    return _over_chunks(body, carry, tokens, chunk_size)[0]
-
-
-def _within_runs(
-    monoid: Monoid,
-    q: Array | None,
-    tokens: _Tokens,
-    starts: Array,
-    carry: State,
-    chunk_size: int | None,
-) -> tuple[Array, State]:
-    """Totals of each token's own run: its inclusive prefix merged with what follows it.
-
-    A first pass from the right carries the suffixes over chunk borders, a second from the
-    left reads. Only one state a chunk is kept between them.
-    """
-    ends = jnp.pad(starts[:, 1:], ((0, 0), (0, 1)))
-
-    def suffixes(after: State, tokens: _Tokens, ends: Array) -> State:
-        return _scan(monoid, tokens.lift(monoid), after, ends, reverse=True)
-
-    def from_right(after: State, chunk: tuple[_Tokens, Array]) -> tuple[State, State]:
-        tokens, ends = chunk
-        return jax.tree.map(lambda s: s[:, 0], suffixes(after, tokens, ends)), after
-
-    def from_left(carry: State, chunk: tuple[Any, _Tokens, Array, State]) -> tuple[State, Array]:
-        q, tokens, ends, after = chunk
-        prefixes = _scan(monoid, tokens.lift(monoid), carry, tokens.starts)
-        following = jax.tree.map(
-            lambda s, a: jnp.concatenate([s[:, 1:], a[:, None]], axis=1),
-            suffixes(after, tokens, ends),
-            after,
-        )
-        nothing = jax.tree.map(lambda i: i[:, None], monoid.identity)
-        totals = monoid.merge(prefixes, select(ends, nothing, following))
-        return jax.tree.map(lambda p: p[:, -1], prefixes), monoid.read(q, totals)
-
-    _, after = _over_chunks(
-        from_right, monoid.identity, (tokens, ends), chunk_size, reverse=True, stack=True
-    )
-    carry, y = _over_chunks(from_left, carry, (q, tokens, ends), chunk_size, per_chunk=after)
-    return y, carry
-
-
-def _over_chunks(
-    body: Callable[[State, Any], tuple[State, Any]],
-    carry: State,
-    arrays: Any,
-    chunk_size: int | None,
-    *,
-    per_chunk: Any = None,
-    reverse: bool = False,
-    stack: bool = False,
-) -> tuple[State, Any]:
-    """The one chunk loop: ``body`` over spans of ``chunk_size`` along axis 1.
-
-    The last span is filled up with masked tokens. ``per_chunk`` holds extra inputs
-    [chunks, ...]. The outputs are joined along axis 1, or stacked as [chunks, ...].
-    """
-    length = jax.tree.leaves(arrays)[0].shape[1]
-    if chunk_size is None or chunk_size >= length:
-        chunk_size = length
-    chunks = -(-length // chunk_size)
-    filler = chunks * chunk_size - length
-    if filler:
-        arrays = _fill(arrays, filler)
-
-    if chunks == 1:
-        extra = () if per_chunk is None else (jax.tree.map(lambda p: p[0], per_chunk),)
-        carry, y = body(carry, (*arrays, *extra) if extra else arrays)
-        return carry, jax.tree.map(lambda o: o[None], y) if stack else y
-
-    def split(a: Array) -> Array:
-        return jnp.moveaxis(a.reshape(a.shape[0], chunks, chunk_size, *a.shape[2:]), 1, 0)
-
-    def join(o: Array) -> Array:
-        o = jnp.moveaxis(o, 0, 1)
-        return o.reshape(o.shape[0], chunks * chunk_size, *o.shape[3:])[:, :length]
-
-    spans = jax.tree.map(split, arrays)
-    if per_chunk is not None:
-        spans = (*spans, per_chunk)
-    # Recomputing a chunk in the backward pass keeps one state a chunk instead of one a token.
-    if chunk_size > 1:
-        body = partial(jax.checkpoint, prevent_cse=False)(body)
-    carry, y = jax.lax.scan(body, carry, spans, reverse=reverse)
-    return carry, y if stack else jax.tree.map(join, y)
-
-
-def _fill(arrays: Any, filler: int) -> Any:
-    """Adds ``filler`` masked tokens at the end, making the mask where there was none."""
-
-    def pad(a: Array) -> Array:
-        return jnp.pad(a, ((0, 0), (0, filler)) + ((0, 0),) * (a.ndim - 2))
-
-    def mask_of(node: Any) -> Any:
-        if isinstance(node, _Tokens) and node.mask is None:
-            return node._replace(mask=jnp.ones(node.k.shape[:2], bool))
-        return node
-
-    is_tokens = lambda node: isinstance(node, _Tokens)  # noqa: E731
-    return jax.tree.map(pad, jax.tree.map(mask_of, arrays, is_leaf=is_tokens))
+        tokens, length = pairs, length // 2 + length % 2
+    return jax.tree.map(lambda e: e[:, 0], tokens)

@@ -64,20 +64,19 @@ class StreamingMechanism(Mechanism):
         dtype = accumulation_dtype(v.dtype)
         return self.prepare(q.astype(dtype), k.astype(dtype), v.astype(dtype), **parameters)
 
+    def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
+        """What the engine runs; ``q`` is prepared."""
+        lift = partial(self.lift, query=q) if self.capabilities.learned_query else self.lift
+        return prefix.scanned(lift, self.merge, self.read, identity)
+
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
         if form == "auto":
             form = choose_form("streaming", call.num_queries, call.k.shape[1])
         q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
-        learned = self.capabilities.learned_query
         return prefix.attend(
-            prefix.Monoid(
-                lift=partial(self.lift, query=q) if learned else self.lift,
-                merge=self.merge,
-                read=self.read,
-                identity=self._identity(call.k, call.v),
-            ),
-            None if learned else q,
+            self._monoid(q, self._identity(call.k, call.v)),
+            None if self.capabilities.learned_query else q,
             k,
             v,
             is_causal=call.is_causal,

@@ -24,7 +24,8 @@ class ClassifyConfig:
         train_file: a .ts or .arff file (.gz and .xz too); default the embedded
             JapaneseVowels.
         test_file: the test file that belongs to it.
-        mechanism: the attention mechanism, by name.
+        mechanism: the attention mechanism, by name; its hyperparameters may follow, as in
+            elementwise_series:order=2.
         protocol: "honest" selects on a stratified share of the training data and standardises
             by the training data. "tslib" is as Time-Series-Library published: it SELECTS ON
             THE TEST SET and standardises each set by itself, so its accuracies are optimistic.

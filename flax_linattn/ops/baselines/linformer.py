@@ -1,0 +1,146 @@
+"""Linformer: Wang et al., "Linformer: Self-Attention with Linear Complexity", 2020.
+
+softmax(scale Q (E^T K)^T) F^T V: keys and values of N positions are projected to P mixtures of
+them. ``key_projection`` is E and ``value_projection`` F, both [N, P], shared by the heads. N is
+fixed: a longer sequence has no rows of E and F; a shorter one uses the first. A mixture of keys
+holds the future, so there is neither a causal form nor a state, nor can sequences be packed.
+Departure: positions count real tokens, so that padding anywhere changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.baselines.draws import uniform
+from flax_linattn.ops.mechanism import Learned
+from flax_linattn.ops.numerics import score_scale
+from flax_linattn.ops.stateless import StatelessMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class Linformer(StatelessMechanism):
+    """Linformer attention (module docstring: symbols, departures).
+
+    Attributes:
+        max_length: N; a layer needs it, since it learns E and F. None = that of each call's
+            sequences, for fixed random projections only.
+        num_projections: P.
+        scale: factor of the scores; None = K**-0.5. ``attend`` takes ``scale=`` to override it.
+        seed: of the projections that are used where ``attend`` is given none.
+
+    Example:
+        >>> import jax
+        >>> from flax_linattn import ops
+        >>> linformer = ops.get_mechanism("linformer", max_length=16, num_projections=4)
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> linformer.attend(q, k, v).shape
+        (2, 10, 4, 8)
+        >>> linformer.attend(q, k, v, is_causal=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: 'linformer' has no causal form; use is_causal=False.
+    """
+
+    name: ClassVar[str] = "linformer"
+    parameters: ClassVar[tuple[str, ...]] = ("scale", "key_projection", "value_projection")
+
+    max_length: int | None = None
+    num_projections: int = 256
+    scale: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("max_length", "num_projections"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field} must be at least 1, got {value}.")
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        if self.max_length is None:
+            raise ValueError(
+                "a 'linformer' layer learns a projection of each position and needs their number: "
+                "get_mechanism('linformer', max_length=...)."
+            )
+        limit = self.num_projections**-0.5
+        projection = Learned(
+            (self.max_length, self.num_projections),
+            lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit),
+        )
+        return {"key_projection": projection, "value_projection": projection}
+
+    def mix(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        query_mask: Array,
+        mask: Array,
+        *,
+        scale: float | Array | None = None,
+        key_projection: Array | None = None,
+        value_projection: Array | None = None,
+    ) -> Outputs:
+        position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        tables = self._tables(k, key_projection, value_projection)
+        # Padding is zero: it adds nothing, whatever row it is given.
+        k, v = (
+            jnp.einsum("bsp,bshk->bphk", table[position], x)
+            for table, x in zip(tables, (k, v), strict=True)
+        )
+        factor = jnp.asarray(score_scale(scale, self.scale, q.shape[-1])).astype(q.dtype)
+        weight = jax.nn.softmax(jnp.einsum("bthk,bphk->bhtp", q, k) * factor, axis=-1)
+        return jnp.einsum("bhtp,bphv->bthv", weight, v)
+
+    def _reference(
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        visible: Visible,
+        *,
+        scale: float | Array | None = None,
+        key_projection: Array | None = None,
+        value_projection: Array | None = None,
+    ) -> Outputs:
+        real = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
+        tables = self._tables(k, key_projection, value_projection)
+        scale = score_scale(scale, self.scale, q.shape[-1])
+
+        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+            order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
+            k, v, real = k[order], v[order], real[order]
+            e, f = (jnp.where(real[:, None], t[: k.shape[0]], 0) for t in tables)
+            keys, values = jnp.einsum("sp,shk->hpk", e, k), jnp.einsum("sp,shv->hpv", f, v)
+            score = jnp.einsum("thk,hpk->htp", q, keys) * jnp.asarray(scale).astype(q.dtype)
+            weight = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True))
+            weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
+            return jnp.einsum("htp,hpv->thv", weight, values)
+
+        return jax.vmap(of_row)(q, k, v, real)
+
+    def _tables(
+        self, k: Array, key_projection: Array | None, value_projection: Array | None
+    ) -> tuple[Array, Array]:
+        """E and F [N, P]."""
+        length = k.shape[1]
+        tables = []
+        for i, (name, table) in enumerate(
+            [("key_projection", key_projection), ("value_projection", value_projection)]
+        ):
+            if table is None:
+                rows, columns = self.max_length or length, self.num_projections
+                table = jnp.asarray(uniform(rows, columns, columns**-0.5, 2 * self.seed + i))
+            if table.ndim != 2:
+                raise ValueError(f"{name} must have shape [N, P], got {table.shape}.")
+            if length > table.shape[0]:
+                raise ValueError(
+                    f"'linformer' was made for sequences of {table.shape[0]} positions, got "
+                    f"{length}; make it with a larger max_length."
+                )
+            tables.append(table.astype(k.dtype))
+        return tables[0], tables[1]

@@ -1,0 +1,88 @@
+"""Feature maps and normalisations that several mechanisms share."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.typing import Array
+
+
+def symmetric_square(x: Array) -> Array:
+    """Features of the squared dot product: those of x and of y have the product (x . y)^2.
+
+    The d(d+1)/2 different products of coordinates, instead of all d^2: the squares, and the
+    products x_i x_j of i != j once, times sqrt(2). Products at one distance j - i (mod d) are
+    one multiplication by the rolled vector: contiguous, without a gather.
+
+    Args:
+        x: [..., d].
+
+    Returns:
+        [..., d (d + 1) / 2].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x, y = jnp.array([1.0, 2.0, 3.0]), jnp.array([0.5, -1.0, 2.0])
+        >>> round(float(symmetric_square(x) @ symmetric_square(y)), 4), float((x @ y) ** 2)
+        (20.25, 20.25)
+    """
+    dim = x.shape[-1]
+    distances = range(1, (dim + 1) // 2)
+    parts = [x * x, *(2**0.5 * x * jnp.roll(x, -distance, axis=-1) for distance in distances)]
+    if dim % 2 == 0:  # at distance d/2 every pair would come twice
+        parts.append(2**0.5 * x[..., : dim // 2] * x[..., dim // 2 :])
+    return jnp.concatenate(parts, axis=-1)
+
+
+def quadratic_features(
+    x: Array, coefficients: tuple[float, float, float] = (1.0, 1.0, 1.0)
+) -> Array:
+    """[c, b x, a symmetric_square(x)] for (a, b, c): products give polynomials of x . y.
+
+    Args:
+        x: [..., d].
+        coefficients: (a, b, c); given to one of the two factors, their product is
+            a (x . y)^2 + b x . y + c.
+
+    Returns:
+        [..., 1 + d + d (d + 1) / 2].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x, y = jnp.array([1.0, 2.0]), jnp.array([3.0, -1.0])         # x . y = 1
+        >>> round(float(quadratic_features(x, (0.5, 1.0, 1.0)) @ quadratic_features(y)), 4)
+        2.5
+    """
+    a, b, c = coefficients
+    constant = jnp.full_like(x[..., :1], c)
+    return jnp.concatenate([constant, b * x, a * symmetric_square(x)], axis=-1)
+
+
+def scale_free(x: Array) -> Array:
+    """``x`` [..., d] over its largest magnitude, 0 where x is 0: for what its size cancels from.
+
+    The factor is a constant to ``jax.grad``: where the size cancels, its gradient does too.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> scale_free(jnp.array([[1e30, -5e29], [0.0, 0.0]])).tolist()
+        [[1.0, -0.5], [0.0, 0.0]]
+    """
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
+    return x / jnp.where(largest == 0, jnp.ones_like(largest), largest)
+
+
+def unit_length(x: Array) -> Array:
+    """``x`` [..., d] over its Euclidean length; 0, with zero gradient, where x is 0.
+
+    Right for every finite x: lengths that square to 0 or to infinity as well.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> jnp.round(unit_length(jnp.array([[3e30, 4e30], [0.0, 0.0]])), 3).tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+    x = scale_free(x)
+    square = jnp.sum(x * x, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(jnp.where(square == 0, jnp.ones_like(square), square))
