@@ -22,16 +22,9 @@ def test_the_future_cannot_change_the_past(mechanism: ops.Mechanism, form: str) 
 
     @jax.jit
     def attend(tokens: Tokens, mask: np.ndarray, ids: np.ndarray) -> jax.Array:
-        return mechanism.attend(
-            tokens.q,
-            tokens.k,
-            tokens.v,
-            is_causal=True,
-            mask=mask,
-            segment_ids=ids if packed else None,
-            form=form,
-            **tokens.parameters,
-        )
+        ids = ids if packed else None
+        how = {"mask": mask, "segment_ids": ids, "form": form}
+        return cases.attend(mechanism, tokens, is_causal=True, **how)[0]
 
     want = attend(tokens, mask, ids)
     for cut in range(1, LENGTH):
@@ -60,9 +53,7 @@ def test_the_past_has_no_gradient_into_the_future(mechanism: ops.Mechanism, form
     @jax.jit
     def gradient(tokens: Tokens, past: np.ndarray) -> Tokens:
         def loss(tokens: Tokens) -> jax.Array:
-            y = mechanism.attend(
-                tokens.q, tokens.k, tokens.v, is_causal=True, form=form, **tokens.parameters
-            )
+            y, _ = cases.attend(mechanism, tokens, is_causal=True, form=form)
             return jax.numpy.sum(jax.numpy.where(past[None, :, None, None], y, 0) ** 2)
 
         return jax.grad(loss)(tokens)

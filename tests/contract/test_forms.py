@@ -2,6 +2,7 @@
 
 The loop is compared with the reference over a prefix and a sequence; the forms are compared
 with the loop over the sequence, from the prefix's state, into whose leaves gradients go too.
+Where there is no ``step``, the forms are compared with the reference, and there is no prefix.
 """
 
 import functools
@@ -18,48 +19,57 @@ from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
 
-PREFIX = 5
-
-slow = pytest.mark.slow
-CASES = [
-    pytest.param(63, "mask"),
-    pytest.param(63, "mask+segments"),
-    pytest.param(1, "mask+segments"),
-    pytest.param(2, "plain"),
-    pytest.param(2, "mask+segments", marks=slow),
-    pytest.param(1, "plain", marks=slow),
-    pytest.param(63, "plain", marks=slow),
-    pytest.param(63, "segments", marks=slow),
-    pytest.param(100, "mask", marks=slow),
-    pytest.param(100, "mask+segments", marks=slow),
+LAYOUTS = [
+    (63, "mask"),
+    (63, "mask+segments"),
+    (1, "mask+segments"),
+    (2, "plain"),
+    (2, "mask+segments"),
+    (1, "plain"),
+    (63, "plain"),
+    (63, "segments"),
+    (100, "mask"),
+    (100, "mask+segments"),
 ]
 
 
-def layout(length: int, kind: str) -> tuple[Any, Any]:
+def with_layouts(mechanism_cases: list[Any]) -> list[Any]:
+    return [
+        pytest.param(*case.values, length, kind, id=f"{case.id}-{length}-{kind}")
+        for case in mechanism_cases
+        for length, kind in LAYOUTS
+        if "segments" not in kind or case.values[0].capabilities.packed
+    ]
+
+
+def layout(prefix: int, length: int, kind: str) -> tuple[Any, Any]:
     """Mask and ids over prefix and sequence; the last row holds nothing real at all."""
     mask = ids = None
     if "mask" in kind:
-        prefix = cases.make_mask(PREFIX, seed=1)[[0, 5, 2, 3, 1, 5]]
-        mask = np.concatenate([prefix, cases.make_mask(length)], axis=1)
-        mask[2, PREFIX:] = False  # nothing real after a prefix
+        before = cases.make_mask(prefix, seed=1)[[0, 5, 2, 3, 1, 5]]
+        mask = np.concatenate([before, cases.make_mask(length)], axis=1)
+        if prefix:
+            mask[2, prefix:] = False  # nothing real after a prefix
     if "segments" in kind:
-        ids = cases.make_ids(PREFIX + length)
+        ids = cases.make_ids(prefix + length)
     return mask, ids
 
 
 class Layout:
     """The mask and the runs of one case, as arrays of the current precision."""
 
-    def __init__(self, length: int, kind: str) -> None:
-        self.mask, self.ids = layout(length, kind)
-        shape = (cases.BATCH, PREFIX + length)
+    def __init__(self, mechanism: ops.Mechanism, length: int, kind: str) -> None:
+        prefix = 5 if mechanism.capabilities.recurrent else 0
+        self.mask, self.ids = layout(prefix, length, kind)
+        shape = (cases.BATCH, prefix + length)
         self.real = np.ones(shape, bool) if self.mask is None else self.mask
         self.runs = masks.segment_runs(
             jnp.asarray(np.zeros(shape, np.int32) if self.ids is None else self.ids), self.real
         )
         self.starts, self.index = np.asarray(self.runs.starts), np.asarray(self.runs.index)
-        self.prefix = slice(0, PREFIX)
-        self.rest = slice(PREFIX, PREFIX + length)
+        self.prefix = slice(0, prefix)
+        self.rest = slice(prefix, prefix + length)
+        self.length = prefix + length
 
 
 def steps(
@@ -89,10 +99,12 @@ def steps(
 @functools.cache
 def prefix_state(mechanism: ops.Mechanism, length: int, kind: str, dtype: Any) -> Any:
     """The state after the prefix in the dtype that it has for inputs of ``dtype``."""
-    at = Layout(length, kind)
+    if not mechanism.capabilities.recurrent:
+        return None
+    at = Layout(mechanism, length, kind)
     with jax.enable_x64(True):
-        tokens = cases.make_tokens(mechanism, PREFIX, np.float64, seed=5)
-        empty = cases.make_state(mechanism, PREFIX + length, np.float64)
+        tokens = cases.make_tokens(mechanism, at.prefix.stop, np.float64, seed=5)
+        empty = cases.make_state(mechanism, at.length, np.float64)
         loop = jax.jit(lambda t: steps(mechanism, t, at, at.prefix, empty, True)[1])
         state = jax.tree.map(np.asarray, loop(tokens))
     like = cases.make_state(mechanism, 1, jnp.float32)
@@ -107,10 +119,10 @@ def evaluate(
     run: Any, mechanism: ops.Mechanism, length: int, kind: str, dtype: Any, compute: Any
 ) -> Any:
     """``run`` and its gradients for inputs rounded to ``dtype``, computed in ``compute``."""
-    at = Layout(length, kind)
+    at = Layout(mechanism, length, kind)
     state = prefix_state(mechanism, length, kind, dtype)
     with jax.enable_x64(np.dtype(compute) == np.float64):
-        tokens = cases.make_tokens(mechanism, PREFIX + length, dtype)
+        tokens = cases.make_tokens(mechanism, at.length, dtype)
         tokens = jax.tree.map(lambda a: a.astype(compute), tokens)
         floats = cases.float_leaves(state)
         if np.dtype(compute) == np.float64:
@@ -140,16 +152,36 @@ def per_random_sum(gradient: Tokens, terms: int) -> Tokens:
     return gradient._replace(q=q, parameters=parameters)
 
 
-@functools.cache
-def loop(mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str, dtype: Any) -> Any:
+def by_reference(mechanism: ops.Mechanism, is_causal: bool) -> Any:
+    def run(tokens: Tokens, at: Layout, state: Any) -> Any:
+        y = mechanism.reference(
+            *tokens[:3],
+            is_causal=is_causal,
+            mask=at.mask,
+            segment_ids=at.ids,
+            **tokens.parameters,
+        )
+        return y[:, at.rest], []
+
+    return run
+
+
+def by_steps(mechanism: ops.Mechanism, is_causal: bool) -> Any:
     def run(tokens: Tokens, at: Layout, state: Any) -> Any:
         y, final = steps(mechanism, tokens, at, at.rest, state, is_causal)
         return y, cases.meaning(final)
 
+    return run
+
+
+@functools.cache
+def expected(mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str, dtype: Any) -> Any:
+    simplest = by_steps if mechanism.capabilities.recurrent else by_reference
+    run = simplest(mechanism, is_causal)
     return evaluate(run, mechanism, length, kind, dtype, np.float64)
 
 
-def form_against_loop(
+def check_form(
     mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str, dtype: Any
 ) -> None:
     def run(tokens: Tokens, at: Layout, state: Any) -> Any:
@@ -158,66 +190,55 @@ def form_against_loop(
             before = masks.segment_runs(jnp.asarray(at.ids[:, at.prefix]), at.real[:, at.prefix])
             # A row without a prefix continues in whatever id comes first, as the loop does.
             state = ops.PackedState(state, before.last)
-        y, final = mechanism.attend(
-            part.q,
-            part.k,
-            part.v,
+        y, final = cases.attend(
+            mechanism,
+            part,
+            state,
             is_causal=is_causal,
             mask=None if at.mask is None else at.mask[:, at.rest],
             segment_ids=None if at.ids is None else jnp.asarray(at.ids[:, at.rest]),
-            initial_state=state,
-            return_state=True,
             form=form,
-            **part.parameters,
         )
         return y, cases.meaning(final)
 
     (y, state), gradients = evaluate(run, mechanism, length, kind, dtype, dtype)
     assert y.dtype == dtype
     assert all(leaf.dtype == (np.float64 if dtype == np.float64 else np.float32) for leaf in state)
-    want = loop(mechanism, is_causal, length, kind, dtype)
+    want = expected(mechanism, is_causal, length, kind, dtype)
     assert_close((y, state), want[0], dtype, "output")
     assert_close(gradients, want[1], dtype, "gradient")
 
 
-@pytest.mark.parametrize(("length", "kind"), CASES)
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+RECURRENT = cases.offering(lambda can: can.recurrent, cases.DIRECTIONS)
+
+
+@pytest.mark.parametrize(("mechanism", "is_causal", "length", "kind"), with_layouts(RECURRENT))
 def test_the_loop_of_step_is_the_reference(
     mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str
 ) -> None:
-    def by_steps(tokens: Tokens, at: Layout, state: Any) -> Any:
-        empty = cases.make_state(mechanism, PREFIX + length, tokens.k.dtype)
+    def run(tokens: Tokens, at: Layout, state: Any) -> Any:
+        empty = cases.make_state(mechanism, at.length, tokens.k.dtype)
         _, state = steps(mechanism, tokens, at, at.prefix, empty, True)
-        return steps(mechanism, tokens, at, at.rest, state, is_causal)[0]
-
-    def by_reference(tokens: Tokens, at: Layout, state: Any) -> Any:
-        y = mechanism.reference(
-            tokens.q,
-            tokens.k,
-            tokens.v,
-            is_causal=is_causal,
-            mask=at.mask,
-            segment_ids=at.ids,
-            **tokens.parameters,
-        )
-        return y[:, at.rest]
+        return steps(mechanism, tokens, at, at.rest, state, is_causal)[0], []
 
     f64 = np.float64
-    got, got_gradients = evaluate(by_steps, mechanism, length, kind, f64, f64)
-    want, want_gradients = evaluate(by_reference, mechanism, length, kind, f64, f64)
+    got, got_gradients = evaluate(run, mechanism, length, kind, f64, f64)
+    reference = by_reference(mechanism, is_causal)
+    want, want_gradients = evaluate(reference, mechanism, length, kind, f64, f64)
     assert_close(got, want, f64, "y")
     assert_close(got_gradients[0], want_gradients[0], f64, "gradient")
 
 
-@pytest.mark.parametrize(("length", "kind"), CASES)
-@pytest.mark.parametrize(("mechanism", "is_causal", "form"), cases.DIRECTIONS_FORMS)
+@pytest.mark.parametrize(
+    ("mechanism", "is_causal", "form", "length", "kind"), with_layouts(cases.DIRECTIONS_FORMS)
+)
 def test_forms_are_the_loop_of_step(
     mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str
 ) -> None:
-    form_against_loop(mechanism, is_causal, form, length, kind, np.float64)
+    check_form(mechanism, is_causal, form, length, kind, np.float64)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16], ids=cases.dtype_name)
 @pytest.mark.parametrize(("mechanism", "form"), cases.FORMS)
 def test_forms_in_every_dtype(mechanism: ops.Mechanism, form: str, dtype: Any) -> None:
-    form_against_loop(mechanism, mechanism.capabilities.causal, form, 63, "mask", dtype)
+    check_form(mechanism, mechanism.capabilities.causal, form, 63, "mask", dtype)

@@ -9,7 +9,8 @@ import pytest
 from flax_linattn import ops
 from tests.contract import cases
 
-CACHES = cases.offering(lambda can: not can.constant_memory)
+RECURRENT = cases.offering(lambda can: can.recurrent)
+CACHES = cases.offering(lambda can: not can.constant_memory, RECURRENT)
 FULL = r"holds 2 tokens, got token number 3; make it larger with init_state\(\.\.\., max_length"
 
 
@@ -17,21 +18,12 @@ def state_bytes(state: Any) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
-@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+@pytest.mark.parametrize("mechanism", RECURRENT)
 def test_state_bytes(mechanism: ops.Mechanism) -> None:
     def after(length: int) -> int:
         tokens = cases.make_tokens(mechanism, length, np.float32, batch=1)
-        _, state = jax.eval_shape(
-            lambda t: mechanism.attend(
-                t.q,
-                t.k,
-                t.v,
-                is_causal=mechanism.capabilities.causal,
-                return_state=True,
-                **t.parameters,
-            ),
-            tokens,
-        )
+        how = {"is_causal": mechanism.capabilities.causal}
+        _, state = jax.eval_shape(lambda t: cases.attend(mechanism, t, **how), tokens)
         return state_bytes(state)
 
     if mechanism.capabilities.constant_memory:
@@ -41,7 +33,7 @@ def test_state_bytes(mechanism: ops.Mechanism) -> None:
         assert after(1000) > after(10)
 
 
-@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+@pytest.mark.parametrize("mechanism", RECURRENT)
 def test_steps_keep_the_state_as_it_is(mechanism: ops.Mechanism) -> None:
     """Same structure, shapes and dtypes after a step, for every dtype of the inputs."""
     for dtype in (jax.numpy.bfloat16, np.float32):
@@ -63,14 +55,17 @@ def test_a_full_cache_is_an_error(mechanism: ops.Mechanism) -> None:
     tokens = cases.make_tokens(mechanism, 3, np.float32)
     state = cases.make_state(mechanism, 2, np.float32)
     with pytest.raises(ValueError, match=FULL):
-        mechanism.attend(*tokens[:3], is_causal=True, initial_state=state, return_state=True)
-    for t in range(2):
-        _, state = mechanism.step(*cases.take(mechanism, tokens, t)[:3], state)
+        cases.attend(mechanism, tokens, state, is_causal=True)
+
+    def step(t: int, state: Any, mask: Any = None) -> Any:
+        now = cases.take(mechanism, tokens, t)
+        return mechanism.step(*now[:3], state, mask, **tokens.parameters)[1]
+
+    state = step(1, step(0, state))
     with pytest.raises(ValueError, match=FULL):
-        mechanism.step(*cases.take(mechanism, tokens, 2)[:3], state)
+        step(2, state)
     # A masked token takes no room.
-    nothing = np.zeros(cases.BATCH, bool)
-    _, state = mechanism.step(*cases.take(mechanism, tokens, 2)[:3], state, nothing)
+    state = step(2, state, np.zeros(cases.BATCH, bool))
     assert state.length.tolist() == [2] * cases.BATCH
 
 
@@ -86,8 +81,7 @@ def test_a_full_cache_gives_nan_under_jit(mechanism: ops.Mechanism) -> None:
     def run(tokens: cases.Tokens) -> Any:
         state = cases.make_state(mechanism, 2, np.float32)
         y, full = cases.step_loop(mechanism, tokens, state, mask)
-        after = mechanism.attend(*tokens[:3], is_causal=True, initial_state=full)
-        return y, after
+        return y, cases.attend(mechanism, tokens, full, is_causal=True)[0]
 
     y, after = run(tokens)
     lost = np.array([[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]], bool)

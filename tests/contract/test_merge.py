@@ -26,17 +26,8 @@ def laws(mechanism: ops.Mechanism) -> Any:
         position = jnp.arange(LENGTH)
 
         def state_of(inside: Any) -> Any:
-            _, state = mechanism.attend(
-                tokens.q,
-                tokens.k,
-                tokens.v,
-                is_causal=mechanism.capabilities.causal,
-                mask=mask & inside,
-                return_state=True,
-                form="recurrent",
-                **tokens.parameters,
-            )
-            return state
+            how = {"is_causal": mechanism.capabilities.causal, "form": "recurrent"}
+            return cases.attend(mechanism, tokens, mask=mask & inside, **how)[1]
 
         a = state_of(position < first)
         b = state_of((first <= position) & (position < second))

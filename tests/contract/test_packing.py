@@ -26,24 +26,16 @@ def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str
     tokens = cases.make_tokens(mechanism, int(ends[-1]), np.float32, batch=2)
 
     def attend(tokens: Tokens, form: str, ids: Any = None) -> Any:
-        y, state = mechanism.attend(
-            tokens.q,
-            tokens.k,
-            tokens.v,
-            is_causal=is_causal,
-            segment_ids=ids,
-            return_state=True,
-            form=form,
-            **tokens.parameters,
-        )
-        inner = state.state if isinstance(state, ops.PackedState) else state
+        how = {"is_causal": is_causal, "segment_ids": ids, "form": form}
+        y, state = cases.attend(mechanism, tokens, **how)
+        inner = cases.unpacked(state)
         leaves = cases.meaning(inner)
         if isinstance(inner, ops.KVCache):
             leaves = [leaf[:, : LENGTHS[-1]] for leaf in leaves]
         return y, leaves
 
     def separate(tokens: Tokens) -> Any:
-        simplest = mechanism.capabilities.forms[-1]
+        simplest = cases.FORMS_OF[mechanism][-1]
         parts = [attend(cases.take(mechanism, tokens, span), simplest) for span in spans]
         return jnp.concatenate([y for y, _ in parts], axis=1), parts[-1][1]
 
@@ -64,16 +56,7 @@ def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     def run(tokens: Tokens) -> Any:
         def attend(span: slice, ids: Any, state: Any = None) -> Any:
             part = cases.take(mechanism, tokens, span)
-            return mechanism.attend(
-                part.q,
-                part.k,
-                part.v,
-                is_causal=is_causal,
-                segment_ids=ids,
-                initial_state=state,
-                return_state=True,
-                **part.parameters,
-            )
+            return cases.attend(mechanism, part, state, is_causal=is_causal, segment_ids=ids)
 
         whole, _ = attend(slice(0, 6), ids)
         _, state = attend(slice(0, 3), ids[:, :3])
@@ -87,34 +70,21 @@ def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     assert kept.tolist() == [2, 2, 5]
 
 
-@pytest.mark.parametrize("name", ops.list_mechanisms())
-def test_a_span_of_padding_does_not_decide_the_segment(name):
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.packed))
+def test_a_span_of_padding_does_not_decide_the_segment(mechanism: ops.Mechanism) -> None:
     """A plain state goes on into the first run, even if a call of mere padding comes between."""
-    mechanism = ops.get_mechanism(name)
-    shape = (4, 8) if mechanism.capabilities.learned_query else (1, 8, 4, 8)
-    q, k, v = (
-        jax.random.normal(jax.random.key(i), s)
-        for i, s in enumerate([shape, (1, 8, 4, 8), (1, 8, 4, 8)])
-    )
+    tokens = cases.make_tokens(mechanism, 8, np.float32, batch=1)
     mask = jnp.array([[False, False, True, True]])
     ids = jnp.array([[0, 0, 1, 1]])
 
-    def attend(begin, end, state, **options):
-        part = slice(begin, end)
-        return mechanism.attend(
-            q if q.ndim == 2 else q[:, part],
-            k[:, part],
-            v[:, part],
-            is_causal=True,
-            initial_state=state,
-            return_state=True,
-            **options,
-        )
+    def attend(begin: int, end: int, state: Any = None, **how: Any) -> Any:
+        part = cases.take(mechanism, tokens, slice(begin, end))
+        return cases.attend(mechanism, part, state, is_causal=mechanism.capabilities.causal, **how)
 
-    _, before = attend(0, 4, None)
+    _, before = attend(0, 4)
     whole, _ = attend(4, 8, before, mask=mask, segment_ids=ids)
     _, between = attend(4, 6, before, mask=mask[:, :2], segment_ids=ids[:, :2])
     rest, _ = attend(6, 8, between, mask=mask[:, 2:], segment_ids=ids[:, 2:])
-    np.testing.assert_allclose(rest, whole[:, 2:], atol=1e-5)
+    assert_close(rest, whole[:, 2:], np.float32)
     _, none = attend(4, 4, before, segment_ids=ids[:, :0])
     assert isinstance(none, ops.PackedState)

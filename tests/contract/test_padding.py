@@ -37,17 +37,8 @@ def test_poisoned_padding_changes_nothing(
     tokens = cases.make_tokens(mechanism, LENGTH, np.float32)
 
     def attend(tokens: Tokens, ids: Any) -> Any:
-        y, state = mechanism.attend(
-            tokens.q,
-            tokens.k,
-            tokens.v,
-            is_causal=is_causal,
-            mask=mask,
-            segment_ids=ids if packed else None,
-            return_state=True,
-            form=form,
-            **tokens.parameters,
-        )
+        how = {"is_causal": is_causal, "segment_ids": ids if packed else None, "form": form}
+        y, state = cases.attend(mechanism, tokens, mask=mask, **how)
         return y, cases.meaning(state)
 
     evaluate = jax.jit(lambda t, ids: cases.with_gradients(lambda t: attend(t, ids))(t))
@@ -65,7 +56,7 @@ def test_poisoned_padding_changes_nothing(
         assert not np.asarray(gradient.q)[~mask].any()
 
 
-@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.recurrent))
 def test_a_masked_step_changes_nothing(mechanism: ops.Mechanism) -> None:
     tokens = cases.make_tokens(mechanism, 2, np.float32)
     first, second = (cases.take(mechanism, tokens, t) for t in (0, 1))
@@ -100,16 +91,8 @@ def test_no_tokens(mechanism: ops.Mechanism, is_causal: bool, source: int) -> No
         length = 3 if cross and not source else 0
     tokens = cases.make_tokens(mechanism, length, np.float32, source=source)
     state = cases.make_state(mechanism, 8, np.float32)
-    y, after = mechanism.attend(
-        tokens.q,
-        tokens.k,
-        tokens.v,
-        is_causal=is_causal,
-        initial_state=state,
-        return_state=True,
-        **tokens.parameters,
-    )
-    assert y.shape == (cases.BATCH, length, cases.HEADS, cases.VALUE_DIM)
+    y, after = cases.attend(mechanism, tokens, state, is_causal=is_causal)
+    assert y.shape == (cases.BATCH, length, cases.HEADS, cases.value_dim(mechanism))
     assert not np.asarray(y).any()
     if not source:
         assert_same_bits(after, state)
@@ -123,16 +106,7 @@ def test_seeing_nothing_has_no_gradient(
     tokens = cases.make_tokens(mechanism, 5, np.float32, batch=2)
 
     def loss(tokens: Tokens, mask: Any) -> Any:
-        y, state = mechanism.attend(
-            tokens.q,
-            tokens.k,
-            tokens.v,
-            is_causal=is_causal,
-            mask=mask,
-            return_state=True,
-            form=form,
-            **tokens.parameters,
-        )
+        y, state = cases.attend(mechanism, tokens, is_causal=is_causal, mask=mask, form=form)
         return sum(jnp.sum(leaf) for leaf in (y, *cases.meaning(state)))
 
     gradient = jax.jit(jax.grad(loss))
@@ -163,7 +137,7 @@ def test_cross_attention_is_the_reference(mechanism: ops.Mechanism, source: int)
 
     @jax.jit
     def by_forms(tokens: Tokens) -> Any:
-        return {f: run(mechanism.attend, tokens, form=f) for f in mechanism.capabilities.forms}
+        return {f: run(mechanism.attend, tokens, form=f) for f in cases.FORMS_OF[mechanism]}
 
     with jax.enable_x64(True):
         exact = jax.tree.map(lambda a: a.astype(np.float64), tokens)

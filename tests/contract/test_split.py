@@ -19,7 +19,7 @@ LENGTH = 12
 CAPACITIES = [
     pytest.param(m, preallocated, id=f"{m.name}-{'preallocated' if preallocated else 'growing'}")
     for m in cases.ALL
-    if m.capabilities.causal
+    if m.capabilities.causal and m.capabilities.recurrent
     for preallocated in ([False] if m.capabilities.constant_memory else [False, True])
 ]
 # Cuts are drawn as data, by masking what lies outside a piece, so that each pair of functions
@@ -32,23 +32,14 @@ CUTS = st.integers(0, LENGTH)
 def attend(
     mechanism: ops.Mechanism, tokens: Tokens, mask: Any, ids: Any, state: Any, **how: Any
 ) -> Any:
-    return mechanism.attend(
-        tokens.q,
-        tokens.k,
-        tokens.v,
-        mask=mask,
-        segment_ids=ids,
-        initial_state=state,
-        return_state=True,
-        **{"is_causal": True} | how,
-        **tokens.parameters,
-    )
+    how = {"is_causal": True, "mask": mask, "segment_ids": ids} | how
+    return cases.attend(mechanism, tokens, state, **how)
 
 
 @functools.cache
 def comparison(mechanism: ops.Mechanism, preallocated: bool) -> Any:
     """(tokens, mask, ids, cuts) -> whole and in pieces, with gradients."""
-    form = mechanism.capabilities.forms[-1 if preallocated else 0]
+    form = cases.FORMS_OF[mechanism][-1 if preallocated else 0]
 
     def start(tokens: Tokens) -> Any:
         length = 4 * LENGTH if preallocated else None
@@ -69,7 +60,7 @@ def comparison(mechanism: ops.Mechanism, preallocated: bool) -> Any:
         return total + y, used(state, LENGTH)
 
     def preallocate(state: Any) -> Any:
-        inner = state.state if isinstance(state, ops.PackedState) else state
+        inner = cases.unpacked(state)
         if isinstance(inner, ops.KVCache) and inner.growable:  # scan keeps shapes
             room = ((0, 0), (0, LENGTH), (0, 0), (0, 0))
             return ops.KVCache(
@@ -86,7 +77,7 @@ def comparison(mechanism: ops.Mechanism, preallocated: bool) -> Any:
 
 def used(state: Any, length: int) -> list[Any]:
     """The meaning of a state, of a cache the first ``length`` slots."""
-    inner = state.state if isinstance(state, ops.PackedState) else state
+    inner = cases.unpacked(state)
     leaves = cases.meaning(inner)
     return [leaf[:, :length] for leaf in leaves] if isinstance(inner, ops.KVCache) else leaves
 
@@ -146,7 +137,7 @@ def test_cut_in_shape(mechanism: ops.Mechanism, preallocated: bool, cut: int) ->
     assert_close(got, want, np.float32)
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.noncausal))
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.noncausal and can.recurrent))
 def test_noncausal_output_sees_the_state(mechanism: ops.Mechanism) -> None:
     length, cut = 7, 4
     tokens = cases.make_tokens(mechanism, length, np.float32)
@@ -167,7 +158,7 @@ def test_noncausal_output_sees_the_state(mechanism: ops.Mechanism) -> None:
     assert_close(last, whole, np.float32)
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.causal))
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.causal and can.recurrent))
 def test_steps_from_nothing_without_max_length(mechanism: ops.Mechanism) -> None:
     """A growing cache takes steps as well, at a new shape each."""
     length = 3

@@ -15,21 +15,13 @@ from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
 
 LENGTH = 6
+RECURRENT = cases.offering(lambda can: can.recurrent)
 
 
 def attend(mechanism: ops.Mechanism, is_causal: bool, tokens: Tokens, mask: Any) -> Any:
     """Outputs and the state of a prefill of ``LENGTH``."""
     state = cases.make_state(mechanism, LENGTH, np.float32, batch=tokens.k.shape[0])
-    return mechanism.attend(
-        tokens.q,
-        tokens.k,
-        tokens.v,
-        is_causal=is_causal,
-        mask=mask,
-        initial_state=state,
-        return_state=True,
-        **tokens.parameters,
-    )
+    return cases.attend(mechanism, tokens, state, is_causal=is_causal, mask=mask)
 
 
 @pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
@@ -53,7 +45,7 @@ def test_vmap_is_a_loop(mechanism: ops.Mechanism, is_causal: bool) -> None:
     assert_close(got, want, np.float32)
 
 
-@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+@pytest.mark.parametrize("mechanism", RECURRENT)
 def test_vmap_over_step(mechanism: ops.Mechanism) -> None:
     tokens = cases.make_tokens(mechanism, 3, np.float32)
     state = cases.make_state(mechanism, 4, np.float32)
@@ -108,7 +100,7 @@ def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> Non
     assert_close(got, want, np.float32, "pmap")
 
 
-@pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+@pytest.mark.parametrize("mechanism", RECURRENT)
 def test_fifty_steps_compile_once(mechanism: ops.Mechanism) -> None:
     tokens = cases.take(mechanism, cases.make_tokens(mechanism, 1, np.float32), 0)
     state = cases.make_state(mechanism, 50, np.float32)

@@ -64,8 +64,8 @@ ATTEND: list[Any] = [
     (
         {"initial_state": AAREN.init_state(B, H, K, V)},
         ValueError,
-        "the state does not belong to 'softmax': expected KVCache, got AarenState; make one with "
-        "init_state(...) or attend(..., return_state=True) of 'softmax'.",
+        "the state does not belong to 'softmax': expected KVCache, got ExponentialState; make one "
+        "with init_state(...) or attend(..., return_state=True) of 'softmax'.",
     ),
     (
         {"initial_state": SOFTMAX.init_state(B, H, K, 7, 8)},
@@ -100,7 +100,11 @@ def test_reference(change: dict[str, Any], error: type[Exception], message: str)
         ({"mask": jnp.ones((B, 1), bool)}, ValueError, "mask must have shape (2,), got (2, 1)."),
         ({"mask": np.ones(B)}, TypeError, "mask must be bool, True = a real token, got float"),
         ({"state": None}, ValueError, "expected KVCache, got NoneType"),
-        ({"state": AAREN.init_state(B, H, K, V)}, ValueError, "expected KVCache, got AarenState"),
+        (
+            {"state": AAREN.init_state(B, H, K, V)},
+            ValueError,
+            "expected KVCache, got ExponentialState",
+        ),
         (
             {"state": SOFTMAX.init_state(3, H, K, V, 8)},
             ValueError,

@@ -45,7 +45,7 @@ def identity(batch: int) -> Affine:
     return Affine(jnp.broadcast_to(jnp.eye(2), (batch, 2, 2)), jnp.zeros((batch, 2)))
 
 
-MONOID = prefix.Monoid(lift, merge, read, identity(BATCH))
+MONOID = prefix.scanned(lift, merge, read, identity(BATCH))
 
 
 def make_inputs(length: int, queries: int | None = None, seed: int = 0) -> Any:
