@@ -1,0 +1,140 @@
+"""How well EA-series stands for element-wise attention, by the scale of queries and keys.
+
+    python -m experiments.attention.taylor
+
+Its polynomials beside e^x (element-wise attention paper, figure 3), and the error of its outputs
+and weights against those of exact element-wise attention: on normal numbers, and on a real
+sequence (``sequence.py``). Writes ``taylor.json`` and ``taylor.md`` here, and
+``docs/figures/taylor.png``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from experiments.attention.sequence import observations, project
+from experiments.attention.weights import FIGURES
+from flax_linattn import ops
+
+ORDERS = (2, 6, 12)
+SCALES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+COLOURS = {2: "tab:orange", 6: "tab:blue", 12: "tab:green"}
+KEY_DIM = 16
+
+
+def sources() -> dict[str, tuple[NDArray, NDArray, NDArray]]:
+    """q, k and v [1, T, H, K] of standard deviation 1, by where they are from."""
+    real = [x / x.std() for x in project(observations(), KEY_DIM)]
+    normal = np.random.default_rng(0).normal(size=(3, 1, 64, 2, KEY_DIM))
+    return {"normal": tuple(normal), "speech": tuple(real)}
+
+
+def measure(q: NDArray, k: NDArray, v: NDArray, scale: float, order: int) -> dict[str, Any]:
+    """Errors of causal EA-series, q and k times ``scale``, in float64.
+
+    Returns:
+        ``product``: root mean square of 2 q k. ``output``: that of the error of y over that
+        of y. ``weights``: how much weight lies on the wrong tokens, the mean over queries and
+        channels (0 to 1).
+    """
+    exact = ops.get_mechanism("elementwise")
+    series = ops.get_mechanism("elementwise_series", order=order)
+    q, k, v = (jnp.asarray(x) for x in (scale * q, scale * k, v))
+    want, got = (m.reference(q, k, v, is_causal=True) for m in (exact, series))
+    moved = ops.weights(series, q, k, is_causal=True) - ops.weights(exact, q, k, is_causal=True)
+    return {
+        "product": float(jnp.sqrt(jnp.mean((2 * q[:, :, None] * k[:, None]) ** 2))),
+        "output": float(jnp.sqrt(jnp.mean((got - want) ** 2) / jnp.mean(want**2))),
+        "weights": float(jnp.mean(jnp.sum(jnp.abs(moved), axis=-1)) / 2),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line a scale, for both sources the output's error and the weights'."""
+    names = list(dict.fromkeys(row["source"] for row in rows))
+    heads = ["std"]
+    for name in names:
+        heads += [f"2 q k, {name}", *(f"EA-{order}" for order in ORDERS)]
+    lines = [heads, ["---"] * len(heads)]
+    for scale in SCALES:
+        cells = {(r["source"], r["order"]): r for r in rows if r["scale"] == scale}
+        line = [f"{scale:g}"]
+        for name in names:
+            line.append(f"{cells[name, ORDERS[0]]['product']:.2g}")
+            line += [
+                f"{cell['output']:.1g} / {cell['weights']:.1g}"
+                for cell in (cells[name, order] for order in ORDERS)
+            ]
+        lines.append(line)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def draw(rows: list[dict[str, Any]]) -> Figure:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.5), layout="constrained")
+    draw_polynomials(left)
+    for source, line in (("normal", "-"), ("speech", "--")):
+        for order in ORDERS:
+            error = [r["output"] for r in rows if (r["source"], r["order"]) == (source, order)]
+            label = f"EA-{order}, {source}"
+            right.plot(SCALES, error, line, color=COLOURS[order], marker=".", label=label)
+    right.set(xscale="log", yscale="log", ylim=(1e-7, 2))
+    right.set_xticks(SCALES, [f"{scale:g}" for scale in SCALES])
+    right.minorticks_off()
+    right.set(xlabel="standard deviation of q and k", ylabel="relative error of the output")
+    right.set_title("causal EA-series against exact EA")
+    right.grid(alpha=0.3)
+    right.legend(fontsize=8, loc="lower right")
+    return figure
+
+
+def draw_polynomials(axis: Axes) -> None:
+    """The paper's figure 3, and the odd order of its listing."""
+    x = np.linspace(-4, 2, 241)
+    axis.axhline(0, color="0.6", linewidth=0.8)
+    axis.plot(x, np.exp(x), color="black", label="$e^x$")
+    for order, style in ((2, "-"), (6, "-"), (5, ":")):
+        terms = [x**n / math.factorial(n) for n in range(order + 1)]
+        colour = COLOURS.get(order, "tab:red")
+        axis.plot(x, sum(terms), style, color=colour, label=f"order {order}")
+    axis.set(xlabel="x = 2 q k", title="polynomials for $e^x$", ylim=(-3.9, 7.6))
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, loc="upper center")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--figures", type=Path, default=FIGURES)
+    options = parser.parse_args()
+    with jax.enable_x64(True):
+        rows = [
+            {"source": name, "scale": scale, "order": order, **measure(*arrays, scale, order)}
+            for name, arrays in sources().items()
+            for scale in SCALES
+            for order in ORDERS
+        ]
+    report = {"command": "python -m experiments.attention.taylor", "jax": jax.__version__}
+    text = json.dumps({**report, "results": rows}, indent=1)
+    (options.folder / "taylor.json").write_text(text + "\n")
+    (options.folder / "taylor.md").write_text(table(rows))
+    draw(rows).savefig(options.figures / "taylor.png", dpi=90, pil_kwargs={"optimize": True})
+    print(table(rows), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Draws what every mechanism attends to on one real sequence, for its page.
+
+    python -m experiments.attention.weights [NAME ...]
+
+One figure a mechanism, ``docs/figures/weights-<name>.png``. Queries and keys are random
+projections of a JapaneseVowels test sequence (``sequence.py``), not those of a trained model:
+the figures show what a mechanism makes of given queries and keys, the same for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from experiments.attention.sequence import HEADS, observations, project
+from flax_linattn import ops
+
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+KEY_DIM = 16
+HYPERPARAMETERS = {"linformer": {"num_projections": 8}, "nystrom": {"num_landmarks": 6}}
+"""Their defaults are for sequences many times as long."""
+UNSEEN = "0.82"
+"""The grey of what a query cannot look at."""
+
+
+def measure(name: str, is_causal: bool) -> NDArray[np.float32]:
+    """Weights [head, T, S] of a mechanism; NaN where a query cannot look.
+
+    Where every channel has its own weights: those of each head's channel of the widest keys.
+    Position biases fall with the distance, as learned ones may.
+    """
+    mechanism = ops.get_mechanism(name, **HYPERPARAMETERS.get(name, {}))
+    q, k, _ = (jnp.asarray(x, jnp.float32) for x in project(observations(), KEY_DIM))
+    parameters = {}
+    if mechanism.capabilities.learned_query:
+        q = jax.random.normal(jax.random.key(0), q.shape[2:])
+    if "position_bias" in mechanism.parameters:
+        step = jnp.arange(k.shape[1])
+        parameters["position_bias"] = -jnp.abs(step[:, None] - step) / 4
+    w = np.array(ops.weights(mechanism, q, k, is_causal=is_causal, **parameters))[0]
+    if mechanism.capabilities.channelwise:
+        widest = np.array(k[0]).std(axis=0).argmax(axis=1)
+        w = np.stack([head[channel] for head, channel in zip(w, widest, strict=True)])
+    if is_causal:
+        w[:, ~np.tri(w.shape[1], dtype=bool)] = np.nan
+    return w
+
+
+def draw(name: str) -> Figure:
+    """The figure of one mechanism: a row a head, a column a form."""
+    can = ops.get_mechanism(name).capabilities
+    forms = {"causal": can.causal, "not causal": can.noncausal}
+    panels = {form: measure(name, form == "causal") for form, offered in forms.items() if offered}
+    norm, extend, colours = scale(list(panels.values()))
+
+    figure, axes = plt.subplots(
+        len(HEADS),
+        len(panels),
+        figsize=(2.6 * len(panels) + 1.2, 5.4),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="compressed",
+    )
+    for column, (form, w) in enumerate(panels.items()):
+        for row, what in enumerate(HEADS):
+            axis: Axes = axes[row, column]
+            axis.set_facecolor(UNSEEN)
+            axis.imshow(w[row], norm=norm, cmap=colours, interpolation="nearest")
+            if row == 0:
+                axis.set_title(form)
+            if column == 0:
+                axis.set_ylabel(f"head {row}: {what}\nquery, time step")
+    for axis in axes[-1]:
+        axis.set_xlabel("key, time step")
+    figure.colorbar(ScalarMappable(norm, colours), ax=axes, extend=extend, label="weight")
+    return figure
+
+
+def scale(panels: list[NDArray[np.float32]]) -> tuple[Normalize, str, str]:
+    """Colours for all panels: those of the largest weights, few of which would hide the rest."""
+    seen = np.concatenate([w[~np.isnan(w)] for w in panels])
+    limit = float(np.quantile(np.abs(seen), 0.98))
+    if seen.min() < -1e-3 * limit:
+        return Normalize(-limit, limit), "both", "RdBu_r"
+    return Normalize(0, limit), "max", "magma_r"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=ops.list_mechanisms(), metavar="NAME")
+    parser.add_argument("--folder", type=Path, default=FIGURES)
+    options = parser.parse_args()
+    for name in options.names:
+        path = options.folder / f"weights-{name}.png"
+        figure = draw(name)
+        figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
+        plt.close(figure)
+        print(f"{path}: {path.stat().st_size} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main()

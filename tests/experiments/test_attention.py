@@ -1,0 +1,42 @@
+"""The figures of what mechanisms attend to, and the measurements beside them, run."""
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.attention import conditioning, taylor, weights
+
+
+def test_weights_are_an_average_of_what_is_visible() -> None:
+    w = weights.measure("elementwise_series", is_causal=True)
+    assert w.shape == (2, 24, 24)
+    assert np.array_equal(np.isnan(w[0]), ~np.tri(24, dtype=bool))
+    np.testing.assert_allclose(np.nansum(w, axis=-1), 1, rtol=1e-5)
+
+
+def test_negative_weights_have_a_symmetric_scale() -> None:
+    norm, _, colours = weights.scale([np.array([[0.5, -0.25], [np.nan, 1.0]])])
+    assert norm.vmin == -norm.vmax and colours == "RdBu_r"
+
+
+@pytest.mark.slow
+def test_series_come_near_as_their_order_grows() -> None:
+    with jax.enable_x64(True):
+        q, k, v = taylor.sources()["speech"]
+        errors = [taylor.measure(q, k, v, 0.5, order)["output"] for order in taylor.ORDERS]
+    assert errors == sorted(errors, reverse=True) and errors[0] < 0.1
+
+
+@pytest.mark.slow
+def test_an_orthogonal_query_loses_digits() -> None:
+    draw = conditioning.draw(np.random.default_rng(0), 1, 1, 1e-2)
+    error, predicted = conditioning.measure(*draw)
+    assert 1e-6 < error < predicted
+
+
+@pytest.mark.slow
+def test_a_figure_is_drawn() -> None:
+    figure = weights.draw("nystrom")
+    assert [axis.get_title() for axis in figure.axes[:2]] == ["not causal", ""]
