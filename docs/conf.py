@@ -20,7 +20,7 @@ version = release = flax_linattn.__version__
 
 extensions = [
     "api_pages",
-    "mechanism_table",
+    "mechanism_directives",
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.doctest",

@@ -1,5 +1,6 @@
 """Writes one API page for each public module before the build reads the sources."""
 
+import inspect
 import sys
 import textwrap
 from pathlib import Path
@@ -22,7 +23,8 @@ PAGE = """\
 def constants(module: ModuleType) -> str:
     """Entries for the constants and type aliases that a package exports from its own modules.
 
-    Autodoc reads a constant's comment (``#:``, or a string below it) only where it is defined.
+    Autodoc reads a constant's comment (``#:``, or a string below it) only where it is defined. It
+    finds another name of a class by itself.
     """
     comments = {
         name: text
@@ -34,7 +36,7 @@ def constants(module: ModuleType) -> str:
     entries = [
         f"\n.. py:data:: {name}\n\n" + textwrap.indent("\n".join(comments[name]), "   ")
         for name in getattr(module, "__all__", ())
-        if name in comments
+        if name in comments and not inspect.isclass(getattr(module, name))
     ]
     return "".join(entries)
 
