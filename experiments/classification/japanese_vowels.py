@@ -11,10 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 from pathlib import Path
 from typing import Any
 
+from experiments.provenance import commit
 from flax_linattn import tasks
 
 HERE = Path(__file__).parent
@@ -90,10 +90,7 @@ def main() -> None:
         for mechanism in MECHANISMS
         for protocol in PROTOCOLS
     }
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    results = {"command": COMMAND, "commit": commit, "source": expected["source"], "cells": cells}
+    results = {"command": COMMAND, "commit": commit(), "source": expected["source"], "cells": cells}
     (options.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     (options.output / "results.md").write_text(table(results, expected) + "\n")
     print(table(results, expected))

@@ -15,6 +15,7 @@ from flax_linattn.ops import exponential, masks
 from flax_linattn.ops.cache import CacheMechanism
 from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.ops.exponential import ExponentialState
+from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Outputs, Visible
 
 
@@ -44,7 +45,8 @@ class ChannelwiseSoftmax(CacheMechanism):
         positions: tuple[Array, Array] | None = None,
         **parameters: Array,
     ) -> Outputs:
-        queries = q.shape[1]
+        dtype, queries = accumulation_dtype(q.dtype), q.shape[1]
+        q, k, v = (x.astype(dtype) for x in (q, k, v))
         if visible is None:
             visible = masks.visible_rows(jnp.arange(queries), k.shape[1], is_causal=True)
         # Few queries take many keys at a time: about chunk_size^2 scores a channel in all.

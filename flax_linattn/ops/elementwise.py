@@ -72,7 +72,7 @@ class Elementwise(ChannelwiseSoftmax):
 class SeriesState(NamedTuple):
     """Sums over the tokens taken in (equations 8 and 9), kept in the range of float32.
 
-    With a the smallest |k_j| of the channel and r = max(1, a), for n = 0 ... order:
+    With a the smallest ``|k_j|`` of the channel and r = max(1, a), for n = 0 ... order:
 
     Attributes:
         smallest: a [B, H, K], inf when empty.

@@ -34,7 +34,7 @@ from flax_linattn.ops.cache import CacheMechanism
 from flax_linattn.ops.features import scale_free, symmetric_square
 from flax_linattn.ops.kernel import KernelMechanism
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import safe_divide, score_scale
+from flax_linattn.ops.numerics import accumulation_dtype, safe_divide, score_scale
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 LARGEST_SCORE = 1e9
@@ -84,6 +84,8 @@ class Expressive(CacheMechanism):
         *,
         scale: float | Array | None = None,
     ) -> Outputs:
+        dtype = accumulation_dtype(q.dtype)
+        q, k, v = (x.astype(dtype) for x in (q, k, v))
         if visible is None:
             visible = jnp.tril(jnp.ones((1, q.shape[1], k.shape[1]), bool))
         z = _scores(q, k, score_scale(scale, self.scale, q.shape[-1]))

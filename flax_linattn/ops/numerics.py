@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
@@ -25,13 +26,19 @@ def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
 def safe_divide(numerator: Array, denominator: Array) -> Array:
     """``numerator / denominator``, and 0 with zero gradient where the denominator is 0.
 
+    Subnormal denominators count as 0, which they are on most hardware. The gradient is finite
+    for small denominators, whose squares underflow, too.
+
     Example:
         >>> import jax.numpy as jnp
         >>> safe_divide(jnp.array([1.0, 3.0]), jnp.array([0.0, 2.0])).tolist()
         [0.0, 1.5]
     """
-    empty = denominator == 0
-    quotient = numerator / jnp.where(empty, jnp.ones_like(denominator), denominator)
+    empty = jnp.abs(denominator) < jnp.finfo(denominator.dtype).tiny
+    denominator = jnp.where(empty, jnp.ones_like(denominator), denominator)
+    size = jax.lax.stop_gradient(denominator)
+    # The second division is by 1, and only it has a gradient into the denominator.
+    quotient = (numerator / size) / (denominator / size)
     return jnp.where(empty, jnp.zeros_like(quotient), quotient)
 
 

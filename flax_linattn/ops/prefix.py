@@ -125,6 +125,8 @@ def attend(
 
 def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
     """The state after ``span``, chunk by chunk."""
+    if span.k.shape[1] == 0:
+        return carry
 
     def body(carry: State, chunk: tuple[Span]) -> tuple[State, None]:
         return advance(monoid, chunk[0], carry), None
