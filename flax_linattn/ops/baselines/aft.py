@@ -87,7 +87,7 @@ class AFT(ChannelwiseSoftmax):
         **parameters: Array,
     ) -> Outputs:
         y = super().weigh(q, k, v, visible, positions=positions, **parameters)
-        return gated(q, y) if self.gate else y
+        return gated(q.astype(y.dtype), y) if self.gate else y
 
     def scores(
         self,
