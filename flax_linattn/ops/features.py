@@ -85,4 +85,6 @@ def unit_length(x: Array) -> Array:
     """
     x = scale_free(x)
     square = jnp.sum(x * x, axis=-1, keepdims=True)
-    return x * jax.lax.rsqrt(jnp.where(square == 0, jnp.ones_like(square), square))
+    zero = square == 0
+    unit = x * jax.lax.rsqrt(jnp.where(zero, jnp.ones_like(square), square))
+    return jnp.where(zero, jnp.zeros_like(unit), unit)

@@ -1,0 +1,1 @@
+from tests.compilation import compile_quickly  # noqa: F401

@@ -1,0 +1,170 @@
+"""What the TaylorShift paper says: its two forms, its normalisation, its switching points."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+
+TAYLORSHIFT = ops.get_mechanism("taylorshift", chunk_size=16)
+
+
+def qkv(length: int, dim: int, dtype: Any = np.float64, source: int | None = None) -> Any:
+    rng = np.random.default_rng(0)
+    lengths = (length, source or length, source or length)
+    return [jnp.asarray(rng.normal(size=(2, n, 2, dim)), dtype) for n in lengths]
+
+
+def algorithm_1(q: Any, k: Any, v: Any, temperature: float) -> np.ndarray:
+    """The paper's efficient form for one head, with all d^2 products and its scalings."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    n, d = k.shape
+    alpha = d**0.25
+    q = alpha * temperature * q / np.linalg.norm(q, axis=1, keepdims=True)
+    k = alpha * k / np.linalg.norm(k, axis=1, keepdims=True)
+    v = np.concatenate([np.full((n, 1), np.sqrt(d / n)), v], axis=1) / n
+
+    def products(x: np.ndarray) -> np.ndarray:
+        return np.einsum("ni,nj->nij", x, x).reshape(len(x), d * d)
+
+    y = products(q) @ (products(k).T @ v) / 2 + alpha**2 * q @ (k.T @ v)
+    y = y + alpha**4 * v.sum(axis=0)
+    return y[:, 1:] / y[:, :1]
+
+
+@pytest.mark.parametrize(("length", "dim", "temperature"), [(50, 8, 1.0), (300, 16, 10.0)])
+def test_direct_efficient_and_algorithm_1_agree(length: int, dim: int, temperature: float) -> None:
+    with jax.enable_x64(True):
+        q, k, v = qkv(length, dim)
+        tau = jnp.full(2, temperature)
+        direct, efficient = (
+            TAYLORSHIFT.attend(q, k, v, temperature=tau, form=form)
+            for form in ("direct", "efficient")
+        )
+    np.testing.assert_allclose(direct, efficient, atol=1e-13)
+    for row, head in ((0, 0), (1, 1)):
+        want = algorithm_1(q[row, :, head], k[row, :, head], v[row, :, head], temperature)
+        np.testing.assert_allclose(efficient[row, :, head], want, atol=1e-13)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_the_output_is_scaled_by_what_the_row_sees(is_causal: bool) -> None:
+    """sqrt(N / K) with N counted per row, under masks and causality."""
+    plain = ops.get_mechanism("taylorshift", normalize_output=False)
+    mask = jnp.asarray(np.random.default_rng(1).random((2, 40)) < 0.7)
+    q, k, v = qkv(40, 8, np.float32)
+    y, unscaled = (m.attend(q, k, v, is_causal=is_causal, mask=mask) for m in (TAYLORSHIFT, plain))
+    seen = np.cumsum(mask, axis=1) if is_causal else np.repeat(np.sum(mask, 1)[:, None], 40, 1)
+    want = np.sqrt(seen / 8)[:, :, None, None] * np.asarray(unscaled)
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-6)
+
+
+def test_cross_attention_counts_keys() -> None:
+    q, k, v = qkv(5, 4, np.float32, source=9)
+    ratio = TAYLORSHIFT.attend(q, k, v) / ops.get_mechanism(
+        "taylorshift", normalize_output=False
+    ).attend(q, k, v)
+    np.testing.assert_allclose(ratio, 1.5, rtol=1e-5)
+
+
+def test_the_scale_of_queries_and_keys_cancels() -> None:
+    q, k, v = qkv(30, 8, np.float32)
+    y = TAYLORSHIFT.attend(q, k, v)
+    np.testing.assert_allclose(TAYLORSHIFT.attend(1e25 * q, 1e-25 * k, v), y, atol=1e-5)
+
+
+def test_zero_vectors_are_no_nan() -> None:
+    q, k, v = qkv(6, 4, np.float32)
+    q, k = q.at[:, 2].set(0), k.at[:, 3].set(0)
+    y, pull = jax.vjp(lambda *x: TAYLORSHIFT.attend(*x, is_causal=True), q, k, v)
+    gradient = pull(jnp.ones_like(y))
+    assert np.isfinite(y).all() and all(np.isfinite(g).all() for g in gradient)
+    assert not np.asarray(gradient[0])[:, 2].any()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_coefficients(normalize: bool) -> None:
+    coefficients = (0.3, 0.5, 2.0)
+    mechanism = ops.get_mechanism(
+        "taylorshift", coefficients=coefficients, normalize=normalize, chunk_size=8
+    )
+    with jax.enable_x64(True):
+        q, k, v = qkv(20, 5)
+        want = mechanism.reference(q, k, v, is_causal=True)
+        for form in mechanism.capabilities.forms:
+            y = mechanism.attend(q, k, v, is_causal=True, form=form)
+            np.testing.assert_allclose(y, want, atol=1e-12)
+        default = ops.get_mechanism("taylorshift", normalize=normalize)
+        assert jnp.abs(default.reference(q, k, v, is_causal=True) - want).max() > 1e-2
+
+
+def test_table_2() -> None:
+    dims = (8, 16, 32, 64, 128)
+    assert [ops.taylorshift_n0(d) for d in dims] == [73, 273, 1057, 4161, 16513]
+    assert [ops.taylorshift_n1(d) for d in dims] == [47, 159, 574, 2174, 8446]
+    for points in (ops.taylorshift_n0, ops.taylorshift_n1):
+        with pytest.raises(ValueError, match="key_dim must be at least 1, got 0"):
+            points(0)
+
+
+def test_the_switching_points_are_where_the_costs_cross() -> None:
+    """Equations 5, 6 and 8: operations and entries of both forms."""
+    for d in range(2, 130):
+        n = np.array([-1, 0]) + ops.taylorshift_n0(d)
+        direct, efficient = 4 * n**2 * d + 6 * n**2, n * (4 * d**3 + 10 * d**2 + 9 * d + 4)
+        assert (direct >= efficient).tolist() == [False, True]
+        n = np.array([-1, 0]) + ops.taylorshift_n1(d)
+        direct = d * n + 2 * n**2
+        efficient = d**2 * (d + 1) + 2 * d * n + (d + 1) * n + d**2 * n
+        assert (direct >= efficient).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("switch", "last_direct"), [("speed", 73), ("memory", 47)])
+def test_auto_switches(switch: str, last_direct: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``form="auto"`` takes the direct form up to N0 (speed) or N1 (memory)."""
+    mechanism = ops.get_mechanism("taylorshift", switch=switch, chunk_size=512)
+    taken = []
+    direct = ops.TaylorShift._direct
+    monkeypatch.setattr(ops.TaylorShift, "_direct", lambda *a: (taken.append(True), direct(*a))[1])
+    for length in (last_direct, last_direct + 1):
+        taken.clear()
+        x = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+        jax.eval_shape(lambda q, k, v: mechanism.attend(q, k, v), x, x, x)
+        assert bool(taken) is (length == last_direct)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"coefficients": (0.5, 2.0, 1.0)}, r"c >= b\^2 / \(4 a\)"),
+        ({"coefficients": (-1.0, 1.0, 1.0)}, "must have a > 0"),
+        ({"switch": "size"}, "switch must be 'speed' or 'memory', got 'size'"),
+    ],
+)
+def test_bad_hyperparameters(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.get_mechanism("taylorshift", **options)
+
+
+def test_bad_temperature() -> None:
+    q, k, v = qkv(3, 4, np.float32)
+    with pytest.raises(ValueError, match=r"one number a head, \[H\] = \(2,\), got shape \(3,\)"):
+        TAYLORSHIFT.attend(q, k, v, temperature=jnp.ones(3))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_features_are_never_whole(is_causal: bool) -> None:
+    """Temporary memory is a few T x K arrays at a fixed chunk, not T x F features."""
+    length, dim = 4096, 16
+    mechanism = ops.get_mechanism("taylorshift", chunk_size=64)
+    x = jax.ShapeDtypeStruct((1, length, 1, dim), jnp.float32)
+
+    def run(q: Any, k: Any, v: Any) -> Any:
+        return mechanism.attend(q, k, v, is_causal=is_causal, form="efficient")
+
+    compiled = jax.jit(run).lower(x, x, x).compile()
+    features = dim * (dim + 1) // 2 + dim + 1
+    assert compiled.memory_analysis().temp_size_in_bytes < length * features * 4 / 2
