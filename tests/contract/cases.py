@@ -35,12 +35,14 @@ PARAMETERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
 """Makes the value of a mechanism's own argument for sequences of at most n tokens; its gradient
 is compared as well."""
 
-TOKENS = {"expressive_quadratic": (1.5, 0.5), "rfa": (1.5, 0.5)}
+TOKENS = {"expressive_quadratic": (1.5, 0.5), "rfa": (1.5, 0.5), "nystrom": (0, 2)}
 """Mean and standard deviation of the queries and keys of some mechanisms; of all others 0 and 1.
 
-Here the sum of the weights that the output is divided by can nearly vanish beside its terms, or
-its features: there the quotient is ill-conditioned by nature, in every form. With these tokens
-it stays away from 0; ``tests/ops`` bounds the error where it does not."""
+These are ill-conditioned by nature, in every form, where tokens are unfavourable. The output of
+the first two is divided by a sum of weights that can nearly vanish beside its terms, or its
+features; with these tokens it stays away from 0 (``tests/ops`` bounds the error where it does
+not). The third inverts the matrix of the landmarks' weights, whose rows are nearly equal where
+the landmarks are near each other."""
 
 
 def _make(name: str) -> ops.Mechanism:
@@ -277,6 +279,32 @@ DIRECTIONS_FORMS = [_param(m, c, f) for m in ALL for c in _directions(m) for f i
 def offering(condition: Callable[[ops.Capabilities], bool], cases: list[Any] = MECHANISMS) -> Any:
     """The cases whose mechanism has these capabilities."""
     return [case for case in cases if condition(case.values[0].capabilities)]
+
+
+def central(mechanism: ops.Mechanism, *rest: Any) -> bool:
+    """Whether these are the one direction and form of a mechanism that every fast test runs."""
+    forms = FORMS_OF[mechanism]
+    form = "chunked" if "chunked" in forms else forms[0]
+    return all(r in (mechanism.capabilities.causal, form) for r in rest)
+
+
+def own(mechanism: ops.Mechanism) -> bool:
+    """Whether the mechanism is the papers' own and no baseline: more of its cases are fast."""
+    return ".baselines." not in type(mechanism).__module__
+
+
+def slow_unless(fast: Callable[..., bool], cases: list[Any]) -> Any:
+    """The same cases, all but the fast ones marked as slow.
+
+    Nearly all time goes into compiling, so the fast set compiles each kind of check about once
+    for each mechanism; the slow one runs them in all directions and forms.
+    """
+    return [
+        case
+        if fast(*case.values)
+        else pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.slow])
+        for case in cases
+    ]
 
 
 def dtype_name(dtype: Any) -> str:

@@ -1,5 +1,6 @@
 """Out of the process and back: exported functions, saved states."""
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ LENGTH = 5
 RECURRENT = cases.offering(lambda can: can.recurrent)
 
 
+@functools.cache
 def functions(mechanism: ops.Mechanism) -> tuple[Any, Any, Any]:
     """A jitted prefill and step over the leaves of the state, and its first leaves."""
     tokens = cases.make_tokens(mechanism, LENGTH + 1, np.float32)

@@ -22,6 +22,12 @@ CAPACITIES = [
     if m.capabilities.causal and m.capabilities.recurrent
     for preallocated in ([False] if m.capabilities.constant_memory else [False, True])
 ]
+
+
+def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
+    return cases.own(mechanism) or preallocated or mechanism.capabilities.constant_memory
+
+
 # Cuts are drawn as data, by masking what lies outside a piece, so that each pair of functions
 # is compiled once; test_cut_in_shape cuts the arrays themselves.
 MASKS = st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH)
@@ -37,9 +43,8 @@ def attend(
 
 
 @functools.cache
-def comparison(mechanism: ops.Mechanism, preallocated: bool) -> Any:
+def comparison(mechanism: ops.Mechanism, preallocated: bool, form: str) -> Any:
     """(tokens, mask, ids, cuts) -> whole and in pieces, with gradients."""
-    form = cases.FORMS_OF[mechanism][-1 if preallocated else 0]
 
     def start(tokens: Tokens) -> Any:
         length = 4 * LENGTH if preallocated else None
@@ -82,11 +87,15 @@ def used(state: Any, length: int) -> list[Any]:
     return [leaf[:, :length] for leaf in leaves] if isinstance(inner, ops.KVCache) else leaves
 
 
-@pytest.mark.parametrize(("mechanism", "preallocated"), CAPACITIES)
+@pytest.mark.parametrize("form", ["recurrent", pytest.param("parallel", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("mechanism", "preallocated"), cases.slow_unless(fast_capacity, CAPACITIES)
+)
 @given(mask=MASKS, ids=IDS, cuts=st.tuples(CUTS, CUTS))
 def test_two_attends_and_steps_are_one_attend(
     mechanism: ops.Mechanism,
     preallocated: bool,
+    form: str,
     mask: list[bool],
     ids: list[int],
     cuts: tuple[int, int],
@@ -98,7 +107,7 @@ def test_two_attends_and_steps_are_one_attend(
     packed = mechanism.capabilities.packed
     with jax.enable_x64(True):
         tokens = cases.make_tokens(mechanism, LENGTH, np.float64, batch=1)
-        whole, pieces = comparison(mechanism, preallocated)(
+        whole, pieces = comparison(mechanism, preallocated, form)(
             tokens,
             np.array([mask]),
             np.array([ids], np.int32) if packed else None,
@@ -108,8 +117,10 @@ def test_two_attends_and_steps_are_one_attend(
     assert_close(pieces, whole, np.float64)
 
 
-@pytest.mark.parametrize("cut", [0, 3])
-@pytest.mark.parametrize(("mechanism", "preallocated"), CAPACITIES)
+@pytest.mark.parametrize("cut", [3, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("mechanism", "preallocated"), cases.slow_unless(fast_capacity, CAPACITIES)
+)
 def test_cut_in_shape(mechanism: ops.Mechanism, preallocated: bool, cut: int) -> None:
     """The arrays themselves cut; a step at a time from a growing cache too; float32."""
     length = 4

@@ -14,8 +14,9 @@ from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
 
-LENGTH = 6
+LENGTH = 4
 RECURRENT = cases.offering(lambda can: can.recurrent)
+DIRECTIONS = cases.slow_unless(cases.central, cases.DIRECTIONS)
 
 
 def attend(mechanism: ops.Mechanism, is_causal: bool, tokens: Tokens, mask: Any) -> Any:
@@ -24,7 +25,7 @@ def attend(mechanism: ops.Mechanism, is_causal: bool, tokens: Tokens, mask: Any)
     return cases.attend(mechanism, tokens, state, is_causal=is_causal, mask=mask)
 
 
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+@pytest.mark.parametrize(("mechanism", "is_causal"), DIRECTIONS)
 def test_jit_is_no_jit(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """The mechanism is hashable, hence a static argument."""
     tokens, mask = cases.make_tokens(mechanism, LENGTH, np.float32), cases.make_mask(LENGTH)
@@ -33,7 +34,7 @@ def test_jit_is_no_jit(mechanism: ops.Mechanism, is_causal: bool) -> None:
     assert_close(got, want, np.float32)
 
 
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+@pytest.mark.parametrize(("mechanism", "is_causal"), DIRECTIONS)
 def test_vmap_is_a_loop(mechanism: ops.Mechanism, is_causal: bool) -> None:
     several = [cases.make_tokens(mechanism, LENGTH, np.float32, seed=s) for s in range(3)]
     masks = [cases.make_mask(LENGTH, seed=s) for s in range(3)]
@@ -61,7 +62,7 @@ def test_vmap_over_step(mechanism: ops.Mechanism) -> None:
         assert_close(got[t], want, np.float32)
 
 
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+@pytest.mark.parametrize(("mechanism", "is_causal"), DIRECTIONS)
 def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """Batch over devices by ``jax.jit`` and by ``jax.pmap``, gradients included."""
     devices = jax.devices()
