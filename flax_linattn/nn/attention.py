@@ -136,10 +136,9 @@ class Attention(nnx.Module):
         Raises:
             ValueError: a shape or combination that the mechanism does not offer.
         """
-        if context is not None and self.query is not None:
+        if context is not None and not self.mechanism.capabilities.cross:
             raise ValueError(
-                f"{self.mechanism.name!r} has one learned query and no queries of x: it offers "
-                "no cross-attention; leave context out."
+                f"{self.mechanism.name!r} offers no cross-attention; leave context out."
             )
         if context is None and context_mask is not None:
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")

@@ -12,14 +12,20 @@ from flax_linattn import models
 from tests.nn.cases import CAUSAL
 
 CHANNELS, CLASSES, MAX_LENGTH = 3, 4, 8
+slow = pytest.mark.slow
 
 STREAMING = [
     pytest.param(
-        m, p, id=f"{m}-{p}", marks=() if m == "aaren" or p == "flatten" else pytest.mark.slow
+        *case.values,
+        pooling,
+        id=f"{case.id}-{pooling}",
+        marks=case.marks
+        or (() if case.id == "aaren" or pooling == "flatten" else pytest.mark.slow),
     )
-    for m, p in itertools.product(CAUSAL, models.POOLINGS)
+    for case, pooling in itertools.product(CAUSAL, models.POOLINGS)
 ]
-"""Every mechanism that can stream with every pooling; quick are Aaren and flatten, with all."""
+"""Every mechanism that can stream with every pooling; quick are Aaren with all, and flatten with
+the representatives."""
 
 
 def classifier(mechanism="aaren", pooling="mean", **options):

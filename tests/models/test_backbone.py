@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from flax_linattn import models, ops
 from tests.contract.tolerances import assert_close
 from tests.models.cases import CHANNELS, MAX_LENGTH, backbone, rows_of_segments
 from tests.nn.cases import CAUSAL, LAYOUTS, at_real, normal, padded, run_steps
@@ -92,3 +94,38 @@ def test_max_length_sizes_the_caches():
 )
 def test_streams(options, streams):
     assert backbone(**options).streams is streams
+
+
+def test_the_length_goes_to_mechanisms_that_learn_positions():
+    model = backbone("linformer:num_projections=2", is_causal=False)
+    parameters = model.blocks[0].attention.mechanism_parameters
+    assert parameters["key_projection"].shape == (MAX_LENGTH, 2)
+    assert not model.streams
+    assert model(jnp.ones((2, 5, CHANNELS))).shape == (2, 5, 8)
+    with pytest.raises(ValueError, match="cannot stream"):
+        model.init_state(2)
+
+
+def test_directions_that_a_mechanism_lacks_are_refused_at_once():
+    with pytest.raises(ValueError, match="'nystrom' is not offered with is_causal=True; make the"):
+        backbone("nystrom")
+
+
+def test_hyperparameters_in_the_name():
+    model = backbone("elementwise_series:order=2,chunk_size=4")
+    assert model.mechanism == ops.get_mechanism("elementwise_series", order=2, chunk_size=4)
+    assert model.init_state(1).layers[0].s.shape[1] == 3
+
+
+def test_bert_base():
+    """Twelve layers of width 768 with 12 heads: the parameter count of its encoder."""
+    size = models.get_size("bert-base")
+    model = nnx.eval_shape(
+        lambda: models.Backbone(5, **size, mechanism="softmax", rngs=nnx.Rngs(0))
+    )
+    blocks = nnx.split(model.blocks, nnx.Param)[1]
+    count = sum(leaf.size for leaf in jax.tree.leaves(blocks))
+    assert count == 12 * (4 * (768**2 + 768) + 2 * 768 * 3072 + 768 + 3072 + 4 * 768)
+    assert model.blocks[0].attention.num_heads == 12
+    with pytest.raises(ValueError, match="unknown size 'bert'; choose one of: bert-base, "):
+        models.get_size("bert")

@@ -13,6 +13,7 @@ from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import CAUSAL, normal
 
 CHANNELS, LENGTH = 8, 4
+slow = pytest.mark.slow
 
 MODULES = {
     "attention": partial(nn.Attention, CHANNELS, 2),
@@ -22,11 +23,16 @@ MODULES = {
         hidden_features=12, pooling="flatten", max_length=LENGTH, dropout_rate=0.2,
     ),
 }  # fmt: skip
-QUICK = {("aaren", "classifier"), *((m, "attention") for m in CAUSAL)}
 CASES = [
-    pytest.param(m, k, id=f"{k}-{m}", marks=() if (m, k) in QUICK else pytest.mark.slow)
-    for m in CAUSAL
-    for k in MODULES
+    pytest.param(
+        *case.values,
+        kind,
+        id=f"{kind}-{case.id}",
+        marks=case.marks
+        or (() if kind == "attention" or (case.id, kind) == ("aaren", "classifier") else slow),
+    )
+    for case in CAUSAL
+    for kind in MODULES
 ]
 """Every mechanism in every module."""
 

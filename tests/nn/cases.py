@@ -1,18 +1,47 @@
 """What the tests of modules and models share: mechanisms, layouts of padding, the slow loop."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from flax_linattn import ops
 
-MECHANISMS = ops.list_mechanisms()
-CAUSAL = [m for m in MECHANISMS if ops.get_mechanism(m).capabilities.causal]
-PACKED = [m for m in CAUSAL if ops.get_mechanism(m).capabilities.packed]
-CROSS = [m for m in MECHANISMS if ops.get_mechanism(m).capabilities.cross]
-CONSTANT_MEMORY = [m for m in CAUSAL if ops.get_mechanism(m).capabilities.constant_memory]
+HYPERPARAMETERS = {
+    "aft": "max_length=16",
+    "linformer": "max_length=16,num_projections=4",
+    "nystrom": "num_landmarks=3",
+}
+"""What layers of some mechanisms need to be told."""
+
+REPRESENTATIVES = ("softmax", "aaren", "taylorshift")
+"""One of each kind that a layer treats differently: a cache, a learned query, a learned argument.
+The others run in the slow tests."""
+
+
+def _cases(condition: Callable[[ops.Capabilities], bool]) -> list[Any]:
+    """The mechanisms of these capabilities, as names with their hyperparameters."""
+    return [
+        pytest.param(
+            f"{name}:{HYPERPARAMETERS[name]}" if name in HYPERPARAMETERS else name,
+            id=name,
+            marks=() if name in REPRESENTATIVES else pytest.mark.slow,
+        )
+        for name in ops.list_mechanisms()
+        if condition(ops.get_mechanism(name).capabilities)
+    ]
+
+
+MECHANISMS = _cases(lambda can: True)
+CAUSAL = _cases(lambda can: can.causal)
+PACKED = _cases(lambda can: can.causal and can.packed)
+CROSS = _cases(lambda can: can.cross)
+NOT_CROSS = _cases(lambda can: not can.cross)
+CONSTANT_MEMORY = _cases(lambda can: can.constant_memory)
+WHOLE = _cases(lambda can: not can.recurrent)
 
 # Four real tokens of six: padding right, left, in the middle, and at several places.
 LAYOUTS = np.array(

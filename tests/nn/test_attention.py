@@ -13,7 +13,9 @@ from tests.nn.cases import (
     CROSS,
     LAYOUTS,
     MECHANISMS,
+    NOT_CROSS,
     PACKED,
+    WHOLE,
     at_real,
     normal,
     padded,
@@ -142,6 +144,39 @@ def test_forms_agree(mechanism):
         attention(x, is_causal=True, form="quick")
 
 
+@pytest.mark.parametrize("mechanism", WHOLE)
+def test_whole_sequences(mechanism):
+    """Without a state: padding changes nothing, gradients reach all parameters, steps refuse."""
+    attention, x = make(mechanism), normal(3, 4, 4, WIDTH)
+    mask = jnp.asarray(LAYOUTS)
+    want, got = attention(x), attention(padded(x), mask=mask)
+    assert_close(at_real(got), want, "float32")
+    graph, params = nnx.split(attention, nnx.Param)
+    gradient = jax.grad(lambda p: jnp.sum(nnx.merge(graph, p)(x) ** 2))(params)
+    assert all(np.asarray(g).any() for g in jax.tree.leaves(gradient))
+    with pytest.raises(ValueError, match="needs the whole sequence at once"):
+        attention.init_state(2)
+    with pytest.raises(ValueError, match="no causal form"):
+        attention(x, is_causal=True)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_what_a_mechanism_learns_is_a_parameter(mechanism):
+    """By name and shape; a change of it changes the output."""
+    attention = make(mechanism)
+    learned = attention.mechanism.learned_parameters(HEADS, WIDTH // HEADS)
+    assert set(attention.mechanism_parameters) == set(learned)
+    x, causal = normal(4, 2, 5, WIDTH), attention.mechanism.capabilities.causal
+    before = attention(x, is_causal=causal)
+    for name, parameter in learned.items():
+        param = attention.mechanism_parameters[name]
+        assert isinstance(param, nnx.Param) and param.shape == parameter.shape
+        param[...] = param[...] + normal(5, *param.shape)
+        after = attention(x, is_causal=causal)
+        assert np.abs(after - before).max() > 1e-3
+        before = after
+
+
 # -- the query ---------------------------------------------------------------------
 
 
@@ -226,10 +261,11 @@ def test_context_padding_changes_nothing(mechanism, length):
     assert_close(run(mask), jnp.where(mask[..., None], y, bias), "float32")
 
 
-@pytest.mark.parametrize("mechanism", [m for m in MECHANISMS if m not in CROSS])
+@pytest.mark.parametrize("mechanism", NOT_CROSS)
 def test_no_cross_attention_says_so(mechanism):
     x = normal(14, 2, 4, WIDTH)
-    with pytest.raises(ValueError, match=f"{mechanism!r} .* no cross-attention; leave context out"):
+    name = ops.get_mechanism(mechanism).name
+    with pytest.raises(ValueError, match=f"{name!r} offers no cross-attention; leave context out"):
         make(mechanism)(x, x)
 
 
@@ -265,7 +301,7 @@ def test_parameters_without_bias_and_in_half_precision(mechanism):
     attention = make(mechanism, use_bias=False, param_dtype=jnp.float16)
     leaves = jax.tree.leaves(nnx.state(attention))
     assert {a.dtype for a in leaves} == {jnp.dtype("float16")}
-    learned = attention.query is not None
+    learned = (attention.query is not None) + len(attention.mechanism_parameters)
     assert len(leaves) == 4 + learned
 
 

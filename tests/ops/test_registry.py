@@ -9,7 +9,16 @@ from flax_linattn import ops
 
 def test_names_make_mechanisms() -> None:
     names = ops.list_mechanisms()
-    assert {"softmax", "aaren"} <= set(names) and len(set(names)) == len(names)
+    assert len(set(names)) == len(names)
+    assert names[:7] == (
+        "softmax",
+        "aaren",
+        "elementwise",
+        "elementwise_series",
+        "taylorshift",
+        "expressive",
+        "expressive_quadratic",
+    )
     for name in names:
         mechanism = ops.get_mechanism(name)
         assert mechanism.name == name
@@ -24,6 +33,24 @@ def test_hyperparameters_make_other_mechanisms() -> None:
     assert ops.get_mechanism("aaren", chunk_size=7) != ops.get_mechanism("aaren")
 
 
+def test_hyperparameters_after_a_colon() -> None:
+    for spec, mechanism in {
+        "elementwise_series:order=2,chunk_size=4": ops.ElementwiseSeries(order=2, chunk_size=4),
+        "taylorshift:switch=memory,normalize=False": ops.TaylorShift(
+            switch="memory", normalize=False
+        ),
+        "taylorshift:coefficients=(1, 1, 1)": ops.TaylorShift(coefficients=(1, 1, 1)),
+        "softmax:implementation=None": ops.get_mechanism("softmax"),
+    }.items():
+        assert ops.get_mechanism(spec) == mechanism
+    assert ops.get_mechanism("aaren:chunk_size=4", chunk_size=8).chunk_size == 8
+    with pytest.raises(TypeError, match="'aaren' has no hyperparameter 'order'; it has: chunk"):
+        ops.get_mechanism("aaren:order=2")
+    for text in ("3", "chunk_size", "chunk_size=", "chunk_size=4)", "chunk_size=f(2)"):
+        with pytest.raises(ValueError, match="of 'aaren' as name=value,name=value after the colon"):
+            ops.get_mechanism(f"aaren:{text}")
+
+
 def test_unknown_name() -> None:
     with pytest.raises(
         ValueError, match="unknown mechanism 'arena'; choose one of: softmax, aaren"
@@ -36,7 +63,9 @@ def test_unknown_hyperparameter() -> None:
         ops.get_mechanism("aaren", chunk=3)
 
 
-@pytest.mark.parametrize("name", ops.list_mechanisms())
+@pytest.mark.parametrize(
+    "name", [n for n in ops.list_mechanisms() if hasattr(ops.get_mechanism(n), "chunk_size")]
+)
 def test_chunk_size_is_at_least_one(name: str) -> None:
     with pytest.raises(ValueError, match="chunk_size must be at least 1, got 0"):
         ops.get_mechanism(name, chunk_size=0)
