@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from flax_linattn.ops.aaren import Aaren, AarenState
 from flax_linattn.ops.baselines import (
@@ -72,7 +73,7 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
 
     Raises:
         ValueError: the name is unknown, or a hyperparameter is out of range.
-        TypeError: a hyperparameter is unknown.
+        TypeError: a hyperparameter is unknown or of another type.
 
     Example:
         >>> get_mechanism("aaren", chunk_size=64).capabilities.constant_memory
@@ -93,7 +94,24 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
         raise TypeError(
             f"{name!r} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields)}."
         )
+    hints = get_type_hints(mechanism)
+    for field, value in hyperparameters.items():
+        _check_type(f"{name!r} expects {field}", value, hints[field])
     return mechanism(**hyperparameters)
+
+
+def _check_type(expects: str, value: Any, hint: Any) -> None:
+    """Refuses a value of another type than its annotation: of text above all, from a name."""
+    options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) else (hint,)
+    kinds = tuple(get_origin(o) or o for o in options if o is not Ellipsis)
+    if get_origin(hint) is tuple:
+        kinds = (tuple,)
+    if get_origin(hint) is Literal or Literal in kinds:
+        return  # the mechanism itself says which words it knows
+    accepted = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    if not accepted or (isinstance(value, bool) and bool not in kinds):
+        shown = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+        raise TypeError(f"{expects} as {shown.replace('NoneType', 'None')}, got {value!r}.")
 
 
 def _parse(name: str, text: str) -> dict[str, Any]:

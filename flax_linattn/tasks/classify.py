@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from flax_linattn import data, inference, models, training
+from flax_linattn import data, inference, models, ops, training
 from flax_linattn.typing import Array
 
 
@@ -186,6 +186,10 @@ def build_model(config: ClassifyConfig, problem: ClassifyProblem) -> models.Sequ
         ValueError: an option that the model does not take.
     """
     config = config.resolve()
+    try:
+        mechanism = ops.get_mechanism(config.mechanism)
+    except TypeError as error:  # in a configuration a hyperparameter is a value
+        raise ValueError(str(error)) from None
     return models.SequenceClassifier(
         len(problem.channels),
         len(problem.classes),
@@ -193,7 +197,7 @@ def build_model(config: ClassifyConfig, problem: ClassifyProblem) -> models.Sequ
         num_layers=config.num_layers,
         num_heads=config.num_heads,
         hidden_features=config.hidden_features,
-        mechanism=config.mechanism,
+        mechanism=mechanism,
         pooling=config.pooling,  # type: ignore[arg-type]  # resolve() leaves no "auto"
         max_length=problem.max_length,
         dropout_rate=config.dropout_rate,

@@ -46,6 +46,17 @@ def test_hyperparameters_after_a_colon() -> None:
     assert ops.get_mechanism("aaren:chunk_size=4", chunk_size=8).chunk_size == 8
     with pytest.raises(TypeError, match="'aaren' has no hyperparameter 'order'; it has: chunk"):
         ops.get_mechanism("aaren:order=2")
+    for spec, message in {
+        "elementwise_series:order=two": "'elementwise_series' expects order as int, got 'two'",
+        "elementwise_series:terms=1.5": "expects terms as int or None, got 1.5",
+        "aaren:chunk_size=True": "expects chunk_size as int, got True",
+        "aaren:scale=large": "expects scale as float or None, got 'large'",
+        "taylorshift:coefficients=1": "expects coefficients as tuple, got 1",
+        "softmax:cache_dtype=3": "expects cache_dtype as str or None, got 3",
+    }.items():
+        with pytest.raises(TypeError, match=message):
+            ops.get_mechanism(spec)
+    assert ops.get_mechanism("aaren:scale=1").scale == 1
     for text in ("3", "chunk_size", "chunk_size=", "chunk_size=4)", "chunk_size=f(2)"):
         with pytest.raises(ValueError, match="of 'aaren' as name=value,name=value after the colon"):
             ops.get_mechanism(f"aaren:{text}")

@@ -185,6 +185,21 @@ class TestBadInput:
         assert "unknown mechanism 'mamba'; choose one of: softmax, aaren" in message
         assert not (tmp_path / "r").exists()
 
+    @pytest.mark.parametrize(
+        ("mechanism", "message"),
+        [
+            ("elementwise_series:order=3", "order 3 is odd"),
+            ("elementwise_series:odd=3", "'elementwise_series' has no hyperparameter 'odd'"),
+            ("taylorshift:switch", "name=value,name=value after the colon, got 'switch'"),
+            ("linformer", "'linformer' is not offered with is_causal=True"),
+        ],
+    )
+    def test_bad_mechanism(self, tmp_path, capsys, mechanism, message):
+        run = tmp_path / "r"
+        args = ["train", "classify", "--mechanism", mechanism, "--run", str(run)]
+        assert message in fail(capsys, *args)
+        assert not run.exists()
+
     def test_missing_run_folder(self, tmp_path, capsys):
         for command in ("evaluate", "stream"):
             message = fail(capsys, command, str(tmp_path / "none"))
