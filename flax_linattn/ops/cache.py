@@ -171,7 +171,8 @@ class CacheMechanism(Mechanism):
 
         form = call.form
         if form == "auto":
-            form = choose_form("cache", call.num_queries, k.shape[1], batch * heads)
+            scores = batch * heads * (key_dim if self.capabilities.channelwise else 1)
+            form = choose_form("cache", call.num_queries, k.shape[1], scores)
         chunk_size = {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
         plain = call.is_causal and not cached and call.mask is None and call.runs is None
         positions = None

@@ -12,14 +12,14 @@ PARALLEL_SCORES = 1 << 26
 """Most scores that a cache mechanism materialises at once: 256 MiB in float32."""
 
 
-def choose_form(kind: str, num_queries: int, num_keys: int, batch_heads: int = 1) -> str:
+def choose_form(kind: str, num_queries: int, num_keys: int, scores: int = 1) -> str:
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
         kind: "streaming" (a state of constant size) or "cache" (keys and values kept).
         num_queries: T.
         num_keys: S, cached tokens included.
-        batch_heads: B * H.
+        scores: of each pair of a query and a key: B * H, times K where channels have their own.
 
     Returns:
         "parallel" or "chunked".
@@ -30,5 +30,4 @@ def choose_form(kind: str, num_queries: int, num_keys: int, batch_heads: int = 1
     """
     if kind == "streaming":
         return "parallel" if num_keys <= PARALLEL_LENGTH else "chunked"
-    scores = batch_heads * num_queries * num_keys
-    return "parallel" if scores <= PARALLEL_SCORES else "chunked"
+    return "parallel" if scores * num_queries * num_keys <= PARALLEL_SCORES else "chunked"

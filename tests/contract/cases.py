@@ -18,7 +18,7 @@ import pytest
 from flax_linattn import ops
 
 BATCH, HEADS, KEY_DIM, VALUE_DIM = 6, 2, 3, 4
-CHUNK_SIZE = 8
+CHUNK_SIZE = 4
 
 HYPERPARAMETERS = {"chunk_size": CHUNK_SIZE, "num_landmarks": 4, "num_features": 5}
 """What small tests need instead of the defaults, of every mechanism that has it."""
@@ -286,6 +286,11 @@ def central(mechanism: ops.Mechanism, *rest: Any) -> bool:
     forms = FORMS_OF[mechanism]
     form = "chunked" if "chunked" in forms else forms[0]
     return all(r in (mechanism.capabilities.causal, form) for r in rest)
+
+
+def quick(mechanism: ops.Mechanism, form: str) -> bool:
+    """Whether this is the form that compiles fastest, for checks of what all forms share."""
+    return form == ("recurrent" if mechanism.capabilities.recurrent else "parallel")
 
 
 def own(mechanism: ops.Mechanism) -> bool:

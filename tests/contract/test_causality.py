@@ -13,7 +13,7 @@ from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_same_bits
 
-LENGTH = 19
+LENGTH = 11
 CAUSAL = cases.slow_unless(cases.central, cases.offering(lambda can: can.causal, cases.FORMS))
 
 
@@ -67,7 +67,7 @@ def test_the_past_has_no_gradient_into_the_future(mechanism: ops.Mechanism, form
     tokens = cases.make_tokens(mechanism, LENGTH, np.float32)
     mask, ids = np.ones((2, cases.BATCH, LENGTH), np.int32)
     run = outputs_and_gradient(mechanism, form)
-    for cut in (1, 7, 8, 9, LENGTH - 1):
+    for cut in (1, 3, 4, 5, LENGTH - 1):
         _, got = run(tokens, mask.astype(bool), ids, np.arange(LENGTH) < cut)
         assert not np.asarray(got.k[:, cut:]).any() and not np.asarray(got.v[:, cut:]).any()
         assert np.asarray(got.v[:, :cut]).any()

@@ -19,13 +19,17 @@ from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
 
+FAST = 11  # three chunks, the last of them filled up
 LAYOUTS = [
-    (63, "mask"),
-    (63, "mask+segments"),
+    (FAST, "mask+segments"),
+    (FAST, "mask"),
+    (FAST, "plain"),
     (1, "mask+segments"),
-    (2, "plain"),
-    (2, "mask+segments"),
     (1, "plain"),
+    (2, "mask+segments"),
+    (2, "plain"),
+    (63, "mask+segments"),
+    (63, "mask"),
     (63, "plain"),
     (63, "segments"),
     (100, "mask"),
@@ -273,14 +277,13 @@ def check_form(
     assert_close(got[1], want[1], dtype, "gradient")
 
 
-def fullest(mechanism: ops.Mechanism) -> str:
-    return "mask+segments" if mechanism.capabilities.packed else "mask"
+def full(mechanism: ops.Mechanism, length: int, kind: str) -> bool:
+    return (length, kind) == (FAST, "mask+segments" if mechanism.capabilities.packed else "mask")
 
 
 def fast_loop(mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str) -> bool:
-    if length == 63 and kind == fullest(mechanism):
-        return cases.own(mechanism) or cases.central(mechanism, is_causal)
-    return (length, kind) == (2, "plain") and cases.central(mechanism, is_causal)
+    both = cases.own(mechanism)
+    return full(mechanism, length, kind) and (both or cases.central(mechanism, is_causal))
 
 
 @pytest.mark.parametrize(
@@ -305,11 +308,10 @@ def test_the_loop_of_step_is_the_reference(
 
 
 def fast_form(mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str) -> bool:
-    if length == 63 and kind == fullest(mechanism):
-        every_form = cases.own(mechanism) and cases.central(mechanism, is_causal)
-        return every_form or cases.central(mechanism, form)
-    short = (length, kind, form) == (2, "plain", "parallel")
-    return short and cases.central(mechanism, is_causal)
+    own, main = cases.own(mechanism), cases.central(mechanism, is_causal)
+    if full(mechanism, length, kind):
+        return own and main or (own or main) and cases.central(mechanism, form)
+    return (length, kind) == (FAST, "plain") and main and form == "parallel"
 
 
 @pytest.mark.parametrize(
@@ -322,15 +324,12 @@ def test_forms_are_the_loop_of_step(
     check_form(mechanism, is_causal, form, length, kind, np.float64)
 
 
-DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
+slow = pytest.mark.slow
+DTYPES = [pytest.param(jnp.float32, marks=slow), jnp.bfloat16, jnp.float16]
 
 
-def fast_dtype(mechanism: ops.Mechanism, form: str) -> bool:
-    """What depends on the dtype happens outside the forms: one that compiles quickly will do."""
-    return form == ("recurrent" if mechanism.capabilities.recurrent else "parallel")
-
-
+@pytest.mark.parametrize("length", [FAST, pytest.param(63, marks=slow)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.dtype_name)
-@pytest.mark.parametrize(("mechanism", "form"), cases.slow_unless(fast_dtype, cases.FORMS))
-def test_forms_in_every_dtype(mechanism: ops.Mechanism, form: str, dtype: Any) -> None:
-    check_form(mechanism, mechanism.capabilities.causal, form, 63, "mask", dtype)
+@pytest.mark.parametrize(("mechanism", "form"), cases.slow_unless(cases.quick, cases.FORMS))
+def test_forms_in_every_dtype(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> None:
+    check_form(mechanism, mechanism.capabilities.causal, form, length, "mask", dtype)

@@ -12,7 +12,7 @@ from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
 
-LENGTHS = (4, 1, 4)  # two chunks
+LENGTHS = (4, 1, 2)  # two chunks
 PACKED = cases.offering(lambda can: can.packed, cases.DIRECTIONS_FORMS)
 
 
@@ -47,8 +47,11 @@ def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str
     assert_close(got, want, np.float32)
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.packed))
-def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
+QUICK = cases.slow_unless(cases.quick, cases.offering(lambda can: can.packed, cases.FORMS))
+
+
+@pytest.mark.parametrize(("mechanism", "form"), QUICK)
+def test_packed_state_carries_its_id(mechanism: ops.Mechanism, form: str) -> None:
     """The next call goes on where the id is the same and starts afresh where it is not."""
     is_causal = mechanism.capabilities.causal
     tokens = cases.make_tokens(mechanism, 6, np.float32, batch=3)
@@ -58,7 +61,8 @@ def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     def run(tokens: Tokens) -> Any:
         def attend(span: slice, ids: Any, state: Any = None) -> Any:
             part = cases.take(mechanism, tokens, span)
-            return cases.attend(mechanism, part, state, is_causal=is_causal, segment_ids=ids)
+            how = {"is_causal": is_causal, "segment_ids": ids, "form": form}
+            return cases.attend(mechanism, part, state, **how)
 
         whole, _ = attend(slice(0, 6), ids)
         _, state = attend(slice(0, 3), ids[:, :3])
@@ -72,8 +76,8 @@ def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     assert kept.tolist() == [2, 2, 5]
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.packed))
-def test_a_span_of_padding_does_not_decide_the_segment(mechanism: ops.Mechanism) -> None:
+@pytest.mark.parametrize(("mechanism", "form"), QUICK)
+def test_a_span_of_padding_does_not_decide_the_segment(mechanism: ops.Mechanism, form: str) -> None:
     """A plain state goes on into the first run, even if a call of mere padding comes between."""
     tokens = cases.make_tokens(mechanism, 8, np.float32, batch=1)
     mask = jnp.array([[False, False, True, True]])
@@ -81,7 +85,8 @@ def test_a_span_of_padding_does_not_decide_the_segment(mechanism: ops.Mechanism)
 
     def attend(begin: int, end: int, state: Any = None, **how: Any) -> Any:
         part = cases.take(mechanism, tokens, slice(begin, end))
-        return cases.attend(mechanism, part, state, is_causal=mechanism.capabilities.causal, **how)
+        how = {"is_causal": mechanism.capabilities.causal, "form": form} | how
+        return cases.attend(mechanism, part, state, **how)
 
     _, before = attend(0, 4)
     whole, _ = attend(4, 8, before, mask=mask, segment_ids=ids)

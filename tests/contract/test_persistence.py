@@ -13,7 +13,7 @@ from flax_linattn import ops
 from tests.contract import cases
 from tests.contract.tolerances import assert_same_bits
 
-LENGTH = 5
+LENGTH = 3
 RECURRENT = cases.offering(lambda can: can.recurrent)
 
 

@@ -14,7 +14,7 @@ from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
 
-LENGTH = 4
+LENGTH = 2
 RECURRENT = cases.offering(lambda can: can.recurrent)
 DIRECTIONS = cases.slow_unless(cases.central, cases.DIRECTIONS)
 

@@ -85,12 +85,14 @@ class Linformer(StatelessMechanism):
         key_projection: Array | None = None,
         value_projection: Array | None = None,
     ) -> Outputs:
+        # The real tokens move to the front; padding is zero and adds nothing where it lands.
         position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
         tables = self._tables(k, key_projection, value_projection)
-        # Padding is zero: it adds nothing, whatever row it is given.
         k, v = (
-            jnp.einsum("bsp,bshk->bphk", table[position], x)
+            jnp.einsum("sp,bshk->bphk", table[: x.shape[1]], front)
             for table, x in zip(tables, (k, v), strict=True)
+            for front in [jnp.zeros_like(x).at[rows, position].add(x)]
         )
         factor = jnp.asarray(score_scale(scale, self.scale, q.shape[-1])).astype(q.dtype)
         weight = jax.nn.softmax(jnp.einsum("bthk,bphk->bhtp", q, k) * factor, axis=-1)
