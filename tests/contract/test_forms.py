@@ -310,7 +310,7 @@ def test_the_loop_of_step_is_the_reference(
 def fast_form(mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str) -> bool:
     own, main = cases.own(mechanism), cases.central(mechanism, is_causal)
     if full(mechanism, length, kind):
-        return own and main or (own or main) and cases.central(mechanism, form)
+        return (own or main) and ((own and main) or cases.central(mechanism, form))
     return (length, kind) == (FAST, "plain") and main and form == "parallel"
 
 
