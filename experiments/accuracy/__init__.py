@@ -1,0 +1,1 @@
+"""Errors of every mechanism against its float64 reference."""
