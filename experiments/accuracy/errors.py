@@ -6,8 +6,9 @@ Inputs are normal numbers rounded to the dtype; the reference computes with the 
 inputs in float64, over 48 rows spread over the sequence (all rows where a mechanism needs the
 whole sequence). An error is the largest difference over the largest magnitude of the expected
 array; gradients are those of a random weighting of the compared rows' outputs. Causal where the
-mechanism is, otherwise not. A form that would hold T x T weights at once is left out beyond
-T = 4,096. Rows that are done are kept; the tables are written beside this file.
+mechanism is, otherwise not. The parallel form, which holds the weights or the states of all
+tokens at once, is left out beyond T = 4,096. Rows that are done are kept; the tables are written
+beside this file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ HERE = Path(__file__).parent
 COMMAND = "python -m experiments.accuracy.errors"
 LENGTHS = (1000, 16000)
 HEADS, DIM, ROWS = 2, 8, 48
-LARGEST_SQUARE = 4096
+ONE_BLOCK = 4096
 HALF = ("bfloat16", "float16")
 
 
@@ -101,13 +102,10 @@ def measure(name: str, length: int) -> list[dict[str, Any]]:
 
 def cases(mechanism: ops.Mechanism, length: int) -> list[tuple[str, str]]:
     """(dtype, form): every form in float64 and float32, ``auto`` in half precision."""
-    quadratic = isinstance(mechanism, ops.KernelMechanism) or (
-        not mechanism.capabilities.constant_memory and mechanism.capabilities.recurrent
-    )
     forms = [
         form
         for form in mechanism.capabilities.forms
-        if not (form == "parallel" and quadratic and length > LARGEST_SQUARE)
+        if not (form == "parallel" and mechanism.capabilities.recurrent and length > ONE_BLOCK)
         and form != "efficient"  # the paper's name of TaylorShift's chunked form
     ]
     return [(d, f) for d in ("float64", "float32") for f in forms] + [(d, "auto") for d in HALF]

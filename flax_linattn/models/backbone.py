@@ -13,6 +13,7 @@ from jaxtyping import Int
 from flax_linattn import nn, ops
 from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
 from flax_linattn.ops.masks import segment_runs
+from flax_linattn.ops.mechanism import no_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 
@@ -276,6 +277,8 @@ class Backbone(nnx.Module):
             self._check_streams()
 
     def _check_streams(self) -> None:
+        if not self.mechanism.capabilities.recurrent:
+            raise ValueError(no_state(self.mechanism.name))
         if not self.streams:
             why = "is not causal" if not self.is_causal else "has a circular value embedding"
             raise ValueError(

@@ -28,9 +28,9 @@ SIZES: dict[str, Size] = {
     "tslib-classification": _size(3, 128, 8, 256),
     "tslib-forecasting": _size(2, 512, 8, 2048),
     "decision-aaren": _size(4, 512, 4, 2048),
-    "lra-listops": _size(4, 512, 8, 1024),
-    "lra-text": _size(4, 256, 4, 1024),
-    "lra-pixel": _size(1, 256, 4, 256),
+    "taylorshift-listops": _size(4, 512, 8, 1024),
+    "taylorshift-text": _size(4, 256, 4, 1024),
+    "taylorshift-pixel": _size(1, 256, 4, 256),
 }
 """Layers, width, heads and hidden width of: the element-wise attention paper's cost runs
 (bert-base), Time-Series-Library's scripts, the Aaren paper's offline RL (appendix E), and the

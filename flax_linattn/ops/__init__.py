@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -108,7 +109,8 @@ def _check_type(expects: str, value: Any, hint: Any) -> None:
         kinds = (tuple,)
     if get_origin(hint) is Literal or Literal in kinds:
         return  # the mechanism itself says which words it knows
-    accepted = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    numbers = {int: Integral, float: Real}  # NumPy's too
+    accepted = isinstance(value, tuple(numbers.get(kind, kind) for kind in kinds))
     if not accepted or (isinstance(value, bool) and bool not in kinds):
         shown = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
         raise TypeError(f"{expects} as {shown.replace('NoneType', 'None')}, got {value!r}.")

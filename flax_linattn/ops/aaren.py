@@ -32,6 +32,7 @@ from flax_linattn.ops.exponential import ExponentialState
 from flax_linattn.ops.mechanism import Capabilities
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
+    einsum,
     exp_difference,
     safe_divide,
     score_scale,
@@ -95,10 +96,10 @@ class Aaren(StreamingMechanism):
         """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` [H, K] is scaled."""
         if query is None:
             raise ValueError("Aaren scores every key by its learned query; pass query [H, K].")
-        score = jnp.einsum("hk,...hk->...h", query, k)
+        score = einsum("hk,...hk->...h", query, k)
         return AarenState(m=score, u=jnp.ones_like(score), w=v)
 
-    def merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
+    def _merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
         """The paper's operator on (m, u, w) (section 3.2, appendix B)."""
         return state_a.merge(state_b)
 

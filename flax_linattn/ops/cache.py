@@ -23,6 +23,8 @@ from flax_linattn.ops.mechanism import Call, Mechanism, check_state_like
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep, Visible
 
+CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
 
 @partial(
     jax.tree_util.register_dataclass,
@@ -109,6 +111,11 @@ class CacheMechanism(Mechanism):
     def __post_init__(self) -> None:
         if self.chunk_size < 1:
             raise ValueError(f"chunk_size must be at least 1, got {self.chunk_size}.")
+        if self.cache_dtype not in (None, *CACHE_DTYPES):
+            raise ValueError(
+                f"cache_dtype must be None or one of {', '.join(CACHE_DTYPES)}, got "
+                f"{self.cache_dtype!r}."
+            )
 
     @abc.abstractmethod
     def weigh(
@@ -251,7 +258,7 @@ class CacheMechanism(Mechanism):
         y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)
         return jnp.where(state.overflowed[:, None, None], jnp.nan, y), state
 
-    def _check_room(self, state: KVCache) -> None:
+    def _check_room(self, state: KVCache, parameters: dict[str, Any]) -> None:
         if isinstance(state.length, jax.core.Tracer) or state.length.size == 0:
             return  # under jit the overflow shows as NaN in every output from then on
         longest = int(jnp.max(state.length))
@@ -265,7 +272,12 @@ class CacheMechanism(Mechanism):
         if isinstance(state, KVCache):
             expected = jax.eval_shape(
                 lambda: self.init_state(
-                    k.shape[0], k.shape[-2], k.shape[-1], v.shape[-1], state.capacity
+                    k.shape[0],
+                    k.shape[-2],
+                    k.shape[-1],
+                    v.shape[-1],
+                    state.capacity,
+                    dtype=v.dtype,
                 )
             )
             expected = dataclasses.replace(expected, growable=state.growable)

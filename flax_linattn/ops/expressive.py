@@ -34,7 +34,7 @@ from flax_linattn.ops.cache import CacheMechanism
 from flax_linattn.ops.features import scale_free, symmetric_square
 from flax_linattn.ops.kernel import KernelMechanism
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import accumulation_dtype, safe_divide, score_scale
+from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide, score_scale
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 LARGEST_SCORE = 1e9
@@ -42,12 +42,12 @@ LARGEST_SCORE = 1e9
 
 
 def _scores(q: Array, k: Array, scale: float | Array) -> Array:
-    return jnp.einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale).astype(q.dtype)
+    return einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale).astype(q.dtype)
 
 
 def _average(weight: Array, v: Array) -> Array:
     weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
-    return jnp.einsum("bhts,bshv->bthv", weight, v)
+    return einsum("bhts,bshv->bthv", weight, v)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ExpressiveQuadratic(KernelMechanism):
         return symmetric_square(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        return jnp.square(jnp.einsum("bthk,bshk->bhts", q, k))
+        return jnp.square(einsum("bthk,bshk->bhts", q, k))
 
     def _reference(
         self,

@@ -8,18 +8,24 @@ PARALLEL_LENGTH = 256
 Beyond it a scan's gradient needs several times the memory of the chunks' (3 times at 4,096
 tokens, 8 heads of 16 a row, on a CPU) at the same speed."""
 
+PARALLEL_FLOATS = 1 << 24
+"""Most numbers that the tokens of a streaming mechanism may lift to in one block: 64 MiB in
+float32, a few times that in a gradient."""
+
 PARALLEL_SCORES = 1 << 26
 """Most scores that a cache mechanism materialises at once: 256 MiB in float32."""
 
 
-def choose_form(kind: str, num_queries: int, num_keys: int, scores: int = 1) -> str:
+def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> str:
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
         kind: "streaming" (a state of constant size) or "cache" (keys and values kept).
         num_queries: T.
         num_keys: S, cached tokens included.
-        scores: of each pair of a query and a key: B * H, times K where channels have their own.
+        size: numbers in all rows of the batch: streaming, those that a token lifts to; cache,
+            the scores of a pair of a query and a key (B * H, times K where channels have their
+            own).
 
     Returns:
         "parallel" or "chunked".
@@ -29,5 +35,8 @@ def choose_form(kind: str, num_queries: int, num_keys: int, scores: int = 1) -> 
         ('parallel', 'chunked')
     """
     if kind == "streaming":
-        return "parallel" if num_keys <= PARALLEL_LENGTH else "chunked"
-    return "parallel" if scores * num_queries * num_keys <= PARALLEL_SCORES else "chunked"
+        length = max(num_queries, num_keys)
+        fits = length <= PARALLEL_LENGTH and size * length <= PARALLEL_FLOATS
+    else:
+        fits = size * num_queries * num_keys <= PARALLEL_SCORES
+    return "parallel" if fits else "chunked"

@@ -6,8 +6,8 @@ With features phi the weight of key j for query i is phi_q(q_i) . phi_k(k_j), an
 
 needs of the keys only ``value`` = sum_j phi_k(k_j) v_j and ``normalizer`` = sum_j phi_k(k_j)
 (Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are worked off by matrix products:
-inside a chunk by the weights themselves, across chunks by the state, so that neither T x T
-weights nor T x F features exist at a time.
+inside a chunk by the weights themselves, across chunks by the state, so that of T x T weights
+and T x F features only those of a chunk exist at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jaxtyping import Float
 from flax_linattn.ops import masks, prefix
 from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.ops.mechanism import Call
-from flax_linattn.ops.numerics import accumulation_dtype, safe_divide
+from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, State
 
@@ -57,7 +57,7 @@ class KernelMechanism(StreamingMechanism):
 
         Override it where they have a form that needs no features.
         """
-        return jnp.einsum("bthf,bshf->bhts", self.query_features(q), self.key_features(k))
+        return einsum("bthf,bshf->bhts", self.query_features(q), self.key_features(k))
 
     def finish(self, value: Array, normalizer: Array, count: Array, key_dim: int) -> Array:
         """Outputs [..., H, V] from weighted sums.
@@ -97,7 +97,7 @@ class KernelMechanism(StreamingMechanism):
         features = self.key_features(k)
         return KernelState(features[..., None] * v[..., None, :], features)
 
-    def merge(self, state_a: KernelState, state_b: KernelState) -> KernelState:
+    def _merge(self, state_a: KernelState, state_b: KernelState) -> KernelState:
         """Sums add up."""
         return jax.tree.map(jnp.add, state_a, state_b)
 
@@ -111,11 +111,11 @@ class KernelMechanism(StreamingMechanism):
         count = self.count(state)
         if q.ndim == 4 and state.normalizer.shape[1] == 1:  # one state for all queries
             shared = jax.tree.map(lambda s: s[:, 0], state)
-            value = jnp.einsum("bthf,bhfv->bthv", features, shared.value)
-            normalizer = jnp.einsum("bthf,bhf->bth", features, shared.normalizer)
+            value = einsum("bthf,bhfv->bthv", features, shared.value)
+            normalizer = einsum("bthf,bhf->bth", features, shared.normalizer)
         else:
-            value = jnp.einsum("...f,...fv->...v", features, state.value)
-            normalizer = jnp.einsum("...f,...f->...", features, state.normalizer)
+            value = einsum("...f,...fv->...v", features, state.value)
+            normalizer = einsum("...f,...f->...", features, state.normalizer)
         return value, normalizer, jnp.broadcast_to(count, normalizer.shape)
 
     # -- one chunk by matrix products ------------------------------------------------
@@ -141,17 +141,20 @@ class KernelMechanism(StreamingMechanism):
 
         monoid = prefix.Monoid(
             identity=identity,
-            merge=self.merge,
+            merge=self._merge,
             read=self.read,
             total=self._total,
             outputs=outputs,
         )
         return monoid
 
+    def _lifted_size(self, identity: KernelState) -> int:
+        return identity.normalizer.size  # features; the state itself is made once a chunk
+
     def _total(self, k: Array, v: Array, keep: Array | None) -> KernelState:
         features = self.key_features(k)
         features = masks.zero_padding(features, keep)
-        return KernelState(jnp.einsum("bshf,bshv->bhfv", features, v), jnp.sum(features, axis=1))
+        return KernelState(einsum("bshf,bshv->bhfv", features, v), jnp.sum(features, axis=1))
 
     def _weighted(
         self,
@@ -164,7 +167,7 @@ class KernelMechanism(StreamingMechanism):
         """Outputs over the visible tokens, plus states that some rows (bool [B, T]) see too."""
         weight = self.kernel(q, k)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
-        value = jnp.einsum("bhts,bshv->bthv", weight, v)
+        value = einsum("bhts,bshv->bthv", weight, v)
         normalizer = jnp.moveaxis(jnp.sum(weight, axis=3), 1, 2)
         count = jnp.sum(visible, axis=2, dtype=normalizer.dtype)[:, :, None]
         sums = (value, normalizer, jnp.broadcast_to(count, normalizer.shape))
@@ -183,7 +186,7 @@ class KernelMechanism(StreamingMechanism):
         parameters: dict[str, Any],
     ) -> tuple[Array, State]:
         q, k, v = self._prepare(q, k, v, parameters)
-        merged = self.merge(state, self.lift(k, v))
+        merged = self._merge(state, self.lift(k, v))
         if mask is not None:
             merged = prefix.select(mask, merged, state)
         # As in a chunk of one: the token's own weight is exact, without features.

@@ -195,7 +195,7 @@ class Mechanism(abc.ABC):
             runs = masks.segment_runs(segment_ids, mask, carried)
 
         call = Call(
-            q=masks.zero_padding(q, query_mask),
+            q=_zero_queries(q, query_mask),
             k=masks.zero_padding(k, mask),
             v=masks.zero_padding(v, mask),
             mask=mask,
@@ -211,7 +211,7 @@ class Mechanism(abc.ABC):
         y = masks.zero_padding(y.astype(v.dtype), query_mask)
         if not return_state:
             return y
-        self._check_room(state)
+        self._check_room(state, parameters)
         if runs is not None:
             state = PackedState(state, runs.last)
         elif carried is not None:
@@ -254,27 +254,42 @@ class Mechanism(abc.ABC):
         self._check_state(inner, q, k, v)
         y, inner = _step(
             self,
-            q if q.ndim == 2 else masks.zero_padding(q, mask),
+            _zero_queries(q, mask),
             masks.zero_padding(k, mask),
             masks.zero_padding(v, mask),
             inner,
             mask,
             parameters,
         )
-        self._check_room(inner)
+        self._check_room(inner, parameters)
         y = masks.zero_padding(y.astype(v.dtype), mask)
         return y, PackedState(inner, packed.segment_id) if packed else inner
 
     def merge(self, state_a: State, state_b: State) -> State:
         """The state of span a followed by span b, where ``capabilities.mergeable``.
 
+        Args:
+            state_a: of the earlier span.
+            state_b: of the later span, of the same structure and shapes.
+
         Raises:
-            ValueError: the mechanism has no state of constant size to merge.
+            ValueError: the mechanism has no state of constant size to merge, or the states do
+                not belong together.
+            TypeError: the states differ in dtype.
         """
-        raise ValueError(
-            f"{self.name!r} keeps all tokens and cannot merge states; pass the first span's "
-            "state as initial_state of the second."
-        )
+        if not self.capabilities.mergeable:
+            raise ValueError(
+                f"{self.name!r} keeps all tokens and cannot merge states; pass the first span's "
+                "state as initial_state of the second."
+            )
+        for state in (state_a, state_b):
+            if isinstance(state, PackedState):
+                raise ValueError(
+                    "a PackedState belongs to the segment that its row ended in; merge its .state "
+                    "with that of the same segment, or pass it as initial_state."
+                )
+        check_state_like(self, state_b, state_a)
+        return self._merge(state_a, state_b)
 
     @abc.abstractmethod
     def init_state(
@@ -323,10 +338,11 @@ class Mechanism(abc.ABC):
         queries = _num_queries(q, k)
         runs = masks.segment_runs(segment_ids, mask) if segment_ids is not None else None
         visible = masks.visibility(queries, length, is_causal=is_causal, mask=mask, runs=runs)
-        if query_mask is not None:
+        if query_mask is not None and not self.capabilities.recurrent:
+            # Where sequences are mixed as a whole, a padded query must not count either.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        y = self._reference(masks.zero_padding(q, query_mask), k, v, visible, **parameters)
+        y = self._reference(_zero_queries(q, query_mask), k, v, visible, **parameters)
         return masks.zero_padding(y, query_mask)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
@@ -354,10 +370,13 @@ class Mechanism(abc.ABC):
         self, q: Array, k: Keys, v: Values, visible: Visible, **parameters: Any
     ) -> Outputs: ...
 
+    def _merge(self, state_a: State, state_b: State) -> State:
+        raise NotImplementedError  # only where capabilities.mergeable
+
     @abc.abstractmethod
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None: ...
 
-    def _check_room(self, state: State) -> None:  # noqa: B027  (only caches run out of room)
+    def _check_room(self, state: State, parameters: dict[str, Any]) -> None:  # noqa: B027  (only caches run out of room)
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
 
     # -- checks --------------------------------------------------------------------
@@ -384,7 +403,16 @@ class Mechanism(abc.ABC):
         query_mask = _check_mask("query_mask", query_mask, (batch, queries))
         if segment_ids is not None:
             _check_segments(segment_ids, (batch, length))
+        if mask is None and segment_ids is None:
+            self._check_length(length, parameters)
         return mask, mask if query_mask is None and queries == length else query_mask
+
+    def _check_length(self, length: int, parameters: dict[str, Any]) -> None:  # noqa: B027
+        """Refuses sequences longer than what a mechanism was made for.
+
+        Rows with padding or several segments are not checked: they may be longer than any of
+        their sequences.
+        """
 
     def _check_parameters(self, parameters: dict[str, Any]) -> None:
         unknown = sorted(set(parameters) - set(self.parameters))
@@ -440,6 +468,11 @@ def _step(
     parameters: dict[str, Any],
 ) -> tuple[OutputStep, State]:
     return mechanism._step(q, k, v, state, mask, parameters)
+
+
+def _zero_queries(q: Array, query_mask: Array | None) -> Array:
+    """Zeroes padded queries; a learned query [H, K] has no padding, whatever its shape."""
+    return q if q.ndim == 2 else masks.zero_padding(q, query_mask)
 
 
 def no_state(name: str) -> str:
@@ -521,10 +554,11 @@ def _check_segments(segment_ids: Array, shape: tuple[int, ...]) -> None:
 
 
 def check_state_like(mechanism: Mechanism, state: State, expected: State) -> None:
-    """Compares structure and shapes of a state with ``expected`` (shapes alone matter).
+    """Compares structure, shapes and dtypes of a state with those of ``expected``.
 
     Raises:
-        ValueError: they differ; the message names the first differing leaf.
+        ValueError: structures or shapes differ; the message names the first differing leaf.
+        TypeError: dtypes differ.
     """
     hint = f"make one with init_state(...) or attend(..., return_state=True) of {mechanism.name!r}"
     if jax.tree.structure(state) != jax.tree.structure(expected):  # type: ignore[operator]
@@ -538,4 +572,9 @@ def check_state_like(mechanism: Mechanism, state: State, expected: State) -> Non
             raise ValueError(
                 f"the state's {jax.tree_util.keystr(path)} should have shape {want.shape} for "
                 f"these inputs, got {jnp.shape(got)}; {hint}."
+            )
+        if got.dtype != want.dtype:
+            raise TypeError(
+                f"the state's {jax.tree_util.keystr(path)} should be {want.dtype} for these "
+                f"inputs, got {got.dtype}; make it with init_state(..., dtype=...) of the inputs."
             )

@@ -23,6 +23,22 @@ def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
     return jnp.dtype(jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32)
 
 
+def einsum(subscripts: str, *operands: Array) -> Array:
+    """``jnp.einsum`` in the full precision of its operands, on accelerators too.
+
+    There float32 products are rounded to 10 or 7 bits by default, which forms of a mechanism
+    would do differently. ``jax.default_matmul_precision`` overrides it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> einsum("i,i->", jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])).item()
+        11.0
+    """
+    chosen = getattr(jax.config, "jax_default_matmul_precision", None)
+    precision = jax.lax.Precision.HIGHEST if chosen is None else None
+    return jnp.einsum(subscripts, *operands, precision=precision)
+
+
 def safe_divide(numerator: Array, denominator: Array) -> Array:
     """``numerator / denominator``, and 0 with zero gradient where the denominator is 0.
 

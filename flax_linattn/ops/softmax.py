@@ -16,6 +16,7 @@ from flax_linattn.ops.cache import CacheMechanism
 from flax_linattn.ops.mechanism import Capabilities
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
+    einsum,
     exp_difference,
     safe_divide,
     score_scale,
@@ -103,11 +104,11 @@ class SoftmaxAttention(CacheMechanism):
         scale: float | Array | None = None,
     ) -> Outputs:
         scale = self._scale(q, scale)
-        score = jnp.einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale, q.dtype)
+        score = einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale, q.dtype)
         score = jnp.where(visible[:, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
         weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
-        return jnp.einsum("bhts,bshv->bthv", weight, v)
+        return einsum("bhts,bshv->bthv", weight, v)
 
     def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
         return score_scale(scale, self.scale, q.shape[-1])

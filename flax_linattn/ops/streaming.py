@@ -41,8 +41,8 @@ class StreamingMechanism(Mechanism):
         """
 
     @abc.abstractmethod
-    def merge(self, state_a: State, state_b: State) -> State:
-        """The state of span a followed by span b, on any leading axes."""
+    def _merge(self, state_a: State, state_b: State) -> State:
+        """``merge`` without its checks: span a followed by span b, on any leading axes."""
 
     @abc.abstractmethod
     def read(self, q: Array | None, state: State) -> Array:
@@ -64,18 +64,24 @@ class StreamingMechanism(Mechanism):
         dtype = accumulation_dtype(v.dtype)
         return self.prepare(q.astype(dtype), k.astype(dtype), v.astype(dtype), **parameters)
 
+    def _lifted_size(self, identity: State) -> int:
+        """Numbers that a chunk holds for a token, in all rows of the batch."""
+        return sum(leaf.size for leaf in jax.tree.leaves(identity))
+
     def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
         """What the engine runs; ``q`` is prepared."""
         lift = partial(self.lift, query=q) if self.capabilities.learned_query else self.lift
-        return prefix.scanned(lift, self.merge, self.read, identity)
+        return prefix.scanned(lift, self._merge, self.read, identity)
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
+        identity = self._identity(call.k, call.v)
         if form == "auto":
-            form = choose_form("streaming", call.num_queries, call.k.shape[1])
+            size = self._lifted_size(identity)
+            form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
         q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
         return prefix.attend(
-            self._monoid(q, self._identity(call.k, call.v)),
+            self._monoid(q, identity),
             None if self.capabilities.learned_query else q,
             k,
             v,
@@ -98,7 +104,7 @@ class StreamingMechanism(Mechanism):
         q, k, v = self._prepare(q, k, v, parameters)
         learned = self.capabilities.learned_query
         token = self.lift(k, v, query=q) if learned else self.lift(k, v)
-        merged = self.merge(state, token)
+        merged = self._merge(state, token)
         if mask is not None:
             merged = prefix.select(mask, merged, state)
         return self.read(None if learned else q, merged), merged

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.features import quadratic_features, unit_length
 from flax_linattn.ops.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.mechanism import Call, Capabilities, Learned
-from flax_linattn.ops.numerics import safe_divide
+from flax_linattn.ops.numerics import einsum, safe_divide
 from flax_linattn.typing import Array, Keys, Outputs, Queries, State, Values, Visible
 
 
@@ -100,8 +100,8 @@ class TaylorShift(KernelMechanism):
             row "impl. + norm" of the paper's table 4.
         coefficients: (a, b, c) of a x^2 + b x + c; a > 0 and c >= b^2 / (4 a), so that no
             weight is negative.
-        switch: what ``form="auto"`` changes from direct to efficient for: "speed" at
-            ``taylorshift_n0``, "memory" at ``taylorshift_n1``.
+        switch: what ``form="auto"`` changes from direct to efficient for: "speed" from
+            ``taylorshift_n0`` tokens on, "memory" from ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -133,6 +133,10 @@ class TaylorShift(KernelMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if [isinstance(x, (int, float)) for x in self.coefficients] != [True] * 3:
+            raise ValueError(
+                f"coefficients must be three numbers (a, b, c), got {self.coefficients}."
+            )
         a, b, c = self.coefficients
         if not (a > 0 and c >= b * b / (4 * a)):
             raise ValueError(
@@ -159,7 +163,7 @@ class TaylorShift(KernelMechanism):
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        return self._polynomial(jnp.einsum("bthk,bshk->bhts", q, k))
+        return self._polynomial(einsum("bthk,bshk->bhts", q, k))
 
     def count(self, state: KernelState) -> Array:
         return state.normalizer[..., 0]  # the sum of the feature 1
@@ -172,7 +176,7 @@ class TaylorShift(KernelMechanism):
         if form == "auto":
             tokens, key_dim = call.k.shape[1], call.k.shape[-1]
             switch = taylorshift_n0 if self.switch == "speed" else taylorshift_n1
-            form = "direct" if tokens <= switch(key_dim) else "efficient"
+            form = "direct" if tokens < switch(key_dim) else "efficient"
         if form == "direct":
             return self._direct(call)
         form = "chunked" if form == "efficient" else form
@@ -193,11 +197,11 @@ class TaylorShift(KernelMechanism):
                 for x in (q, k)
                 for square in [jnp.sum(x * x, axis=-1, keepdims=True)]
             )
-        x = jnp.einsum("bthk,bshk->bhts", self._tempered(q, temperature), k)
+        x = einsum("bthk,bshk->bhts", self._tempered(q, temperature), k)
         weight = jnp.where(visible[:, None], self._polynomial(x), jnp.zeros_like(x))
         weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))  # equation 1
         count = jnp.sum(visible, axis=2, dtype=v.dtype)[:, :, None]
-        return self._scaled(jnp.einsum("bhts,bshv->bthv", weight, v), count, k.shape[-1])
+        return self._scaled(einsum("bhts,bshv->bthv", weight, v), count, k.shape[-1])
 
     def _tempered(self, q: Array, temperature: Array | None) -> Array:
         if temperature is None:

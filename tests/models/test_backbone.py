@@ -102,7 +102,7 @@ def test_the_length_goes_to_mechanisms_that_learn_positions():
     assert parameters["key_projection"].shape == (MAX_LENGTH, 2)
     assert not model.streams
     assert model(jnp.ones((2, 5, CHANNELS))).shape == (2, 5, 8)
-    with pytest.raises(ValueError, match="cannot stream"):
+    with pytest.raises(ValueError, match="'linformer' needs the whole sequence at once"):
         model.init_state(2)
 
 

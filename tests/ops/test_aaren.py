@@ -128,3 +128,19 @@ def test_the_scale() -> None:
     np.testing.assert_array_equal(fixed.attend(q, k, v), AAREN.attend(q, k, v, scale=2.0))
     np.testing.assert_array_equal(fixed.attend(q, k, v, scale=K**-0.5), default)
     assert np.abs(fixed.attend(q, k, v) - default).max() > 1e-3
+
+
+def test_a_learned_query_is_not_padded() -> None:
+    """Also where its shape [H, K] is that of the mask [B, T]."""
+    aaren = ops.get_mechanism("aaren")
+    rng = np.random.default_rng(0)
+    q = jnp.asarray(rng.normal(size=(2, 4)), np.float32)
+    k, v = (jnp.asarray(rng.normal(size=(2, 4, 2, 4)), np.float32) for _ in range(2))
+    mask = jnp.array([[True, True, True, False], [False, True, True, True]])
+    for attend in (aaren.attend, aaren.reference):
+        batched = attend(q, k, v, mask=mask)
+        for row in (0, 1):
+            one = slice(row, row + 1)
+            np.testing.assert_allclose(
+                attend(q, k[one], v[one], mask=mask[one]), batched[one], atol=1e-6
+            )

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -152,3 +153,27 @@ def test_softmax_does_not_merge() -> None:
     state = softmax.init_state(1, 2, 4, 4)
     with pytest.raises(ValueError, match="cannot merge states; pass the first span's state"):
         softmax.merge(state, state)
+
+
+def test_merge() -> None:
+    state = AAREN.init_state(B, H, K, V)
+    with pytest.raises(ValueError, match="PackedState belongs to the segment"):
+        AAREN.merge(state, ops.PackedState(state, jnp.zeros(B, jnp.int32)))
+    with pytest.raises(ValueError, match=r"\.m should have shape \(2, 3\) .* got \(4, 3\)"):
+        AAREN.merge(state, AAREN.init_state(4, H, K, V))
+    linear = ops.get_mechanism("linear").init_state(B, H, K, V)
+    with pytest.raises(ValueError, match="the state does not belong to 'aaren'"):
+        AAREN.merge(state, linear)
+
+
+def test_a_state_of_another_dtype() -> None:
+    with jax.enable_x64(True):
+        state = AAREN.init_state(B, H, K, V)
+        q, k, v = (x.astype(jnp.float64) for x in (Q[0, 0], KEYS, VALUES))
+        with pytest.raises(TypeError, match=r"\.m should be float64 .* got float32; make it with"):
+            AAREN.attend(q, k, v, initial_state=state)
+
+
+def test_cache_dtype() -> None:
+    with pytest.raises(ValueError, match=r"cache_dtype must be None or one of bfloat16, .* 'int8'"):
+        ops.get_mechanism("softmax", cache_dtype="int8")

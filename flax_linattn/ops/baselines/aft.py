@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops import exponential
+from flax_linattn.ops.cache import KVCache
 from flax_linattn.ops.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.exponential import ExponentialState
 from flax_linattn.ops.mechanism import Capabilities, Learned
@@ -106,20 +107,31 @@ class AFT(ChannelwiseSoftmax):
         )
         return k + bias.astype(k.dtype)[..., None, None]
 
-    def _check_call(self, q: Array, k: Array, *rest: Any) -> Any:
-        checked = super()._check_call(q, k, *rest)
-        mask, segment_ids, parameters = rest[2], rest[4], rest[6]
+    def _check_parameters(self, parameters: dict[str, Any]) -> None:
+        super()._check_parameters(parameters)
         bias = parameters.get("position_bias")
-        if bias is not None:
-            if bias.ndim != 2 or bias.shape[0] != bias.shape[1]:
-                raise ValueError(f"position_bias must have shape [N, N], got {bias.shape}.")
-            # Rows with padding or several segments may be longer than any of their sequences.
-            if mask is None and segment_ids is None and k.shape[1] > bias.shape[0]:
-                raise ValueError(
-                    f"position_bias holds {bias.shape[0]} positions, got sequences of "
-                    f"{k.shape[1]}; make it larger."
-                )
-        return checked
+        if bias is not None and (bias.ndim != 2 or bias.shape[0] != bias.shape[1]):
+            raise ValueError(f"position_bias must have shape [N, N], got {bias.shape}.")
+
+    def _check_length(self, length: int, parameters: dict[str, Any]) -> None:
+        bias = parameters.get("position_bias")
+        if bias is not None and length > bias.shape[0]:
+            raise ValueError(
+                f"position_bias holds {bias.shape[0]} positions, got sequences of {length}; "
+                "make it larger."
+            )
+
+    def _check_room(self, state: KVCache, parameters: dict[str, Any]) -> None:
+        super()._check_room(state, parameters)
+        bias = parameters.get("position_bias")
+        if bias is None or isinstance(state.length, jax.core.Tracer) or not state.length.size:
+            return
+        longest = int(jnp.max(state.length))
+        if longest > bias.shape[0]:
+            raise ValueError(
+                f"position_bias holds {bias.shape[0]} positions, got token number {longest}; "
+                "make it larger."
+            )
 
     def _reference(
         self,
@@ -184,7 +196,7 @@ class AFTSimple(StreamingMechanism):
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
         return ExponentialState(m=k, u=jnp.ones_like(k), w=v)
 
-    def merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
+    def _merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
         return state_a.merge(state_b)
 
     def read(self, q: Array | None, state: ExponentialState) -> Array:

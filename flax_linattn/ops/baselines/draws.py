@@ -10,7 +10,7 @@ import numpy.typing as npt
 Matrix = npt.NDArray[np.float64]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def gaussian(rows: int, columns: int, seed: int) -> Matrix:
     """Independent standard normal numbers, float64 [rows, columns].
 
@@ -18,10 +18,10 @@ def gaussian(rows: int, columns: int, seed: int) -> Matrix:
         >>> gaussian(2, 3, seed=0).shape
         (2, 3)
     """
-    return np.random.default_rng(seed).normal(size=(rows, columns))
+    return _fixed(np.random.default_rng(seed).normal(size=(rows, columns)))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def orthogonal_gaussian(rows: int, columns: int, seed: int) -> Matrix:
     """Gaussian rows made orthogonal in blocks of ``columns``, float64 [rows, columns].
 
@@ -40,11 +40,10 @@ def orthogonal_gaussian(rows: int, columns: int, seed: int) -> Matrix:
         q, r = np.linalg.qr(rng.normal(size=(columns, columns)))
         blocks.append((q * np.sign(np.diag(r))).T)  # uniform over rotations only with these signs
     lengths = np.linalg.norm(rng.normal(size=(rows, columns)), axis=1)
-    matrix: Matrix = np.concatenate(blocks)[:rows] * lengths[:, None]
-    return matrix
+    return _fixed(np.concatenate(blocks)[:rows] * lengths[:, None])
 
 
-@functools.cache
+@functools.lru_cache(maxsize=32)
 def uniform(rows: int, columns: int, limit: float, seed: int) -> Matrix:
     """Independent numbers, uniform between -limit and limit, float64 [rows, columns].
 
@@ -52,4 +51,9 @@ def uniform(rows: int, columns: int, limit: float, seed: int) -> Matrix:
         >>> bool(abs(uniform(2, 3, 0.5, seed=0)).max() < 0.5)
         True
     """
-    return np.random.default_rng(seed).uniform(-limit, limit, size=(rows, columns))
+    return _fixed(np.random.default_rng(seed).uniform(-limit, limit, size=(rows, columns)))
+
+
+def _fixed(matrix: Matrix) -> Matrix:
+    matrix.setflags(write=False)  # it is shared by all who ask
+    return matrix

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.features import quadratic_features
 from flax_linattn.ops.kernel import KernelMechanism
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import safe_divide, score_scale
+from flax_linattn.ops.numerics import einsum, safe_divide, score_scale
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 
@@ -56,7 +56,7 @@ class Hedgehog(KernelMechanism):
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        x = jnp.einsum("bthk,bshk->bhts", q, k)
+        x = einsum("bthk,bshk->bhts", q, k)
         return (x / 2 + 1) * x + 1
 
     def _reference(
@@ -71,5 +71,5 @@ class Hedgehog(KernelMechanism):
         scale = score_scale(scale, self.scale, q.shape[-1])
         x = jnp.sum(q[:, :, None] * k[:, None], axis=-1) * jnp.asarray(scale).astype(q.dtype)
         weight = jnp.where(visible[..., None], 1 + x + x**2 / 2, jnp.zeros_like(x))
-        total = jnp.einsum("btsh,bshv->bthv", weight, v)
+        total = einsum("btsh,bshv->bthv", weight, v)
         return safe_divide(total, jnp.sum(weight, axis=2)[..., None])

@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.kernel import KernelMechanism
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import safe_divide
+from flax_linattn.ops.numerics import einsum, safe_divide
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 
@@ -36,7 +37,9 @@ class LinearAttention(KernelMechanism):
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
 
     def query_features(self, q: Array) -> Array:
-        return elu_plus_one(q)
+        # A common factor cancels: queries far below 0 in all channels do not underflow.
+        largest = jax.lax.stop_gradient(jnp.max(q, axis=-1, keepdims=True))
+        return elu_plus_one(q - jnp.minimum(largest, jnp.zeros_like(largest)))
 
     def key_features(self, k: Array) -> Array:
         return elu_plus_one(k)
@@ -45,7 +48,7 @@ class LinearAttention(KernelMechanism):
         q, k = (jnp.where(x > 0, x + 1, jnp.exp(jnp.minimum(x, 0))) for x in (q, k))
         weight = jnp.sum(q[:, :, None] * k[:, None], axis=-1)  # [B, T, S, H]
         weight = jnp.where(visible[..., None], weight, jnp.zeros_like(weight))
-        total = jnp.einsum("btsh,bshv->bthv", weight, v)
+        total = einsum("btsh,bshv->bthv", weight, v)
         return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
 
 

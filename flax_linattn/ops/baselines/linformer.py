@@ -10,14 +10,14 @@ Departure: positions count real tokens, so that padding anywhere changes nothing
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.baselines.draws import uniform
 from flax_linattn.ops.mechanism import Learned
-from flax_linattn.ops.numerics import score_scale
+from flax_linattn.ops.numerics import einsum, score_scale
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
@@ -88,15 +88,30 @@ class Linformer(StatelessMechanism):
         # The real tokens move to the front; padding is zero and adds nothing where it lands.
         position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
-        tables = self._tables(k, key_projection, value_projection)
+        tables, length = self._tables(k, key_projection, value_projection), k.shape[1]
+        fits = jnp.sum(mask, axis=1) <= tables[0].shape[0]
         k, v = (
-            jnp.einsum("sp,bshk->bphk", table[: x.shape[1]], front)
+            einsum("sp,bshk->bphk", table[:length], front[:, : table.shape[0]])
             for table, x in zip(tables, (k, v), strict=True)
             for front in [jnp.zeros_like(x).at[rows, position].add(x)]
         )
         factor = jnp.asarray(score_scale(scale, self.scale, q.shape[-1])).astype(q.dtype)
-        weight = jax.nn.softmax(jnp.einsum("bthk,bphk->bhtp", q, k) * factor, axis=-1)
-        return jnp.einsum("bhtp,bphv->bthv", weight, v)
+        weight = jax.nn.softmax(einsum("bthk,bphk->bhtp", q, k) * factor, axis=-1)
+        y = einsum("bhtp,bphv->bthv", weight, v)
+        # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
+        return jnp.where(fits[:, None, None, None], y, jnp.nan)
+
+    def _check_length(self, length: int, parameters: dict[str, Any]) -> None:
+        for name in ("key_projection", "value_projection"):
+            table = parameters.get(name)
+            if table is not None and table.ndim != 2:
+                raise ValueError(f"{name} must have shape [N, P], got {table.shape}.")
+            rows = self.max_length if table is None else table.shape[0]
+            if rows is not None and length > rows:
+                raise ValueError(
+                    f"'linformer' was made for sequences of {rows} positions, got {length}; make "
+                    "it with a larger max_length."
+                )
 
     def _reference(
         self,
@@ -117,11 +132,11 @@ class Linformer(StatelessMechanism):
             order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
             k, v, real = k[order], v[order], real[order]
             e, f = (jnp.where(real[:, None], t[: k.shape[0]], 0) for t in tables)
-            keys, values = jnp.einsum("sp,shk->hpk", e, k), jnp.einsum("sp,shv->hpv", f, v)
-            score = jnp.einsum("thk,hpk->htp", q, keys) * jnp.asarray(scale).astype(q.dtype)
+            keys, values = einsum("sp,shk->hpk", e, k), einsum("sp,shv->hpv", f, v)
+            score = einsum("thk,hpk->htp", q, keys) * jnp.asarray(scale).astype(q.dtype)
             weight = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True))
             weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
-            return jnp.einsum("htp,hpv->thv", weight, values)
+            return einsum("htp,hpv->thv", weight, values)
 
         return jax.vmap(of_row)(q, k, v, real)
 
@@ -131,18 +146,9 @@ class Linformer(StatelessMechanism):
         """E and F [N, P]."""
         length = k.shape[1]
         tables = []
-        for i, (name, table) in enumerate(
-            [("key_projection", key_projection), ("value_projection", value_projection)]
-        ):
+        for i, table in enumerate((key_projection, value_projection)):
             if table is None:
                 rows, columns = self.max_length or length, self.num_projections
                 table = jnp.asarray(uniform(rows, columns, columns**-0.5, 2 * self.seed + i))
-            if table.ndim != 2:
-                raise ValueError(f"{name} must have shape [N, P], got {table.shape}.")
-            if length > table.shape[0]:
-                raise ValueError(
-                    f"'linformer' was made for sequences of {table.shape[0]} positions, got "
-                    f"{length}; make it with a larger max_length."
-                )
             tables.append(table.astype(k.dtype))
         return tables[0], tables[1]

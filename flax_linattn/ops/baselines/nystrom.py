@@ -20,7 +20,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.numerics import exp_difference, safe_divide, score_scale
+from flax_linattn.ops.numerics import einsum, exp_difference, safe_divide, score_scale
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
@@ -70,17 +70,17 @@ class Nystrom(StatelessMechanism):
         k_landmarks, k_used = self._landmarks(k, mask)
 
         def softmax(q: Array, k: Array, there: Array) -> Array:
-            score = jnp.einsum("bthk,bshk->bhts", q, k)
+            score = einsum("bthk,bshk->bhts", q, k)
             score = jnp.where(there[:, None, None], score, jnp.asarray(-jnp.inf, score.dtype))
             weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
             return safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
 
         middle = softmax(q_landmarks, k_landmarks, k_used)
         middle = jnp.where(q_used[:, None, :, None], middle, jnp.zeros_like(middle))
-        context = jnp.einsum("bhls,bshv->bhlv", softmax(q_landmarks, k, mask), v)
+        context = einsum("bhls,bshv->bhlv", softmax(q_landmarks, k, mask), v)
         context = jnp.where(q_used[:, None, :, None], context, jnp.zeros_like(context))
-        y = softmax(q, k_landmarks, k_used) @ (self._inverse(middle) @ context)
-        return jnp.moveaxis(y, 1, 2)
+        context = _matmul(self._inverse(middle), context)
+        return jnp.moveaxis(_matmul(softmax(q, k_landmarks, k_used), context), 1, 2)
 
     def _landmarks(self, x: Array, real: Array) -> tuple[Array, Array]:
         """Means of segments of the real tokens [B, L, H, K], and which exist, bool [B, L]."""
@@ -91,7 +91,7 @@ class Nystrom(StatelessMechanism):
         landmark = jnp.arange(self.num_landmarks, dtype=jnp.int32)
         member = (segment[:, None] == landmark[:, None]) & real[:, None]  # [B, L, T]
         member = member.astype(x.dtype)
-        sums = jnp.einsum("bls,bshk->blhk", member, x)
+        sums = einsum("bls,bshk->blhk", member, x)
         size = jnp.sum(member, axis=2)[:, :, None, None]
         return safe_divide(sums, size), landmark < used
 
@@ -101,8 +101,9 @@ class Nystrom(StatelessMechanism):
         columns = jnp.max(jnp.sum(a, axis=-2), axis=-1)[..., None, None]
         z = safe_divide(jnp.swapaxes(a, -1, -2), columns)
         for _ in range(self.iterations):
-            az = a @ z
-            z = z @ (13 * eye - az @ (15 * eye - az @ (7 * eye - az))) / 4
+            az = _matmul(a, z)
+            inner = 15 * eye - _matmul(az, 7 * eye - az)
+            z = _matmul(z, 13 * eye - _matmul(az, inner)) / 4
         return z
 
     def _reference(
@@ -146,3 +147,7 @@ class Nystrom(StatelessMechanism):
         over_heads = jax.vmap(of_head, in_axes=(1, 1, 1, None, None), out_axes=1)
         y = jax.vmap(over_heads)(q, k, v, real_q, real_k)
         return jnp.where(jnp.any(real_k, axis=1)[:, None, None, None], y, jnp.zeros_like(y))
+
+
+def _matmul(a: Array, b: Array) -> Array:
+    return einsum("bhij,bhjk->bhik", a, b)

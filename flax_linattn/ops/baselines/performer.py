@@ -7,7 +7,8 @@ here            paper
 ==============  =============================================================
 x               q or k times sqrt(scale), that is K**-0.25 by default
 projection      omega_1 ... omega_m, orthogonal Gaussian vectors (section
-                2.4), one draw shared by queries, keys and heads
+                2.4), one draw shared by queries, keys, heads and
+                layers
 log features    omega . x - |x|^2 / 2; SM+ of lemma 1
 ==============  =============================================================
 
@@ -24,13 +25,20 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops import exponential
 from flax_linattn.ops.baselines.draws import orthogonal_gaussian
 from flax_linattn.ops.exponential import ExponentialState
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.numerics import (
+    accumulation_dtype,
+    einsum,
+    exp_difference,
+    safe_divide,
+    score_scale,
+)
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
@@ -41,8 +49,8 @@ class Performer(StreamingMechanism):
 
     Attributes:
         chunk_size: tokens a block; a block holds M values a token.
-        scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take ``scale=``
-            to override it.
+        scale: factor of the scores, positive; None = K**-0.5. ``attend`` and ``step`` take
+            ``scale=`` to override it.
         num_features: M; None = int(K ln K), at least 1.
         seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
 
@@ -100,7 +108,7 @@ class Performer(StreamingMechanism):
         w = jnp.broadcast_to(v[..., None, :], (*k.shape, v.shape[-1]))
         return ExponentialState(m=k, u=jnp.ones_like(k), w=w)
 
-    def merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
+    def _merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
         return state_a.merge(state_b)
 
     def read(self, q: Array | None, state: ExponentialState) -> Array:
@@ -108,7 +116,7 @@ class Performer(StreamingMechanism):
             raise ValueError(f"{self.name!r} reads its state by a query, got none.")
         log_weight = q + state.m
         weight = exp_difference(log_weight, jnp.max(log_weight, axis=-1, keepdims=True))
-        value = jnp.sum(weight[..., None] * state.w, axis=-2)
+        value = einsum("...m,...mv->...v", weight, state.w)
         return safe_divide(value, jnp.sum(weight * state.u, axis=-1)[..., None])
 
     def _reference(
@@ -125,7 +133,7 @@ class Performer(StreamingMechanism):
         score = q[:, :, None] + k[:, None]  # [B, T, S, H, M]
         score = jnp.where(visible[..., None, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=(2, 4), keepdims=True)).sum(axis=4)
-        value = jnp.einsum("btsh,bshv->bthv", weight, v)
+        value = einsum("btsh,bshv->bthv", weight, v)
         return safe_divide(value, jnp.sum(weight, axis=2)[..., None])
 
     def _features(self, key_dim: int) -> int:
@@ -145,7 +153,10 @@ class Performer(StreamingMechanism):
             raise ValueError(
                 f"projection must have shape [num_features, K] = {shape}, got {projection.shape}."
             )
-        factor = jnp.sqrt(jnp.asarray(score_scale(scale, self.scale, key_dim)).astype(q.dtype))
+        scale = score_scale(scale, self.scale, key_dim)
+        if not isinstance(scale, jax.core.Tracer) and scale <= 0:
+            raise ValueError(f"scale must be positive, its root scales q and k; got {scale}.")
+        factor = jnp.sqrt(jnp.asarray(scale).astype(q.dtype))
         q, k = q * factor, k * factor
-        q_log, k_log = (jnp.einsum("...k,mk->...m", x, projection.astype(q.dtype)) for x in (q, k))
+        q_log, k_log = (einsum("...k,mk->...m", x, projection.astype(q.dtype)) for x in (q, k))
         return q_log, k_log - jnp.sum(k * k, axis=-1, keepdims=True) / 2

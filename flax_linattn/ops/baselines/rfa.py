@@ -19,7 +19,7 @@ from flax_linattn.ops.baselines.draws import gaussian
 from flax_linattn.ops.features import unit_length
 from flax_linattn.ops.kernel import KernelMechanism
 from flax_linattn.ops.mechanism import Capabilities, Learned
-from flax_linattn.ops.numerics import safe_divide
+from flax_linattn.ops.numerics import einsum, safe_divide
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 
@@ -77,7 +77,7 @@ class RandomFeatureAttention(KernelMechanism):
 
     def _waves(self, x: Array) -> Array:
         w = jnp.asarray(gaussian(self.num_features, x.shape[-1], self.seed), x.dtype)
-        angle = jnp.einsum("...k,mk->...m", x, w)
+        angle = einsum("...k,mk->...m", x, w)
         waves = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
         return waves * self.num_features**-0.5
 
@@ -93,7 +93,7 @@ class RandomFeatureAttention(KernelMechanism):
         q, k, v = self.prepare(q, k, v, feature_scale=feature_scale)
         w = jnp.asarray(gaussian(self.num_features, q.shape[-1], self.seed), q.dtype)
         difference = q[:, :, None] - k[:, None]  # sin a sin b + cos a cos b = cos(a - b)
-        weight = jnp.mean(jnp.cos(jnp.einsum("btshk,mk->btshm", difference, w)), axis=-1)
+        weight = jnp.mean(jnp.cos(einsum("btshk,mk->btshm", difference, w)), axis=-1)
         weight = jnp.where(visible[..., None], weight, jnp.zeros_like(weight))
-        value = jnp.einsum("btsh,bshv->bthv", weight, v)
+        value = einsum("btsh,bshv->bthv", weight, v)
         return safe_divide(value, jnp.sum(weight, axis=2)[..., None])

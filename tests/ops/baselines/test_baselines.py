@@ -100,6 +100,40 @@ def test_aft_beyond_its_positions() -> None:
     mask = jnp.arange(9) < jnp.array([[4], [5]])
     y = aft.attend(q, k, v, is_causal=True, mask=mask, position_bias=bias)
     assert np.isfinite(y[0]).all() and np.isnan(y[1, 4]).all()
+    state = aft.init_state(2, 2, 8, 8, max_length=9)
+    first = slice(0, 4)
+    _, state = aft.attend(
+        q[:, first],
+        k[:, first],
+        v[:, first],
+        initial_state=state,
+        return_state=True,
+        position_bias=bias,
+    )
+    with pytest.raises(ValueError, match="holds 4 positions, got token number 5"):
+        aft.step(q[:, 4], k[:, 4], v[:, 4], state, position_bias=bias)
+    with pytest.raises(ValueError, match=r"must have shape \[N, N\], got \(4,\)"):
+        aft.step(q[:, 4], k[:, 4], v[:, 4], state, position_bias=bias[0])
+
+
+def test_aft_where_an_output_is_not_wanted() -> None:
+    q, k, v = qkv(5)
+    bias = jnp.asarray(np.random.default_rng(1).normal(size=(5, 5)), np.float32)
+    wanted = jnp.array([[True, False, True, True, True]] * 2)
+    options = {"is_causal": True, "query_mask": wanted, "position_bias": bias}
+    aft = ops.get_mechanism("aft")
+    got, want = aft.attend(q, k, v, **options), aft.reference(q, k, v, **options)
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+def test_linear_attention_far_below_zero() -> None:
+    """elu + 1 of such queries underflows; its size cancels."""
+    q, k, v = qkv(6)
+    linear = ops.get_mechanism("linear")
+    y = linear.attend(q - 200, k, v)
+    with jax.enable_x64(True):
+        want = linear.reference(*(x.astype(np.float64) for x in (q - 200, k, v)))
+    np.testing.assert_allclose(y, want, atol=1e-5)
 
 
 def test_nystrom_with_a_landmark_a_token_is_softmax() -> None:
@@ -155,6 +189,10 @@ def test_linformer_is_made_for_a_length() -> None:
     linformer = ops.get_mechanism("linformer", max_length=8)
     with pytest.raises(ValueError, match="made for sequences of 8 positions, got 9; make it with"):
         linformer.attend(q, k, v)
+    mask = jnp.arange(9) < jnp.array([[8], [9]])
+    y = linformer.attend(q, k, v, mask=mask)
+    np.testing.assert_allclose(y[0, :8], linformer.attend(q[:, :8], k[:, :8], v[:, :8])[0], 1e-5)
+    assert np.isnan(y[1]).all()
     for name in ("linformer", "aft"):
         with pytest.raises(ValueError, match=rf"get_mechanism\('{name}', max_length=...\)"):
             ops.get_mechanism(name).learned_parameters(2, 8)
@@ -178,6 +216,8 @@ def test_bad_hyperparameters(spec: str, message: str) -> None:
 
 def test_bad_arguments() -> None:
     q, k, v = qkv(3)
+    with pytest.raises(ValueError, match=r"scale must be positive.* got -1\.0"):
+        ops.get_mechanism("performer", scale=-1.0).attend(q, k, v)
     with pytest.raises(ValueError, match=r"\[num_features, K\] = \(16, 8\), got \(3, 8\)"):
         ops.get_mechanism("performer").attend(q, k, v, projection=jnp.ones((3, 8)))
     with pytest.raises(ValueError, match=r"\[H, K\] = \(2, 8\), got \(8,\)"):
