@@ -58,8 +58,9 @@ def over_chunks(
         o = jnp.moveaxis(o, 0, 1)
         return o.reshape(o.shape[0], chunks * chunk_size, *o.shape[3:])[:, :length]
 
-    # Recomputing a chunk in the backward pass keeps one carry a chunk instead of one a token.
-    if chunk_size > 1:
+    # The backward pass recomputes a chunk from its carry: kept are a carry a chunk, not what each
+    # of its tokens made; a single token makes little more than a carry, a single query many scores.
+    if chunk_size > 1 or carry is None:
         body = partial(jax.checkpoint, prevent_cse=False)(body)
     spans = (*jax.tree.map(split, arrays), *extra)
     carry, y = jax.lax.scan(body, carry, spans, reverse=reverse)
