@@ -239,6 +239,9 @@ class Backbone(nnx.Module):
 
         ``mask`` bool [B]: where False the state stays as it is.
         """
+        expected = (state.position.shape[0], self.values.in_features)
+        if x.shape != expected:
+            raise ValueError(f"expected one observation a row, {expected}, got {x.shape}.")
         h, window = self.values.step(x, state.window, mask=mask)
         h = h + self.positions(state.position).astype(h.dtype)
         layers = []
@@ -299,5 +302,6 @@ def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:
     if not (can.causal if is_causal else can.noncausal):
         raise ValueError(
             f"{mechanism.name!r} is not offered with is_causal={is_causal}; make the model with "
-            f"is_causal={not is_causal} or with another mechanism."
+            f"is_causal={not is_causal} (on the command line "
+            f"{'--no-causal' if is_causal else '--causal'}) or with another mechanism."
         )

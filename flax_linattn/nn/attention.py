@@ -78,6 +78,7 @@ class Attention(nnx.Module):
                 f"of num_heads, got num_heads={num_heads}."
             )
         self.mechanism = resolve_mechanism(mechanism)
+        self.in_features = in_features
         self.num_heads = num_heads
         self.head_dim = qkv_features // num_heads
 
@@ -142,6 +143,13 @@ class Attention(nnx.Module):
             )
         if context is None and context_mask is not None:
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
+        for name, features in (("x", x), ("context", context)):
+            if features is not None and (
+                features.ndim != 3 or features.shape[2] != self.in_features
+            ):
+                raise ValueError(
+                    f"expected {name} as [B, T, {self.in_features}], got shape {features.shape}."
+                )
         x = zero_padding(x, mask)
         source = x if context is None else zero_padding(context, context_mask)
         k = self._heads(self.key_projection(source))
@@ -181,6 +189,8 @@ class Attention(nnx.Module):
 
         ``mask`` bool [B]: where False the state stays as it is.
         """
+        if x.ndim != 2 or x.shape[1] != self.in_features:
+            raise ValueError(f"expected x as [B, {self.in_features}], got shape {x.shape}.")
         x = zero_padding(x, mask)
         k = self._heads(self.key_projection(x))
         y, state = self.mechanism.step(

@@ -113,7 +113,8 @@ def _check_type(expects: str, value: Any, hint: Any) -> None:
     accepted = isinstance(value, tuple(numbers.get(kind, kind) for kind in kinds))
     if not accepted or (isinstance(value, bool) and bool not in kinds):
         shown = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
-        raise TypeError(f"{expects} as {shown.replace('NoneType', 'None')}, got {value!r}.")
+        shown = shown.replace("NoneType", "None").replace("bool", "True or False")
+        raise TypeError(f"{expects} as {shown}, got {value!r}.")
 
 
 def _parse(name: str, text: str) -> dict[str, Any]:

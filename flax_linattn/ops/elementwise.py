@@ -157,9 +157,12 @@ take 2 or 4, or allow_odd_order=True.
         dtype: Any = jnp.float32,
     ) -> SeriesState:
         dtype = accumulation_dtype(dtype)
-        sums = jnp.zeros((batch_size, self.order + 1, num_heads, key_dim), dtype)
-        smallest = jnp.full((batch_size, num_heads, key_dim), jnp.inf, dtype)
-        return SeriesState(smallest, sums, sums)
+        sums = (batch_size, self.order + 1, num_heads, key_dim)
+        return SeriesState(
+            smallest=jnp.full((batch_size, num_heads, key_dim), jnp.inf, dtype),
+            s=jnp.zeros(sums, dtype),
+            z=jnp.zeros(sums, dtype),
+        )
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> SeriesState:
         """Equations 10, 12 and 13: K_i e^(-k_i^2) with the shift of the token itself."""

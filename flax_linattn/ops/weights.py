@@ -55,6 +55,10 @@ def weights(
         >>> bool(jnp.allclose(w.sum(axis=-1), 1))
         True
     """
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"mechanism must be what ops.get_mechanism returns, got {type(mechanism).__name__}."
+        )
     channelwise = mechanism.capabilities.channelwise
     batch, source, heads, key_dim = k.shape
 

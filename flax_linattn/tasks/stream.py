@@ -148,6 +148,11 @@ def stream_run(
     if input is not None and sequence is not None:
         raise ValueError("give --input or --sequence, not both.")
     loaded = load_run(run)
+    if not loaded.model.backbone.streams:
+        raise ValueError(
+            f"the run {run} cannot stream: its model looks at the future. Train one with "
+            "--causal, --embedding causal and a mechanism with a causal form."
+        )
     title = f"{loaded.problem.dataset}, {loaded.config.mechanism}"
     if sequence is not None:
         test = load_test(loaded)

@@ -50,6 +50,13 @@ def test_steps_keep_the_state_as_it_is(mechanism: ops.Mechanism) -> None:
         )
 
 
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.recurrent))
+def test_leaves_of_a_state_are_arrays_of_their_own(mechanism: ops.Mechanism) -> None:
+    """A step that is given its state to keep (donated) takes each buffer once."""
+    leaves = jax.tree.leaves(cases.make_state(mechanism, 2, np.float32))
+    assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
+
+
 @pytest.mark.parametrize("mechanism", CACHES)
 def test_a_full_cache_is_an_error(mechanism: ops.Mechanism) -> None:
     tokens = cases.make_tokens(mechanism, 3, np.float32)

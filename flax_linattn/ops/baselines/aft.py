@@ -40,8 +40,8 @@ class AFT(ChannelwiseSoftmax):
 
     Attributes:
         chunk_size: queries a block, and keys a block within it.
-        max_length: N, positions that a layer learns biases for. ``attend`` and ``step`` take
-            them as ``position_bias=`` [N, N]; without, they are 0.
+        max_length: N, positions that a layer learns biases for; only they are limited.
+            ``attend`` and ``step`` take them as ``position_bias=`` [N, N]; without, they are 0.
         gate: multiply by sigmoid(q); without, it is equation 19 of the element-wise attention
             paper.
 
@@ -72,7 +72,7 @@ class AFT(ChannelwiseSoftmax):
         if self.max_length is None:
             raise ValueError(
                 "an 'aft' layer learns a bias for each pair of positions and needs their number: "
-                "get_mechanism('aft', max_length=...)."
+                "get_mechanism('aft', max_length=...), or the max_length of the model."
             )
         shape = (self.max_length, self.max_length)
         return {"position_bias": Learned(shape, jax.nn.initializers.normal(0.02))}

@@ -64,7 +64,7 @@ class Linformer(StatelessMechanism):
         if self.max_length is None:
             raise ValueError(
                 "a 'linformer' layer learns a projection of each position and needs their number: "
-                "get_mechanism('linformer', max_length=...)."
+                "get_mechanism('linformer', max_length=...), or the max_length of the model."
             )
         limit = self.num_projections**-0.5
         projection = Learned(
