@@ -10,6 +10,7 @@ from flax_linattn import data
 SEQUENCE = 158
 """Index into the JapaneseVowels test set: 24 observations of 12 cepstrum coefficients."""
 HEADS = ("q, k by one projection", "q, k by two")
+LEARNED = ("one random query", "another random query")
 
 
 def observations() -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from experiments.attention.sequence import HEADS, observations, project
+from experiments.attention.sequence import HEADS, LEARNED, observations, project
 from flax_linattn import ops
 
 FIGURES = Path(__file__).parents[2] / "docs" / "figures"
@@ -76,7 +76,7 @@ def draw(name: str) -> Figure:
         layout="compressed",
     )
     for column, (form, w) in enumerate(panels.items()):
-        for row, what in enumerate(HEADS):
+        for row, what in enumerate(LEARNED if can.learned_query else HEADS):
             axis: Axes = axes[row, column]
             axis.set_facecolor(UNSEEN)
             axis.imshow(w[row], norm=norm, cmap=colours, interpolation="nearest")
