@@ -35,14 +35,20 @@ PARAMETERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
 """Makes the value of a mechanism's own argument for sequences of at most n tokens; its gradient
 is compared as well."""
 
-TOKENS = {"expressive_quadratic": (1.5, 0.5), "rfa": (1.5, 0.5), "nystrom": (0, 2)}
+TOKENS = {
+    "expressive": (0.75, 0.25),
+    "expressive_quadratic": (0.75, 0.25),
+    "rfa": (0.75, 0.25),
+    "elementwise_series": (0, 0.5),
+    "nystrom": (0, 2),
+}
 """Mean and standard deviation of the queries and keys of some mechanisms; of all others 0 and 1.
 
-These are ill-conditioned by nature, in every form, where tokens are unfavourable. The output of
-the first two is divided by a sum of weights that can nearly vanish beside its terms, or its
-features; with these tokens it stays away from 0 (``tests/ops`` bounds the error where it does
-not). The third inverts the matrix of the landmarks' weights, whose rows are nearly equal where
-the landmarks are near each other."""
+By their nature these magnify rounding where tokens are unfavourable. The first three divide by a
+sum of weights that can nearly vanish, alone or beside the features that it is summed from
+(``tests/ops/test_expressive.py`` bounds that error); the powers that ``elementwise_series`` sums
+cancel where 2 q k is far below 0; ``nystrom`` inverts a matrix whose rows are nearly equal where
+landmarks are near each other."""
 
 
 def _make(name: str) -> ops.Mechanism:
