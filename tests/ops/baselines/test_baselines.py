@@ -126,14 +126,20 @@ def test_aft_where_an_output_is_not_wanted() -> None:
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-def test_linear_attention_far_below_zero() -> None:
-    """elu + 1 of such queries underflows; its size cancels."""
+@pytest.mark.parametrize("below", [0, 5, 200])
+def test_linear_attention_far_below_zero(below: float) -> None:
+    """elu + 1 of such queries underflows; its size cancels, in the gradients too."""
     q, k, v = qkv(6)
-    linear = ops.get_mechanism("linear")
-    y = linear.attend(q - 200, k, v)
+    q, linear = (q - below).at[0, 0].set(0), ops.get_mechanism("linear")
+
+    def run(attend: Any, *tokens: Any) -> Any:
+        y, pull = jax.vjp(attend, *tokens)
+        return y, pull(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
+    got = run(linear.attend, q, k, v)
     with jax.enable_x64(True):
-        want = linear.reference(*(x.astype(np.float64) for x in (q - 200, k, v)))
-    np.testing.assert_allclose(y, want, atol=1e-5)
+        want = run(linear.reference, *(x.astype(np.float64) for x in (q, k, v)))
+    jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, atol=1e-5), got, want)
 
 
 def test_nystrom_with_a_landmark_a_token_is_softmax() -> None:
