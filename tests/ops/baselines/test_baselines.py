@@ -197,7 +197,9 @@ def test_linformer_is_made_for_a_length() -> None:
         linformer.attend(q, k, v)
     mask = jnp.arange(9) < jnp.array([[8], [9]])
     y = linformer.attend(q, k, v, mask=mask)
-    np.testing.assert_allclose(y[0, :8], linformer.attend(q[:, :8], k[:, :8], v[:, :8])[0], 1e-5)
+    want = linformer.attend(q[:, :8], k[:, :8], v[:, :8])[0]
+    # Relative to the largest output: small ones are sums that cancel.
+    np.testing.assert_allclose(y[0, :8], want, rtol=0, atol=1e-6 * float(jnp.max(jnp.abs(want))))
     assert np.isnan(y[1]).all()
     for name in ("linformer", "aft"):
         with pytest.raises(ValueError, match=rf"get_mechanism\('{name}', max_length=...\)"):
