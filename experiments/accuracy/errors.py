@@ -92,6 +92,7 @@ def measure(name: str, length: int) -> list[dict[str, Any]]:
             "length": length,
             "dtype": dtype,
             "form": form,
+            "commit": commit(),
             "output": error(y, want),
             "gradient": max(map(error, gradients, want_gradients)),
         }
@@ -142,7 +143,7 @@ def main() -> None:
             if any(r["mechanism"] == name and r["length"] == length for r in rows):
                 continue
             rows += measure(name, length)
-            results |= {"command": COMMAND, "commit": commit()}
+            results["command"] = COMMAND
             path.write_text(json.dumps(results, indent=1) + "\n")
     for length in LENGTHS:
         (options.output / f"results-{length}.md").write_text(table(rows, length) + "\n")

@@ -292,7 +292,14 @@ class Backbone(nnx.Module):
 
 def _sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
     """Tells a mechanism that learns something for each position how many there are."""
-    if max_length is None or getattr(mechanism, "max_length", max_length) is not None:
+    if max_length is None or not hasattr(mechanism, "max_length"):
+        return mechanism
+    if mechanism.max_length is not None:
+        if mechanism.max_length < max_length:
+            raise ValueError(
+                f"{mechanism.name!r} is to have {mechanism.max_length} positions and the model "
+                f"{max_length}; leave out the mechanism's max_length, or make it as large."
+            )
         return mechanism
     return dataclasses.replace(mechanism, max_length=max_length)  # type: ignore[call-arg]
 

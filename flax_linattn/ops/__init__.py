@@ -24,11 +24,12 @@ from flax_linattn.ops.baselines import (
     RandomFeatureAttention,
 )
 from flax_linattn.ops.cache import CacheMechanism, KVCache
-from flax_linattn.ops.elementwise import Elementwise, ElementwiseSeries, SeriesState
+from flax_linattn.ops.elementwise import Elementwise, ElementwiseSeries
 from flax_linattn.ops.exponential import ExponentialState
 from flax_linattn.ops.expressive import Expressive, ExpressiveQuadratic
 from flax_linattn.ops.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.mechanism import Capabilities, Learned, Mechanism, PackedState
+from flax_linattn.ops.series import SeriesState
 from flax_linattn.ops.softmax import SoftmaxAttention
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.ops.streaming import StreamingMechanism
@@ -123,6 +124,9 @@ def _parse(name: str, text: str) -> dict[str, Any]:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
+        names = [keyword.arg for keyword in call.keywords]
+        if None in names or len(set(names)) < len(names):
+            raise ValueError
         return {
             str(keyword.arg): keyword.value.id
             if isinstance(keyword.value, ast.Name)
@@ -132,7 +136,7 @@ def _parse(name: str, text: str) -> dict[str, Any]:
     except (SyntaxError, ValueError):
         raise ValueError(
             f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
-            f"got {text!r}."
+            f"each once, got {text!r}."
         ) from None
 
 

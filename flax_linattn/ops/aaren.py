@@ -29,7 +29,8 @@ import jax.numpy as jnp
 
 from flax_linattn.ops import exponential
 from flax_linattn.ops.exponential import ExponentialState
-from flax_linattn.ops.mechanism import Capabilities
+from flax_linattn.ops.exponential_scan import exponential_scan
+from flax_linattn.ops.mechanism import Call, Capabilities
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
     einsum,
@@ -106,6 +107,18 @@ class Aaren(StreamingMechanism):
     def read(self, q: Array | None, state: AarenState) -> Array:
         """o_i = w / u; the query has done its work in ``lift``."""
         return state.mean
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, AarenState]:
+        state = self._identity(call.k, call.v) if call.state is None else call.state
+        return exponential_scan(
+            einsum("hk,bthk->bth", q, k),
+            v,
+            state,
+            mask=call.mask,
+            starts=None if call.runs is None else call.runs.starts,
+            form=call.form,
+            chunk_size=self.chunk_size,
+        )
 
     def _reference(
         self,

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from flax_linattn.ops import masks
 from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.ops.forms import choose_form
-from flax_linattn.ops.mechanism import Call, Mechanism, check_state_like
+from flax_linattn.ops.mechanism import Call, Mechanism, at_least, check_state_like
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep, Visible
 
@@ -109,8 +109,7 @@ class CacheMechanism(Mechanism):
     cache_dtype: str | None = None
 
     def __post_init__(self) -> None:
-        if self.chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {self.chunk_size}.")
+        at_least(1, chunk_size=self.chunk_size)
         if self.cache_dtype not in (None, *CACHE_DTYPES):
             raise ValueError(
                 f"cache_dtype must be None or one of {', '.join(CACHE_DTYPES)}, got "

@@ -24,16 +24,17 @@ paper's sums are 0/0: here they are relative to the smallest |k| so far.
 from __future__ import annotations
 
 import dataclasses
-import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
 
+from flax_linattn.ops import series
 from flax_linattn.ops.channelwise import ChannelwiseSoftmax
-from flax_linattn.ops.mechanism import Capabilities
+from flax_linattn.ops.mechanism import Call, Capabilities, at_least
 from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide
+from flax_linattn.ops.series import SeriesState
+from flax_linattn.ops.series_scan import series_scan
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
@@ -67,22 +68,6 @@ class Elementwise(ChannelwiseSoftmax):
         score = jnp.where(visible[..., None, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
         return safe_divide(jnp.sum(weight * v[:, None], axis=2), jnp.sum(weight, axis=2))
-
-
-class SeriesState(NamedTuple):
-    """Sums over the tokens taken in (equations 8 and 9), kept in the range of float32.
-
-    With a the smallest ``|k_j|`` of the channel and r = max(1, a), for n = 0 ... order:
-
-    Attributes:
-        smallest: a [B, H, K], inf when empty.
-        s: sum of (k_j / r)^n exp(a^2 - k_j^2) v_j [B, order + 1, H, K].
-        z: sum of (k_j / r)^n exp(a^2 - k_j^2) [B, order + 1, H, K].
-    """
-
-    smallest: Float[Array, "B H K"]
-    s: Float[Array, "B N H K"]
-    z: Float[Array, "B N H K"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,8 +112,7 @@ take 2 or 4, or allow_odd_order=True.
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.terms is not None:
-            if self.terms < 1:
-                raise ValueError(f"terms must be at least 1, got {self.terms}.")
+            at_least(1, terms=self.terms)
             if self.order not in (type(self).order, self.terms - 1):
                 raise ValueError(
                     f"give order (the highest exponent) or terms (order + 1), not both; got "
@@ -138,8 +122,7 @@ take 2 or 4, or allow_odd_order=True.
                 object.__setattr__(self, name, value)
             object.__setattr__(self, "allow_odd_order", True)
             return
-        if self.order < 0:
-            raise ValueError(f"order must be at least 0, got {self.order}.")
+        at_least(0, order=self.order)
         if self.order % 2 and not self.allow_odd_order:
             raise ValueError(
                 f"order {self.order} is odd: its polynomial is negative far below 0, and so are "
@@ -168,35 +151,34 @@ take 2 or 4, or allow_odd_order=True.
         """Equations 10, 12 and 13: K_i e^(-k_i^2) with the shift of the token itself."""
         # The shift cancels from the output: a constant, to gradients as well.
         smallest = jax.lax.stop_gradient(jnp.abs(k))
-        weight = jnp.exp((smallest - k) * (smallest + k))  # 1, with the gradient of e^(-k^2)
-        z = powers(k / _unit(smallest), self.order) * jnp.expand_dims(weight, -3)
-        return SeriesState(smallest, z * jnp.expand_dims(v, -3), z)
+        z = series.geometric(
+            series.weight(k, smallest), k / series.unit(smallest), self.order
+        )  # a weight of 1, with the gradient of e^(-k^2)
+        return SeriesState(smallest, series.stack([x * v for x in z]), series.stack(z))
 
     def _merge(self, state_a: SeriesState, state_b: SeriesState) -> SeriesState:
         """Sums add up, relative to the smaller of the two shifts."""
-        smallest = jnp.minimum(state_a.smallest, state_b.smallest)
-        a = self._shift(state_a.smallest, smallest)
-        b = self._shift(state_b.smallest, smallest)
-        return SeriesState(smallest, a * state_a.s + b * state_b.s, a * state_a.z + b * state_b.z)
-
-    def _shift(self, old: Array, new: Array) -> Array:
-        """(r_old / r_new)^n exp(new^2 - old^2) [..., order + 1, H, K]; 0 of an empty sum."""
-        old, new = jax.lax.stop_gradient((old, new))
-        empty = jnp.isinf(old)
-        old, new = (jnp.where(empty, jnp.zeros_like(x), x) for x in (old, new))
-        exponent = jnp.arange(self.order + 1, dtype=old.dtype)[:, None, None]
-        growth = exponent * jnp.expand_dims(jnp.log(_unit(old) / _unit(new)), -3)
-        factor = jnp.exp(jnp.expand_dims((new - old) * (new + old), -3) + growth)
-        return jnp.where(jnp.expand_dims(empty, -3), jnp.zeros_like(factor), factor)
+        return series.merge(state_a, state_b)
 
     def read(self, q: Array | None, state: SeriesState) -> Array:
         """Equations 14-16: sums over n of (2 q r)^n / n! times s and z."""
         if q is None:
             raise ValueError(f"{self.name!r} reads its state by a query, got none.")
-        smallest = jax.lax.stop_gradient(state.smallest)
-        unit = jnp.where(jnp.isinf(smallest), jnp.ones_like(smallest), _unit(smallest))
-        term = scaled_exponential_terms(2 * q * unit, self.order)
-        return safe_divide(jnp.sum(term * state.s, axis=-3), jnp.sum(term * state.z, axis=-3))
+        x, f = series.argument(q, jax.lax.stop_gradient(state.smallest), self.order)
+        s, z = (series.polynomial(series.unstack(sums), x, f) for sums in state[1:])
+        return safe_divide(s, z)
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, SeriesState]:
+        return series_scan(
+            q,
+            k,
+            v,
+            self._identity(call.k, call.v) if call.state is None else call.state,
+            mask=call.mask,
+            starts=None if call.runs is None else call.runs.starts,
+            form=call.form,
+            chunk_size=self.chunk_size,
+        )
 
     def _reference(self, q: Queries, k: Keys, v: Values, visible: Visible) -> Outputs:
         x = 2 * q[:, :, None] * k[:, None]  # [B, T, S, H, K]
@@ -209,45 +191,3 @@ take 2 or 4, or allow_odd_order=True.
         shift = jax.lax.stop_gradient(jnp.max(score, axis=2, keepdims=True))
         weight = exp_difference(score, shift) * polynomial
         return safe_divide(jnp.sum(weight * v[:, None], axis=2), jnp.sum(weight, axis=2))
-
-
-def powers(x: Array, order: int) -> Array:
-    """x^0 ... x^order on a new axis before the last two, by products: 0^0 = 1.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> powers(jnp.array([[0.0, 2.0]]), 3)[:, 0].tolist()
-        [[1.0, 1.0], [0.0, 2.0], [0.0, 4.0], [0.0, 8.0]]
-    """
-    terms = [jnp.ones_like(x)]
-    for _ in range(order):
-        terms.append(terms[-1] * x)
-    return jnp.stack(terms, axis=-3)
-
-
-def scaled_exponential_terms(x: Array, order: int) -> Array:
-    """x^n / n! for n = 0 ... order, axis as in ``powers``, times a factor common to all n.
-
-    The factor is 1 unless the last term would come near the largest number of the dtype; it is a
-    constant to ``jax.grad``. For ratios, from which it cancels.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> scaled_exponential_terms(jnp.array([[2.0]]), 3).ravel().tolist()
-        [1.0, 2.0, 2.0, 1.3333333730697632]
-    """
-    room = 1e15 if x.dtype == jnp.float32 else 1e100
-    largest = (room * math.factorial(order)) ** (1 / max(order, 1))
-    size = jax.lax.stop_gradient(jnp.abs(x))
-    factor = largest / jnp.maximum(size, largest)  # at most 1
-    x = x * factor
-    rising, falling = [jnp.ones_like(x)], [jnp.ones_like(x)]
-    for n in range(1, order + 1):
-        rising.append(rising[-1] * x / n)
-        falling.append(falling[-1] * factor)
-    return jnp.stack([a * b for a, b in zip(rising, reversed(falling), strict=True)], axis=-3)
-
-
-def _unit(smallest: Array) -> Array:
-    """r = max(1, a), the unit in which keys are measured."""
-    return jnp.maximum(smallest, jnp.ones_like(smallest))

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+
 PARALLEL_LENGTH = 256
 """Longest sequence that a streaming mechanism scans as one block.
 
@@ -40,3 +46,37 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     else:
         fits = size * num_queries * num_keys <= PARALLEL_SCORES
     return "parallel" if fits else "chunked"
+
+
+TILE = {"cpu": 32, "accelerator": 64}
+"""Tokens a tile where all tiles are worked off at once."""
+
+SCANS = {
+    "inference": {"cpu": "parallel", "accelerator": "parallel"},
+    "forward": {"cpu": "recurrent", "accelerator": "parallel"},
+    "backward": {"cpu": "recurrent", "accelerator": "parallel"},
+}
+"""What ``auto`` stands for in a scan with a gradient of its own, for each of its passes: the only
+one of inference, and those of training."""
+
+
+def scan_form(
+    scan_pass: str, form: str, functions: Mapping[str, Callable[..., Any]], chunk_size: int
+) -> Callable[..., Any]:
+    """The function of a scan's pass; for "auto" one that chooses by platform when it is compiled.
+
+    Args:
+        scan_pass: a key of ``SCANS``.
+        form: "parallel", "chunked", "recurrent" or "auto".
+        functions: for each form a function of the tokens a tile and of arrays.
+        chunk_size: most tokens a tile.
+    """
+    if form != "auto":
+        return partial(
+            functions[form], min(chunk_size, TILE["cpu"]) if form == "parallel" else chunk_size
+        )
+    chosen = {
+        platform: partial(functions[name], min(chunk_size, TILE[platform]))
+        for platform, name in SCANS[scan_pass].items()
+    }
+    return partial(jax.lax.platform_dependent, cpu=chosen["cpu"], default=chosen["accelerator"])

@@ -403,15 +403,16 @@ class Mechanism(abc.ABC):
         query_mask = _check_mask("query_mask", query_mask, (batch, queries))
         if segment_ids is not None:
             _check_segments(segment_ids, (batch, length))
-        if mask is None and segment_ids is None:
-            self._check_length(length, parameters)
+        if segment_ids is None:
+            self._check_length(length, mask, parameters)
         return mask, mask if query_mask is None and queries == length else query_mask
 
-    def _check_length(self, length: int, parameters: dict[str, Any]) -> None:  # noqa: B027
-        """Refuses sequences longer than what a mechanism was made for.
+    def _check_length(  # noqa: B027
+        self, length: int, mask: Array | None, parameters: dict[str, Any]
+    ) -> None:
+        """Refuses sequences longer than what a mechanism was made for; see ``longest``.
 
-        Rows with padding or several segments are not checked: they may be longer than any of
-        their sequences.
+        Rows of several segments are not checked: they may be longer than any of these.
         """
 
     def _check_parameters(self, parameters: dict[str, Any]) -> None:
@@ -473,6 +474,32 @@ def _step(
 def _zero_queries(q: Array, query_mask: Array | None) -> Array:
     """Zeroes padded queries; a learned query [H, K] has no padding, whatever its shape."""
     return q if q.ndim == 2 else masks.zero_padding(q, query_mask)
+
+
+def longest(length: int, mask: Array | None) -> int:
+    """Real tokens of the longest row; 0 where the mask is known at run time only."""
+    if mask is None:
+        return length
+    return (
+        0 if isinstance(mask, jax.core.Tracer) else int(jnp.max(jnp.sum(mask, axis=1), initial=0))
+    )
+
+
+def at_least(minimum: int, **hyperparameters: int | None) -> None:
+    """Refuses hyperparameters below ``minimum``; None is another way to say "not given".
+
+    Raises:
+        ValueError: one is.
+
+    Example:
+        >>> at_least(1, chunk_size=0)
+        Traceback (most recent call last):
+        ...
+        ValueError: chunk_size must be at least 1, got 0.
+    """
+    for name, value in hyperparameters.items():
+        if value is not None and value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {value}.")
 
 
 def no_state(name: str) -> str:

@@ -170,6 +170,29 @@ def select(condition: Array, on_true: State, on_false: State) -> State:
     return jax.tree.map(choose, on_true, on_false)
 
 
+def scan(
+    merge: Callable[[State, State], State], tokens: State, before: State, starts: Array | None
+) -> State:
+    """Inclusive prefixes [B, T, ...], each within its own run; the first goes on from before.
+
+    Args:
+        merge: as in :class:`Monoid`.
+        tokens: states [B, T, ...] of tokens or of stretches of them.
+        before: the state [B, ...] before the first.
+        starts: bool [B, T], True = nothing before is of the same segment; None = one segment.
+    """
+    outside = jax.tree.map(lambda b: b[:, None], before)
+    if starts is None:
+        return merge(outside, jax.lax.associative_scan(merge, tokens, axis=1))
+
+    def merge_runs(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
+        (start_a, state_a), (start_b, state_b) = a, b
+        return start_a | start_b, select(start_b, state_b, merge(state_a, state_b))
+
+    started, prefixes = jax.lax.associative_scan(merge_runs, (starts, tokens), axis=1)
+    return select(started, prefixes, merge(outside, prefixes))
+
+
 def _within_runs(
     monoid: Monoid, q: Array | None, span: Span, carry: State, chunk_size: int | None
 ) -> tuple[Array, State]:
@@ -224,7 +247,7 @@ def scanned(
         q: Any, span: Span, before: State, after: State | None, is_causal: bool
     ) -> tuple[State, Array]:
         tokens = lifted(span.k, span.v, span.mask)
-        seen = prefixes = _scan(merge, tokens, before, span.starts)
+        seen = prefixes = scan(merge, tokens, before, span.starts)
         if not is_causal and span.starts is not None:  # one segment has one total for all
             run, end = span.run, _run_ends(span.starts)
             seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
@@ -248,22 +271,6 @@ def _run_ends(starts: Array) -> Array:
     start = jnp.where(starts, position, length)
     start = jnp.pad(start[:, 1:], ((0, 0), (0, 1)), constant_values=length)
     return jax.lax.cummin(start, axis=1, reverse=True) - 1
-
-
-def _scan(
-    merge: Callable[[State, State], State], tokens: State, before: State, starts: Array | None
-) -> State:
-    """Inclusive prefixes [B, T, ...], each within its own run; the first goes on from before."""
-    outside = jax.tree.map(lambda b: b[:, None], before)
-    if starts is None:
-        return merge(outside, jax.lax.associative_scan(merge, tokens, axis=1))
-
-    def merge_runs(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
-        (start_a, state_a), (start_b, state_b) = a, b
-        return start_a | start_b, select(start_b, state_b, merge(state_a, state_b))
-
-    started, prefixes = jax.lax.associative_scan(merge_runs, (starts, tokens), axis=1)
-    return select(started, prefixes, merge(outside, prefixes))
 
 
 def _reduce(merge: Callable[[State, State], State], tokens: State) -> State:

@@ -83,15 +83,22 @@ class SoftmaxAttention(CacheMechanism):
         if not isinstance(factor, float):  # the fused kernel wants a static factor
             q, factor = q * jnp.asarray(factor, q.dtype), 1.0
         width = max(k.shape[-1], v.shape[-1])  # it also wants K = V: zeros change nothing
-        y = jax.nn.dot_product_attention(
-            _widen(q, width),
-            _widen(k, width),
-            _widen(v, width),
-            mask=None if visible is None else visible[:, None],
-            scale=factor,
-            is_causal=visible is None,
-            implementation=self.implementation,
-        )
+        try:
+            y = jax.nn.dot_product_attention(
+                _widen(q, width),
+                _widen(k, width),
+                _widen(v, width),
+                mask=None if visible is None else visible[:, None],
+                scale=factor,
+                is_causal=visible is None,
+                implementation=self.implementation,
+            )
+        except RuntimeError as error:
+            if self.implementation is None:
+                raise
+            raise ValueError(
+                f"implementation={self.implementation!r} does not run here: {error} Leave it out."
+            ) from error
         return y[..., : v.shape[-1]]
 
     def _reference(

@@ -11,7 +11,7 @@ import jax
 
 from flax_linattn.ops import prefix
 from flax_linattn.ops.forms import choose_form
-from flax_linattn.ops.mechanism import Call, Mechanism, check_state_like
+from flax_linattn.ops.mechanism import Call, Mechanism, at_least, check_state_like
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep
 
@@ -27,8 +27,7 @@ class StreamingMechanism(Mechanism):
     chunk_size: int = 128
 
     def __post_init__(self) -> None:
-        if self.chunk_size < 1:
-            raise ValueError(f"chunk_size must be at least 1, got {self.chunk_size}.")
+        at_least(1, chunk_size=self.chunk_size)
 
     @abc.abstractmethod
     def lift(self, k: Array, v: Array, query: Array | None = None) -> State:
@@ -74,12 +73,19 @@ class StreamingMechanism(Mechanism):
         return prefix.scanned(lift, self._merge, self.read, identity)
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        return (self._causal if call.is_causal else self._by_engine)(call, q, k, v)
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
+        """Causal attention on prepared arrays; overridden where a scan of its own is faster."""
+        return self._by_engine(call, q, k, v)
+
+    def _by_engine(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
         form = call.form
         identity = self._identity(call.k, call.v)
         if form == "auto":
             size = self._lifted_size(identity)
             form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
-        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
         return prefix.attend(
             self._monoid(q, identity),
             None if self.capabilities.learned_query else q,

@@ -73,6 +73,11 @@ def test_learned_positions_end():
     assert np.isnan(h[:, 3:]).all()
 
 
+def test_a_mechanism_with_fewer_positions_than_the_model_is_refused():
+    with pytest.raises(ValueError, match="'aft' is to have 2 positions and the model 3; leave out"):
+        backbone(mechanism="aft:max_length=2", max_length=3)
+
+
 def test_max_length_sizes_the_caches():
     model = backbone("softmax")
     assert [layer.capacity for layer in model.init_state(2).layers] == [MAX_LENGTH] * 2

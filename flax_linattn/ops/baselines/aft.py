@@ -23,12 +23,14 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flax_linattn.ops import exponential
 from flax_linattn.ops.cache import KVCache
 from flax_linattn.ops.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.exponential import ExponentialState
-from flax_linattn.ops.mechanism import Capabilities, Learned
+from flax_linattn.ops.exponential_scan import exponential_scan
+from flax_linattn.ops.mechanism import Call, Capabilities, Learned, at_least, longest
 from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
@@ -67,6 +69,10 @@ class AFT(ChannelwiseSoftmax):
 
     max_length: int | None = None
     gate: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, max_length=self.max_length)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         if self.max_length is None:
@@ -113,13 +119,31 @@ class AFT(ChannelwiseSoftmax):
         if bias is not None and (bias.ndim != 2 or bias.shape[0] != bias.shape[1]):
             raise ValueError(f"position_bias must have shape [N, N], got {bias.shape}.")
 
-    def _check_length(self, length: int, parameters: dict[str, Any]) -> None:
+    def _check_length(self, length: int, mask: Array | None, parameters: dict[str, Any]) -> None:
         bias = parameters.get("position_bias")
-        if bias is not None and length > bias.shape[0]:
+        if bias is not None and longest(length, mask) > bias.shape[0]:
             raise ValueError(
-                f"position_bias holds {bias.shape[0]} positions, got sequences of {length}; "
-                "make it larger."
+                f"position_bias holds {bias.shape[0]} positions, got sequences of "
+                f"{longest(length, mask)}; make it larger."
             )
+
+    def init_state(
+        self,
+        batch_size: int,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int,
+        max_length: int | None = None,
+        *,
+        dtype: DTypeLike = jnp.float32,
+    ) -> KVCache:
+        if max_length is not None and max_length > (self.max_length or max_length):
+            raise ValueError(
+                f"this 'aft' has biases for {self.max_length} positions, and its cache cannot "
+                f"have {max_length}."
+            )
+        sizes = (batch_size, num_heads, key_dim, value_dim)
+        return super().init_state(*sizes, max_length, dtype=dtype)
 
     def _check_room(self, state: KVCache, parameters: dict[str, Any]) -> None:
         super()._check_room(state, parameters)
@@ -203,6 +227,24 @@ class AFTSimple(StreamingMechanism):
         if q is None:
             raise ValueError(f"{self.name!r} gates its output by a query, got none.")
         return gated(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, ExponentialState]:
+        """Every channel is a head of values of one channel."""
+        state = self._identity(call.k, call.v) if call.state is None else call.state
+        batch, channels = k.shape[0], k.shape[2] * k.shape[3]
+        m, u, w = (x.reshape(batch, channels) for x in state)
+        y, state = exponential_scan(
+            k.reshape(*k.shape[:2], channels),
+            v.reshape(*v.shape[:2], channels, 1),
+            ExponentialState(m, u, w[..., None]),
+            mask=call.mask,
+            starts=None if call.runs is None else call.runs.starts,
+            form=call.form,
+            chunk_size=self.chunk_size,
+        )
+        y = y.reshape(v.shape)
+        state = ExponentialState(*(x.reshape(batch, *k.shape[2:]) for x in state))
+        return gated(q, y) if self.gate else y, state
 
     def _reference(self, q: Queries, k: Keys, v: Values, visible: Visible) -> Outputs:
         score = jnp.where(visible[..., None, None], k[:, None], -jnp.inf)  # [B, T, S, H, K]

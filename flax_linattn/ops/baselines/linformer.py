@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.baselines.draws import uniform
-from flax_linattn.ops.mechanism import Learned
+from flax_linattn.ops.mechanism import Learned, at_least, longest
 from flax_linattn.ops.numerics import einsum, score_scale
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
@@ -55,10 +55,8 @@ class Linformer(StatelessMechanism):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("max_length", "num_projections"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field} must be at least 1, got {value}.")
+        at_least(1, max_length=self.max_length, num_projections=self.num_projections)
+        at_least(0, seed=self.seed)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         if self.max_length is None:
@@ -101,17 +99,28 @@ class Linformer(StatelessMechanism):
         # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
         return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
-    def _check_length(self, length: int, parameters: dict[str, Any]) -> None:
-        for name in ("key_projection", "value_projection"):
-            table = parameters.get(name)
-            if table is not None and table.ndim != 2:
-                raise ValueError(f"{name} must have shape [N, P], got {table.shape}.")
-            rows = self.max_length if table is None else table.shape[0]
-            if rows is not None and length > rows:
-                raise ValueError(
-                    f"'linformer' was made for sequences of {rows} positions, got {length}; make "
-                    "it with a larger max_length."
-                )
+    def _check_parameters(self, parameters: dict[str, Any]) -> None:
+        super()._check_parameters(parameters)
+        shapes = [
+            None if table is None else table.shape
+            for table in map(parameters.get, ("key_projection", "value_projection"))
+        ]
+        if shapes == [None, None]:
+            return
+        if shapes[0] != shapes[1] or len(shapes[0] or ()) != 2:
+            raise ValueError(
+                "key_projection and value_projection must be given together and have one shape "
+                f"[N, P], got {shapes[0]} and {shapes[1]}."
+            )
+
+    def _check_length(self, length: int, mask: Array | None, parameters: dict[str, Any]) -> None:
+        table = parameters.get("key_projection")
+        rows = self.max_length if table is None else table.shape[0]
+        if rows is not None and longest(length, mask) > rows:
+            raise ValueError(
+                f"'linformer' was made for sequences of {rows} positions, got "
+                f"{longest(length, mask)}; make it with a larger max_length."
+            )
 
     def _reference(
         self,

@@ -20,6 +20,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.ops.mechanism import at_least
 from flax_linattn.ops.numerics import einsum, exp_difference, safe_divide, score_scale
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
@@ -51,9 +52,7 @@ class Nystrom(StatelessMechanism):
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        for field in ("num_landmarks", "iterations"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}.")
+        at_least(1, num_landmarks=self.num_landmarks, iterations=self.iterations)
 
     def mix(
         self,

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from flax_linattn.ops import exponential
 from flax_linattn.ops.baselines.draws import orthogonal_gaussian
 from flax_linattn.ops.exponential import ExponentialState
-from flax_linattn.ops.mechanism import Capabilities
+from flax_linattn.ops.mechanism import Capabilities, at_least
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
     einsum,
@@ -75,8 +75,8 @@ class Performer(StreamingMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_features is not None and self.num_features < 1:
-            raise ValueError(f"num_features must be at least 1, got {self.num_features}.")
+        at_least(1, num_features=self.num_features)
+        at_least(0, seed=self.seed)
 
     def init_state(
         self,

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.baselines.draws import gaussian
 from flax_linattn.ops.features import unit_length
 from flax_linattn.ops.kernel import KernelMechanism
-from flax_linattn.ops.mechanism import Capabilities, Learned
+from flax_linattn.ops.mechanism import Capabilities, Learned, at_least
 from flax_linattn.ops.numerics import einsum, safe_divide
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
@@ -50,8 +50,8 @@ class RandomFeatureAttention(KernelMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_features < 1:
-            raise ValueError(f"num_features must be at least 1, got {self.num_features}.")
+        at_least(1, num_features=self.num_features)
+        at_least(0, seed=self.seed)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         return {"feature_scale": Learned((num_heads, key_dim), jax.nn.initializers.ones)}

@@ -98,8 +98,14 @@ def test_aft_beyond_its_positions() -> None:
     with pytest.raises(ValueError, match=r"must have shape \[N, N\], got \(4, 3\)"):
         aft.attend(q, k, v, position_bias=bias[:, :3])
     mask = jnp.arange(9) < jnp.array([[4], [5]])
-    y = aft.attend(q, k, v, is_causal=True, mask=mask, position_bias=bias)
+    with pytest.raises(ValueError, match="holds 4 positions, got sequences of 5"):
+        aft.attend(q, k, v, is_causal=True, mask=mask, position_bias=bias)
+    y = jax.jit(lambda mask: aft.attend(q, k, v, is_causal=True, mask=mask, position_bias=bias))(
+        mask
+    )
     assert np.isfinite(y[0]).all() and np.isnan(y[1, 4]).all()
+    with pytest.raises(ValueError, match="has biases for 4 positions, and its cache cannot have 9"):
+        ops.get_mechanism("aft", max_length=4).init_state(2, 2, 8, 8, max_length=9)
     state = aft.init_state(2, 2, 8, 8, max_length=9)
     first = slice(0, 4)
     _, state = aft.attend(
@@ -196,11 +202,16 @@ def test_linformer_is_made_for_a_length() -> None:
     with pytest.raises(ValueError, match="made for sequences of 8 positions, got 9; make it with"):
         linformer.attend(q, k, v)
     mask = jnp.arange(9) < jnp.array([[8], [9]])
-    y = linformer.attend(q, k, v, mask=mask)
+    with pytest.raises(ValueError, match="made for sequences of 8 positions, got 9"):
+        linformer.attend(q, k, v, mask=mask)
+    y = jax.jit(lambda mask: linformer.attend(q, k, v, mask=mask))(mask)
     want = linformer.attend(q[:, :8], k[:, :8], v[:, :8])[0]
     # Relative to the largest output: small ones are sums that cancel.
     np.testing.assert_allclose(y[0, :8], want, rtol=0, atol=1e-6 * float(jnp.max(jnp.abs(want))))
     assert np.isnan(y[1]).all()
+    table = jnp.ones((12, 4))
+    with pytest.raises(ValueError, match=r"given together .* got \(12, 4\) and None"):
+        linformer.attend(q, k, v, key_projection=table)
     for name in ("linformer", "aft"):
         with pytest.raises(ValueError, match=rf"get_mechanism\('{name}', max_length=...\)"):
             ops.get_mechanism(name).learned_parameters(2, 8)
@@ -213,6 +224,12 @@ def test_linformer_is_made_for_a_length() -> None:
         ("rfa:num_features=0", "num_features must be at least 1, got 0"),
         ("linformer:num_projections=0", "num_projections must be at least 1, got 0"),
         ("linformer:max_length=0", "max_length must be at least 1, got 0"),
+        ("aft:max_length=0", "max_length must be at least 1, got 0"),
+        ("linformer:seed=-1", "seed must be at least 0, got -1"),
+        ("performer:seed=-1", "seed must be at least 0, got -1"),
+        ("rfa:seed=-1", "seed must be at least 0, got -1"),
+        ("rfa:seed=1,seed=2", "name=value,name=value after the colon, each once"),
+        ("rfa:**x", "name=value,name=value after the colon, each once"),
         ("nystrom:num_landmarks=0", "num_landmarks must be at least 1, got 0"),
         ("nystrom:iterations=0", "iterations must be at least 1, got 0"),
     ],
@@ -230,5 +247,5 @@ def test_bad_arguments() -> None:
         ops.get_mechanism("performer").attend(q, k, v, projection=jnp.ones((3, 8)))
     with pytest.raises(ValueError, match=r"\[H, K\] = \(2, 8\), got \(8,\)"):
         ops.get_mechanism("rfa").attend(q, k, v, feature_scale=jnp.ones(8))
-    with pytest.raises(ValueError, match=r"key_projection must have shape \[N, P\], got \(8,\)"):
+    with pytest.raises(ValueError, match=r"have one shape \[N, P\], got \(8,\) and None"):
         ops.get_mechanism("linformer").attend(q, k, v, key_projection=jnp.ones(8))
