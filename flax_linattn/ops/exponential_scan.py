@@ -147,14 +147,14 @@ class Adjoint(NamedTuple):
 def _scan(
     form: str, size: int, tokens: Tokens, initial: ExponentialState
 ) -> tuple[Array, ExponentialState]:
-    rows, last = scan_form("inference", form, _FORWARD, size)(tokens, initial)
+    rows, last = scan_form("exponential", "inference", form, _FORWARD, size)(tokens, initial)
     return rows.y, last
 
 
 def _scan_forward(
     form: str, size: int, tokens: Tokens, initial: ExponentialState
 ) -> tuple[Any, Any]:
-    rows, last = scan_form("forward", form, _FORWARD, size)(tokens, initial)
+    rows, last = scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
     return (rows.y, last), (tokens, initial, rows, last)
 
 
@@ -165,7 +165,7 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     if tokens.starts is not None:
         before = jnp.where(tokens.starts[..., None], -jnp.inf, before)
     inverse = safe_divide(jnp.ones_like(rows.u), rows.u)
-    dtokens, first = scan_form("backward", form, _BACKWARD, size)(
+    dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(
             m=rows.m,
             before=before,

@@ -52,31 +52,43 @@ TILE = {"cpu": 32, "accelerator": 64}
 """Tokens a tile where all tiles are worked off at once."""
 
 SCANS = {
-    "inference": {"cpu": "parallel", "accelerator": "parallel"},
-    "forward": {"cpu": "recurrent", "accelerator": "parallel"},
-    "backward": {"cpu": "recurrent", "accelerator": "parallel"},
+    "exponential": {
+        "inference": {"cpu": "parallel", "accelerator": "parallel"},
+        "forward": {"cpu": "recurrent", "accelerator": "parallel"},
+        "backward": {"cpu": "recurrent", "accelerator": "parallel"},
+    },
+    "series": {
+        "inference": {"cpu": "recurrent", "accelerator": "parallel"},
+        "forward": {"cpu": "recurrent", "accelerator": "parallel"},
+        "backward": {"cpu": "recurrent", "accelerator": "parallel"},
+    },
 }
-"""What ``auto`` stands for in a scan with a gradient of its own, for each of its passes: the only
-one of inference, and those of training."""
+"""What ``auto`` stands for in scans with a gradient of their own, for each pass: the only one of
+inference, and the two of training. On CPUs loops over tokens in place are as fast as tiles or
+faster, and need no memory; an accelerator would launch a kernel for each token."""
 
 
 def scan_form(
-    scan_pass: str, form: str, functions: Mapping[str, Callable[..., Any]], chunk_size: int
+    scan: str,
+    which: str,
+    form: str,
+    functions: Mapping[str, Callable[..., Any]],
+    chunk_size: int,
 ) -> Callable[..., Any]:
     """The function of a scan's pass; for "auto" one that chooses by platform when it is compiled.
 
     Args:
-        scan_pass: a key of ``SCANS``.
+        scan: a key of ``SCANS``.
+        which: the pass, a key of that.
         form: "parallel", "chunked", "recurrent" or "auto".
-        functions: for each form a function of the tokens a tile and of arrays.
+        functions: for each form a function of the tokens a tile, and of arrays.
         chunk_size: most tokens a tile.
     """
     if form != "auto":
-        return partial(
-            functions[form], min(chunk_size, TILE["cpu"]) if form == "parallel" else chunk_size
-        )
+        size = min(chunk_size, TILE["cpu"]) if form == "parallel" else chunk_size
+        return partial(functions[form], size)
     chosen = {
         platform: partial(functions[name], min(chunk_size, TILE[platform]))
-        for platform, name in SCANS[scan_pass].items()
+        for platform, name in SCANS[scan][which].items()
     }
     return partial(jax.lax.platform_dependent, cpu=chosen["cpu"], default=chosen["accelerator"])

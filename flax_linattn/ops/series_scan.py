@@ -356,19 +356,19 @@ _BACKWARD = {
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _scan(form: str, size: int, tokens: Tokens, initial: SeriesState) -> tuple[Array, SeriesState]:
-    rows, last = scan_form("inference", form, _FORWARD, size)(tokens, initial)
+    rows, last = scan_form("series", "inference", form, _FORWARD, size)(tokens, initial)
     return rows.y, last
 
 
 def _scan_forward(form: str, size: int, tokens: Tokens, initial: SeriesState) -> tuple[Any, Any]:
-    rows, last = scan_form("forward", form, _FORWARD, size)(tokens, initial)
+    rows, last = scan_form("series", "forward", form, _FORWARD, size)(tokens, initial)
     return (rows.y, last), (tokens, initial.smallest, rows)
 
 
 def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     tokens, smallest, rows = residuals
     dy, dlast = gradients
-    backward = scan_form("backward", form, _BACKWARD, size)
+    backward = scan_form("series", "backward", form, _BACKWARD, size)
     (dk, dv), (ds, dz) = backward(Given(tokens, rows, dy, smallest), dlast.s, dlast.z)
     # The smallest |k| itself has a gradient where it is still that of the initial state.
     kept = rows.smallest[:, -1] == smallest
