@@ -1,6 +1,7 @@
 """What every test runs under: eight simulated devices, strict dtypes, bounded property tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Read once, when jax starts its backend: set before anything imports jax.
@@ -23,6 +24,13 @@ settings.register_profile(
     "linattn-ci", settings.get_profile("linattn"), derandomize=True, database=None
 )
 settings.load_profile("linattn-ci" if os.environ.get("CI") else "linattn")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs() -> Iterator[None]:
+    """Every compiled program holds memory maps, of which Linux gives a process 65,530."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

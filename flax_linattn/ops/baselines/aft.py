@@ -168,9 +168,10 @@ class AFT(ChannelwiseSoftmax):
     ) -> Outputs:
         score = jnp.broadcast_to(k[:, None], (k.shape[0], q.shape[1], *k.shape[1:]))
         if position_bias is not None:
-            # Position: how many tokens of the segment come before, that is, of those that see
-            # the token or that it sees.
+            # Position: how many real tokens of the segment come before, that is, of those that see
+            # the token or that it sees. A token that nobody sees is padding.
             mutual = visible | jnp.swapaxes(visible, 1, 2)
+            mutual = mutual & jnp.any(visible, axis=1, keepdims=True)
             position = jnp.sum(jnp.tril(mutual, -1), axis=2)
             bias = position_bias[position[:, :, None], position[:, None, :]]
             score = score + bias.astype(k.dtype)[..., None, None]

@@ -122,6 +122,18 @@ def test_aft_beyond_its_positions() -> None:
         aft.step(q[:, 4], k[:, 4], v[:, 4], state, position_bias=bias[0])
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_aft_counts_real_tokens(is_causal: bool) -> None:
+    q, k, v = qkv(9)
+    bias = jnp.asarray(np.random.default_rng(1).normal(size=(9, 9)), np.float32)
+    options = {"is_causal": is_causal, "position_bias": bias}
+    padded = options | {"mask": jnp.arange(9) >= jnp.array([[0], [3]])}
+    aft = ops.get_mechanism("aft")
+    for attend in (aft.attend, aft.reference):
+        want = attend(q[:, 3:], k[:, 3:], v[:, 3:], **options)[1]
+        np.testing.assert_allclose(attend(q, k, v, **padded)[1, 3:], want, atol=1e-6)
+
+
 def test_aft_where_an_output_is_not_wanted() -> None:
     q, k, v = qkv(5)
     bias = jnp.asarray(np.random.default_rng(1).normal(size=(5, 5)), np.float32)
