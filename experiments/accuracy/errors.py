@@ -145,6 +145,9 @@ def main() -> None:
             rows += measure(name, length)
             results["command"] = COMMAND
             path.write_text(json.dumps(results, indent=1) + "\n")
+    order = ops.list_mechanisms()
+    rows.sort(key=lambda row: (row["length"], order.index(row["mechanism"])))
+    path.write_text(json.dumps(results, indent=1) + "\n")
     for length in LENGTHS:
         (options.output / f"results-{length}.md").write_text(table(rows, length) + "\n")
 

@@ -22,6 +22,7 @@ from jaxtyping import Float
 
 from flax_linattn.ops import masks, prefix
 from flax_linattn.ops.chunks import over_chunks
+from flax_linattn.ops.kernel_scan import kernel_scan
 from flax_linattn.ops.mechanism import Call
 from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide
 from flax_linattn.ops.streaming import StreamingMechanism
@@ -120,33 +121,50 @@ class KernelMechanism(StreamingMechanism):
 
     # -- one chunk by matrix products ------------------------------------------------
 
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
+        identity = self._identity(call.k, call.v)
+        state = identity if call.state is None else call.state
+        if k.shape[1] == 0:
+            return v, state
+        chunk_size = self._chunk_size(call, identity)
+        starts = None if call.runs is None else call.runs.starts
+        span = prefix.fillable(prefix.Span(k, v, call.mask, starts), chunk_size)
+        state, (value, normalizer, count) = kernel_scan(self, chunk_size, q, span, state)
+        return self.finish(value, normalizer, count, q.shape[-1]), state
+
+    def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
+        """The causal sums of a chunk (``LinearChunk``): value, normalizer, count."""
+        seen = None if span.starts is None else span.run == 0
+        return self._weighted(q, span.k, span.v, self._visible(span, True), [(before, seen)])
+
+    def after(self, span: prefix.Span, before: State) -> State:
+        """The state after a chunk (``LinearChunk``)."""
+        return prefix.advance(self._monoid(span.k, self._identity(span.k, span.v)), span, before)
+
+    def _visible(self, span: prefix.Span, is_causal: bool) -> Array:
+        run = None if span.starts is None else span.run
+        length = span.k.shape[1]
+        return masks.visible_rows(
+            jnp.arange(length), length, is_causal=is_causal, mask=span.mask, run=run
+        )
+
     def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
         def outputs(
             q: Array, span: prefix.Span, before: State, after: State | None, is_causal: bool
         ) -> tuple[State, Array]:
-            run = span.run
-            last = run[:, -1:]
-            visible = masks.visible_rows(
-                jnp.arange(run.shape[1]),
-                run.shape[1],
-                is_causal=is_causal,
-                mask=span.mask,
-                run=None if span.starts is None else run,
-            )
-            outside = [(before, None if span.starts is None else run == 0)]
+            outside = [(before, None if span.starts is None else span.run == 0)]
             if after is not None:
-                outside.append((after, run == last))
-            y = self._weighted(q, span.k, span.v, visible, outside)
-            return prefix.advance(monoid, span, before), y
+                outside.append((after, span.run == span.run[:, -1:]))
+            sums = self._weighted(q, span.k, span.v, self._visible(span, is_causal), outside)
+            return self.after(span, before), self.finish(*sums, q.shape[-1])
 
-        monoid = prefix.Monoid(
+        return prefix.Monoid(
             identity=identity,
             merge=self._merge,
             read=self.read,
             total=self._total,
             outputs=outputs,
         )
-        return monoid
 
     def _lifted_size(self, identity: KernelState) -> int:
         return identity.normalizer.size  # features; the state itself is made once a chunk
@@ -163,8 +181,8 @@ class KernelMechanism(StreamingMechanism):
         v: Array,
         visible: Array,
         outside: list[tuple[KernelState, Array | None]],
-    ) -> Array:
-        """Outputs over the visible tokens, plus states that some rows (bool [B, T]) see too."""
+    ) -> tuple[Array, Array, Array]:
+        """Sums over the visible tokens, plus states that some rows (bool [B, T]) see too."""
         weight = self.kernel(q, k)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
         value = einsum("bhts,bshv->bthv", weight, v)
@@ -174,7 +192,7 @@ class KernelMechanism(StreamingMechanism):
         for state, rows in outside:
             more = self._sums(q, jax.tree.map(lambda s: s[:, None], state))
             sums = jax.tree.map(lambda a, b, r=rows: a + masks.zero_padding(b, r), sums, more)
-        return self.finish(*sums, q.shape[-1])
+        return sums
 
     def _step(
         self,
@@ -191,8 +209,8 @@ class KernelMechanism(StreamingMechanism):
             merged = prefix.select(mask, merged, state)
         # As in a chunk of one: the token's own weight is exact, without features.
         itself = jnp.ones((1, 1, 1), bool)
-        y = self._weighted(q[:, None], k[:, None], v[:, None], itself, [(state, None)])
-        return y[:, 0], merged
+        sums = self._weighted(q[:, None], k[:, None], v[:, None], itself, [(state, None)])
+        return self.finish(*sums, q.shape[-1])[:, 0], merged
 
     def _direct(self, call: Call) -> tuple[Outputs, State]:
         """The weights themselves, in blocks of rows; the state only if it is asked for."""
@@ -209,7 +227,8 @@ class KernelMechanism(StreamingMechanism):
             )
             first = None if run is None else jnp.take(run, index[0], axis=1, mode="clip") == 0
             outside = [] if call.state is None else [(before, first)]
-            return None, self._weighted(q, k, v, visible, outside)
+            sums = self._weighted(q, k, v, visible, outside)
+            return None, self.finish(*sums, q.shape[-1])
 
         index = jnp.arange(q.shape[1], dtype=jnp.int32)[None]
         _, y = over_chunks(block, None, (q, index), self.chunk_size)

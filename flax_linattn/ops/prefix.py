@@ -106,7 +106,7 @@ def attend(
     length = k.shape[1]
     if length == 0:
         return read_everywhere(monoid, q, carry, 0, chunk_size), carry
-    span = _fillable(Span(k, v, mask, starts), chunk_size)
+    span = fillable(Span(k, v, mask, starts), chunk_size)
     if is_causal:
 
         def body(carry: State, chunk: tuple[Any, Span]) -> tuple[State, Array]:
@@ -129,10 +129,10 @@ def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> S
     def body(carry: State, chunk: tuple[Span]) -> tuple[State, None]:
         return advance(monoid, chunk[0], carry), None
 
-    return over_chunks(body, carry, (_fillable(span, chunk_size),), chunk_size)[0]
+    return over_chunks(body, carry, (fillable(span, chunk_size),), chunk_size)[0]
 
 
-def _fillable(span: Span, chunk_size: int | None) -> Span:
+def fillable(span: Span, chunk_size: int | None) -> Span:
     """Gives the span a mask where its last chunk is filled up with zeros, which are no tokens."""
     if span.mask is not None or chunk_size is None or span.k.shape[1] % chunk_size == 0:
         return span

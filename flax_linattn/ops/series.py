@@ -61,8 +61,10 @@ def geometric(first: Array, ratio: Array, order: int) -> list[Array]:
 def passage(old: Array, new: Array) -> tuple[Array, Array]:
     """(f, r): the n-th sum relative to ``old`` is f r^n times the one relative to ``new``.
 
-    ``new`` is not above ``old``; where ``old`` is infinite, of no token, f is 0.
+    ``new`` is not above ``old``; where ``old`` is infinite, of no token, f is 0. Constants to
+    gradients, since they cancel from y.
     """
+    old, new = jax.lax.stop_gradient((old, new))
     empty = jnp.isinf(old)
     old, new = jnp.where(empty, 1, old), jnp.where(empty, 1, new)
     factor = jnp.where(empty, 0, weight(old, new))
@@ -70,15 +72,12 @@ def passage(old: Array, new: Array) -> tuple[Array, Array]:
 
 
 def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
-    """Sums add up, relative to the smaller of the two smallest |k|; on any leading axes.
-
-    The factors between the two are constants to gradients: they cancel from y.
-    """
+    """Sums add up, relative to the smaller of the two smallest |k|; on any leading axes."""
     smallest = jnp.minimum(earlier.smallest, later.smallest)
     order = earlier.s.shape[-3] - 1
 
     def moved(state: SeriesState) -> tuple[Array, Array]:
-        factor, ratio = passage(*jax.lax.stop_gradient((state.smallest, smallest)))
+        factor, ratio = passage(state.smallest, smallest)
         factors = stack(geometric(factor, ratio, order))
         return factors * state.s, factors * state.z
 

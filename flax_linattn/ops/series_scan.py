@@ -113,8 +113,8 @@ class Tokens(NamedTuple):
 
     @property
     def size(self) -> Array:
-        """|k|, infinite for padding."""
-        size = jnp.abs(self.k)
+        """|k|, infinite for padding; a constant to gradients."""
+        size = jax.lax.stop_gradient(jnp.abs(self.k))
         return size if self.mask is None else jnp.where(self.mask, size, jnp.inf)
 
     def weight(self, smallest: Array) -> Array:

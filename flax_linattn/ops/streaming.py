@@ -81,11 +81,7 @@ class StreamingMechanism(Mechanism):
         return self._by_engine(call, q, k, v)
 
     def _by_engine(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
-        form = call.form
         identity = self._identity(call.k, call.v)
-        if form == "auto":
-            size = self._lifted_size(identity)
-            form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
         return prefix.attend(
             self._monoid(q, identity),
             None if self.capabilities.learned_query else q,
@@ -95,8 +91,16 @@ class StreamingMechanism(Mechanism):
             mask=call.mask,
             starts=None if call.runs is None else call.runs.starts,
             initial=call.state,
-            chunk_size={"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form],
+            chunk_size=self._chunk_size(call, identity),
         )
+
+    def _chunk_size(self, call: Call, identity: State) -> int | None:
+        """Tokens a chunk of the engine's loop; None = all in one."""
+        form = call.form
+        if form == "auto":
+            size = self._lifted_size(identity)
+            form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
+        return {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
 
     def _step(
         self,
