@@ -5,7 +5,7 @@ For scores s_j and values v_j, position i gets, over the j <= i of its own packe
     m_i = max s_j,   u_i = sum exp(s_j - m_i),   w_i = sum exp(s_j - m_i) v_j,   y_i = w_i / u_i
 
 (Feng et al., "Attention as an RNN", 2024, section 3.2). Whichever form ran forward, the backward
-pass needs y, m and u of it. With dy the gradient of the outputs,
+pass needs y, m and 1 / u of it. With dy the gradient of the outputs,
 
     W_i = dy_i / u_i + exp(m_i - m_{i+1}) W_{i+1}
     U_i = -(dy_i . y_i) / u_i + exp(m_i - m_{i+1}) U_{i+1}
@@ -129,11 +129,17 @@ class Tokens(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What the backward pass keeps of every position: y [B, T, H, V], m and u [B, T, H]."""
+    """What the backward pass keeps of every position: y [B, T, H, V], m and 1 / u [B, T, H]."""
 
     y: Array
     m: Array
-    u: Array
+    inverse: Array
+
+    @classmethod
+    def of(cls, state: ExponentialState) -> Rows:
+        """Those of states [B, ...]; u is at least 1 where anything is seen."""
+        inverse = safe_divide(jnp.ones_like(state.u), state.u)
+        return cls(state.w * inverse[..., None], state.m, inverse)
 
 
 class Adjoint(NamedTuple):
@@ -164,14 +170,13 @@ def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     before = before_each(initial.m, rows.m)
     if tokens.starts is not None:
         before = jnp.where(tokens.starts[..., None], -jnp.inf, before)
-    inverse = safe_divide(jnp.ones_like(rows.u), rows.u)
     dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(
             m=rows.m,
             before=before,
             dy=dy,
-            inverse=inverse,
-            du=-jnp.sum(dy * rows.y, axis=-1) * inverse,
+            inverse=rows.inverse,
+            du=-jnp.sum(dy * rows.y, axis=-1) * rows.inverse,
         ),
         Adjoint(dlast.w, dlast.u),
     )
@@ -206,7 +211,7 @@ def _forward_tokens(
             state = state._replace(m=jnp.where(at(starts, t)[:, None], -jnp.inf, state.m))
         now = at(score, t)
         state = state.merge(ExponentialState(now, jnp.ones_like(now), at(v, t)))
-        return state, Rows(*map(partial(put, t=t), rows, (state.mean, state.m, state.u)))
+        return state, Rows(*map(partial(put, t=t), rows, Rows.of(state)))
 
     rows = Rows(jnp.zeros_like(v), jnp.zeros_like(score), jnp.zeros_like(score))
     last, rows = jax.lax.fori_loop(0, score.shape[1], body, (initial, rows))
@@ -264,7 +269,7 @@ def _forward_parallel(
     after = prefix.scan(ExponentialState.merge, totals, initial, restarts)
     past = before_each(initial, after)
     state = unsplit(jax.vmap(_with_past, 1, 1)(tiles, sums, past), tokens.score.shape[1])
-    return Rows(state.mean, state.m, state.u), position(after, -1)
+    return Rows.of(state), position(after, -1)
 
 
 def _forward_chunked(
@@ -272,7 +277,7 @@ def _forward_chunked(
 ) -> tuple[Rows, ExponentialState]:
     def body(past: ExponentialState, tile: tuple[Tokens]) -> tuple[ExponentialState, Rows]:
         state = _with_past(tile[0], _sums(tile[0]), past)
-        return position(state, -1), Rows(state.mean, state.m, state.u)
+        return position(state, -1), Rows.of(state)
 
     last, rows = over_chunks(body, initial, (tokens.filled(size),), size)
     return cut(rows, tokens.score.shape[1]), last
