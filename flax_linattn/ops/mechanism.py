@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Int
 
 from flax_linattn.ops import masks
@@ -480,9 +481,10 @@ def longest(length: int, mask: Array | None) -> int:
     """Real tokens of the longest row; 0 where the mask is known at run time only."""
     if mask is None:
         return length
-    return (
-        0 if isinstance(mask, jax.core.Tracer) else int(jnp.max(jnp.sum(mask, axis=1), initial=0))
-    )
+    if isinstance(mask, jax.core.Tracer):
+        return 0
+    # Not jnp, whose results are unknown wherever something is being traced.
+    return int(np.max(np.sum(np.asarray(mask), axis=1), initial=0))
 
 
 def at_least(minimum: int, **hyperparameters: int | None) -> None:

@@ -14,8 +14,14 @@ from tests.contract.tolerances import assert_close
 
 LENGTH = 16  # two chunks
 LARGE_Q, LARGE_K = 32, 320
-PER_UNIT = {"scale": LARGE_Q * LARGE_K, "projection": LARGE_K, "key_projection": LARGE_K}
-"""What a unit of a mechanism's own argument adds to the scores, if more than about 1."""
+PER_UNIT = {
+    "scale": LARGE_Q * LARGE_K,
+    "projection": LARGE_K,
+    "key_projection": LARGE_K,
+    "feature_scale": 8,
+}
+"""What a unit of a mechanism's own argument adds to the scores, if more than about 1; for
+``feature_scale``, the absolute sum of what all outputs give to its gradient over that gradient."""
 
 
 def large_tokens(mechanism: ops.Mechanism, dtype: Any) -> Tokens:

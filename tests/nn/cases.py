@@ -14,8 +14,10 @@ HYPERPARAMETERS = {
     "aft": "max_length=16",
     "linformer": "max_length=16,num_projections=4",
     "nystrom": "num_landmarks=3",
+    "rfa": "num_features=512",
 }
-"""What layers of some mechanisms need to be told."""
+"""What layers of some mechanisms need to be told. The weights of ``rfa`` are estimates, whose sums
+may nearly vanish, and magnify rounding, where features are few."""
 
 REPRESENTATIVES = ("softmax", "aaren", "taylorshift")
 """One of each kind that a layer treats differently: a cache, a learned query, a learned argument.

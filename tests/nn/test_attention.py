@@ -254,11 +254,14 @@ def test_context_padding_changes_nothing(mechanism, length):
     x, real = normal(12, 4, length, WIDTH), normal(13, 4, 4, WIDTH)
     context_mask = jnp.asarray(LAYOUTS)
     run = jax.jit(lambda mask: attention(x, padded(real), mask=mask, context_mask=context_mask))
-    y = run(None)
-    assert_close(y, jax.jit(attention)(x, real), "float32")
-    mask = jnp.arange(length) < jnp.array([1, 2, 3, 3])[:, None]
+    assert_close(run(None), jax.jit(attention)(x, real), "float32")
+    counts = [1, 2, 3, 3]
+    y = run(jnp.arange(length) < jnp.array(counts)[:, None])
     bias = attention.out_projection.bias[...]
-    assert_close(run(mask), jnp.where(mask[..., None], y, bias), "float32")
+    for row, count in enumerate(counts):
+        want = attention(x[row : row + 1, :count], real[row : row + 1])[0]
+        assert_close(y[row, :count], want, "float32")
+        assert_close(y[row, count:], jnp.broadcast_to(bias, (length - count, WIDTH)), "float32")
 
 
 @pytest.mark.parametrize("mechanism", NOT_CROSS)

@@ -216,6 +216,8 @@ def test_linformer_is_made_for_a_length() -> None:
     mask = jnp.arange(9) < jnp.array([[8], [9]])
     with pytest.raises(ValueError, match="made for sequences of 8 positions, got 9"):
         linformer.attend(q, k, v, mask=mask)
+    with pytest.raises(ValueError, match="made for sequences of 8 positions, got 9"):
+        jax.jit(lambda q: linformer.attend(q, k, v, mask=mask))(q)  # the mask is known
     y = jax.jit(lambda mask: linformer.attend(q, k, v, mask=mask))(mask)
     want = linformer.attend(q[:, :8], k[:, :8], v[:, :8])[0]
     # Relative to the largest output: small ones are sums that cancel.
