@@ -190,7 +190,7 @@ class TestBadInput:
         [
             ("elementwise_series:order=3", "order 3 is odd"),
             ("elementwise_series:odd=3", "'elementwise_series' has no hyperparameter 'odd'"),
-            ("taylorshift:switch", "name=value,name=value after the colon, each once, got 'switch'"),
+            ("taylorshift:switch", "name=value after the colon, each once, got 'switch'"),
             ("linformer", "'linformer' is not offered with is_causal=True"),
         ],
     )
