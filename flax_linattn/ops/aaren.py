@@ -115,7 +115,7 @@ class Aaren(StreamingMechanism):
             v,
             state,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=call.starts,
             form=call.form,
             chunk_size=self.chunk_size,
         )

@@ -135,6 +135,7 @@ class CacheMechanism(Mechanism):
         *,
         dtype: DTypeLike = jnp.float32,
     ) -> KVCache:
+        self._check_capacity(max_length)
         dtype = accumulation_dtype(dtype) if self.cache_dtype is None else self.cache_dtype
         slots = 0 if max_length is None else max_length
         return KVCache(
@@ -143,6 +144,9 @@ class CacheMechanism(Mechanism):
             length=jnp.zeros((batch_size,), jnp.int32),
             growable=max_length is None,
         )
+
+    def _check_capacity(self, max_length: int | None) -> None:
+        """Refuses caches of more tokens than the mechanism can place."""
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         batch, length, heads, key_dim = call.k.shape

@@ -175,7 +175,7 @@ take 2 or 4, or allow_odd_order=True.
             v,
             self._identity(call.k, call.v) if call.state is None else call.state,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=call.starts,
             form=call.form,
             chunk_size=self.chunk_size,
         )

@@ -127,7 +127,7 @@ class KernelMechanism(StreamingMechanism):
         if k.shape[1] == 0:
             return v, state
         chunk_size = self._chunk_size(call, identity)
-        starts = None if call.runs is None else call.runs.starts
+        starts = call.starts
         span = prefix.fillable(prefix.Span(k, v, call.mask, starts), chunk_size)
         state, (value, normalizer, count) = kernel_scan(self, chunk_size, q, span, state)
         return self.finish(value, normalizer, count, q.shape[-1]), state
@@ -234,5 +234,5 @@ class KernelMechanism(StreamingMechanism):
         _, y = over_chunks(block, None, (q, index), self.chunk_size)
         if not call.return_state:
             return y, before
-        span = prefix.Span(k, v, call.mask, None if call.runs is None else call.runs.starts)
+        span = prefix.Span(k, v, call.mask, call.starts)
         return y, prefix.total(monoid, span, before, self.chunk_size)

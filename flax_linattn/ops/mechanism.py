@@ -120,6 +120,11 @@ class Call:
     def num_queries(self) -> int:
         return _num_queries(self.q, self.k)
 
+    @property
+    def starts(self) -> Array | None:
+        """Bool [B, S], True = a packed segment begins here; None = nothing is packed."""
+        return None if self.runs is None else self.runs.starts
+
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism(abc.ABC):

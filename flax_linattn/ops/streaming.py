@@ -89,7 +89,7 @@ class StreamingMechanism(Mechanism):
             v,
             is_causal=call.is_causal,
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=call.starts,
             initial=call.state,
             chunk_size=self._chunk_size(call, identity),
         )

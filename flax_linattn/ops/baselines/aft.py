@@ -23,7 +23,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
 from flax_linattn.ops import exponential
 from flax_linattn.ops.cache import KVCache
@@ -127,23 +126,12 @@ class AFT(ChannelwiseSoftmax):
                 f"{longest(length, mask)}; make it larger."
             )
 
-    def init_state(
-        self,
-        batch_size: int,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        max_length: int | None = None,
-        *,
-        dtype: DTypeLike = jnp.float32,
-    ) -> KVCache:
+    def _check_capacity(self, max_length: int | None) -> None:
         if max_length is not None and max_length > (self.max_length or max_length):
             raise ValueError(
                 f"this 'aft' has biases for {self.max_length} positions, and its cache cannot "
                 f"have {max_length}."
             )
-        sizes = (batch_size, num_heads, key_dim, value_dim)
-        return super().init_state(*sizes, max_length, dtype=dtype)
 
     def _check_room(self, state: KVCache, parameters: dict[str, Any]) -> None:
         super()._check_room(state, parameters)
@@ -239,7 +227,7 @@ class AFTSimple(StreamingMechanism):
             v.reshape(*v.shape[:2], channels, 1),
             ExponentialState(m, u, w[..., None]),
             mask=call.mask,
-            starts=None if call.runs is None else call.runs.starts,
+            starts=call.starts,
             form=call.form,
             chunk_size=self.chunk_size,
         )
