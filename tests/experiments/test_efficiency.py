@@ -6,6 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
 from experiments.efficiency import peers
 from experiments.efficiency.timing import compare, forward_and_backward, normal
 from flax_linattn import ops
