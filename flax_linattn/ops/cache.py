@@ -163,75 +163,77 @@ class CacheMechanism(Mechanism):
             k = jnp.concatenate([cache.key.astype(k.dtype), k], axis=1)
             v = jnp.concatenate([cache.value.astype(v.dtype), v], axis=1)
 
-        def visible(index: Array) -> Array:
-            """Who sees whom, for the queries ``index`` [T'] of this call: [B, T', L + S]."""
-            there = masks.visible_rows(
-                index,
-                length,
-                is_causal=call.is_causal,
-                mask=new,
-                run=None if call.runs is None else run,
-            )
-            if not cached:
-                return there
-            before = jnp.broadcast_to(cache.used[:, None, :], (batch, index.shape[0], cached))
-            if call.runs is not None:
-                before = before & (jnp.take(run, index, axis=1, mode="clip") == 0)[:, :, None]
-            return jnp.concatenate([before, there], axis=2)
+        # Cached tokens belong to the run that came in, number 0.
+        run_of_key = jnp.pad(run, ((0, 0), (cached, 0)))
+        visibility = masks.Visibility(
+            is_causal=call.is_causal,
+            cached=cached,
+            real=jnp.concatenate([cache.used, new], axis=1) if cached else call.mask,
+            query_run=None if call.runs is None else run,
+            key_run=None if call.runs is None else run_of_key,
+        )
 
         form = call.form
         if form == "auto":
             scores = batch * heads * (key_dim if self.capabilities.channelwise else 1)
             form = choose_form("cache", call.num_queries, k.shape[1], scores)
-        chunk_size = {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
-        plain = call.is_causal and not cached and call.mask is None and call.runs is None
         positions = None
         if self.positional:
             own = _positions(new, call.runs, cache.length)
             slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
             positions = own, jnp.concatenate([slots, own], axis=1)
-        y = self._in_blocks(
-            call.q, k, v, None if plain else visible, positions, chunk_size, call.parameters
-        )
+        if call.num_queries == 0 or k.shape[1] == 0:
+            y = jnp.zeros((batch, call.num_queries, *v.shape[2:]), v.dtype)
+        elif form == "chunked":
+            y = self._chunked(call.q, k, v, visibility, positions, call.parameters)
+        else:
+            size = 1 if form == "recurrent" else None
+            y = self._by_rows(call.q, k, v, visibility, positions, call.parameters, size)
         if cached:
             y = jnp.where(cache.overflowed[:, None, None, None], jnp.nan, y)
         last = run[:, -1:] if length else run
         state = cache.append(call.k, call.v, new & (run == last), jnp.any(last > 0, axis=1))
         return y, state
 
-    def _in_blocks(
+    def _chunked(
         self,
         q: Array,
         k: Array,
         v: Array,
-        visible: Any,
+        visibility: masks.Visibility,
         positions: tuple[Array, Array] | None,
-        chunk_size: int | None,
-        parameters: Any,
+        parameters: dict[str, Any],
     ) -> Array:
-        """Applies ``weigh`` to blocks of queries, so that few scores exist at a time."""
-        batch, length = q.shape[:2]
-        if length == 0 or k.shape[1] == 0:
-            return jnp.zeros((batch, length, *v.shape[2:]), v.dtype)
+        """The form that makes few scores at a time; overridden where a faster one is known."""
+        return self._by_rows(q, k, v, visibility, positions, parameters, self.chunk_size)
+
+    def _by_rows(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        visibility: masks.Visibility,
+        positions: tuple[Array, Array] | None,
+        parameters: dict[str, Any],
+        size: int | None,
+    ) -> Array:
+        """Applies ``weigh`` to ``size`` queries at a time; None = to all at once."""
+        length, keys = q.shape[1], k.shape[1]
 
         def block(_: None, rows: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
             q, index, position = rows
             where = parameters
             if positions is not None:
                 where = parameters | {"positions": (position, positions[1])}
-            if visible is None and q.shape[1] == length:
+            if visibility.is_plain and q.shape[1] == length:
                 return None, self.weigh(q, k, v, None, **where)
-            seen = (
-                masks.visible_rows(index[0], length, is_causal=True)
-                if visible is None
-                else visible(index[0])
-            )
+            seen = visibility.block(index[0], jnp.arange(keys, dtype=jnp.int32), keys)
             y = self.weigh(q, k, v, seen, **where)
             return None, masks.zero_padding(y, jnp.any(seen, axis=2))
 
         index = jnp.arange(length, dtype=jnp.int32)[None]
         own = None if positions is None else positions[0]
-        return over_chunks(block, None, (q, index, own), chunk_size)[1]
+        return over_chunks(block, None, (q, index, own), size)[1]
 
     def _step(
         self,

@@ -103,6 +103,13 @@ class Tokens(NamedTuple):
     inverse: Any = None
     du: Any = None
 
+    def since(self, initial: Array, m: Array) -> Array:
+        """The maximum before each token, in its own segment: -inf where one starts."""
+        before = before_each(initial, m)
+        if self.starts is None:
+            return before
+        return jnp.where(self.starts[..., None], -jnp.inf, before)
+
     @property
     def run(self) -> Array:
         """Int [B, C], starts so far: 0 = of the segment that came in."""
@@ -167,9 +174,7 @@ def _scan_forward(
 def _scan_backward(form: str, size: int, residuals: Any, gradients: Any) -> Any:
     tokens, initial, rows, last = residuals
     dy, dlast = gradients
-    before = before_each(initial.m, rows.m)
-    if tokens.starts is not None:
-        before = jnp.where(tokens.starts[..., None], -jnp.inf, before)
+    before = tokens.since(initial.m, rows.m)
     dtokens, first = scan_form("exponential", "backward", form, _BACKWARD, size)(
         tokens._replace(
             m=rows.m,
@@ -200,22 +205,39 @@ _scan.defvjp(_scan_forward, _scan_backward)
 # -- token by token, in place -----------------------------------------------------------
 
 
+def _maxima(tokens: Tokens, initial: Array) -> Array:
+    """m [B, T, H]."""
+
+    def body(t: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        before, m = carry
+        if tokens.starts is not None:
+            before = jnp.where(at(tokens.starts, t)[:, None], -jnp.inf, before)
+        now = jnp.maximum(before, at(tokens.score, t))
+        return now, put(m, now, t=t)
+
+    length = tokens.score.shape[1]
+    return jax.lax.fori_loop(0, length, body, (initial, jnp.zeros_like(tokens.score)))[1]
+
+
 def _forward_tokens(
     size: int, tokens: Tokens, initial: ExponentialState
 ) -> tuple[Rows, ExponentialState]:
-    score, v, starts = tokens[:3]
+    # With the maxima known, the loop over values is left with products and sums alone.
+    m = _maxima(tokens, initial.m)
+    weight = exp_difference(tokens.score, m)
+    decay = exp_difference(tokens.since(initial.m, m), m)
 
-    def body(t: Array, carry: tuple[ExponentialState, Rows]) -> tuple[ExponentialState, Rows]:
-        state, rows = carry
-        if starts is not None:  # a state of nothing: its sums get the factor 0
-            state = state._replace(m=jnp.where(at(starts, t)[:, None], -jnp.inf, state.m))
-        now = at(score, t)
-        state = state.merge(ExponentialState(now, jnp.ones_like(now), at(v, t)))
-        return state, Rows(*map(partial(put, t=t), rows, Rows.of(state)))
+    def body(t: Array, carry: Any) -> Any:
+        u, w, y, inverses = carry
+        here, factor = at(weight, t), at(decay, t)
+        u = factor * u + here
+        w = factor[..., None] * w + here[..., None] * at(tokens.v, t)
+        inverse = safe_divide(jnp.ones_like(u), u)
+        return u, w, put(y, w * inverse[..., None], t=t), put(inverses, inverse, t=t)
 
-    rows = Rows(jnp.zeros_like(v), jnp.zeros_like(score), jnp.zeros_like(score))
-    last, rows = jax.lax.fori_loop(0, score.shape[1], body, (initial, rows))
-    return rows, last
+    begin = initial.u, initial.w, jnp.zeros_like(tokens.v), jnp.zeros_like(m)
+    u, w, y, inverse = jax.lax.fori_loop(0, m.shape[1], body, begin)
+    return Rows(y, m, inverse), ExponentialState(m[:, -1], u, w)
 
 
 def _backward_tokens(

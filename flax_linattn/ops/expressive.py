@@ -30,11 +30,11 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.cache import CacheMechanism
+from flax_linattn.ops.blocks import ScoredAttention, Weighing
 from flax_linattn.ops.features import scale_free, symmetric_square
 from flax_linattn.ops.kernel import KernelMechanism
 from flax_linattn.ops.mechanism import Capabilities
-from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide, score_scale
+from flax_linattn.ops.numerics import einsum, safe_divide, score_scale
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 LARGEST_SCORE = 1e9
@@ -50,8 +50,37 @@ def _average(weight: Array, v: Array) -> Array:
     return einsum("bhts,bshv->bthv", weight, v)
 
 
+def _level(z: Array) -> Array:
+    return jnp.minimum(jnp.max(jnp.abs(z), axis=-1), 1)
+
+
+def _weight(z: Array, level: Array) -> Array:
+    # A common factor of a row cancels: squares of tiny scores do not underflow.
+    z = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE)
+    return jnp.square(z / _divisor(level)) / (1 + z * z)
+
+
+def _slope(z: Array, level: Array) -> Array:
+    z, level = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE), _divisor(level)
+    return 2 * (z / level) / jnp.square(1 + z * z) / level
+
+
+def _divisor(level: Array) -> Array:
+    return jnp.where(level == 0, jnp.ones_like(level), level)
+
+
+def _rescale(old: Array, new: Array) -> Array:
+    return jnp.square(old / _divisor(new))
+
+
+RATIONAL = Weighing(
+    hidden=0, lowest=0, level=_level, weight=_weight, slope=_slope, rescale=_rescale
+)
+"""z^2 / (1 + z^2), relative to the square of a row's largest |z| where that is below 1."""
+
+
 @dataclasses.dataclass(frozen=True)
-class Expressive(CacheMechanism):
+class Expressive(ScoredAttention):
     """Expressive attention, weight z^2 / (1 + z^2) (module docstring: symbols, departures).
 
     Attributes:
@@ -71,29 +100,12 @@ class Expressive(CacheMechanism):
 
     name: ClassVar[str] = "expressive"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
-    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+    weighing: ClassVar[Weighing] = RATIONAL
 
     scale: float = 1.0
 
-    def weigh(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visible: Visible | None,
-        *,
-        scale: float | Array | None = None,
-    ) -> Outputs:
-        dtype = accumulation_dtype(q.dtype)
-        q, k, v = (x.astype(dtype) for x in (q, k, v))
-        if visible is None:
-            visible = jnp.tril(jnp.ones((1, q.shape[1], k.shape[1]), bool))
-        z = _scores(q, k, score_scale(scale, self.scale, q.shape[-1]))
-        z = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE)
-        z = jnp.where(visible[:, None], z, jnp.zeros_like(z))
-        # A common factor of a row cancels: squares of tiny scores do not underflow.
-        relative = scale_free(z)
-        return _average(relative * relative / (1 + z * z), v)
+    def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
+        return score_scale(scale, self.scale, q.shape[-1])
 
     def _reference(
         self,

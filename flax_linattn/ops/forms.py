@@ -18,8 +18,10 @@ PARALLEL_FLOATS = 1 << 24
 """Most numbers that the tokens of a streaming mechanism may lift to in one block: 64 MiB in
 float32, a few times that in a gradient."""
 
-PARALLEL_SCORES = 1 << 26
-"""Most scores that a cache mechanism materialises at once: 256 MiB in float32."""
+PARALLEL_SCORES = 1 << 21
+"""Most scores that a cache mechanism materialises at once: 8 MiB in float32, which stay in a
+cache. In blocks of so many it is as fast or faster, also because none above a causal diagonal is
+made."""
 
 
 def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> str:
@@ -48,12 +50,25 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     return "parallel" if fits else "chunked"
 
 
+def block_size(rows: int, most: int) -> int:
+    """Queries a block, and keys, of ``rows`` batches and heads: no more scores than fit at once.
+
+    Example:
+        >>> block_size(8, 512), block_size(64, 512), block_size(10**6, 512)
+        (512, 128, 32)
+    """
+    size = 32
+    while 2 * size <= most and rows * (2 * size) ** 2 <= PARALLEL_SCORES:
+        size *= 2
+    return min(size, most)
+
+
 TILE = {"cpu": 32, "accelerator": 64}
 """Tokens a tile where all tiles are worked off at once."""
 
 SCANS = {
     "exponential": {
-        "inference": {"cpu": "parallel", "accelerator": "parallel"},
+        "inference": {"cpu": "recurrent", "accelerator": "parallel"},
         "forward": {"cpu": "recurrent", "accelerator": "parallel"},
         "backward": {"cpu": "recurrent", "accelerator": "parallel"},
     },

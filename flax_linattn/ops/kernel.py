@@ -41,17 +41,22 @@ class KernelState(NamedTuple):
     normalizer: Float[Array, "B H F"]
 
 
+def _by_head(x: Array) -> Array:
+    """[B, T, H, ...] -> [B, H, T, ...], and back: products of large features need no copy then."""
+    return jnp.swapaxes(x, 1, 2)
+
+
 @dataclasses.dataclass(frozen=True)
 class KernelMechanism(StreamingMechanism):
     """A mechanism given by its features; ``lift``, ``merge`` and ``read`` follow."""
 
     @abc.abstractmethod
     def query_features(self, q: Array) -> Array:
-        """phi_q: [..., H, K] -> [..., H, F]."""
+        """phi_q: [..., K] -> [..., F]."""
 
     @abc.abstractmethod
     def key_features(self, k: Array) -> Array:
-        """phi_k: [..., H, K] -> [..., H, F]."""
+        """phi_k: [..., K] -> [..., F]."""
 
     def kernel(self, q: Array, k: Array) -> Array:
         """The weights phi_q(q) . phi_k(k): [B, T, H, K], [B, S, H, K] -> [B, H, T, S].
@@ -108,13 +113,14 @@ class KernelMechanism(StreamingMechanism):
         return self.finish(*self._sums(q, state), q.shape[-1])
 
     def _sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
-        features = self.query_features(q)
         count = self.count(state)
         if q.ndim == 4 and state.normalizer.shape[1] == 1:  # one state for all queries
             shared = jax.tree.map(lambda s: s[:, 0], state)
-            value = einsum("bthf,bhfv->bthv", features, shared.value)
-            normalizer = einsum("bthf,bhf->bth", features, shared.normalizer)
+            features = self.query_features(_by_head(q))
+            value = _by_head(einsum("bhtf,bhfv->bhtv", features, shared.value))
+            normalizer = _by_head(einsum("bhtf,bhf->bht", features, shared.normalizer))
         else:
+            features = self.query_features(q)
             value = einsum("...f,...fv->...v", features, state.value)
             normalizer = einsum("...f,...f->...", features, state.normalizer)
         return value, normalizer, jnp.broadcast_to(count, normalizer.shape)
@@ -170,9 +176,11 @@ class KernelMechanism(StreamingMechanism):
         return identity.normalizer.size  # features; the state itself is made once a chunk
 
     def _total(self, k: Array, v: Array, keep: Array | None) -> KernelState:
-        features = self.key_features(k)
-        features = masks.zero_padding(features, keep)
-        return KernelState(einsum("bshf,bshv->bhfv", features, v), jnp.sum(features, axis=1))
+        features = self.key_features(_by_head(k))
+        if keep is not None:
+            features = jnp.where(keep[:, None, :, None], features, jnp.zeros_like(features))
+        value = einsum("bhsf,bhsv->bhfv", features, _by_head(v))
+        return KernelState(value, jnp.sum(features, axis=2))
 
     def _weighted(
         self,

@@ -7,6 +7,8 @@ padding in the middle of a segment does not split it.
 
 from __future__ import annotations
 
+import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -99,6 +101,52 @@ def segment_runs(
     return Runs(starts, jnp.where(at_end >= 0, last, carried))
 
 
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("real", "query_run", "key_run"),
+    meta_fields=("is_causal", "cached"),
+)
+@dataclasses.dataclass(frozen=True)
+class Visibility:
+    """Who sees whom, told by query and by key, so that any block of it can be made.
+
+    Keys are ``cached`` tokens of earlier calls, which all queries may see, and then those of this
+    call.
+
+    Attributes:
+        is_causal: a query sees keys up to its own position.
+        cached: number of keys that come before the first query.
+        real: bool [B, S], True = a real token; None = all.
+        query_run: int [B, T], which run each query belongs to (``Runs.index``); None = all one.
+        key_run: int [B, S], the same for keys.
+    """
+
+    is_causal: bool = False
+    cached: int = 0
+    real: Array | None = None
+    query_run: Array | None = None
+    key_run: Array | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but the order decides."""
+        arrays = (self.real, self.query_run, self.key_run)
+        return self.is_causal and self.cached == 0 and all(x is None for x in arrays)
+
+    def block(self, query: Int[Array, "T"], key: Int[Array, "S"], num_keys: int) -> Visible:
+        """Bool [B or 1, T', S'] for some queries and keys; no key from ``num_keys`` on is seen."""
+        visible = jnp.broadcast_to(key < num_keys, (1, query.shape[0], key.shape[0]))
+        if self.is_causal:
+            visible = visible & (query[:, None] >= key - self.cached)
+        if self.real is not None:
+            visible = visible & jnp.take(self.real, key, axis=1, mode="clip")[:, None, :]
+        if self.query_run is not None and self.key_run is not None:
+            of_query = jnp.take(self.query_run, query, axis=1, mode="clip")
+            of_key = jnp.take(self.key_run, key, axis=1, mode="clip")
+            visible = visible & (of_query[:, :, None] == of_key[:, None, :])
+        return visible
+
+
 def visible_rows(
     index: Int[Array, "T"],
     num_keys: int,
@@ -107,7 +155,7 @@ def visible_rows(
     mask: Mask | None = None,
     run: Int[Array, "B S"] | None = None,
 ) -> Visible:
-    """Some rows of the matrix of who sees whom: bool [B or 1, T, S].
+    """Some rows of the matrix of who sees whom in self-attention: bool [B or 1, T, S].
 
     Args:
         index: positions of the queries.
@@ -121,15 +169,8 @@ def visible_rows(
         >>> visible_rows(jnp.array([0, 2]), 3, is_causal=True).astype(int).tolist()
         [[[1, 0, 0], [1, 1, 1]]]
     """
-    visible = jnp.ones((1, index.shape[0], num_keys), bool)
-    if is_causal:
-        visible = visible & (index[:, None] >= jnp.arange(num_keys, dtype=index.dtype))
-    if mask is not None:
-        visible = visible & mask[:, None, :]
-    if run is not None:
-        mine = jnp.take(run, index, axis=1, mode="clip")
-        visible = visible & (mine[:, :, None] == run[:, None, :])
-    return visible
+    keys = jnp.arange(num_keys, dtype=index.dtype)
+    return Visibility(is_causal, 0, mask, run, run).block(index, keys, num_keys)
 
 
 def visibility(

@@ -7,12 +7,14 @@ over the visible j. Departure: none; no dropout on the weights.
 from __future__ import annotations
 
 import dataclasses
+import math
+from functools import partial
 from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.cache import CacheMechanism
+from flax_linattn.ops.blocks import ScoredAttention, Weighing
 from flax_linattn.ops.mechanism import Capabilities
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
@@ -23,9 +25,19 @@ from flax_linattn.ops.numerics import (
 )
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
+SOFTMAX = Weighing(
+    hidden=-math.inf,
+    lowest=-math.inf,
+    level=partial(jnp.max, axis=-1),
+    weight=exp_difference,
+    slope=exp_difference,
+    rescale=exp_difference,
+)
+"""e^s relative to a row's largest."""
+
 
 @dataclasses.dataclass(frozen=True)
-class SoftmaxAttention(CacheMechanism):
+class SoftmaxAttention(ScoredAttention):
     """Softmax attention with a preallocated key/value cache.
 
     Attributes:
@@ -49,7 +61,7 @@ class SoftmaxAttention(CacheMechanism):
 
     name: ClassVar[str] = "softmax"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
-    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+    weighing: ClassVar[Weighing] = SOFTMAX
 
     scale: float | None = None
     implementation: Literal["xla", "cudnn"] | None = None
@@ -72,9 +84,7 @@ class SoftmaxAttention(CacheMechanism):
     ) -> Outputs:
         if q.dtype == jnp.float64:
             # jax.nn.dot_product_attention computes the softmax in float32 whatever the input.
-            if visible is None:
-                visible = jnp.tril(jnp.ones((1, q.shape[1], k.shape[1]), bool))
-            return self._reference(q, k, v, visible, scale=scale)
+            return super().weigh(q, k, v, visible, scale=scale)
         if self.implementation != "cudnn":
             # Its XLA path rounds the weights of half precision and has no float16 on CPUs.
             dtype = accumulation_dtype(q.dtype)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from tests.compilation import optimisation
 from tests.contract import cases
 
 RECURRENT = cases.offering(lambda can: can.recurrent)
@@ -95,3 +96,49 @@ def test_a_full_cache_gives_nan_under_jit(mechanism: ops.Mechanism) -> None:
     np.testing.assert_array_equal(np.isnan(y[:3]).all(axis=(2, 3)), lost)
     np.testing.assert_array_equal(np.isnan(y[:3]).any(axis=(2, 3)), lost)
     assert np.isnan(after[0]).all() and not np.isnan(after[1]).any()
+
+
+def growth(mechanism: ops.Mechanism, is_causal: bool) -> float:
+    """Temporary memory of training from 1,024 to 2,048 tokens, in inputs of 1,024 tokens."""
+    heads, dim, length = 8, 8, 1024
+
+    def temporary(length: int) -> int:
+        token = jax.ShapeDtypeStruct((1, length, heads, dim), np.float32)
+        learned = jax.ShapeDtypeStruct((heads, dim), np.float32)
+        q = learned if mechanism.capabilities.learned_query else token
+
+        def train(*tokens: Any) -> Any:
+            y, pull = jax.vjp(lambda *t: mechanism.attend(*t, is_causal=is_causal), *tokens)
+            return y, pull(y)
+
+        with optimisation(True):
+            compiled = jax.jit(train).lower(q, token, token).compile()
+        return int(compiled.memory_analysis().temp_size_in_bytes)
+
+    return (temporary(2 * length) - temporary(length)) / (length * heads * dim * 4)
+
+
+CAUSAL = [n for n in ops.list_mechanisms() if ops.get_mechanism(n).capabilities.causal]
+
+
+def _of_the_papers(name: str) -> Any:
+    """Baselines take long to compile: only the slow tests do."""
+    baseline = "baselines" in type(ops.get_mechanism(name)).__module__
+    return pytest.param(name, marks=[pytest.mark.slow] if baseline else [])
+
+
+PROJECTED = {"linformer": 128, "nystrom": 96}
+"""Numbers a token that weights of landmarks and projections are, for 8 channels a head."""
+
+
+@pytest.mark.parametrize("name", [_of_the_papers(name) for name in CAUSAL])
+def test_training_makes_no_weights_of_all_pairs(name: str) -> None:
+    """All pairs would be 128 inputs and more, all d^2 products 8, all powers of EA-6 7 each way."""
+    assert growth(ops.get_mechanism(name), is_causal=True) <= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ops.list_mechanisms())
+def test_training_makes_no_weights_of_all_pairs_not_causal(name: str) -> None:
+    mechanism = ops.get_mechanism(name, **({"max_length": 2048} if name == "linformer" else {}))
+    assert growth(mechanism, is_causal=False) <= PROJECTED.get(name, 12)

@@ -1,0 +1,286 @@
+"""Attention by weights of scores in blocks of queries and keys, with a hand-derived gradient.
+
+For scores s_ij = scale q_i . k_j, weights w(s) >= 0 and the visible j,
+
+    D_i = sum_j w(s_ij),   y_i = sum_j w(s_ij) v_j / D_i
+
+Weights are relative to a level of their row, such as its largest score, which cancels. A block of
+them exists at a time, and none above a causal diagonal is made. The backward pass keeps y, the
+levels and 1 / D, and makes the blocks again: with dy the gradient of the outputs,
+
+    dv_j = sum_i w(s_ij) / D_i dy_i
+    ds_ij = w'(s_ij) / D_i dy_i . (v_j - y_i)
+
+(for softmax: Dao et al., "FlashAttention", 2022, appendix B).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flax_linattn.ops import masks
+from flax_linattn.ops.cache import CacheMechanism
+from flax_linattn.ops.forms import block_size
+from flax_linattn.ops.masks import Visibility
+from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide
+from flax_linattn.ops.tiles import fill
+from flax_linattn.typing import Array, Outputs, Visible
+
+
+class Weighing(NamedTuple):
+    """How scores become weights.
+
+    Attributes:
+        hidden: the score of what is not seen; its weight and slope are 0.
+        lowest: the level of a row that has seen nothing.
+        level: scores [..., S] -> the level of the row [...]; of several spans it is the largest.
+        weight: (score, level) -> w relative to the level.
+        slope: (score, level) -> dw / ds relative to the level.
+        rescale: (old, new) -> weights relative to ``new`` over those relative to ``old``.
+    """
+
+    hidden: float
+    lowest: float
+    level: Callable[[Array], Array]
+    weight: Callable[[Array, Array], Array]
+    slope: Callable[[Array, Array], Array]
+    rescale: Callable[[Array, Array], Array]
+
+
+def attend_in_blocks(
+    weighing: Weighing,
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float | Array,
+    visibility: Visibility,
+    size: int,
+) -> Array:
+    """Outputs of all queries.
+
+    Args:
+        weighing: how scores become weights.
+        q: queries [B, T, H, K].
+        k: keys [B, S, H, K].
+        v: values [B, S, H, V].
+        scale: factor of the scores.
+        visibility: who sees whom.
+        size: queries a block, and keys.
+
+    Returns:
+        y [B, T, H, V], 0 where nothing is seen.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> from flax_linattn.ops.softmax import SOFTMAX
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 10, 2, 4))
+        >>> y = attend_in_blocks(SOFTMAX, q, k, v, 0.5, Visibility(is_causal=True), size=4)
+        >>> want = ops.get_mechanism("softmax").reference(q, k, v, is_causal=True)
+        >>> bool(jnp.allclose(y, want, atol=1e-6))
+        True
+    """
+    queries, keys = q.shape[1], k.shape[1]
+    plan = Plan(weighing, min(size, queries), min(size, keys), queries, keys)
+    q = fill(q, plan.rows)
+    k, v = (fill(x, plan.columns) for x in (k, v))
+    scale = jnp.asarray(scale).astype(q.dtype)
+    return _attend(plan, Arguments(q, k, v, scale), visibility)[:, :queries]
+
+
+class Arguments(NamedTuple):
+    """What has a gradient: q, k and v in whole blocks, and the scale."""
+
+    q: Array
+    k: Array
+    v: Array
+    scale: Array
+
+
+class Plan(NamedTuple):
+    """What is known when the program is made: rows and columns of a block, lengths."""
+
+    weighing: Weighing
+    rows: int
+    columns: int
+    queries: int
+    keys: int
+
+    def pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
+        """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
+        row, column = np.indices((-(-self.queries // self.rows), -(-self.keys // self.columns)))
+        made = np.ones_like(row, bool)
+        if visibility.is_causal:  # the block's first key comes before its last query
+            made = column * self.columns - visibility.cached < (row + 1) * self.rows
+        return np.stack([row[made], column[made]], axis=1).astype(np.int32)
+
+    def scores(self, x: Arguments, visibility: Visibility, row: Array, column: Array) -> Array:
+        """[B, H, rows, columns]; hidden ones set apart."""
+        visible = visibility.block(
+            row * self.rows + jnp.arange(self.rows, dtype=jnp.int32),
+            column * self.columns + jnp.arange(self.columns, dtype=jnp.int32),
+            self.keys,
+        )
+        q, k = self.row(x.q, row), self.column(x.k, column)
+        score = einsum("bthk,bshk->bhts", q * x.scale, k)
+        return jnp.where(visible[:, None], score, jnp.asarray(self.weighing.hidden, score.dtype))
+
+    def row(self, x: Array, index: Array, axis: int = 1) -> Array:
+        """The block of queries ``index``."""
+        return jax.lax.dynamic_slice_in_dim(x, index * self.rows, self.rows, axis)
+
+    def column(self, x: Array, index: Array) -> Array:
+        """The block of keys ``index``."""
+        return jax.lax.dynamic_slice_in_dim(x, index * self.columns, self.columns, 1)
+
+
+class Rows(NamedTuple):
+    """Of every query: y [B, T, H, V], the level of its weights, and D relative to it [B, H, T]."""
+
+    y: Array
+    level: Array
+    total: Array
+
+
+def _by_token(x: Array) -> Array:
+    """[B, H, T] -> [B, T, H, 1]."""
+    return jnp.moveaxis(x, 1, 2)[..., None]
+
+
+def _put(x: Array, block: Array, index: Array, axis: int = 1) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(x, block, index * block.shape[axis], axis)
+
+
+def _add(x: Array, block: Array, index: Array) -> Array:
+    size = block.shape[1]
+    return _put(x, jax.lax.dynamic_slice_in_dim(x, index * size, size, 1) + block, index)
+
+
+def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
+    weighing, pairs = plan.weighing, plan.pairs(visibility)
+
+    def body(p: Array, rows: Rows) -> Rows:
+        row, column = jnp.asarray(pairs)[p]
+        score = plan.scores(x, visibility, row, column)
+        y, old, total = (plan.row(r, row, axis) for r, axis in zip(rows, (1, 2, 2), strict=True))
+        level = jnp.maximum(old, weighing.level(score))
+        weight = weighing.weight(score, level[..., None])
+        before = weighing.rescale(old, level) * total
+        total = before + jnp.sum(weight, axis=-1)
+        inverse = safe_divide(jnp.ones_like(total), total)
+        # y is always the mean of what has been seen.
+        y = _by_token(before * inverse) * y
+        y = y + _by_token(inverse) * einsum("bhts,bshv->bthv", weight, plan.column(x.v, column))
+        level, total = _put(rows.level, level, row, 2), _put(rows.total, total, row, 2)
+        return Rows(_put(rows.y, y, row), level, total)
+
+    batch, length, heads = x.q.shape[:3]
+    begin = Rows(
+        jnp.zeros((batch, length, heads, x.v.shape[-1]), x.v.dtype),
+        jnp.full((batch, heads, length), weighing.lowest, x.q.dtype),
+        jnp.zeros((batch, heads, length), x.q.dtype),
+    )
+    return jax.lax.fori_loop(0, len(pairs), body, begin)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: Plan, x: Arguments, visibility: Visibility) -> Array:
+    return _forward(plan, x, visibility).y
+
+
+def _attend_forward(plan: Plan, x: Arguments, visibility: Visibility) -> tuple[Array, Any]:
+    rows = _forward(plan, x, visibility)
+    return rows.y, (x, visibility, rows)
+
+
+def _attend_backward(plan: Plan, residuals: Any, dy: Array) -> Any:
+    x, visibility, rows = residuals
+    weighing, pairs = plan.weighing, plan.pairs(visibility)
+    inverse = safe_divide(jnp.ones_like(rows.total), rows.total)
+    mean = einsum("bthv,bthv->bht", dy, rows.y)
+
+    def body(p: Array, gradients: Arguments) -> Arguments:
+        row, column = jnp.asarray(pairs)[p]
+        score = plan.scores(x, visibility, row, column)
+        level, factor, center = (
+            plan.row(r, row, 2)[..., None] for r in (rows.level, inverse, mean)
+        )
+        here, k, v = plan.row(dy, row), plan.column(x.k, column), plan.column(x.v, column)
+        weight = weighing.weight(score, level) * factor
+        slope = weighing.slope(score, level) * factor
+        dscore = slope * (einsum("bthv,bshv->bhts", here, v) - center)
+        q = plan.row(x.q, row)
+        dq = einsum("bhts,bshk->bthk", dscore, k)
+        return Arguments(
+            _add(gradients.q, dq * x.scale, row),
+            _add(gradients.k, einsum("bhts,bthk->bshk", dscore, q * x.scale), column),
+            _add(gradients.v, einsum("bhts,bthv->bshv", weight, here), column),
+            gradients.scale + jnp.sum(dq * q),
+        )
+
+    gradients = jax.lax.fori_loop(0, len(pairs), body, jax.tree.map(jnp.zeros_like, x))
+    return gradients, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredAttention(CacheMechanism):
+    """A cache mechanism whose weights are a function of q . k.
+
+    Attributes:
+        chunk_size: queries a block in the chunked form, and keys, at most.
+    """
+
+    weighing: ClassVar[Weighing]
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+
+    chunk_size: int = 512
+
+    @abc.abstractmethod
+    def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
+        """The factor of the scores."""
+
+    def weigh(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        visible: Visible | None,
+        *,
+        scale: float | Array | None = None,
+    ) -> Outputs:
+        dtype = accumulation_dtype(q.dtype)
+        q, k, v = (x.astype(dtype) for x in (q, k, v))
+        if visible is None:
+            visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
+        score = einsum("bthk,bshk->bhts", q, k) * jnp.asarray(self._scale(q, scale)).astype(dtype)
+        score = jnp.where(visible[:, None], score, self.weighing.hidden)
+        level = jax.lax.stop_gradient(self.weighing.level(score))[..., None]
+        weight = self.weighing.weight(score, level)
+        weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
+        return einsum("bhts,bshv->bthv", weight, v)
+
+    def _chunked(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        visibility: masks.Visibility,
+        positions: tuple[Array, Array] | None,
+        parameters: dict[str, Any],
+    ) -> Array:
+        dtype = accumulation_dtype(q.dtype)
+        q, k, v = (x.astype(dtype) for x in (q, k, v))
+        scale = self._scale(q, parameters.get("scale"))
+        size = block_size(q.shape[0] * q.shape[2], self.chunk_size)
+        return attend_in_blocks(self.weighing, q, k, v, scale, visibility, size)
