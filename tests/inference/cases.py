@@ -55,6 +55,6 @@ class Language(nnx.Module):
         return self.head(h), state
 
 
-def take(state: Any, row: int) -> Any:
-    """One row of a state."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[row], state)
+def take(state: Any, rows: int | slice) -> Any:
+    """Some rows of a state."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], state)
