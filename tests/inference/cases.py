@@ -4,11 +4,22 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 
 from flax_linattn import models
+from tests.nn.cases import CAUSAL
 
 CHANNELS, TOKENS = 3, 11
+STREAMING = [
+    pytest.param(
+        *case.values,
+        id=case.id,
+        marks=() if case.id in ("aaren", "softmax") else pytest.mark.slow,
+    )
+    for case in CAUSAL
+]
+"""Every mechanism that streams; quick are one with a constant state and one with a cache."""
 
 
 def classifier(mechanism: str, **options: Any) -> models.SequenceClassifier:

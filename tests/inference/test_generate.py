@@ -9,8 +9,8 @@ from flax import nnx
 from flax_linattn import inference
 from flax_linattn.inference.generate import choose, row_keys
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import TOKENS, Language, backbone, take
-from tests.nn.cases import CAUSAL, LAYOUTS, normal
+from tests.inference.cases import STREAMING, TOKENS, Language, backbone, take
+from tests.nn.cases import LAYOUTS, normal
 
 PROMPT = jnp.array([[3, 1, 4, 1], [2, 7, 1, 8], [5, 5, 0, 9], [6, 2, 6, 0]])
 KEY = jax.random.key(7)
@@ -24,7 +24,7 @@ def spread(prompt, filler=10):
     return jnp.asarray(x), jnp.asarray(LAYOUTS)
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_the_most_likely_tokens_are_the_parallel_models(mechanism):
     """From prompts with padding anywhere, taken in in pieces."""
     model = Language(mechanism)

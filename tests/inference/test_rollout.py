@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from flax_linattn import inference
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import CHANNELS, Language, backbone, classifier, take
-from tests.nn.cases import CAUSAL, normal
+from tests.inference.cases import CHANNELS, STREAMING, Language, backbone, classifier, take
+from tests.nn.cases import normal
 
 
 def observe(y, x):
@@ -19,7 +19,7 @@ def observe(y, x):
     return jnp.tanh(y[:, :CHANNELS]) - 0.5 * x
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_rollout_is_the_loop_of_steps(mechanism):
     model = backbone(mechanism)
     _, state = inference.prefill(model, normal(1, 2, 5, CHANNELS), max_length=16)
@@ -77,7 +77,7 @@ def test_what_is_fed_back_must_be_an_observation():
         )
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_unroll_begins_anew_where_told(mechanism):
     """Episodes of two rows, and a call that goes on from another in the middle of them."""
     model = classifier(mechanism)
@@ -95,7 +95,7 @@ def test_unroll_begins_anew_where_told(mechanism):
         assert_close(got[row, begin:end], want[row, begin:end], "float32")
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_prefill_in_pieces_is_the_whole(mechanism):
     model = backbone(mechanism)
     x = normal(3, 3, 9, CHANNELS)

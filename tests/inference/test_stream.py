@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from flax_linattn import inference, models
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import CHANNELS, backbone, classifier, take
-from tests.nn.cases import CAUSAL, normal
+from tests.inference.cases import CHANNELS, STREAMING, backbone, classifier, take
+from tests.nn.cases import normal
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_stream_unroll_and_parallel_agree(mechanism):
     model = classifier(mechanism)
     x = jax.random.normal(jax.random.key(1), (2, 6, 3))
@@ -46,13 +46,15 @@ def test_a_state_that_grows_is_refused():
         stream.step(jnp.ones((1, 3)))
 
 
-def test_reset_forgets():
-    stream = inference.Stream(classifier("aaren"))
-    x = jax.random.normal(jax.random.key(2), (1, 3))
-    first = stream.step(x)
-    stream.step(-x)
-    stream.reset()
-    np.testing.assert_array_equal(stream.step(x), first)
+@pytest.mark.parametrize("graph_mode", [False, True], ids=["tree", "graph"])
+def test_reset_forgets(graph_mode):
+    with nnx.set_graph_mode(graph_mode):
+        stream = inference.Stream(classifier("aaren"))
+        x = jax.random.normal(jax.random.key(2), (1, 3))
+        first = stream.step(x)
+        stream.step(-x)
+        stream.reset()
+        np.testing.assert_array_equal(stream.step(x), first)
 
 
 def test_a_model_that_looks_ahead_is_refused():
@@ -69,7 +71,7 @@ def test_a_model_that_looks_ahead_is_refused():
         inference.Stream(model)
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_rows_begin_anew_and_fork_as_separate_streams(mechanism):
     """Rows: a; b, which begins anew after 2; c, which becomes a fork of a after 4."""
     model = classifier(mechanism)
@@ -100,7 +102,7 @@ def test_rows_begin_anew_and_fork_as_separate_streams(mechanism):
     assert [stream.num_compilations for stream in streams] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_prefill_takes_in_what_steps_would(mechanism):
     """Prompts of several lengths and paddings, in pieces by one program, while a row runs on."""
     model = backbone(mechanism)
@@ -125,7 +127,7 @@ def test_prefill_takes_in_what_steps_would(mechanism):
     assert stream.num_steps == stepped.num_steps == 14
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_every_call_reuses_the_memory_of_the_state(mechanism):
     stream = inference.Stream(classifier(mechanism), batch_size=2, max_length=8)
     x = jnp.ones((2, 2, CHANNELS))
