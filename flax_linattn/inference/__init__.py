@@ -1,5 +1,20 @@
 """Recurrent inference with trained models."""
 
-from flax_linattn.inference.stream import Stream, state_bytes, unroll
+from flax_linattn.inference.generate import Generated, generate
+from flax_linattn.inference.prefill import prefill
+from flax_linattn.inference.rollout import Rollout, rollout, unroll
+from flax_linattn.inference.state import gather_rows, reset_rows, state_bytes
+from flax_linattn.inference.stream import Stream
 
-__all__ = ["Stream", "state_bytes", "unroll"]
+__all__ = [
+    "Generated",
+    "Rollout",
+    "Stream",
+    "gather_rows",
+    "generate",
+    "prefill",
+    "reset_rows",
+    "rollout",
+    "state_bytes",
+    "unroll",
+]

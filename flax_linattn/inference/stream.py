@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
-
-
-class Streams(Protocol):
-    """A model with the two recurrent calls."""
-
-    def init_state(self, batch_size: int, max_length: int | None = None) -> State:
-        """The state before the first observation."""
-        ...
-
-    def step(
-        self, x: FeaturesStep, state: State, *, mask: Array | None = None
-    ) -> tuple[Array, State]:
-        """Takes in one observation a row."""
-        ...
-
-
-def state_bytes(state: State) -> int:
-    """Size of a state in bytes.
-
-    Example:
-        >>> from flax_linattn import ops
-        >>> state_bytes(ops.get_mechanism("aaren").init_state(1, 8, 64, 64))
-        2112
-    """
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+from flax_linattn.inference.compiled import step
+from flax_linattn.inference.prefill import check_prompt, no_output, take_in_piece
+from flax_linattn.inference.state import Streams, check_indices, gather_rows, reset_rows
+from flax_linattn.typing import Array, State
 
 
 class Stream:
-    """Runs a model over observations as they come.
+    """Runs a model over observations as they come, in rows that may begin and end independently.
 
-    The step is compiled once, on the first call, and the state's memory is reused: time and
+    Each program is compiled once, on its first call, and reuses the state's memory: time and
     memory an observation do not depend on how many came before, if the mechanism's state has
     constant size.
 
@@ -51,10 +30,12 @@ class Stream:
         max_length: most observations, for mechanisms with a cache.
 
     Attributes:
-        state: the model's state, batch axis first. The next step reuses its memory: copy it
-            (``jax.tree.map(jnp.copy, stream.state)``) to keep it.
-        num_steps: observations taken in since the last reset.
-        num_compilations: how often the step was compiled: once, if all inputs are alike.
+        state: the model's state, batch axis first. The next call reuses its memory: copy it
+            (``jax.tree.map(jnp.copy, stream.state)``) to keep it. It may be set, for example to
+            one saved earlier.
+        num_steps: observations taken in since the last reset of all rows.
+        num_compilations: programs compiled for taking in observations: one for ``step`` and one
+            for ``prefill``, if all inputs are alike.
 
     Raises:
         ValueError: the model cannot stream.
@@ -75,77 +56,161 @@ class Stream:
     def __init__(
         self, model: Streams, *, batch_size: int = 1, max_length: int | None = None
     ) -> None:
-        self._init = partial(model.init_state, batch_size, max_length)
-        self.state: State = self._init()
+        self._init = partial(model.init_state, max_length=max_length)
+        self._batch_size = batch_size
+        self.state: State = self._init(batch_size)
         self.num_steps = 0
+        self.num_compilations = 0
         graphdef, self._variables = nnx.split(model)
 
-        self.num_compilations = 0
+        @partial(jax.jit, donate_argnames="state")
+        def take_in(
+            variables: Any, state: State, x: Array, mask: Array | None, reset: Array | None
+        ) -> Any:
+            self.num_compilations += 1  # while tracing, hence once a compilation
+            model = nnx.merge(graphdef, variables)
+            return step(model, x, state, mask=mask, reset=reset, max_length=max_length)
+
+        @partial(jax.jit, donate_argnames=("y", "state"))
+        def take_in_many(variables: Any, y: Array, state: State, x: Array, mask: Array) -> Any:
+            self.num_compilations += 1
+            model: Any = nnx.merge(graphdef, variables)
+            return take_in_piece(model, x, mask, y, state)
+
+        @jax.jit
+        def before(variables: Any, state: State, x: Array) -> Array:
+            return no_output(nnx.merge(graphdef, variables), x, state)
 
         @partial(jax.jit, donate_argnames="state")
-        def step(variables: Any, state: State, x: Array, mask: Array | None) -> Any:
-            self.num_compilations += 1  # while tracing, hence once a compilation
-            y, new_state = nnx.merge(graphdef, variables).step(x, state, mask=mask)
-            if jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
-                raise ValueError(
-                    "this model's state grows with every step, and each would be compiled anew; "
-                    "give max_length, the most observations of a stream."
-                )
-            return y, new_state
+        def reset(state: State, rows: Array) -> State:
+            return reset_rows(state, rows, self._init(1))
 
-        self._step = step
+        self._step, self._take_in_many, self._before = take_in, take_in_many, before
+        self._reset = reset
 
-    def step(self, x: ArrayLike, mask: ArrayLike | None = None) -> Array:
+    def step(
+        self, x: ArrayLike, mask: ArrayLike | None = None, *, reset: ArrayLike | None = None
+    ) -> Array:
         """Takes in one observation a row.
 
         Args:
             x: [B, in_features].
-            mask: bool [B]; where False the row's state stays as it is.
+            mask: bool [B]; where False the row takes in nothing.
+            reset: bool [B]; where True the row first forgets all observations, so that this one
+                begins a new sequence.
 
         Returns:
             The model's output for each row; NaN from the observation on for which a cache or a
             table of positions has no room.
 
         Raises:
-            ValueError: the state grows, for want of ``max_length``.
+            ValueError: shapes that do not fit, or the state grows, for want of ``max_length``.
+            TypeError: ``mask`` or ``reset`` is not bool.
         """
-        y, self.state = self._step(self._variables, self.state, x, mask)
+        y, self.state = self._step(self._variables, self.state, x, mask, reset)
         self.num_steps += 1
         return y
 
-    def reset(self) -> None:
-        """Forgets all observations."""
-        self.state, self.num_steps = self._init(), 0
+    def prefill(
+        self, x: ArrayLike, mask: ArrayLike | None = None, *, chunk_size: int = 128
+    ) -> Array:
+        """Takes in many observations a row by the model's parallel form, in pieces of one size.
+
+        One program serves all pieces of all lengths T, and its memory is that of one piece.
+
+        Args:
+            x: [B, T, in_features], T >= 1.
+            mask: bool [B, T], True = a real token, padding anywhere. Rows of padding alone stay as
+                they are: streams may begin while others run.
+            chunk_size: observations of a piece.
+
+        Returns:
+            See :func:`flax_linattn.inference.prefill`.
+
+        Raises:
+            ValueError: shapes that do not fit, or the state grows, for want of ``max_length``.
+            TypeError: ``mask`` is not bool.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from flax import nnx
+            >>> from flax_linattn import inference, models
+            >>> model = models.Backbone(3, 16, num_layers=1, num_heads=4, rngs=nnx.Rngs(0))
+            >>> stream = inference.Stream(model, batch_size=2)
+            >>> for length in (100, 300):
+            ...     h = stream.prefill(jnp.ones((2, length, 3)))
+            >>> h.shape, stream.num_steps, stream.num_compilations
+            ((2, 16), 400, 1)
+        """
+        prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
+        y = self._before(self._variables, self.state, prompt[:, :1])
+        for start in range(0, prompt.shape[1], chunk_size):
+            piece = _piece(prompt, real, start, chunk_size)
+            y, self.state = self._take_in_many(self._variables, y, self.state, *piece)
+        self.num_steps += prompt.shape[1]
+        return y
+
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """Forgets all observations, of chosen rows only if ``rows``, bool [B], is given.
+
+        Raises:
+            TypeError: ``rows`` is not bool.
+            ValueError: ``rows`` is not [B].
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from flax import nnx
+            >>> from flax_linattn import inference, models
+            >>> model = models.Backbone(3, 16, num_layers=1, num_heads=4, rngs=nnx.Rngs(0))
+            >>> stream = inference.Stream(model, batch_size=3)
+            >>> h = stream.step(jnp.ones((3, 3)))
+            >>> stream.reset(jnp.array([False, True, False]))
+            >>> stream.state.position.tolist()
+            [1, 0, 1]
+        """
+        if rows is None:
+            self.state, self.num_steps = self._init(self._batch_size), 0
+        else:
+            self.state = self._reset(self.state, rows)
+
+    def gather(self, indices: ArrayLike) -> None:
+        """Lets each row go on from another one's state: row i from that of ``indices[i]``.
+
+        This forks a row into several, which then run independently, and reorders rows.
+
+        Args:
+            indices: int [B].
+
+        Raises:
+            TypeError: ``indices`` is not of an integer dtype.
+            ValueError: ``indices`` is not [B], or one is outside 0 ... B - 1.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from flax import nnx
+            >>> from flax_linattn import inference, models
+            >>> model = models.Backbone(3, 16, num_layers=1, num_heads=4, rngs=nnx.Rngs(0))
+            >>> stream = inference.Stream(model, batch_size=3)
+            >>> h = stream.step(jnp.ones((3, 3)), jnp.array([True, False, False]))
+            >>> stream.gather(jnp.array([0, 0, 2]))
+            >>> stream.state.position.tolist()
+            [1, 1, 0]
+        """
+        indices = check_indices(indices, self._batch_size)
+        if indices.shape != (self._batch_size,):
+            raise ValueError(
+                f"expected indices as [{self._batch_size}], the row that each row goes on from, "
+                f"got shape {indices.shape}."
+            )
+        self.state = _gather_rows(self.state, indices)
 
 
-def unroll(model: Streams, x: Features, mask: Mask | None = None) -> Array:
-    """Runs the model's ``step`` over whole sequences in one ``lax.scan``.
+_gather_rows = jax.jit(gather_rows, donate_argnames="state")
 
-    Args:
-        model: an ``nnx.Module`` with ``init_state`` and ``step``.
-        x: [B, T, in_features].
-        mask: bool [B, T], True = a real token.
 
-    Returns:
-        The outputs after every observation, [B, T, ...].
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from flax import nnx
-        >>> from flax_linattn import inference, models
-        >>> model = models.SequenceClassifier(3, 5, features=16, num_layers=1, num_heads=4,
-        ...                                   rngs=nnx.Rngs(0))
-        >>> inference.unroll(model, jnp.ones((2, 7, 3))).shape
-        (2, 7, 5)
-    """
-    if mask is None:
-        mask = jnp.ones(x.shape[:2], bool)
-
-    def body(state: State, observation: tuple[Array, Array]) -> tuple[State, Array]:
-        x, mask = observation
-        y, state = model.step(x, state, mask=mask)
-        return state, y
-
-    state = model.init_state(x.shape[0], x.shape[1])
-    _, y = jax.lax.scan(body, state, (jnp.moveaxis(x, 1, 0), mask.T))
-    return jnp.moveaxis(y, 0, 1)
+def _piece(x: NDArray, mask: NDArray | None, start: int, size: int) -> tuple[NDArray, NDArray]:
+    """The observations from ``start`` on the host, padded to ``size``, and which are real."""
+    x = x[:, start : start + size]
+    real = np.ones(x.shape[:2], bool) if mask is None else mask[:, start : start + size]
+    room = [(0, 0), (0, size - x.shape[1])]
+    return np.pad(x, room + [(0, 0)] * (x.ndim - 2)), np.pad(real, room)

@@ -1,22 +1,20 @@
-"""The stream: one compiled step, constant state, the same numbers as the parallel model."""
+"""The stream: one compiled step, constant state, rows that begin, fork and end independently."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flax_linattn import inference, models
-from tests.nn.cases import CAUSAL
+from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.inference.cases import CHANNELS, STREAMING, backbone, classifier, take
+from tests.nn.cases import normal
 
 
-def classifier(mechanism: str) -> models.SequenceClassifier:
-    return models.SequenceClassifier(
-        3, 4, features=8, num_layers=1, num_heads=2, mechanism=mechanism, rngs=nnx.Rngs(0)
-    )
-
-
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STREAMING)
 def test_stream_unroll_and_parallel_agree(mechanism):
     model = classifier(mechanism)
     x = jax.random.normal(jax.random.key(1), (2, 6, 3))
@@ -48,13 +46,15 @@ def test_a_state_that_grows_is_refused():
         stream.step(jnp.ones((1, 3)))
 
 
-def test_reset_forgets():
-    stream = inference.Stream(classifier("aaren"))
-    x = jax.random.normal(jax.random.key(2), (1, 3))
-    first = stream.step(x)
-    stream.step(-x)
-    stream.reset()
-    np.testing.assert_array_equal(stream.step(x), first)
+@pytest.mark.parametrize("graph_mode", [False, True], ids=["tree", "graph"])
+def test_reset_forgets(graph_mode):
+    with nnx.set_graph_mode(graph_mode):
+        stream = inference.Stream(classifier("aaren"))
+        x = jax.random.normal(jax.random.key(2), (1, 3))
+        first = stream.step(x)
+        stream.step(-x)
+        stream.reset()
+        np.testing.assert_array_equal(stream.step(x), first)
 
 
 def test_a_model_that_looks_ahead_is_refused():
@@ -69,3 +69,154 @@ def test_a_model_that_looks_ahead_is_refused():
     )
     with pytest.raises(ValueError, match="circular value embedding"):
         inference.Stream(model)
+
+
+@pytest.mark.parametrize("mechanism", STREAMING)
+def test_rows_begin_anew_and_fork_as_separate_streams(mechanism):
+    """Rows: a; b, which begins anew after 2; c, which becomes a fork of a after 4."""
+    model = classifier(mechanism)
+    x = normal(1, 3, 7, CHANNELS)
+    everywhere, nowhere = jnp.ones(3, bool), jnp.zeros(3, bool)
+    streams = [inference.Stream(model, batch_size=3, max_length=7) for _ in range(3)]
+    joint, by_step, fresh = streams
+    for t in range(7):
+        second = jnp.array([False, t == 2, False])
+        if t == 2:
+            joint.reset(second)
+        if t == 4:
+            joint.gather(jnp.array([0, 1, 0]))
+        # All take a mask and a reset, hence one program: only then bits can be compared.
+        y = joint.step(x[:, t], everywhere, reset=nowhere)
+        y_by_step = by_step.step(x[:, t], everywhere, reset=second)
+        assert_same_bits(y[:2], y_by_step[:2])
+        # Row 1: what joined later. Row 2: row 0's observations, then its own.
+        alone = jnp.stack([x[0, t], x[1, t], x[0 if t < 4 else 2, t]])
+        y_alone = fresh.step(alone, jnp.array([True, t >= 2, True]), reset=nowhere)
+        rows = slice(2 if t >= 2 else 1)
+        assert_same_bits(y[rows], y_alone[rows])
+        if t >= 4:
+            assert_close(y[2], y_alone[2], "float32")
+    assert_same_bits(take(joint.state, slice(2)), take(fresh.state, slice(2)))
+    assert_same_bits(take(by_step.state, 1), take(fresh.state, 1))
+    assert_close(joint.state, fresh.state, "float32")
+    assert [stream.num_compilations for stream in streams] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("mechanism", STREAMING)
+def test_prefill_takes_in_what_steps_would(mechanism):
+    """Prompts of several lengths and paddings, in pieces by one program, while a row runs on."""
+    model = backbone(mechanism)
+    x = normal(2, 3, 9, CHANNELS)
+    mask = np.array([[1] * 9, [0, 0, 1, 1, 0, 1, 0, 1, 1], [0] * 9], bool)
+    stream = inference.Stream(model, batch_size=3, max_length=16)
+    stepped = inference.Stream(model, batch_size=3, max_length=16)
+    stream.step(x[:, 0])
+    stepped.step(x[:, 0])
+    before = take(stream.state, 2)
+    y = stream.prefill(x, mask, chunk_size=4)
+    for t in range(9):
+        y_t = stepped.step(x[:, t], mask[:, t])
+    assert_close(y[:2], y_t[:2], "float32")
+    assert_same_bits(take(stream.state, 2), before)
+    np.testing.assert_array_equal(y[2], 0)
+    stream.prefill(x[:, :3], mask[:, :3], chunk_size=4)
+    for t in range(3):
+        stepped.step(x[:, t], mask[:, t])
+    assert_close(stream.step(x[:, 4]), stepped.step(x[:, 4]), "float32")
+    assert stream.num_compilations == 2  # a step and a piece
+    assert stream.num_steps == stepped.num_steps == 14
+
+
+@pytest.mark.parametrize("mechanism", STREAMING)
+def test_every_call_reuses_the_memory_of_the_state(mechanism):
+    stream = inference.Stream(classifier(mechanism), batch_size=2, max_length=8)
+    x = jnp.ones((2, 2, CHANNELS))
+    calls = (
+        lambda: stream.step(x[:, 0]),
+        lambda: stream.prefill(x, chunk_size=2),
+        lambda: stream.reset(jnp.array([True, False])),
+        lambda: stream.gather(jnp.array([1, 1])),
+    )
+    for call in calls:
+        old = jax.tree.leaves(stream.state)
+        call()
+        assert all(leaf.is_deleted() for leaf in old)
+    program = stream._step.lower(stream._variables, stream.state, x[:, 0], None, None).compile()
+    # No leaf of the new state needs memory of its own.
+    assert program.memory_analysis().alias_size_in_bytes == inference.state_bytes(stream.state)
+
+
+CASES = {}
+
+
+def programs():
+    """A stream of three rows and its expectations, made once: Hypothesis calls many times."""
+    if not CASES:
+        model = classifier("taylorshift")
+        CASES.update(
+            stream=inference.Stream(model, batch_size=3),
+            unroll=jax.jit(lambda x, mask: inference.unroll(model, x, mask)[:, -1]),
+        )
+    return CASES["stream"], CASES["unroll"]
+
+
+MOST = 6
+ROWS = st.lists(st.booleans(), min_size=3, max_size=3)
+EVENTS = st.one_of(
+    st.tuples(st.just("step"), ROWS, ROWS),
+    st.tuples(st.just("reset"), ROWS),
+    st.tuples(st.just("gather"), st.lists(st.integers(0, 2), min_size=3, max_size=3)),
+)
+
+
+@given(st.lists(EVENTS, min_size=1, max_size=MOST))
+def test_rows_live_their_own_lives(events):
+    """Any order of steps, resets and forks: each row answers for its own history alone."""
+    stream, unroll = programs()
+    stream.reset()
+    histories = [[], [], []]
+    tape = iter(normal(3, len(events), 3, CHANNELS))
+    for kind, *arguments in [*events, ("step", [True] * 3, [False] * 3)]:
+        if kind == "gather":
+            (indices,) = arguments
+            stream.gather(jnp.array(indices))
+            histories = [list(histories[i]) for i in indices]
+            continue
+        forget = arguments[-1]
+        histories = [[] if f else h for h, f in zip(histories, forget, strict=True)]
+        if kind == "reset":
+            stream.reset(jnp.array(forget))
+            continue
+        x, real = next(tape, jnp.ones((3, CHANNELS))), arguments[0]
+        y = stream.step(x, jnp.array(real), reset=jnp.array(forget))
+        for row in range(3):
+            histories[row] += [x[row]] * real[row]
+    padded = np.zeros((3, MOST + 1, CHANNELS), np.float32)
+    mask = np.zeros((3, MOST + 1), bool)
+    for row, history in enumerate(histories):
+        padded[row, : len(history)], mask[row, : len(history)] = history, True
+    assert_close(y, unroll(padded, mask), "float32")
+    assert stream.num_compilations == 1
+
+
+def test_wrong_rows_are_refused():
+    stream = inference.Stream(backbone(), batch_size=2)
+    x = jnp.ones((2, CHANNELS))
+    with pytest.raises(TypeError, match="expected reset as bool, got int32"):
+        stream.reset(jnp.array([1, 0]))
+    with pytest.raises(ValueError, match=r"expected mask as bool \[2\], got shape \(3,\)"):
+        stream.step(x, jnp.array([True, False, True]))
+    with pytest.raises(ValueError, match="rows, 0 to 1, got 2"):
+        stream.gather(jnp.array([0, 2]))
+    with pytest.raises(ValueError, match=r"indices as \[2\]"):
+        stream.gather(jnp.array([0, 1, 1]))
+    with pytest.raises(TypeError, match="integer dtype, got float32"):
+        inference.gather_rows(stream.state, jnp.ones(2))
+    with pytest.raises(ValueError, match=r"x as \[B, T, ...\]"):
+        stream.prefill(x[:, :0])
+    with pytest.raises(ValueError, match="different models or capacities"):
+        softmax = backbone("softmax")
+        rows = jnp.array([True, False])
+        inference.reset_rows(softmax.init_state(2, 8), rows, softmax.init_state(2, 9))
+    stream.step(x)  # nothing above has touched the stream
+    assert stream.num_steps == 1

@@ -1,0 +1,99 @@
+"""What all loops share: one step of a model, and programs that are compiled once for a model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from flax_linattn.inference.state import Streams, check_rows, reset_rows
+from flax_linattn.typing import Array, State
+
+
+def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Jits a function whose first argument is a model, once for all models built alike.
+
+    The model's arrays are arguments of the program, so that new weights need no compilation, and
+    gradients flow into them. What the function writes into the model is lost.
+
+    Args:
+        static: names of keyword arguments that are part of the program.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> traces = []
+        >>> @compiled("power")
+        ... def apply(model, x, *, power):
+        ...     traces.append(power)
+        ...     return model(x) ** power
+        >>> for seed in range(3):
+        ...     y = apply(nnx.Linear(2, 3, rngs=nnx.Rngs(seed)), jnp.ones((1, 2)), power=2)
+        >>> y.shape, traces
+        ((1, 3), [2])
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.partial(jax.jit, static_argnums=0, static_argnames=static)
+        def program(graphdef: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(nnx.merge(graphdef, variables), *args, **kwargs)
+
+        @functools.wraps(function)
+        def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+            return program(*nnx.split(model), *args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def step(
+    model: Streams,
+    x: Array,
+    state: State,
+    *,
+    mask: Array | None = None,
+    reset: Array | None = None,
+    max_length: int | None = None,
+) -> tuple[Array, State]:
+    """Takes in one observation a row, where ``reset`` says so as the first of a new sequence.
+
+    Args:
+        model: with ``init_state`` and ``step``.
+        x: [B, ...].
+        state: of the model, made with ``max_length``.
+        mask: bool [B]; where False the row takes in nothing.
+        reset: bool [B]; where True the row forgets first, whatever ``mask`` says.
+        max_length: most observations, for mechanisms with a cache.
+
+    Returns:
+        The model's output for each row and the new state, of the same shapes.
+
+    Raises:
+        ValueError: the state grows, for want of ``max_length``, or shapes do not fit.
+        TypeError: ``mask`` or ``reset`` is not bool.
+    """
+    if mask is not None:
+        mask = check_rows("mask", mask, jnp.shape(x)[0])
+    if reset is not None:
+        state = reset_rows(state, reset, model.init_state(1, max_length))
+    y, new_state = model.step(x, state, mask=mask)
+    check_constant(state, new_state)
+    return y, new_state
+
+
+def check_constant(state: State, new_state: State) -> None:
+    """Refuses a state that grows.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    if jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
+        raise ValueError(
+            "this model's state grows with every step, and each would be compiled anew; "
+            "give max_length, the most observations of a stream."
+        )

@@ -1,0 +1,159 @@
+"""Taking in what is known already: in parallel, whole or in pieces of one size."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from flax_linattn.inference.compiled import check_constant, compiled
+from flax_linattn.inference.state import Streams, check_rows
+from flax_linattn.typing import Array, Mask, State
+
+
+class Prefills(Streams, Protocol):
+    """A model that also takes in many observations at once.
+
+    It returns outputs [B, T, ...] at every position, or [B, ...] after the last.
+    """
+
+    def __call__(self, x: Array, *, mask: Mask | None, state: State, return_state: bool) -> Any:
+        """Maps whole sequences."""
+        ...
+
+
+def prefill(
+    model: Prefills,
+    x: Array,
+    mask: Mask | None = None,
+    *,
+    state: State | None = None,
+    max_length: int | None = None,
+    chunk_size: int | None = None,
+) -> tuple[Array, State]:
+    """Takes in known observations by the model's parallel form, in one program.
+
+    With ``chunk_size`` the pieces follow each other in one ``lax.scan``: temporary memory
+    is that of one piece, whatever T.
+
+    Args:
+        model: an ``nnx.Module`` with ``init_state``, ``step`` and a call on sequences.
+        x: [B, T, in_features], T >= 1; tokens int [B, T] for a model that takes them.
+        mask: bool [B, T], True = a real token; padding may stand anywhere.
+        state: what came before; default nothing. It stays usable.
+        max_length: most observations of a sequence, for mechanisms with a cache: these and those
+            to come. Not needed with ``state``.
+        chunk_size: observations of a piece; default all in one.
+
+    Returns:
+        What ``step`` would have returned for each row's last real token, [B, ...] (0 if it
+        has none in this call and the model's call gives outputs at every position), and the state.
+
+    Raises:
+        ValueError: shapes that do not fit, a state that grows for want of ``max_length``, or a
+            model that cannot stream.
+        TypeError: ``mask`` is not bool.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.SequenceClassifier(3, 5, features=16, num_layers=1, num_heads=4,
+        ...                                   rngs=nnx.Rngs(0))
+        >>> x = jnp.linspace(0, 1, 600).reshape(2, 100, 3)
+        >>> logits, state = inference.prefill(model, x, chunk_size=32)
+        >>> stepped = inference.unroll(model, x)[:, -1]
+        >>> bool(jnp.allclose(logits, stepped, atol=1e-5)), state.backbone.position.tolist()
+        (True, [100, 100])
+    """
+    x, mask = check_prompt(x, mask, chunk_size)
+    return _prefill(model, x, mask, state, max_length=max_length, chunk_size=chunk_size)
+
+
+@compiled("max_length", "chunk_size")
+def _prefill(
+    model: Prefills,
+    x: Array,
+    mask: Array | None,
+    state: State | None,
+    *,
+    max_length: int | None,
+    chunk_size: int | None,
+) -> tuple[Array, State]:
+    if state is None:
+        state = model.init_state(x.shape[0], max_length)
+    return take_in(model, x, mask, state, chunk_size)
+
+
+def take_in(
+    model: Prefills, x: Array, mask: Array | None, state: State, chunk_size: int | None
+) -> tuple[Array, State]:
+    """The program of ``prefill``, on checked arguments."""
+    y = no_output(model, x, state)
+    length = x.shape[1]
+    if chunk_size is None or length <= chunk_size:
+        return take_in_piece(model, x, mask, y, state)
+
+    def body(carry: tuple[Array, State], start: Array) -> tuple[tuple[Array, State], None]:
+        return take_in_piece(model, *piece_at(x, mask, start, chunk_size), *carry), None
+
+    starts = jnp.arange(0, length, chunk_size, dtype=jnp.int32)
+    return jax.lax.scan(body, (y, state), starts)[0]
+
+
+def take_in_piece(
+    model: Prefills, x: Array, mask: Array | None, y: Array, state: State
+) -> tuple[Array, State]:
+    """One piece: the output after each row's last real token (before it, ``y``) and the state."""
+    outputs, new_state = model(x, mask=mask, state=state, return_state=True)
+    check_constant(state, new_state)
+    if outputs.ndim == y.ndim:
+        return outputs, new_state
+    if mask is None:
+        return outputs[:, -1], new_state
+    last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+    there = jnp.any(mask, axis=1)
+    axes = tuple(range(1, y.ndim))
+    outputs = jnp.take_along_axis(outputs, jnp.expand_dims(last, (1, *(a + 1 for a in axes))), 1)
+    return jnp.where(jnp.expand_dims(there, axes), outputs[:, 0], y), new_state
+
+
+def no_output(model: Streams, x: Array, state: State) -> Array:
+    """Zeros as ``step`` returns them, [B, ...]."""
+    y, _ = jax.eval_shape(model.step, x[:, 0], state)
+    return jnp.zeros(y.shape, y.dtype)
+
+
+def piece_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tuple[Array, Array]:
+    """The piece that begins at ``start``, and which of its observations are real and new.
+
+    A piece that would reach over the end begins earlier, with observations that are masked since
+    they came before: so all have one size, and x is not padded, which would be a copy.
+    """
+    begin = jnp.minimum(start, x.shape[1] - chunk_size)
+
+    def window(whole: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(whole, begin, chunk_size, 1)
+
+    new = begin + jnp.arange(chunk_size, dtype=jnp.int32) >= start
+    real = jnp.broadcast_to(new, (x.shape[0], chunk_size))
+    return window(x), real if mask is None else real & window(mask)
+
+
+def check_prompt(
+    x: ArrayLike, mask: ArrayLike | None, chunk_size: int | None
+) -> tuple[Array, Array | None]:
+    """Refuses what is no batch of sequences.
+
+    Raises:
+        TypeError: ``mask`` is not bool.
+        ValueError: shapes that do not fit, or a ``chunk_size`` below 1.
+    """
+    x = jnp.asarray(x)
+    if x.ndim < 2 or x.shape[1] == 0:
+        raise ValueError(f"expected x as [B, T, ...] with T at least 1, got shape {x.shape}.")
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+    return x, None if mask is None else check_rows("mask", mask, *x.shape[:2])

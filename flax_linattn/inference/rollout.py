@@ -1,0 +1,170 @@
+"""Loops of steps in one program: over given observations, or over the model's own outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.inference.compiled import compiled, step
+from flax_linattn.inference.state import Streams, check_rows
+from flax_linattn.typing import Array, Mask, State
+
+
+class Rollout(NamedTuple):
+    """What ``rollout`` returns; ``rollout(model, r.state, r.x, n)`` goes on.
+
+    Attributes:
+        outputs: [B, num_steps, ...].
+        x: [B, ...], the observation that the last output fed back.
+        state: after all observations but ``x``.
+    """
+
+    outputs: Array
+    x: Array
+    state: State
+
+
+def unroll(
+    model: Streams,
+    x: Array,
+    mask: Mask | None = None,
+    *,
+    reset: Mask | None = None,
+    state: State | None = None,
+    max_length: int | None = None,
+    return_state: bool = False,
+) -> Any:
+    """Runs the model's ``step`` over whole sequences in one ``lax.scan``.
+
+    Args:
+        model: an ``nnx.Module`` with ``init_state`` and ``step``.
+        x: [B, T, in_features]; tokens int [B, T] for a model that takes them.
+        mask: bool [B, T], True = a real token.
+        reset: bool [B, T], True = the row forgets before this observation, which begins a new
+            sequence (an episode, in reinforcement learning).
+        state: what an earlier call returned; default, before the first observation.
+        max_length: most observations of a sequence, for mechanisms with a cache: that of
+            ``state`` if it is given, T by default.
+        return_state: return ``(y, state)``.
+
+    Returns:
+        The outputs after every observation, [B, T, ...], and the state if asked for.
+
+    Raises:
+        ValueError: shapes that do not fit, or a model that cannot stream.
+        TypeError: ``mask`` or ``reset`` is not bool.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.SequenceClassifier(3, 5, features=16, num_layers=1, num_heads=4,
+        ...                                   rngs=nnx.Rngs(0))
+        >>> inference.unroll(model, jnp.ones((2, 7, 3))).shape
+        (2, 7, 5)
+    """
+    batch, length = jnp.shape(x)[:2]
+    mask = mask if mask is None else check_rows("mask", mask, batch, length)
+    reset = reset if reset is None else check_rows("reset", reset, batch, length)
+    if max_length is None and state is None:
+        max_length = length
+    y, state = _unroll(model, x, mask, reset, state, max_length=max_length)
+    return (y, state) if return_state else y
+
+
+@compiled("max_length")
+def _unroll(
+    model: Streams,
+    x: Array,
+    mask: Array | None,
+    reset: Array | None,
+    state: State | None,
+    *,
+    max_length: int | None,
+) -> tuple[Array, State]:
+    def body(state: State, at: tuple[Array, Array | None, Array | None]) -> tuple[State, Array]:
+        x, mask, reset = at
+        y, state = step(model, x, state, mask=mask, reset=reset, max_length=max_length)
+        return state, y
+
+    if state is None:
+        state = model.init_state(x.shape[0], max_length)
+    by_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (x, mask, reset))
+    state, y = jax.lax.scan(body, state, by_time)
+    return jnp.moveaxis(y, 0, 1), state
+
+
+def rollout(
+    model: Streams,
+    state: State,
+    x: Array,
+    num_steps: int,
+    *,
+    feedback: Callable[[Array, Array], Array] | None = None,
+    mask: Array | None = None,
+) -> Rollout:
+    """Feeds the model's outputs back as its next observations, in one compiled ``lax.scan``.
+
+    Args:
+        model: an ``nnx.Module`` with ``step``.
+        state: after what the model has seen, from ``init_state``, ``prefill`` or steps. It stays
+            usable.
+        x: [B, ...], the observation to take in first.
+        num_steps: observations to take in.
+        feedback: ``feedback(y, x)`` is the next observation, of the shape and dtype of ``x``, from
+            the output ``y`` and the observation that gave it; default, the output itself. It
+            is part of the program: a new function object is compiled anew.
+        mask: bool [B]; where False the row's state stays as it is, and its outputs mean nothing.
+
+    Returns:
+        Outputs, the next observation and the state.
+
+    Raises:
+        ValueError: what is fed back is no observation of the model, the state grows for want of
+            ``max_length``, or ``num_steps`` is negative.
+        TypeError: ``mask`` is not bool.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.Backbone(4, 4, num_layers=1, num_heads=2, rngs=nnx.Rngs(0))
+        >>> _, state = inference.prefill(model, jnp.ones((2, 9, 4)))
+        >>> def drift(y, x):
+        ...     return x + 0.1 * y
+        >>> r = inference.rollout(model, state, jnp.ones((2, 4)), 5, feedback=drift)
+        >>> r.outputs.shape, r.state.position.tolist()
+        ((2, 5, 4), [14, 14])
+    """
+    if num_steps < 0:
+        raise ValueError(f"num_steps must be at least 0, got {num_steps}.")
+    return _rollout(model, state, jnp.asarray(x), mask, num_steps=num_steps, feedback=feedback)
+
+
+@compiled("num_steps", "feedback")
+def _rollout(
+    model: Streams,
+    state: State,
+    x: Array,
+    mask: Array | None,
+    *,
+    num_steps: int,
+    feedback: Callable[[Array, Array], Array] | None,
+) -> Rollout:
+    def body(carry: tuple[Array, State], _: None) -> tuple[tuple[Array, State], Array]:
+        x, state = carry
+        y, state = step(model, x, state, mask=mask)
+        following = y if feedback is None else feedback(y, x)
+        if following.shape != x.shape or following.dtype != x.dtype:
+            raise ValueError(
+                f"an observation is {x.dtype} {x.shape}, and what is fed back is "
+                f"{following.dtype} {following.shape}; give feedback, a function of the output "
+                "and the observation that returns the next observation."
+            )
+        return (following, state), y
+
+    (x, state), y = jax.lax.scan(body, (x, state), length=num_steps)
+    return Rollout(jnp.moveaxis(y, 0, 1), x, state)

@@ -1,0 +1,144 @@
+"""What a model carries from step to step: a tree of arrays, one row for each stream."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Bool, Int
+
+from flax_linattn.ops import prefix
+from flax_linattn.typing import Array, State
+
+
+class Streams(Protocol):
+    """A model with the two recurrent calls."""
+
+    def init_state(self, batch_size: int, max_length: int | None = None) -> State:
+        """The state before the first observation."""
+        ...
+
+    def step(self, x: Array, state: State, *, mask: Array | None = None) -> tuple[Array, State]:
+        """Takes in one observation a row."""
+        ...
+
+
+def state_bytes(state: State) -> int:
+    """Size of a state in bytes.
+
+    Example:
+        >>> from flax_linattn import ops
+        >>> state_bytes(ops.get_mechanism("aaren").init_state(1, 8, 64, 64))
+        2112
+    """
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
+    """Lets chosen rows begin anew; the others stay as they are, bit for bit.
+
+    Args:
+        state: of any model or mechanism, batch axis B first.
+        rows: bool [B], True = forget what this row has taken in.
+        initial: what ``init_state`` gives, for B rows or for one, with the same ``max_length``.
+
+    Returns:
+        The new state, of the same structure and shapes.
+
+    Raises:
+        TypeError: ``rows`` is not bool.
+        ValueError: ``rows`` is not [B], or ``initial`` is the state of something else.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.Backbone(3, 16, num_layers=1, num_heads=4, rngs=nnx.Rngs(0))
+        >>> _, state = inference.prefill(model, jnp.ones((3, 5, 3)))
+        >>> rows = jnp.array([False, True, False])
+        >>> inference.reset_rows(state, rows, model.init_state(1)).position.tolist()
+        [5, 0, 5]
+    """
+    rows = check_rows("reset", rows, batch_size(state))
+    structure: Any = jax.tree.structure(state)
+    if structure != jax.tree.structure(initial) or any(
+        old.shape[1:] != new.shape[1:] or new.shape[0] not in (1, old.shape[0])
+        for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(initial), strict=True)
+    ):
+        raise ValueError(
+            "the state and the initial one are of different models or capacities; make the "
+            "initial one by init_state of the same model, with the max_length of the state."
+        )
+    return prefix.select(rows, initial, state)
+
+
+def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
+    """Takes rows of a state: to fork a stream into several, reorder streams, or drop some.
+
+    Args:
+        state: of any model or mechanism, batch axis B first.
+        indices: int [N]; row i of the result goes on from row ``indices[i]``.
+
+    Returns:
+        The state of N rows.
+
+    Raises:
+        TypeError: ``indices`` is not of an integer dtype.
+        ValueError: ``indices`` is not [N], or one is outside 0 ... B - 1 (which is seen where
+            values are known; under ``jit`` such a row is filled with NaN).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.Backbone(3, 16, num_layers=1, num_heads=4, rngs=nnx.Rngs(0))
+        >>> _, state = inference.prefill(model, jnp.ones((1, 5, 3)))
+        >>> inference.gather_rows(state, jnp.zeros(4, int)).position.tolist()
+        [5, 5, 5, 5]
+    """
+    indices = check_indices(indices, batch_size(state))
+    return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="fill"), state)
+
+
+def batch_size(state: State) -> int:
+    """B, the number of rows."""
+    return jax.tree.leaves(state)[0].shape[0]
+
+
+def check_rows(name: str, rows: ArrayLike, *shape: int) -> Array:
+    """Refuses what is not bool of that shape.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: another shape.
+    """
+    rows = jnp.asarray(rows)
+    if rows.dtype != jnp.bool_:
+        raise TypeError(
+            f"expected {name} as bool, got {rows.dtype}; write {name}.astype(bool) if 1 means True."
+        )
+    if rows.shape != shape:
+        raise ValueError(f"expected {name} as bool {list(shape)}, got shape {rows.shape}.")
+    return rows
+
+
+def check_indices(indices: ArrayLike, batch: int) -> Array:
+    """Refuses what does not name rows 0 ... batch - 1, as far as values are known.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: another rank, or no such row.
+    """
+    indices = jnp.asarray(indices)
+    if not jnp.issubdtype(indices.dtype, jnp.integer):
+        raise TypeError(f"expected indices of an integer dtype, got {indices.dtype}.")
+    if indices.ndim != 1:
+        raise ValueError(f"expected indices as [N], got shape {indices.shape}.")
+    if not isinstance(indices, jax.core.Tracer):
+        wrong = [int(i) for i in np.asarray(indices) if not 0 <= i < batch]
+        if wrong:
+            raise ValueError(f"expected indices of rows, 0 to {batch - 1}, got {wrong[0]}.")
+    return indices

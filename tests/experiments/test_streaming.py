@@ -1,0 +1,17 @@
+"""The measurement of long streams runs, and its table shows what it measured."""
+
+import pytest
+
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.streaming import loop
+
+
+def test_the_loop_is_measured() -> None:
+    rows = loop.in_one_program("aaren", rounds=1, lengths=(8, 16))
+    step = loop.from_python("aaren", 2, rounds=1, calls=3)
+    assert [row["state_bytes"] for row in rows] == [2112, 2112]
+    assert all(row["finite"] and row["us"] > 0 for row in rows)
+    origin = {"command": "measure", "commit": "0123abc", "jax": "0", "device": "cpu"}
+    text = loop.table({"loop": rows, "step": [step], **origin})
+    assert "| 8 tokens | 16 tokens |" in text and "2,112 bytes" in text and "0123abc" in text

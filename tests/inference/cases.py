@@ -1,0 +1,71 @@
+"""Small models for the tests of this folder: of observations, and of tokens."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import models
+from tests.nn.cases import CAUSAL
+
+CHANNELS, TOKENS = 3, 11
+STREAMING = [
+    pytest.param(
+        *case.values,
+        id=case.id,
+        marks=() if case.id in ("aaren", "softmax") else pytest.mark.slow,
+    )
+    for case in CAUSAL
+]
+"""Every mechanism that streams; quick are one with a constant state and one with a cache."""
+
+
+def classifier(mechanism: str, **options: Any) -> models.SequenceClassifier:
+    return models.SequenceClassifier(
+        CHANNELS,
+        4,
+        features=8,
+        num_layers=1,
+        num_heads=2,
+        mechanism=mechanism,
+        rngs=nnx.Rngs(0),
+        **options,
+    )
+
+
+def backbone(mechanism: str = "aaren", **options: Any) -> models.Backbone:
+    return models.Backbone(
+        CHANNELS, 8, num_layers=1, num_heads=2, mechanism=mechanism, rngs=nnx.Rngs(0), **options
+    )
+
+
+class Language(nnx.Module):
+    """The next token after every token: logits [B, T, TOKENS]."""
+
+    def __init__(self, mechanism: str = "aaren", seed: int = 0, **options: Any) -> None:
+        rngs = nnx.Rngs(seed)
+        self.embed = nnx.Embed(TOKENS, 8, rngs=rngs)
+        self.backbone = models.Backbone(
+            8, 8, num_layers=1, num_heads=2, mechanism=mechanism, rngs=rngs, **options
+        )
+        self.head = nnx.Linear(8, TOKENS, kernel_init=nnx.initializers.normal(2.0), rngs=rngs)
+
+    def __call__(
+        self, x: Any, *, mask: Any = None, state: Any = None, return_state: bool = False
+    ) -> Any:
+        h, state = self.backbone(self.embed(x), mask=mask, state=state, return_state=True)
+        return (self.head(h), state) if return_state else self.head(h)
+
+    def init_state(self, batch_size: int, max_length: int | None = None) -> Any:
+        return self.backbone.init_state(batch_size, max_length)
+
+    def step(self, x: Any, state: Any, *, mask: Any = None) -> tuple[Any, Any]:
+        h, state = self.backbone.step(self.embed(x), state, mask=mask)
+        return self.head(h), state
+
+
+def take(state: Any, rows: int | slice) -> Any:
+    """Some rows of a state."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], state)

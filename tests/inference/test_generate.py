@@ -1,0 +1,198 @@
+"""Generation: the tokens of the parallel model, rows that do not know of each other, early stop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import inference
+from flax_linattn.inference.generate import choose, row_keys
+from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.inference.cases import STREAMING, TOKENS, Language, backbone, take
+from tests.nn.cases import LAYOUTS, normal
+
+PROMPT = jnp.array([[3, 1, 4, 1], [2, 7, 1, 8], [5, 5, 0, 9], [6, 2, 6, 0]])
+KEY = jax.random.key(7)
+graph_modes = pytest.mark.parametrize("graph_mode", [False, True], ids=["tree", "graph"])
+
+
+def spread(prompt, filler=10):
+    """Each row's four tokens at the real positions of a layout of its own."""
+    x = np.full(LAYOUTS.shape, filler)
+    x[LAYOUTS] = np.asarray(prompt).ravel()
+    return jnp.asarray(x), jnp.asarray(LAYOUTS)
+
+
+@pytest.mark.parametrize("mechanism", STREAMING)
+def test_the_most_likely_tokens_are_the_parallel_models(mechanism):
+    """From prompts with padding anywhere, taken in in pieces."""
+    model = Language(mechanism)
+    x, mask = spread(PROMPT)
+    got = inference.generate(model, x, 5, mask, chunk_size=4)
+    # The whole, in parallel, says which token was most likely at each place.
+    whole = jnp.concatenate([PROMPT, got.tokens], axis=1)
+    want = jnp.argmax(jax.jit(lambda x: model(x))(whole), axis=-1)[:, 3:-1]
+    np.testing.assert_array_equal(got.tokens, want)
+    assert len(np.unique(got.tokens)) > 2  # a model that always says the same would show nothing
+    assert got.lengths.tolist() == [5] * 4
+
+
+def test_the_last_token_goes_on():
+    model = Language("softmax")
+    whole = inference.generate(model, PROMPT, 4)
+    first = inference.generate(model, PROMPT, 2, max_length=8)
+    rest = inference.generate(model, first.tokens[:, -1:], 2, state=first.state)
+    np.testing.assert_array_equal(
+        jnp.concatenate([first.tokens, rest.tokens], axis=1), whole.tokens
+    )
+
+
+def test_what_a_row_draws_depends_on_no_other_row():
+    model = Language()
+    keys = jax.random.split(KEY, 4)
+    options = {"temperature": 1.5, "top_k": 6}
+    together = inference.generate(model, PROMPT, 8, key=keys, **options)
+    order = jnp.array([2, 0, 3, 1])
+    moved = inference.generate(model, PROMPT[order], 8, key=keys[order], **options)
+    np.testing.assert_array_equal(moved.tokens, together.tokens[order])
+    for row in range(4):
+        alone = slice(row, row + 1)
+        single = inference.generate(model, PROMPT[alone], 8, key=keys[alone], **options)
+        np.testing.assert_array_equal(single.tokens, together.tokens[alone])
+    # With one key rows of the same prompt differ, and do not depend on how many there are.
+    same = jnp.tile(PROMPT[:1], (4, 1))
+    four = inference.generate(model, same, 8, key=KEY, **options)
+    one = inference.generate(model, same[:1], 8, key=KEY, **options)
+    np.testing.assert_array_equal(four.tokens[:1], one.tokens)
+    assert len({tuple(row) for row in four.tokens.tolist()}) == 4
+
+
+def test_draws_follow_the_distribution():
+    logits = normal(1, 1, TOKENS)
+    draw = jax.jit(choose, static_argnames="top_k")
+
+    def shares(temperature, top_k=None, rows=4000):
+        tokens = draw(
+            jnp.tile(logits, (rows, 1)),
+            row_keys(KEY, rows),
+            jnp.zeros((), int),
+            jnp.full(rows, temperature),
+            top_k=top_k,
+        )
+        return np.bincount(tokens, minlength=TOKENS) / rows
+
+    warm = np.asarray(jax.nn.softmax(logits[0] / 1.5))
+    np.testing.assert_allclose(shares(1.5), warm, atol=0.03)  # 3.8 standard deviations or more
+    few = np.where(warm >= np.sort(warm)[-3], warm, 0)
+    np.testing.assert_allclose(shares(1.5, top_k=3), few / few.sum(), atol=0.03)
+    likely = np.eye(TOKENS)[np.argmax(logits)]
+    np.testing.assert_array_equal(shares(0.0), likely)
+    np.testing.assert_array_equal(shares(9.0, top_k=1), likely)
+
+
+def test_each_row_has_its_own_temperature_and_each_token_its_own_draw():
+    logits = jnp.tile(normal(1, 1, TOKENS), (64, 1))
+    keys = row_keys(KEY, 64)
+    temperature = jnp.where(jnp.arange(64) < 32, 0.0, 1.0)
+    tokens = [choose(logits, keys, jnp.asarray(t), temperature, None) for t in range(2)]
+    np.testing.assert_array_equal(tokens[0][:32], jnp.argmax(logits[:32], axis=1))
+    assert len(np.unique(tokens[0][32:])) > 1
+    assert (tokens[0] != tokens[1]).any()
+
+
+class Counting(Language):
+    """Tells how many steps ran."""
+
+    steps = 0
+
+    @classmethod
+    def count(cls):
+        cls.steps += 1
+
+    def step(self, x, state, *, mask=None):
+        jax.debug.callback(self.count)
+        return super().step(x, state, mask=mask)
+
+
+def test_rows_stop_by_themselves_and_the_loop_with_the_last():
+    """The last row is padding alone, and is not continued."""
+    model = Counting()
+    mask = jnp.ones((4, 4), bool).at[3].set(False)
+    free = inference.generate(model, PROMPT, 12, mask, stop=[-1, -1])
+    stop = [int(free.tokens[0, 2]), int(free.tokens[1, 4])]
+    tokens = free.tokens.tolist()
+    lengths = [next((i + 1 for i, t in enumerate(row) if t in stop), 12) for row in tokens[:3]]
+    assert len(set(lengths)) > 1 and max(lengths) < 12  # else this shows little
+    lengths.append(0)
+    jax.effects_barrier()
+    Counting.steps = 0
+    got = inference.generate(model, PROMPT, 12, mask, stop=stop, pad=-1)
+    jax.effects_barrier()
+    assert Counting.steps == max(lengths) - 1
+    assert got.lengths.tolist() == lengths
+    for row, length in enumerate(lengths):
+        np.testing.assert_array_equal(got.tokens[row, :length], free.tokens[row, :length])
+        np.testing.assert_array_equal(got.tokens[row, length:], -1)
+    # The state has taken in the prompt and all tokens but the last.
+    taken = jnp.concatenate([PROMPT, free.tokens], axis=1)
+    real = jnp.arange(16) < 4 + np.array(lengths)[:, None] - 1
+    real = real.at[3].set(False)
+    assert_close(got.state, inference.prefill(model, taken, real)[1], "float32")
+    assert_same_bits(take(got.state, 3), take(model.init_state(4), 3))
+
+
+@graph_modes
+def test_one_program_for_new_weights_keys_and_temperatures(graph_mode):
+    traces = []
+
+    class Traced(Language):
+        def step(self, x, state, *, mask=None):
+            traces.append(1)
+            return super().step(x, state, mask=mask)
+
+    def run(seed):
+        options = {"key": jax.random.key(seed), "temperature": seed, "stop": seed}
+        return inference.generate(Traced(seed=seed), PROMPT, 4, **options)
+
+    with nnx.set_graph_mode(graph_mode):
+        run(0)
+        once = len(traces)
+        run(1), run(2)
+    assert len(traces) == once
+
+
+def test_a_model_without_room_is_refused():
+    model = Language("softmax")
+    _, state = inference.prefill(model, PROMPT, max_length=6)
+    with pytest.raises(ValueError, match=r"row 0 are NaN after 2 new tokens: .* max_length"):
+        inference.generate(model, PROMPT[:, -1:], 5, state=state)
+    ended = jax.jit(lambda state: inference.generate(model, PROMPT[:, -1:], 5, state=state))(state)
+    assert ended.lengths.tolist() == [2] * 4
+
+
+def test_wrong_arguments_are_refused():
+    model = Language()
+    with pytest.raises(TypeError, match=r"prompt as int \[B, T\], got float32"):
+        inference.generate(model, jnp.ones((2, 3)), 4)
+    with pytest.raises(ValueError, match="max_new_tokens must be at least 1"):
+        inference.generate(model, PROMPT, 0)
+    with pytest.raises(ValueError, match="top_k must be at least 1"):
+        inference.generate(model, PROMPT, 4, key=KEY, top_k=0)
+    with pytest.raises(ValueError, match="with at least top_k=99 tokens"):
+        inference.generate(model, PROMPT, 4, key=KEY, top_k=99)
+    with pytest.raises(ValueError, match="temperature must be at least 0"):
+        inference.generate(model, PROMPT, 4, key=KEY, temperature=-1.0)
+    with pytest.raises(ValueError, match=r"one number or one a row, \(4,\)"):
+        inference.generate(model, PROMPT, 4, key=KEY, temperature=jnp.ones(3))
+    with pytest.raises(TypeError, match=r"key as jax.random.key\(seed\) gives it, got uint32"):
+        inference.generate(model, PROMPT, 4, key=jax.random.key_data(KEY))
+    with pytest.raises(ValueError, match=r"one key or one a row, \(4,\), got shape \(3,\)"):
+        inference.generate(model, PROMPT, 4, key=jax.random.split(KEY, 3))
+    with pytest.raises(ValueError, match="chunk_size must be at least 1"):
+        inference.generate(model, PROMPT, 4, chunk_size=0)
+    with pytest.raises(ValueError, match="give max_length"):
+        growing = Language("softmax")
+        inference.generate(growing, PROMPT, 4, state=growing.init_state(4))
+    with pytest.raises(ValueError, match=r"one observation a row, \(4, 3\), got \(4,\)"):
+        inference.generate(backbone(), PROMPT, 4)
