@@ -1,0 +1,30 @@
+"""Where one measured curve crosses another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def crossing(lengths: Sequence[float], ratios: Sequence[float]) -> float | None:
+    """The length at which a ratio becomes 1: on straight lines through the logarithms.
+
+    Args:
+        lengths: ascending.
+        ratios: at each; the last time that they rise from below 1 counts.
+
+    Returns:
+        None if they do not, within what was measured.
+    """
+    x, y = np.log(lengths), np.log(ratios)
+    for i in reversed(range(len(x) - 1)):
+        if y[i] < 0 <= y[i + 1]:
+            share = -y[i] / (y[i + 1] - y[i])
+            return float(np.exp(x[i] + share * (x[i + 1] - x[i])))
+    return None
+
+
+def shown(length: float | None) -> str:
+    """A length for a table."""
+    return "none measured" if length is None else f"{length:,.0f}"
