@@ -79,6 +79,7 @@ class Experiment:
         parser = argparse.ArgumentParser(
             prog=f"python -m experiments.efficiency.{self.name}", description=self.paper
         )
+        usual = usual if usual in self.sizes else next(iter(self.sizes))
         parser.add_argument("--scale", choices=list(self.sizes), default=usual)
         parser.add_argument("--output", type=Path, default=HERE)
         parser.add_argument("--figures", type=Path, default=FIGURES)

@@ -41,7 +41,7 @@ class Size:
     length: int = 1024
     images: int = 16
     rounds: int = 5
-    seconds: float = 15.0
+    seconds: float = 8.0
 
 
 def measure(size: Size, journal: Journal) -> None:

@@ -32,8 +32,9 @@ def commit() -> str:
     try:
         if not git("ls-files", "py.typed"):  # an environment may lie in another repository
             return ""
-        dirty = "-dirty" if git("status", "--porcelain", "--untracked-files=no", "*.py") else ""
-        return git("rev-parse", "--short", "HEAD") + dirty
+        code = (":/flax_linattn/*.py", ":/experiments/*.py")
+        changed = git("status", "--porcelain", "--untracked-files=no", *code)
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except OSError:  # no git here
         return ""
 

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,28 @@ def test_the_greatest_batch_fits() -> None:
     assert 0.95 * best <= found <= best
     assert greatest_batch(needed, needed(1), 100) == 0
     assert greatest_batch(needed, needed(1), needed(1)) == 1
+
+
+def test_pytorch_computes_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from experiments.efficiency.pytorch import EXPERIMENT
+
+    size = dataclasses.replace(EXPERIMENT.sizes["cpu"], lengths=(16,), rounds=1, repeats=1)
+    experiment = dataclasses.replace(EXPERIMENT, sizes={"cpu": size})
+    page = experiment.run("cpu", tmp_path, tmp_path, progress=False)
+    assert page.count("| PyTorch, plain |") == 6
+
+
+def test_without_pytorch_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiments.efficiency.pytorch import import_torch
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="pip install torch"):
+        import_torch()
+
+
+def test_kernels_for_gpus_are_refused_elsewhere(tmp_path: Path) -> None:
+    from experiments.efficiency.flash_linear_attention import EXPERIMENT
+
+    with pytest.raises(SystemExit, match="need a GPU"):
+        EXPERIMENT.run("paper", tmp_path, tmp_path, progress=False)
