@@ -25,6 +25,17 @@ def crossing(lengths: Sequence[float], ratios: Sequence[float]) -> float | None:
     return None
 
 
-def shown(length: float | None) -> str:
-    """A length for a table."""
-    return "none measured" if length is None else f"{length:,.0f}"
+def where(points: Sequence[tuple[float, float, float]]) -> str:
+    """For a table, the length from which the second of two quantities is the smaller one.
+
+    Args:
+        points: (length, first, second), by ascending length.
+    """
+    lengths = [length for length, _, _ in points]
+    ratios = [first / second for _, first, second in points]
+    found = crossing(lengths, ratios) if points else None
+    if found is not None:
+        return f"{found:,.0f}"
+    if not points:
+        return "not measured"
+    return f"below {lengths[0]:,}" if ratios[0] >= 1 else f"above {lengths[-1]:,}"

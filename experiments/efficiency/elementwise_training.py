@@ -11,6 +11,7 @@ along the curve, the models in turns.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,7 @@ class Size:
 
     num_layers: int = 2
     features: int = 768
-    lengths: tuple[int, ...] = (256, 512, 1024, 2048, 4096)
+    lengths: tuple[int, ...] = (512, 1024, 2048, 4096)
     budget_gb: float = 4.0
     timed_tokens: int = 2048
     """Most tokens of a timed step: its batch is that of the curve, or what these allow."""
@@ -73,37 +74,38 @@ def memory(step: Any, params: Any, length: int, budget: float) -> dict[str, Any]
         x = jax.ShapeDtypeStruct((batch, length, 16), jnp.float32)
         return compile_program(step, (params, x))[1]["total_bytes"]
 
+    weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     one = needed(1)
-    return {"total_bytes": one, "batch": greatest_batch(needed, one, budget)}
+    return {"total_bytes": one, "batch": greatest_batch(needed, one, 2 * weights, budget)}
 
 
-def greatest_batch(needed: Any, one: int, budget: float) -> int:
+def greatest_batch(
+    needed: Callable[[int], int], one: int, fixed: int, budget: float, tries: int = 3
+) -> int:
     """The greatest batch within the budget, to a few per cent; 0 if not even one fits.
 
-    Memory is nearly a straight line in the batch, so secants find the place in few compilations.
+    Args:
+        needed: bytes by batch, each a compilation: nearly a straight line.
+        one: of a batch of one.
+        fixed: about what a batch of none would need: weights and gradients.
+        budget: bytes.
+        tries: most compilations.
     """
     if one > budget:
         return 0
-    low, low_bytes, high = 1, one, None
-    second = needed(2)
-    if second > budget:
-        return 1
-    slope = second - one
-    for _ in range(4):
-        guess = low + max(1, int((budget - low_bytes) / max(1, slope)))
-        guess = min(guess, high - 1) if high is not None else guess
-        if guess <= low:
+    best, best_bytes, slope, beyond = 1, one, max(1, one - fixed), None
+    for _ in range(tries):
+        guess = best + int((budget - best_bytes) / slope)
+        guess = guess if beyond is None else min(guess, beyond - 1)
+        if guess <= best:
             break
         found = needed(guess)
+        slope = max(1, (found - best_bytes) / (guess - best))
         if found > budget:
-            high = guess
-            slope = (found - low_bytes) / (guess - low)
+            beyond = guess
         else:
-            slope = (found - low_bytes) / (guess - low)
-            low, low_bytes = guess, found
-            if budget - found < max(slope, 0.02 * budget):
-                break
-    return low
+            best, best_bytes = guess, found
+    return best
 
 
 def throughput(programs: Any, batches: dict[str, int], length: int, rounds: int) -> dict[str, Any]:

@@ -9,11 +9,13 @@ counts operations with all d^2 products; our features are the d (d + 1) / 2 diff
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from typing import Any
 
-from experiments.efficiency.crossing import crossing, shown
+from experiments.efficiency.crossing import where
 from experiments.efficiency.runner import Experiment, Rows
 from flax_linattn import ops
-from flax_linattn.bench import Journal
+from flax_linattn.bench import Comparison, Journal
 from flax_linattn.bench.comparisons import FORWARD, OURS, taylorshift_forms
 from flax_linattn.bench.report import markdown, number
 
@@ -33,12 +35,13 @@ def measure(size: Size, journal: Journal) -> None:
         for is_causal in (False, True):
             comparison = taylorshift_forms(dim, is_causal=is_causal)
             for length in size.lengths:
-                journal.row(
-                    {"dim": dim, "causal": is_causal, "length": length},
-                    lambda c=comparison, n=length: c.measure(
-                        n, FORWARD, size.rounds, seconds=size.seconds, memory_limit=8e9
-                    ),
-                )
+                key = {"dim": dim, "causal": is_causal, "length": length}
+                journal.row(key, partial(measure_length, size, comparison, length))
+
+
+def measure_length(size: Size, comparison: Comparison, length: int) -> dict[str, Any]:
+    prepared = comparison.prepare(length, FORWARD, memory_limit=8e9)
+    return comparison.measure(prepared, length, size.rounds, size.seconds)
 
 
 def median(row: dict, program: str) -> float:
@@ -51,8 +54,8 @@ def table(rows: Rows, size: Size) -> str:
         cells, slow = [], []
         for is_causal in (False, True):
             chosen = [r for r in rows if (r["dim"], r["causal"]) == (dim, is_causal)]
-            ratios = [median(r, "direct") / median(r, "efficient") for r in chosen]
-            cells.append(shown(crossing([r["length"] for r in chosen], ratios)))
+            points = [(r["length"], median(r, "direct"), median(r, "efficient")) for r in chosen]
+            cells.append(where(points))
             best = (min(median(r, "direct"), median(r, "efficient")) for r in chosen)
             slow.append(max(median(r, OURS) / b for r, b in zip(chosen, best, strict=True)))
         n0 = ops.taylorshift_n0(dim)

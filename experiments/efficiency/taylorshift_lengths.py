@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from experiments.efficiency.crossing import crossing, shown
+from experiments.efficiency.crossing import where
 from experiments.efficiency.runner import Experiment, Rows
 from flax_linattn import ops
 from flax_linattn.bench import Journal, compare, normal, peers
@@ -67,18 +67,16 @@ def measure_length(size: Size, dim: int, length: int) -> dict[str, Any]:
     return {"results": results}
 
 
-def crossings(rows: Rows, dim: int, quantity: str) -> dict[str, float | None]:
+def crossings(rows: Rows, dim: int, quantity: str) -> list[str]:
     """Where the second of each pair overtakes the first, in time or memory."""
-    found = {}
-    for name, (slow, fast) in PAIRS.items():
+    found = []
+    for slow, fast in PAIRS.values():
         points = [
             (row["length"], value(row, slow, quantity), value(row, fast, quantity))
             for row in rows
             if row["dim"] == dim
         ]
-        points = [point for point in points if None not in point]
-        lengths = [point[0] for point in points]
-        found[name] = crossing(lengths, [a / b for _, a, b in points])
+        found.append(where([point for point in points if None not in point]))
     return found
 
 
@@ -95,9 +93,8 @@ def table(rows: Rows, size: Size) -> str:
     for dim in size.dims:
         for quantity, formula in (("time", ops.taylorshift_n0), ("memory", ops.taylorshift_n1)):
             name = "N0" if quantity == "time" else "N1"
-            found = crossings(rows, dim, quantity).values()
-            cells = [str(dim), f"{name}, {quantity}", f"{formula(dim):,}", *map(shown, found)]
-            lines.append(cells)
+            found = crossings(rows, dim, quantity)
+            lines.append([str(dim), f"{name}, {quantity}", f"{formula(dim):,}", *found])
     return markdown(heads, lines)
 
 

@@ -11,10 +11,12 @@ from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.ratios import BARS, Bar, Fall, Ratio, falls, ratios
 from flax_linattn.bench.run import run_bench
 from flax_linattn.bench.timing import (
+    Prepared,
     compare,
     compile_program,
     forward_and_backward,
     normal,
+    prepare,
     run_in_turns,
     spread,
 )
@@ -25,6 +27,7 @@ __all__ = [
     "Comparison",
     "Fall",
     "Journal",
+    "Prepared",
     "Ratio",
     "compare",
     "comparisons",
@@ -32,6 +35,7 @@ __all__ = [
     "falls",
     "forward_and_backward",
     "normal",
+    "prepare",
     "provenance",
     "ratios",
     "run_bench",

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 
 from flax_linattn import ops
 from flax_linattn.bench import peers
-from flax_linattn.bench.timing import compare, forward_and_backward, normal
+from flax_linattn.bench.timing import (
+    Prepared,
+    compare,
+    forward_and_backward,
+    normal,
+    prepare,
+)
 from flax_linattn.typing import Array
 
 FORWARD = "forward"
@@ -56,37 +62,42 @@ class Comparison:
         tokens = (1, length, HEADS, self.dim)
         return normal(tokens[:3], tokens) if self.scores else normal(tokens, tokens, tokens)
 
-    def measure(
-        self,
-        length: int,
-        which: str,
-        rounds: int,
-        *,
-        seconds: float | None = None,
-        memory_limit: float | None = None,
-    ) -> dict[str, Any]:
-        """Times one pass at one length; 0 rounds only compile ours.
+    def prepare(self, length: int, which: str, memory_limit: float | None = None) -> Prepared:
+        """Compiles ours and the peers for a length.
 
         Args:
             length: T.
             which: a key of ``PASSES``.
+            memory_limit: see ``bench.prepare``.
+        """
+        return self._compile({OURS: self.ours, **self.peers}, length, which, memory_limit)
+
+    def prepare_ours(self, length: int, which: str) -> Prepared:
+        """Compiles ours alone."""
+        return self._compile({OURS: self.ours}, length, which, None)
+
+    def _compile(
+        self, programs: dict[str, Any], length: int, which: str, memory_limit: float | None
+    ) -> Prepared:
+        wrapped = {name: PASSES[which](program) for name, program in programs.items()}
+        return prepare(wrapped, self.arguments(length), memory_limit)
+
+    def measure(
+        self, prepared: Prepared, length: int, rounds: int, seconds: float | None = None
+    ) -> dict[str, Any]:
+        """Times what ``prepare`` returned.
+
+        Args:
+            prepared: compiled for the length.
+            length: T.
             rounds: see ``compare``.
             seconds: see ``compare``.
-            memory_limit: see ``compare``.
 
         Returns:
             ``{"results": what compare returns}``.
         """
-        programs = {OURS: self.ours, **(self.peers if rounds else {})}
-        results = compare(
-            {name: PASSES[which](program) for name, program in programs.items()},
-            self.arguments(length),
-            rounds,
-            seconds=seconds,
-            memory_limit=memory_limit,
-            tokens=length,
-        )
-        return {"results": results}
+        arguments = self.arguments(length)
+        return {"results": compare(prepared, arguments, rounds, seconds=seconds, tokens=length)}
 
 
 def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:

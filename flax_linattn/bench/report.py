@@ -55,6 +55,9 @@ def bars_table(rows: Rows) -> str:
 
     Args:
         rows: of ratios.json.
+
+    Returns:
+        Markdown; nothing if none was measured.
     """
     heads = ["ours", "T", "pass", "what", "required", "measured", ""]
     lines = []
@@ -83,7 +86,7 @@ def bars_table(rows: Rows) -> str:
                 "met" if bar.met(values) else "**missed**",
             ]
         )
-    return markdown(heads, lines)
+    return markdown(heads, lines) if lines else ""
 
 
 def ratios_table(found: Iterable[Ratio]) -> str:
@@ -173,11 +176,9 @@ def page(results: dict[str, Any]) -> str:
         results: what ratios.json holds.
     """
     rows = [row for row in results["rows"] if not row.get("curve")]
-    return "\n\n".join(
-        [
-            source_line(results),
-            bars_table(rows),
-            ratios_table(ratios(rows)),
-            times_table(results["rows"]),
-        ]
-    )
+    tables = [
+        bars_table(rows) if results["platform"] == "cpu" else "",
+        ratios_table(ratios(rows)),
+        times_table(results["rows"]),
+    ]
+    return "\n\n".join([source_line(results), *filter(None, tables)])

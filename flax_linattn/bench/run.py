@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from flax_linattn.bench.comparisons import Comparison, comparisons
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.ratios import falls, ratios
+from flax_linattn.bench.timing import Prepared
 
 MEMORY_LIMIT = {"cpu": 4e9}
 """Temporary bytes beyond which a program is compiled and not run, by platform; else 40 GB."""
@@ -43,7 +45,7 @@ def run_bench(
         output: folder of ratios.json, ratios.md, time.png and memory.png.
         only: comparisons whose name contains this.
         rounds: runs of each program, after one that does not count.
-        repeats: how often everything is compiled and measured.
+        repeats: how often everything is timed.
         seconds: no further round of a comparison begins after so long, once there are three.
         lengths: tokens instead of those of each comparison.
         curves: also measure over many lengths, once, and draw the figures (needs matplotlib).
@@ -74,15 +76,16 @@ def run_bench(
     settings = {"rounds": rounds, "seconds": seconds}
     head = provenance(_command(only, rounds, repeats)) | settings
     journal = Journal(output / "ratios.json", head, progress=progress)
+    suite = _Suite(journal, rounds, seconds)
     for repeat in range(repeats):
         for comparison in chosen:
-            _measure(journal, comparison, lengths or comparison.lengths, repeat, head)
+            suite.measure(comparison, lengths or comparison.lengths, repeat)
             if not lengths:
-                _compile_only(journal, comparison, repeat)
+                suite.compile_only(comparison, repeat)
     if curves:
         for comparison in chosen:
             if comparison.curve:
-                _measure(journal, comparison, curve_lengths, 0, head, curve=True)
+                suite.measure(comparison, curve_lengths, 0, curve=True)
     results = journal.finish()
     (output / "ratios.md").write_text(report.page(results) + "\n")
     if curves:
@@ -122,46 +125,46 @@ def _kept(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["rows"] if not row.get("curve")]
 
 
-def _measure(
-    journal: Journal,
-    comparison: Comparison,
-    lengths: tuple[int, ...],
-    repeat: int,
-    head: dict[str, Any],
-    *,
-    curve: bool = False,
-) -> None:
-    limit = MEMORY_LIMIT.get(head["platform"], 40e9)
-    for length in lengths:
-        for which in comparison.passes:
-            key = {"comparison": comparison.name, "length": length, "pass": which}
-            key |= {"repeat": repeat, "curve": curve}
-            journal.row(
-                key,
-                lambda length=length, which=which: comparison.measure(  # type: ignore[misc]
-                    length,
-                    which,
-                    head["rounds"],
-                    seconds=head["seconds"],
-                    memory_limit=limit,
-                ),
-            )
-    jax.clear_caches()
+class _Suite:
+    """Rows of comparisons. What was compiled for one repeat serves the others."""
 
+    def __init__(self, journal: Journal, rounds: int, seconds: float) -> None:
+        self._journal, self._rounds, self._seconds = journal, rounds, seconds
+        self._limit = MEMORY_LIMIT.get(jax.default_backend(), 40e9)
+        self._prepared: dict[tuple[str, int, str], Prepared] = {}
 
-def _compile_only(journal: Journal, comparison: Comparison, repeat: int) -> None:
-    for length in comparison.compiled:
-        for which in comparison.passes:
-            if length in comparison.lengths:
-                continue
-            key = {"comparison": comparison.name, "length": length, "pass": which}
-            key |= {"repeat": repeat, "curve": False}
-            journal.row(
-                key,
-                lambda length=length, which=which: comparison.measure(  # type: ignore[misc]
-                    length, which, 0
-                ),
-            )
+    def measure(
+        self, comparison: Comparison, lengths: tuple[int, ...], repeat: int, *, curve: bool = False
+    ) -> None:
+        for length in lengths:
+            for which in comparison.passes:
+                key = self._key(comparison, length, which, repeat) | {"curve": curve}
+                self._journal.row(key, partial(self._row, comparison, length, which))
+
+    def compile_only(self, comparison: Comparison, repeat: int) -> None:
+        for length in sorted({*comparison.compiled} - {*comparison.lengths}):
+            for which in comparison.passes:
+                key = self._key(comparison, length, which, repeat) | {"curve": False}
+
+                def compiled(length: int = length, which: str = which) -> dict[str, Any]:
+                    return {"results": comparison.prepare_ours(length, which).facts}
+
+                self._journal.row(key, compiled)
+
+    @staticmethod
+    def _key(comparison: Comparison, length: int, which: str, repeat: int) -> dict[str, Any]:
+        return {
+            "comparison": comparison.name,
+            "length": length,
+            "pass": which,
+            "repeat": repeat,
+        }
+
+    def _row(self, comparison: Comparison, length: int, which: str) -> dict[str, Any]:
+        key = (comparison.name, length, which)
+        if key not in self._prepared:
+            self._prepared[key] = comparison.prepare(length, which, self._limit)
+        return comparison.measure(self._prepared[key], length, self._rounds, self._seconds)
 
 
 def _command(only: str, rounds: int, repeats: int) -> str:
@@ -174,10 +177,8 @@ def _command(only: str, rounds: int, repeats: int) -> str:
 
 def _show(results: dict[str, Any]) -> None:
     rows = _kept(results)
-    if results["platform"] == "cpu":
-        print(report.bars_table(rows))
-        print()
-    print(report.ratios_table(ratios(rows)))
+    bars = report.bars_table(rows) if results["platform"] == "cpu" else ""
+    print("\n\n".join(filter(None, [bars, report.ratios_table(ratios(rows))])))
 
 
 def _gate(results: dict[str, Any], stored: dict[str, Any], factor: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -67,8 +67,44 @@ def compile_program(
     }
 
 
-def compare(
+class Prepared(NamedTuple):
+    """Compiled programs.
+
+    Attributes:
+        programs: those that may run, by name.
+        facts: what ``compile_program`` tells, for all.
+    """
+
+    programs: dict[str, Any]
+    facts: dict[str, dict[str, Any]]
+
+
+def prepare(
     programs: Mapping[str, Callable[..., Any]],
+    arguments: Any,
+    memory_limit: float | None = None,
+) -> Prepared:
+    """Compiles programs for the same arguments.
+
+    Args:
+        programs: functions of arrays, by name.
+        arguments: for all of them.
+        memory_limit: a program that needs more temporary bytes is not to run; its facts have
+            ``not_run``, the reason.
+    """
+    compiled, facts = {}, {}
+    for name, program in programs.items():
+        runnable, facts[name] = compile_program(program, arguments)
+        needed = facts[name]["temporary_bytes"]
+        if memory_limit is not None and needed > memory_limit:
+            facts[name]["not_run"] = f"needs {needed / 1e9:.1f} GB"
+        else:
+            compiled[name] = runnable
+    return Prepared(compiled, facts)
+
+
+def compare(
+    programs: Mapping[str, Callable[..., Any]] | Prepared,
     arguments: Any,
     rounds: int,
     *,
@@ -79,7 +115,7 @@ def compare(
     """Compiles all programs, then runs them in turns, each time beginning with another one.
 
     Args:
-        programs: functions of the same arguments, by name.
+        programs: functions of the same arguments, by name; or what ``prepare`` made of them.
         arguments: for all of them.
         rounds: how often each runs, after a first time that does not count; 0 only compiles.
         seconds: no further round begins after so long, once there are three.
@@ -101,16 +137,11 @@ def compare(
         ['compile_seconds', 'milliseconds', 'temporary_bytes']
     """
     if not programs or rounds < 0:
-        raise ValueError(f"expected programs and rounds >= 0, got {list(programs)}, {rounds}.")
-    compiled, results = {}, {}
-    for name, program in programs.items():
-        runnable, results[name] = compile_program(program, arguments)
-        needed = results[name]["temporary_bytes"]
-        if memory_limit is not None and needed > memory_limit:
-            results[name]["not_run"] = f"needs {needed / 1e9:.1f} GB"
-        else:
-            compiled[name] = runnable
-    for name, times in run_in_turns(compiled, arguments, rounds, seconds).items():
+        raise ValueError("expected at least one program, and rounds >= 0.")
+    if not isinstance(programs, Prepared):
+        programs = prepare(programs, arguments, memory_limit)
+    results = {name: dict(facts) for name, facts in programs.facts.items()}
+    for name, times in run_in_turns(programs.programs, arguments, rounds, seconds).items():
         results[name]["milliseconds"] = spread(times)
         if tokens is not None:
             results[name]["tokens_per_second"] = 1e3 * tokens / statistics.median(times)

@@ -47,5 +47,5 @@ def test_late_rounds_are_left_out() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected programs"):
+    with pytest.raises(ValueError, match="at least one program"):
         compare({}, [], rounds=1)

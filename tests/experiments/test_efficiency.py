@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.efficiency.crossing import crossing
+from experiments.efficiency.crossing import where
 
 TINY: dict[str, dict[str, Any]] = {
     "aaren_stream": {"num_layers": 1, "features": 16, "tokens": 128},
@@ -60,8 +60,10 @@ def test_an_experiment_writes_its_files(name: str, tmp_path: Path) -> None:
 
 
 def test_crossing() -> None:
-    assert crossing([1, 4, 16], [0.5, 2.0, 3.0]) == pytest.approx(2.0)
-    assert crossing([1, 4], [2.0, 3.0]) is None
+    assert where([(1, 1.0, 2.0), (4, 2.0, 1.0), (16, 3.0, 1.0)]) == "2"
+    assert where([(64, 2.0, 1.0), (128, 3.0, 1.0)]) == "below 64"
+    assert where([(64, 1.0, 2.0), (1024, 1.0, 1.5)]) == "above 1,024"
+    assert where([]) == "not measured"
 
 
 def test_the_greatest_batch_fits() -> None:
@@ -71,10 +73,10 @@ def test_the_greatest_batch_fits() -> None:
         return 100 + 7 * batch + batch // 10
 
     best = max(batch for batch in range(1, 1000) if needed(batch) <= 1000)
-    found = greatest_batch(needed, needed(1), 1000)
+    found = greatest_batch(needed, needed(1), 90, 1000)
     assert 0.95 * best <= found <= best
-    assert greatest_batch(needed, needed(1), 100) == 0
-    assert greatest_batch(needed, needed(1), needed(1)) == 1
+    assert greatest_batch(needed, needed(1), 0, 100) == 0
+    assert greatest_batch(needed, needed(1), 0, needed(1)) == 1
 
 
 def test_pytorch_computes_the_same(tmp_path: Path) -> None:
