@@ -80,7 +80,7 @@ def memory(step: Any, params: Any, length: int, budget: float) -> dict[str, Any]
 
 
 def greatest_batch(
-    needed: Callable[[int], int], one: int, fixed: int, budget: float, tries: int = 3
+    needed: Callable[[int], int], one: int, fixed: int, budget: float, tries: int = 2
 ) -> int:
     """The greatest batch within the budget, to a few per cent; 0 if not even one fits.
 

@@ -38,7 +38,7 @@ def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -
         xlabel: of the x axis.
         ylabel: of the y axis.
     """
-    from matplotlib.ticker import FuncFormatter, LogFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     for name, points in lines.items():
         if points:
@@ -51,9 +51,11 @@ def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -
     ticks = sorted({x for points in lines.values() for x, _ in points})
     axes.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], rotation=45 if len(ticks) > 5 else 0)
     axes.xaxis.set_minor_locator(NullLocator())
+    heights = [y for points in lines.values() for _, y in points]
+    if heights and max(heights) < 50 * min(heights):  # few powers of ten, or none
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    # Names ticks between powers of ten where there is none, or but one, of these.
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
