@@ -90,7 +90,11 @@ class Experiment:
             results = json.loads(stored.read_text())
             page = self.write(results, options.scale, options.output, options.figures)
         else:
-            page = self.run(options.scale, options.output, options.figures)
+            try:
+                page = self.run(options.scale, options.output, options.figures)
+            except KeyboardInterrupt:
+                print("interrupted: the same command goes on from here.", file=sys.stderr)
+                raise SystemExit(130) from None
         print(page, end="")
 
 
