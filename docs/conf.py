@@ -20,6 +20,7 @@ version = release = flax_linattn.__version__
 
 extensions = [
     "api_pages",
+    "efficiency_directive",
     "mechanism_directives",
     "myst_parser",
     "sphinx.ext.autodoc",

@@ -1,4 +1,4 @@
-"""The ``flax-linattn`` command: train, evaluate, stream.
+"""The ``flax-linattn`` command: train, evaluate, stream, bench.
 
 Each command is a function whose parameters are its options. Heavy imports wait until a
 command runs, so that ``--help`` is quick.
@@ -23,6 +23,7 @@ commands:
   train classify   train a time-series classifier (JapaneseVowels, or your own files)
   evaluate RUN     test a run, and compare its stream with the parallel model
   stream RUN       class probabilities after each observation of a stream
+  bench            speed and memory against named peers, and against stored ratios
 
 'flax-linattn COMMAND --help' lists a command's options."""
 
@@ -162,10 +163,19 @@ def _stream(args: list[str]) -> int:
     return tyro.cli(stream.stream_run, args=args, prog="flax-linattn stream")
 
 
+def _bench(args: list[str]) -> int:
+    import tyro
+
+    from flax_linattn import bench
+
+    return tyro.cli(bench.run_bench, args=args, prog="flax-linattn bench")
+
+
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train classify": _train_classify,
     "evaluate": _evaluate,
     "stream": _stream,
+    "bench": _bench,
 }
 
 

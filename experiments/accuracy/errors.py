@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.provenance import commit
 from flax_linattn import ops
+from flax_linattn.bench.provenance import commit
 from flax_linattn.ops.masks import visible_rows
 
 HERE = Path(__file__).parent

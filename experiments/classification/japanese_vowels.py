@@ -14,8 +14,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.provenance import commit
 from flax_linattn import tasks
+from flax_linattn.bench.provenance import commit
 
 HERE = Path(__file__).parent
 COMMAND = "python -m experiments.classification.japanese_vowels"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.classification.japanese_vowels import summarise
-from experiments.provenance import commit
 from flax_linattn import ops, tasks
+from flax_linattn.bench.provenance import commit
 
 HERE = Path(__file__).parent
 COMMAND = "python -m experiments.classification.mechanisms"

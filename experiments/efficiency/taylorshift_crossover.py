@@ -2,110 +2,77 @@
 
     python -m experiments.efficiency.taylorshift_crossover
 
-Both forms are timed in turns in one process; the figures are medians. The crossing is where a
-straight line through the logarithms of the neighbouring ratios is 1. The paper's N0 counts
-operations with all d^2 products; our features are the d (d + 1) / 2 different ones.
+Both forms, and what ``auto`` chooses, are timed in turns in one process; 8 heads. The paper's N0
+counts operations with all d^2 products; our features are the d (d + 1) / 2 different ones.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
-from pathlib import Path
+import dataclasses
+from functools import partial
 from typing import Any
 
-import jax
-import numpy as np
-
-from experiments.provenance import commit
+from experiments.efficiency.crossing import where
+from experiments.efficiency.runner import Experiment, Rows
 from flax_linattn import ops
-
-HERE = Path(__file__).parent
-COMMAND = "python -m experiments.efficiency.taylorshift_crossover"
-HEADS = 8
-LENGTHS = {
-    16: (128, 256, 512, 1024, 2048),
-    32: (256, 512, 1024, 2048, 4096),
-    64: (1024, 2048, 4096, 8192),
-}
+from flax_linattn.bench import Comparison, Journal
+from flax_linattn.bench.comparisons import FORWARD, OURS, taylorshift_forms
+from flax_linattn.bench.report import markdown, number
 
 
-def seconds(function: Any, arguments: Any) -> float:
-    """One call, from start to result."""
-    start = time.perf_counter()
-    jax.block_until_ready(function(*arguments))
-    return time.perf_counter() - start
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    dims: tuple[int, ...] = (16, 32, 64)
+    lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048, 4096, 8192)
+    rounds: int = 9
+    seconds: float = 3.0
 
 
-def ratio(dim: int, length: int, is_causal: bool, rounds: int) -> dict[str, Any]:
-    """Medians of both forms, in turns; the ratio is above 1 where the efficient form is faster."""
-    mechanism = ops.get_mechanism("taylorshift")
-    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, length, HEADS, dim))
-
-    def of_form(form: str) -> Any:
-        return jax.jit(lambda q, k, v: mechanism.attend(q, k, v, is_causal=is_causal, form=form))
-
-    forms = {form: of_form(form) for form in ("direct", "efficient")}
-    for function in forms.values():
-        seconds(function, (q, k, v))
-    times: dict[str, list[float]] = {form: [] for form in forms}
-    for _ in range(rounds):
-        for form, function in forms.items():
-            times[form].append(seconds(function, (q, k, v)))
-    medians = {form: statistics.median(values) for form, values in times.items()}
-    return {
-        "dim": dim,
-        "length": length,
-        "causal": is_causal,
-        "milliseconds": {form: 1e3 * value for form, value in medians.items()},
-        "ratio": medians["direct"] / medians["efficient"],
-    }
-
-
-def crossing(rows: list[dict[str, Any]]) -> float | None:
-    """The length of equal speed, None if it lies outside what was measured."""
-    lengths = np.log([row["length"] for row in rows])
-    ratios = np.log([row["ratio"] for row in rows])
-    for i in range(len(rows) - 1):
-        if ratios[i] < 0 <= ratios[i + 1]:
-            share = -ratios[i] / (ratios[i + 1] - ratios[i])
-            return float(np.exp(lengths[i] + share * (lengths[i + 1] - lengths[i])))
-    return None
-
-
-def main() -> None:
-    """Measures and writes taylorshift_crossover.json and .md beside this file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=Path, default=HERE)
-    options = parser.parse_args()
-    rows, crossings = [], []
-    for dim, lengths in LENGTHS.items():
+def measure(size: Size, journal: Journal) -> None:
+    for dim in size.dims:
         for is_causal in (False, True):
-            measured = [ratio(dim, n, is_causal, options.rounds) for n in lengths]
-            for row in measured:
-                print(row, flush=True)
-            rows += measured
-            crossings.append({"dim": dim, "causal": is_causal, "crossing": crossing(measured)})
-    device = jax.devices()[0]
-    results = {
-        "command": COMMAND,
-        "commit": commit(),
-        "device": f"{device.platform}, {device.device_kind}",
-        "crossings": crossings,
-        "rows": rows,
-    }
-    (options.output / "taylorshift_crossover.json").write_text(json.dumps(results, indent=1) + "\n")
-    lines = ["| d | N0 (paper) | not causal | causal |", "|---|---|---|---|"]
-    for dim in LENGTHS:
-        found = {c["causal"]: c["crossing"] for c in crossings if c["dim"] == dim}
-        cells = [f"{x:.0f}" if (x := found[c]) else "outside" for c in (False, True)]
-        lines.append(f"| {dim} | {ops.taylorshift_n0(dim)} | {' | '.join(cells)} |")
-    (options.output / "taylorshift_crossover.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+            comparison = taylorshift_forms(dim, is_causal=is_causal)
+            for length in size.lengths:
+                key = {"dim": dim, "causal": is_causal, "length": length}
+                journal.row(key, partial(measure_length, size, comparison, length))
 
+
+def measure_length(size: Size, comparison: Comparison, length: int) -> dict[str, Any]:
+    prepared = comparison.prepare(length, FORWARD, memory_limit=8e9)
+    return comparison.measure(prepared, length, size.rounds, size.seconds)
+
+
+def median(row: dict, program: str) -> float:
+    return row["results"][program]["milliseconds"]["median"]
+
+
+def table(rows: Rows, size: Size) -> str:
+    lines = []
+    for dim in size.dims:
+        cells, slow = [], []
+        for is_causal in (False, True):
+            chosen = [r for r in rows if (r["dim"], r["causal"]) == (dim, is_causal)]
+            points = [(r["length"], median(r, "direct"), median(r, "efficient")) for r in chosen]
+            cells.append(where(points))
+            best = (min(median(r, "direct"), median(r, "efficient")) for r in chosen)
+            slow.append(max(median(r, OURS) / b for r, b in zip(chosen, best, strict=True)))
+        n0 = ops.taylorshift_n0(dim)
+        lines.append([str(dim), f"{n0:,}", *cells, " / ".join(map(number, slow))])
+    heads = ["d", "N0 (paper)", "not causal", "causal", "`auto` over the better form, at worst"]
+    return markdown(heads, lines)
+
+
+EXPERIMENT = Experiment(
+    name="taylorshift_crossover",
+    paper="equation 7: N0, from which the efficient form takes fewer operations",
+    sizes={"cpu": Size(), "paper": Size(lengths=(*Size.lengths, 16384, 32768))},
+    measure=measure,
+    table=table,
+    draw=None,
+    left_out={"cpu": "nothing", "paper": "nothing"},
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

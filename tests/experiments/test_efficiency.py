@@ -1,46 +1,104 @@
-"""The peers that speed is measured against compute what the mechanisms do."""
+"""The papers' efficiency figures, each run at a tiny size."""
 
+import dataclasses
+import importlib.util
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.efficiency import peers
-from experiments.efficiency.timing import compare, forward_and_backward, normal
-from flax_linattn import ops
+from experiments.efficiency.crossing import where
 
-TOKENS = (2, 11, 2, 4)
+TINY: dict[str, dict[str, Any]] = {
+    "aaren_stream": {"num_layers": 1, "features": 16, "tokens": 128},
+    "elementwise_inference": {"num_layers": 1, "features": 16, "tokens": 96, "batches": (2,)},
+    "elementwise_training": {
+        "num_layers": 1,
+        "features": 16,
+        "lengths": (8,),
+        "budget_gb": 1e-4,
+        "timed_tokens": 16,
+        "rounds": 1,
+    },
+    "taylorshift_crossover": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
+    "taylorshift_heads": {"heads": (64,), "length": 8, "images": 1, "rounds": 1},
+    "taylorshift_lengths": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
+    "taylorshift_sizes": {"dims": (4,), "lengths": (8, 16), "samples": 1},
+    "taylorshift_transformer": {"model": "taylorshift-pixel", "lengths": (64,), "rounds": 1},
+}
+
+
+SLOW = {"elementwise_inference", "elementwise_training", "taylorshift_crossover"}
+SLOW |= {"taylorshift_transformer"}
 
 
 @pytest.mark.parametrize(
-    ("name", "is_causal", "peer"),
-    [
-        ("elementwise_series", True, peers.elementwise_series_cumsum),
-        ("taylorshift", False, peers.taylorshift_algorithm_1),
-        ("expressive", True, peers.expressive_dense),
-        ("softmax", True, peers.softmax_xla),
-    ],
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in TINY]
 )
-def test_peers_compute_the_same(name: str, is_causal: bool, peer: Any) -> None:
-    q, k, v = (0.7 * x for x in normal(TOKENS, TOKENS, TOKENS))
-    want = ops.get_mechanism(name).attend(q, k, v, is_causal=is_causal)
+def test_an_experiment_writes_its_files(name: str, tmp_path: Path) -> None:
+    experiment = importlib.import_module(f"experiments.efficiency.{name}").EXPERIMENT
+    size = dataclasses.replace(experiment.sizes["cpu"], **TINY[name])
+    experiment = dataclasses.replace(experiment, sizes={"cpu": size})
     with jax.numpy_dtype_promotion("standard"):
-        np.testing.assert_allclose(peer(q, k, v), want, atol=2e-5)
+        page = experiment.run("cpu", tmp_path, tmp_path / "figures", progress=False)
+    assert (tmp_path / f"{name}-cpu.md").read_text() == page
+    assert f"experiments.efficiency.{name} --scale cpu" in page
+    results = json.loads((tmp_path / f"{name}-cpu.json").read_text())
+    assert results["finished"] and results["rows"] and results["device"]
+    figure = tmp_path / "figures" / f"efficiency-{name.replace('_', '-')}-cpu.png"
+    if name == "aaren_stream":  # a block has the parameters that the paper counts
+        assert "| aaren | 3,152,896 | 3,152,896 |" in page
+        assert "| softmax | 3,152,384 | 3,152,384 |" in page
+    drawn = importlib.util.find_spec("matplotlib") and experiment.draw is not None
+    assert figure.exists() == bool(drawn)
+    assert experiment.write(results, "cpu", tmp_path, tmp_path) == page  # --render
 
 
-def test_the_scan_is_aaren() -> None:
-    score, v = normal(TOKENS[:3], TOKENS)
-    aaren = ops.get_mechanism("aaren", scale=1.0)
-    want = aaren.attend(np.ones((2, 1), np.float32), score[..., None], v, is_causal=True)
-    np.testing.assert_allclose(peers.aaren_scan(score, v), want, atol=1e-6)
+def test_crossing() -> None:
+    assert where([(1, 1.0, 2.0), (4, 2.0, 1.0), (16, 3.0, 1.0)]) == "2"
+    assert where([(64, 2.0, 1.0), (128, 3.0, 1.0)]) == "below 64"
+    assert where([(64, 1.0, 2.0), (1024, 1.0, 1.5)]) == "above 1,024"
+    assert where([]) == "not measured"
 
 
-def test_comparing() -> None:
-    score, v = normal(TOKENS[:3], TOKENS)
-    results = compare({"scan": forward_and_backward(peers.aaren_scan)}, (score, v), rounds=2)
-    times = results["scan"]["milliseconds"]
-    assert 0 < times["least"] <= times["median"] <= times["most"]
-    assert results["scan"]["temporary_bytes"] > 0
+def test_the_greatest_batch_fits() -> None:
+    from experiments.efficiency.elementwise_training import greatest_batch
+
+    def needed(batch: int) -> int:
+        return 100 + 7 * batch + batch // 10
+
+    best = max(batch for batch in range(1, 1000) if needed(batch) <= 1000)
+    found = greatest_batch(needed, needed(1), 90, 1000)
+    assert 0.95 * best <= found <= best
+    assert greatest_batch(needed, needed(1), 0, 100) == 0
+    assert greatest_batch(needed, needed(1), 0, needed(1)) == 1
+
+
+def test_pytorch_computes_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from experiments.efficiency.pytorch import EXPERIMENT
+
+    size = dataclasses.replace(EXPERIMENT.sizes["cpu"], lengths=(16,), rounds=1, repeats=1)
+    experiment = dataclasses.replace(EXPERIMENT, sizes={"cpu": size})
+    page = experiment.run("cpu", tmp_path, tmp_path, progress=False)
+    assert page.count("| PyTorch, plain |") == 6
+
+
+def test_without_pytorch_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    from experiments.efficiency.pytorch import import_torch
+
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="pip install torch"):
+        import_torch()
+
+
+def test_kernels_for_gpus_are_refused_elsewhere(tmp_path: Path) -> None:
+    from experiments.efficiency.flash_linear_attention import EXPERIMENT
+
+    with pytest.raises(SystemExit, match="need a GPU"):
+        EXPERIMENT.run("paper", tmp_path, tmp_path, progress=False)

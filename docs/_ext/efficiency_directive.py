@@ -1,0 +1,60 @@
+"""A directive that shows the stored results of one efficiency experiment.
+
+``efficiency-result NAME``: for each scale that was measured the figures, then the page that the
+experiment wrote. Where nothing was measured yet it says how to.
+"""
+
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+RESULTS = Path(__file__).parents[2] / "experiments" / "efficiency"
+DEVICES = {"cpu": "On a CPU", "paper": "On a GPU"}
+BENCH = "ratios"
+"""What ``flax-linattn bench`` writes: figures beside the page, and no scales."""
+
+
+class EfficiencyResult(SphinxDirective):
+    """The results of the experiment that the argument names."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Build Markdown and let the page's own parser read it."""
+        name = self.arguments[0]
+        known = name == BENCH or (RESULTS / f"{name}.py").is_file()
+        if not known:
+            raise self.error(f"{RESULTS} has no experiment {name}")
+        found = [RESULTS / f"{BENCH}.md"] if name == BENCH else self.pages(name)
+        lines: list[str] = []
+        for page in filter(Path.is_file, found):
+            self.env.note_dependency(str(page))
+            scale = page.stem.rpartition("-")[2]
+            lines += [f"**{DEVICES[scale]}**", ""] if scale in DEVICES else []
+            for figure in self.figures(page):
+                lines += [f"![{page.stem}]({figure})", ""]
+            lines += [page.read_text(), ""]
+        if not lines:
+            command = f"python -m experiments.efficiency.{name}"
+            command = "flax-linattn bench" if name == BENCH else command
+            lines = [f"Not measured yet: `{command}`."]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+    def pages(self, name: str) -> list[Path]:
+        """The pages of all scales."""
+        return [RESULTS / f"{name}-{scale}.md" for scale in DEVICES]
+
+    def figures(self, page: Path) -> list[str]:
+        """Paths of the figures that belong to a page, from the document that shows them."""
+        if page.stem == BENCH:
+            return [f"../experiments/efficiency/{f.name}" for f in sorted(RESULTS.glob("*.png"))]
+        name = f"efficiency-{page.stem.replace('_', '-')}.png"
+        return [f"figures/{name}"] if Path(self.env.srcdir, "figures", name).is_file() else []
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directive."""
+    app.add_directive("efficiency-result", EfficiencyResult)
+    return {"parallel_read_safe": True}

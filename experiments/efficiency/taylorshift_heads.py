@@ -1,0 +1,115 @@
+"""Throughput and memory of TaylorShift against the number of heads.
+
+    python -m experiments.efficiency.taylorshift_heads
+
+TaylorShift paper, table 5: the CIFAR-pixel model (one layer, 256 features, 1,024 pixels as one-hot
+vectors), direct and efficient, inference. Memory is what the compiled program needs for 16 images.
+The table's accuracies are another experiment's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+
+from experiments.efficiency.programs import forward, observations
+from experiments.efficiency.runner import Experiment, Rows
+from experiments.efficiency.taylorshift_models import build
+from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
+from flax_linattn.bench.plots import draw_lines, import_figure
+from flax_linattn.bench.report import markdown, number
+
+FORMS = ("direct", "efficient")
+PAPER = {
+    4: {"direct": (12060, 596), "efficient": (2975, 840)},
+    8: {"direct": (7657, 1111), "efficient": (5749, 585)},
+    16: {"direct": (4341, 2135), "efficient": (9713, 459)},
+    32: {"direct": (2528, 4187), "efficient": (14087, 397)},
+    64: {"direct": (1235, 8291), "efficient": (13480, 125)},
+}
+"""Images a second, and MiB for 16 images, by heads and form."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    heads: tuple[int, ...] = (4, 8, 16, 32, 64)
+    length: int = 1024
+    images: int = 16
+    rounds: int = 5
+    seconds: float = 8.0
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for heads in size.heads:
+        journal.row({"heads": heads}, partial(measure_heads, size, heads))
+        jax.clear_caches()
+
+
+def measure_heads(size: Size, heads: int) -> dict[str, Any]:
+    x = observations(size.images, size.length, 256)
+    model = build("taylorshift-pixel", "taylorshift", heads, 256, size.length)
+    calls, results = {}, {}
+    for form in FORMS:
+        run, params = forward(model, form)
+        compiled, results[form] = compile_program(run, (params, x))
+        calls[form] = partial(compiled, params, x)
+    for form, times in run_in_turns(calls, (), size.rounds, size.seconds).items():
+        results[form]["milliseconds"] = spread(times)
+        results[form]["images_per_second"] = 1e3 * size.images / spread(times)["median"]
+    return {"results": results}
+
+
+def table(rows: Rows, size: Size) -> str:
+    heads = ["h", "d"]
+    for form in FORMS:
+        heads += [f"{form}: images/s, paper", "ours", "MiB, paper", "ours"]
+    lines = []
+    for row in rows:
+        cells = [str(row["heads"]), str(256 // row["heads"])]
+        for form in FORMS:
+            speed, memory = PAPER[row["heads"]][form]
+            ours = row["results"][form]
+            cells += [f"{speed:,}", number(ours["images_per_second"])]
+            cells += [f"{memory:,}", number(ours["total_bytes"] / 2**20)]
+        lines.append(cells)
+    return markdown(heads, lines)
+
+
+def draw(rows: Rows) -> Any:
+    figure = import_figure()(figsize=(8.6, 3.4), layout="constrained")
+    panels = {
+        "images/s": (0, lambda result: result["images_per_second"]),
+        "MiB for 16 images": (1, lambda result: result["total_bytes"] / 2**20),
+    }
+    for axes, (label, (which, ours)) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        lines = {}
+        for form in FORMS:
+            paper = [(row["heads"], PAPER[row["heads"]][form][which]) for row in rows]
+            lines[f"{form}, paper (A100)"] = paper
+            lines[form] = [(row["heads"], ours(row["results"][form])) for row in rows]
+        draw_lines(axes, lines, xlabel="heads", ylabel=label)
+    axes.legend(fontsize=8)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="taylorshift_heads",
+    paper="TaylorShift, table 5 (A100, mixed precision): more heads make the efficient form "
+    "faster and smaller, and the direct one slower and larger",
+    sizes={"cpu": Size(), "paper": Size(rounds=30)},
+    measure=measure,
+    table=table,
+    draw=draw,
+    left_out={
+        "cpu": "half precision and an A100: compare the trend, not the numbers",
+        "paper": "half precision; the paper does not say whether its numbers are of training",
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

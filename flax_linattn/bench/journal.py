@@ -1,0 +1,87 @@
+"""Results on disk as they are measured, so that an interrupted run goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """A JSON file of a head and rows, written anew after every row.
+
+    A file that was not finished, and whose head is the same but for the date, is continued: its
+    rows are not measured again. A finished one is replaced.
+
+    Args:
+        path: the JSON file; its folder is made.
+        head: of ``provenance``, and the settings.
+        progress: print a line for each row on standard error.
+
+    Attributes:
+        rows: those that this run asked for, in its order.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "results.json")
+        >>> journal = Journal(path, {"command": "sum"}, progress=False)
+        >>> journal.row({"n": 3}, lambda: {"sum": 6})
+        {'n': 3, 'sum': 6}
+        >>> Journal(path, {"command": "sum"}, progress=False).row({"n": 3}, lambda: 1 / 0)
+        {'n': 3, 'sum': 6}
+    """
+
+    def __init__(self, path: Path, head: dict[str, Any], *, progress: bool = True) -> None:
+        self.path = path
+        self.rows: list[dict[str, Any]] = []
+        self._head = json.loads(json.dumps(head))
+        self._progress = progress
+        self._stored = self._unfinished_rows()
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def _unfinished_rows(self) -> list[dict[str, Any]]:
+        try:
+            stored = json.loads(self.path.read_text())
+        except (OSError, ValueError):
+            return []
+        if not isinstance(stored, dict) or stored.get("finished", True):
+            return []
+        same = all(stored.get(k) == v for k, v in self._head.items() if k != "date")
+        return stored["rows"] if same else []
+
+    def row(self, key: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The row of that key: stored, or measured and written.
+
+        Args:
+            key: what tells the row from the others.
+            measure: the rest of the row.
+        """
+        row = next((r for r in self._stored if key.items() <= r.items()), None)
+        shown = ", ".join(f"{k} {v}" for k, v in key.items())
+        if row is None:
+            begin = time.perf_counter()
+            row = json.loads(json.dumps({**key, **measure()}))
+            shown = f"{shown}: {time.perf_counter() - begin:.1f} s"
+            self._stored.append(row)
+        else:
+            shown = f"{shown}: done before"
+        self.rows.append(row)
+        self._write(self._stored, finished=False)
+        if self._progress:
+            print(shown, file=sys.stderr, flush=True)
+        return row
+
+    def finish(self) -> dict[str, Any]:
+        """Marks the file as complete; returns what it holds."""
+        return self._write(self.rows, finished=True)
+
+    def _write(self, rows: list[dict[str, Any]], finished: bool) -> dict[str, Any]:
+        results = {**self._head, "finished": finished, "rows": rows}
+        partial = self.path.with_name(f"{self.path.name}.tmp")
+        partial.write_text(json.dumps(results, indent=1) + "\n")
+        os.replace(partial, self.path)
+        return results

@@ -1,0 +1,118 @@
+"""Log-log figures, drawn with matplotlib (the extra ``plots``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flax_linattn.bench.comparisons import OURS
+from flax_linattn.bench.ratios import Rows
+
+Lines = Mapping[str, Sequence[tuple[float, float]]]
+"""Points (x, y) by the name of their line."""
+
+
+def import_figure() -> Any:
+    """Matplotlib's ``Figure``.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError(
+            "figures need matplotlib: pip install 'flax-linattn[plots]', or leave them out "
+            "(--no-curves)."
+        ) from None
+    return Figure
+
+
+def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -> None:
+    """Draws lines on logarithmic axes, each length a tick.
+
+    Args:
+        axes: matplotlib's.
+        lines: points by name; ours are drawn thick.
+        xlabel: of the x axis.
+        ylabel: of the y axis.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    for name, points in lines.items():
+        if points:
+            x, y = zip(*sorted(points), strict=True)
+            axes.plot(
+                x, y, marker="o", markersize=3, linewidth=2.2 if name == OURS else 1.2, label=name
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    ticks = sorted({x for points in lines.values() for x, _ in points})
+    axes.set_xticks(ticks, [f"{x:,.0f}" for x in ticks], rotation=45 if len(ticks) > 5 else 0)
+    axes.xaxis.set_minor_locator(NullLocator())
+    heights = [y for points in lines.values() for _, y in points]
+    if heights and max(heights) < 50 * min(heights):  # few powers of ten, or none
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(alpha=0.3)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+
+
+def draw_curves(rows: Rows, quantity: str) -> Any:
+    """Time or memory against the length, a column a comparison, a row a pass.
+
+    Args:
+        rows: of ratios.json, those of the curves.
+        quantity: "milliseconds" (medians) or "temporary_bytes".
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    names = list(dict.fromkeys(row["comparison"] for row in rows))
+    passes = list(dict.fromkeys(row["pass"] for row in rows))
+    size = (3.6 * len(names), 3.0 * len(passes) + 0.6)
+    figure = import_figure()(figsize=size, layout="constrained")
+    grid = figure.subplots(len(passes), len(names), squeeze=False)
+    label = "ms" if quantity == "milliseconds" else "temporary MB"
+    for axes_row, which in zip(grid, passes, strict=True):
+        for axes, name in zip(axes_row, names, strict=True):
+            chosen = [r for r in rows if (r["comparison"], r["pass"]) == (name, which)]
+            first = axes is axes_row[0]
+            draw_lines(
+                axes,
+                {program: _points(chosen, program, quantity) for program in chosen[0]["results"]},
+                xlabel="T" if which == passes[-1] else "",
+                ylabel=f"{which}, {label}" if first else "",
+            )
+            if which == passes[0]:
+                axes.set_title(name, fontsize=10)
+                axes.legend(fontsize=7)
+    return figure
+
+
+def _points(rows: Rows, program: str, quantity: str) -> list[tuple[float, float]]:
+    points = []
+    for row in rows:
+        result = row["results"][program]
+        if quantity == "temporary_bytes":
+            points.append((row["length"], max(1, result[quantity]) / 1e6))
+        elif quantity in result:
+            points.append((row["length"], result[quantity]["median"]))
+    return points
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes a PNG file, made small.
+
+    Args:
+        figure: matplotlib's.
+        path: the file; its folder is made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=90, pil_kwargs={"optimize": True})

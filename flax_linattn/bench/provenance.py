@@ -1,0 +1,72 @@
+"""Where a result came from: command, commit, versions and machine."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import flax_linattn
+
+
+def commit() -> str:
+    """The short name of the commit that is checked out, "-dirty" if its code was changed since.
+
+    Empty where the package does not lie in its repository, as when it is installed.
+    """
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parents[1],
+        ).stdout.strip()
+
+    try:
+        if not git("ls-files", "py.typed"):  # an environment may lie in another repository
+            return ""
+        code = (":/flax_linattn/*.py", ":/experiments/*.py")
+        changed = git("status", "--porcelain", "--untracked-files=no", *code)
+        return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
+    except OSError:  # no git here
+        return ""
+
+
+def device() -> str:
+    """The platform and kind of the device that jax computes on."""
+    first = jax.devices()[0]
+    return first.platform if first.platform == first.device_kind else first.device_kind
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """The head of a results file.
+
+    Args:
+        command: the command line that measures it again.
+
+    Returns:
+        ``command``, ``commit``, ``version``, ``platform``, ``device``, ``cores``, ``jax``,
+        ``python``, ``date``.
+
+    Example:
+        >>> sorted(provenance("flax-linattn bench"))[:4]
+        ['command', 'commit', 'cores', 'date']
+    """
+    return {
+        "command": command,
+        "commit": commit(),
+        "version": flax_linattn.__version__,
+        "platform": jax.default_backend(),
+        "device": device(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+    }

@@ -1,0 +1,215 @@
+"""Programs compared in one process: times in turns, temporary memory, compile time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flax_linattn.typing import Array
+
+LEAST_ROUNDS = 3
+"""Rounds that are run however long they take: fewer have no median worth the name."""
+
+
+def forward_and_backward(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The outputs of ``function``, and its gradients with the outputs themselves as weights.
+
+    Args:
+        function: of arrays to an array.
+
+    Returns:
+        A function of the same arguments: the output, and a gradient for each argument.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> y, (gradient,) = forward_and_backward(jnp.square)(jnp.array(3.0))
+        >>> float(y), float(gradient)
+        (9.0, 54.0)
+    """
+
+    def run(*arguments: Any) -> Any:
+        y, pull = jax.vjp(function, *arguments)
+        return y, pull(y)
+
+    return run
+
+
+def compile_program(
+    program: Callable[..., Any], arguments: Any, **jit: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Compiles one program for its arguments.
+
+    Args:
+        program: a function of arrays.
+        arguments: arrays, or ``jax.ShapeDtypeStruct`` of them.
+        **jit: further arguments of ``jax.jit``.
+
+    Returns:
+        The compiled program, and ``compile_seconds``, ``temporary_bytes`` (peak, without
+        arguments and results), ``total_bytes`` (with them).
+    """
+    begin = time.perf_counter()
+    compiled = jax.jit(program, **jit).lower(*arguments).compile()
+    seconds = time.perf_counter() - begin
+    memory: Any = compiled.memory_analysis()
+    total = memory.temp_size_in_bytes + memory.argument_size_in_bytes
+    total += memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return compiled, {
+        "compile_seconds": seconds,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "total_bytes": total,
+    }
+
+
+class Prepared(NamedTuple):
+    """Compiled programs.
+
+    Attributes:
+        programs: those that may run, by name.
+        facts: what ``compile_program`` tells, for all.
+    """
+
+    programs: dict[str, Any]
+    facts: dict[str, dict[str, Any]]
+
+
+def prepare(
+    programs: Mapping[str, Callable[..., Any]],
+    arguments: Any,
+    memory_limit: float | None = None,
+) -> Prepared:
+    """Compiles programs for the same arguments.
+
+    Args:
+        programs: functions of arrays, by name.
+        arguments: for all of them.
+        memory_limit: a program that needs more temporary bytes is not to run; its facts have
+            ``not_run``, the reason.
+    """
+    compiled, facts = {}, {}
+    for name, program in programs.items():
+        runnable, facts[name] = compile_program(program, arguments)
+        needed = facts[name]["temporary_bytes"]
+        if memory_limit is not None and needed > memory_limit:
+            facts[name]["not_run"] = f"needs {needed / 1e9:.1f} GB"
+        else:
+            compiled[name] = runnable
+    return Prepared(compiled, facts)
+
+
+def compare(
+    programs: Mapping[str, Callable[..., Any]] | Prepared,
+    arguments: Any,
+    rounds: int,
+    *,
+    seconds: float | None = None,
+    memory_limit: float | None = None,
+    tokens: int | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Compiles all programs, then runs them in turns, each time beginning with another one.
+
+    Args:
+        programs: functions of the same arguments, by name; or what ``prepare`` made of them.
+        arguments: for all of them.
+        rounds: how often each runs, after a first time that does not count; 0 only compiles.
+        seconds: no further round begins after so long, once there are three.
+        memory_limit: a program that needs more temporary bytes is compiled, but not run.
+        tokens: of one call, for ``tokens_per_second``.
+
+    Returns:
+        For each what ``compile_program`` tells, ``milliseconds`` (median, least and most) and
+        ``tokens_per_second``; instead of these ``not_run``, the reason, where the limit forbade
+        it.
+
+    Raises:
+        ValueError: no programs, or a negative number of rounds.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> results = compare({"sin": jnp.sin, "cos": jnp.cos}, [jnp.ones(8)], rounds=3)
+        >>> sorted(results["sin"])[:3]
+        ['compile_seconds', 'milliseconds', 'temporary_bytes']
+    """
+    if not programs or rounds < 0:
+        raise ValueError("expected at least one program, and rounds >= 0.")
+    if not isinstance(programs, Prepared):
+        programs = prepare(programs, arguments, memory_limit)
+    results = {name: dict(facts) for name, facts in programs.facts.items()}
+    for name, times in run_in_turns(programs.programs, arguments, rounds, seconds).items():
+        results[name]["milliseconds"] = spread(times)
+        if tokens is not None:
+            results[name]["tokens_per_second"] = 1e3 * tokens / statistics.median(times)
+    return results
+
+
+def run_in_turns(
+    programs: Mapping[str, Callable[..., Any]],
+    arguments: Any,
+    rounds: int,
+    seconds: float | None = None,
+) -> dict[str, list[float]]:
+    """Runs programs in turns, each round beginning with another one.
+
+    In each turn a program runs twice and the second time counts: giving back the gigabytes of the
+    program before takes longer than a fast program runs.
+
+    Args:
+        programs: compiled functions of the same arguments, by name.
+        arguments: for all of them.
+        rounds: how often each runs, after a first time that does not count.
+        seconds: no further round begins after so long, once there are three.
+
+    Returns:
+        Milliseconds of every run; nothing for 0 rounds.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> times = run_in_turns({"sin": jax.jit(jnp.sin)}, [jnp.ones(8)], rounds=2)
+        >>> len(times["sin"])
+        2
+    """
+    if not rounds:
+        return {}
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    names = list(programs)
+    start = time.perf_counter()
+    for turn in range(rounds + 1):
+        late = seconds is not None and time.perf_counter() - start > seconds
+        if late and turn > LEAST_ROUNDS:
+            break
+        first = turn % max(1, len(names))
+        for name in names[first:] + names[:first]:
+            # Memory of the program before is given back to the system meanwhile.
+            jax.block_until_ready(programs[name](*arguments))
+            begin = time.perf_counter()
+            jax.block_until_ready(programs[name](*arguments))
+            if turn:
+                times[name].append(1e3 * (time.perf_counter() - begin))
+    return times
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, least and most of some numbers.
+
+    Example:
+        >>> spread([3.0, 1.0, 2.0])
+        {'median': 2.0, 'least': 1.0, 'most': 3.0}
+    """
+    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+
+
+def normal(*shapes: tuple[int, ...]) -> list[Array]:
+    """Standard normal float32 arrays of a fixed seed.
+
+    Example:
+        >>> [x.shape for x in normal((2, 3), (4,))]
+        [(2, 3), (4,)]
+    """
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.normal(size=shape), np.float32) for shape in shapes]

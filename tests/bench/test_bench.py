@@ -1,0 +1,84 @@
+"""The flax-linattn bench command, at tiny lengths."""
+
+import copy
+import json
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from flax_linattn import cli
+
+TINY = ["--rounds", "1", "--repeats", "1", "--lengths", "16", "--no-progress"]
+
+
+@pytest.fixture(autouse=True)
+def promotion():  # the peers are written as a user would
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def bench(output: Path, *options: str) -> int:
+    return cli.main(["bench", "--output", str(output), *TINY, *options])
+
+
+def test_files_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert bench(tmp_path, "--only", "expressive", "--curve-lengths", "16") == 0
+    assert "| its T x T weights |" in capsys.readouterr().out
+    files = {path.name for path in tmp_path.iterdir()}
+    assert files == {"ratios.json", "ratios.md", "time.png", "memory.png"}
+    results = json.loads((tmp_path / "ratios.json").read_text())
+    assert results["finished"] and results["jax"] == jax.__version__
+    assert {row["curve"] for row in results["rows"]} == {False, True}
+
+
+def test_the_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against itself, ours made a thousand times slower, and a thousand times faster."""
+    options = ("--only", "auto, d = 16")
+    assert bench(tmp_path, *options) == 0
+    results = json.loads((tmp_path / "ratios.json").read_text())
+    stored = tmp_path / "stored.json"
+    for factor, status in ((1e3, 0), (1e-3, 1)):
+        changed = copy.deepcopy(results)
+        for row in changed["rows"]:
+            row["results"]["ours"]["milliseconds"]["median"] *= factor
+        stored.write_text(json.dumps(changed))
+        assert bench(tmp_path, *options, "--against", str(stored)) == status
+    assert "ratios fell by more than 1.5 times" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "nothing"], "no comparison's name contains 'nothing'"),
+        (["--rounds", "0"], "must be at least 1"),
+        (["--against", "missing.json"], "missing.json"),
+    ],
+)
+def test_bad_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert bench(tmp_path, *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_results_of_another_platform_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "ratios.json"
+    other.write_text(json.dumps({"platform": "gpu", "rows": []}))
+    assert bench(tmp_path, "--against", str(other)) == 2
+    assert "different platforms" in capsys.readouterr().err
+    other.write_text("[]")
+    assert bench(tmp_path, "--against", str(other)) == 2
+    assert "is not a ratios.json" in capsys.readouterr().err
+
+
+def test_without_matplotlib_figures_are_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert bench(tmp_path) == 2
+    assert "pip install 'flax-linattn[plots]'" in capsys.readouterr().err

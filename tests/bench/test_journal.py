@@ -1,0 +1,47 @@
+"""Results on disk: continued when interrupted, replaced when finished."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flax_linattn.bench import Journal
+
+
+def measured(path: Path, head: dict[str, Any], *, finish: bool) -> int:
+    """How many of two rows were measured."""
+    calls: list[int] = []
+    journal = Journal(path, head, progress=False)
+    for n in (1, 2):
+        journal.row({"n": n}, lambda n=n: calls.append(n) or {"square": n * n})
+    if finish:
+        journal.finish()
+    return len(calls)
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path) -> None:
+    path, head = tmp_path / "results.json", {"command": "c", "commit": "abc", "date": "today"}
+    assert measured(path, head, finish=False) == 2
+    assert json.loads(path.read_text())["rows"][1] == {"n": 2, "square": 4}
+    assert measured(path, {**head, "date": "tomorrow"}, finish=True) == 0
+    assert json.loads(path.read_text())["finished"]
+
+
+def test_a_finished_or_different_run_is_replaced(tmp_path: Path) -> None:
+    path, head = tmp_path / "results.json", {"command": "c", "commit": "abc"}
+    measured(path, head, finish=False)
+    assert measured(path, {**head, "commit": "def"}, finish=True) == 2
+    assert measured(path, {**head, "commit": "def"}, finish=True) == 2
+
+
+def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text('{"rows": [')
+    assert measured(path, {"command": "c"}, finish=True) == 2
+
+
+def test_rows_no_longer_asked_for_go(tmp_path: Path) -> None:
+    path, head = tmp_path / "results.json", {"command": "c"}
+    measured(path, head, finish=False)
+    journal = Journal(path, head, progress=False)
+    journal.row({"n": 2}, dict)
+    assert [row["n"] for row in journal.finish()["rows"]] == [2]

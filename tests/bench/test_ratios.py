@@ -1,0 +1,78 @@
+"""Ratios, bars and the gate, on made-up measurements."""
+
+from typing import Any
+
+import pytest
+
+from flax_linattn.bench import BARS, Bar, Ratio, comparisons, falls, ratios
+from flax_linattn.bench.report import bars_table, falls_table, ratios_table, times_table
+
+
+def row(repeat: int = 0, *, peer_ms: float = 6.0, peer_bytes: int = 50_000_000) -> dict[str, Any]:
+    def result(ms: float, size: int) -> dict[str, Any]:
+        times = {"median": ms, "least": ms, "most": ms}
+        return {"milliseconds": times, "temporary_bytes": size, "compile_seconds": 1.0}
+
+    results = {"ours": result(2.0, 2_000_000), "associative_scan": result(peer_ms, peer_bytes)}
+    key = {"comparison": "aaren", "length": 16384, "pass": "forward and backward"}
+    return {**key, "repeat": repeat, "curve": False, "results": results}
+
+
+def test_ratios_are_kept_by_repeat() -> None:
+    (ratio,) = ratios([row(), row(1, peer_ms=8.0)])
+    assert ratio.time == (3.0, 4.0) and ratio.memory == 25.0
+    assert "| 3.5 (3 - 4) | 25 |" in ratios_table([ratio])
+
+
+def test_a_peer_that_was_not_run_has_a_memory_ratio_only() -> None:
+    made = row()
+    del made["results"]["associative_scan"]["milliseconds"]
+    made["results"]["associative_scan"]["not_run"] = "needs 9.0 GB"
+    (ratio,) = ratios([made])
+    assert ratio.time == () and "| not run | 25 |" in ratios_table([ratio])
+    assert "needs 9.0 GB" in times_table([made])
+
+
+def test_bars_are_met_or_missed() -> None:
+    assert bars_table([row()]).count("| met |") == 3  # time, memory, compile time
+    assert "**missed**" in bars_table([row(peer_ms=3.0)])
+
+
+def test_the_worst_length_and_peer_count() -> None:
+    made = row()
+    made["results"]["direct"] = {**made["results"]["ours"]}
+    bar = Bar(
+        "aaren", (128, 16384), "forward and backward", "time", 2, ("direct", "associative_scan")
+    )
+    assert bar.measured([made, {**row(), "length": 128}]) == [1.0]
+
+
+def test_bars_name_what_is_compared() -> None:
+    by_name = {comparison.name: comparison for comparison in comparisons("cpu")}
+    for bar in BARS:
+        comparison = by_name[bar.comparison]
+        assert set(bar.peers) <= set(comparison.peers) and bar.which in comparison.passes
+        assert set(bar.lengths) <= {*comparison.lengths, *comparison.compiled}
+
+
+def test_the_gate_sees_falls_beyond_the_factor_only() -> None:
+    before = ratios([row()])
+    assert falls(ratios([row(peer_ms=4.1)]), before, 1.5) == []
+    (fall,) = falls(ratios([row(peer_ms=3.0)]), before, 1.5)
+    assert fall.quantity == "time" and (fall.before, fall.now) == (3.0, 1.5)
+    assert "| time | 3 | 1.5 |" in falls_table([fall])
+    (fall,) = falls(ratios([row(peer_bytes=20_000_000)]), before, 1.5)
+    assert fall.quantity == "memory"
+
+
+def test_the_gate_does_not_tell_small_memory_apart() -> None:
+    ratio = Ratio("aaren", 1, "forward", "scan", (1.0,), 4000.0, 40.0)
+    assert falls([ratio._replace(memory=400.0)], [ratio], 1.5) == []
+
+
+def test_the_gate_refuses_to_compare_nothing() -> None:
+    ratio = Ratio("aaren", 1, "forward", "scan", (1.0,), 1.0, 1.0)
+    with pytest.raises(ValueError, match="no comparison in common"):
+        falls([ratio], [ratio._replace(length=2)], 1.5)
+    with pytest.raises(ValueError, match="must exceed 1"):
+        falls([ratio], [ratio], 1.0)

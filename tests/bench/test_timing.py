@@ -1,0 +1,51 @@
+"""Programs timed in turns."""
+
+import jax.numpy as jnp
+import pytest
+
+from flax_linattn.bench import compare, forward_and_backward, normal, run_in_turns
+from flax_linattn.bench.peers import aaren_scan
+
+
+def test_comparing() -> None:
+    score, v = normal((1, 11, 2), (1, 11, 2, 4))
+    program = forward_and_backward(aaren_scan)
+    found = compare({"scan": program}, (score, v), rounds=2, tokens=11)["scan"]
+    times = found["milliseconds"]
+    assert 0 < times["least"] <= times["median"] <= times["most"]
+    assert found["total_bytes"] > found["temporary_bytes"] > 0
+    assert found["tokens_per_second"] == pytest.approx(11e3 / times["median"])
+
+
+def test_what_needs_too_much_memory_is_not_run() -> None:
+    x = jnp.ones(1024)
+    programs = {"outer": lambda x: jnp.sort(jnp.outer(x, x)).sum(), "sum": jnp.sum}
+    found = compare(programs, [x], rounds=1, memory_limit=1e6)
+    assert found["outer"]["not_run"] == "needs 0.0 GB" and "milliseconds" not in found["outer"]
+    assert "milliseconds" in found["sum"]
+
+
+def test_nothing_is_run_in_no_rounds() -> None:
+    found = compare({"sum": jnp.sum}, [jnp.ones(4)], rounds=0)
+    assert set(found["sum"]) == {"compile_seconds", "temporary_bytes", "total_bytes"}
+
+
+def test_turns_begin_with_another_program() -> None:
+    order: list[str] = []
+
+    def called(name: str) -> None:
+        order.append(name)
+
+    programs = {name: (lambda name=name: called(name)) for name in "ab"}
+    assert len(run_in_turns(programs, (), rounds=2)["a"]) == 2
+    assert "".join(order) == "abbaab"
+
+
+def test_late_rounds_are_left_out() -> None:
+    times = run_in_turns({"nothing": lambda: None}, (), rounds=50, seconds=0.0)
+    assert len(times["nothing"]) == 3
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one program"):
+        compare({}, [], rounds=1)
