@@ -30,11 +30,12 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.blocks import ScoredAttention, Weighing
+from flax_linattn.ops.blocks import Weighing
 from flax_linattn.ops.features import scale_free, symmetric_square
 from flax_linattn.ops.kernel import KernelMechanism
 from flax_linattn.ops.mechanism import Capabilities
 from flax_linattn.ops.numerics import einsum, safe_divide, score_scale
+from flax_linattn.ops.scored import ScoredAttention
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 LARGEST_SCORE = 1e9

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from jaxtyping import Float
 
 from flax_linattn.ops import masks, prefix
 from flax_linattn.ops.chunks import over_chunks
+from flax_linattn.ops.forms import CACHED_FEATURES
 from flax_linattn.ops.kernel_scan import kernel_scan
 from flax_linattn.ops.mechanism import Call
 from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide
@@ -42,8 +44,29 @@ class KernelState(NamedTuple):
 
 
 def _by_head(x: Array) -> Array:
-    """[B, T, H, ...] -> [B, H, T, ...], and back: products of large features need no copy then."""
+    """[B, T, H, ...] -> [B, H, T, ...], and back."""
     return jnp.swapaxes(x, 1, 2)
+
+
+def _for_each_head(function: Callable[..., Any], size: int, *arrays: Array | None) -> Any:
+    """``function`` of each head alone, for arrays [B, H, ...] and ``size`` features in all.
+
+    A CPU takes one head after another where its cache does not hold the features of all.
+    """
+
+    def at_once(*arrays: Array | None) -> Any:
+        return jax.vmap(jax.vmap(function))(*arrays)
+
+    def in_turns(*arrays: Array | None) -> Any:
+        rows = jax.tree.leaves(arrays)[0].shape[:2]
+        heads = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), arrays)
+        # The gradient makes the features of a head again, too, instead of keeping those of all.
+        again = jax.checkpoint(function, prevent_cse=False)
+        y = jax.lax.map(lambda head: again(*head), heads)
+        return jax.tree.map(lambda a: a.reshape(*rows, *a.shape[1:]), y)
+
+    cpu = in_turns if size > CACHED_FEATURES else at_once
+    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=at_once)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +138,15 @@ class KernelMechanism(StreamingMechanism):
     def _sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
         count = self.count(state)
         if q.ndim == 4 and state.normalizer.shape[1] == 1:  # one state for all queries
+
+            def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
+                features = self.query_features(q)
+                return einsum("tf,fv->tv", features, value), einsum("tf,f->t", features, normalizer)
+
             shared = jax.tree.map(lambda s: s[:, 0], state)
-            features = self.query_features(_by_head(q))
-            value = _by_head(einsum("bhtf,bhfv->bhtv", features, shared.value))
-            normalizer = _by_head(einsum("bhtf,bhf->bht", features, shared.normalizer))
+            size = q.shape[1] * state.normalizer.size
+            sums = _for_each_head(head, size, _by_head(q), *shared)
+            value, normalizer = map(_by_head, sums)
         else:
             features = self.query_features(q)
             value = einsum("...f,...fv->...v", features, state.value)
@@ -176,11 +204,14 @@ class KernelMechanism(StreamingMechanism):
         return identity.normalizer.size  # features; the state itself is made once a chunk
 
     def _total(self, k: Array, v: Array, keep: Array | None) -> KernelState:
-        features = self.key_features(_by_head(k))
+        def head(k: Array, v: Array, keep: Array | None) -> KernelState:
+            features = masks.zero_padding(self.key_features(k), keep)
+            return KernelState(einsum("sf,sv->fv", features, v), jnp.sum(features, axis=0))
+
         if keep is not None:
-            features = jnp.where(keep[:, None, :, None], features, jnp.zeros_like(features))
-        value = einsum("bhsf,bhsv->bhfv", features, _by_head(v))
-        return KernelState(value, jnp.sum(features, axis=2))
+            keep = jnp.broadcast_to(keep[:, None], (k.shape[0], k.shape[2], k.shape[1]))
+        size = k.shape[1] * self._identity(k, v).normalizer.size
+        return _for_each_head(head, size, _by_head(k), _by_head(v), keep)
 
     def _weighted(
         self,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.blocks import ScoredAttention, Weighing
+from flax_linattn.ops.blocks import Weighing
+from flax_linattn.ops.masks import Visibility
 from flax_linattn.ops.mechanism import Capabilities
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
@@ -23,6 +24,7 @@ from flax_linattn.ops.numerics import (
     safe_divide,
     score_scale,
 )
+from flax_linattn.ops.scored import ScoredAttention
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
 SOFTMAX = Weighing(
@@ -43,8 +45,9 @@ class SoftmaxAttention(ScoredAttention):
     Attributes:
         scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take
             ``scale=`` to override it.
-        implementation: passed to ``jax.nn.dot_product_attention``: None lets JAX choose,
-            "xla", or "cudnn" for the fused kernel on NVIDIA GPUs (half precision only).
+        implementation: passed to ``jax.nn.dot_product_attention``, which computes short
+            sequences: None lets JAX choose, "xla", or "cudnn" for the fused kernel on NVIDIA GPUs
+            (half precision only), which then computes long ones too.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -110,6 +113,19 @@ class SoftmaxAttention(ScoredAttention):
                 f"implementation={self.implementation!r} does not run here: {error} Leave it out."
             ) from error
         return y[..., : v.shape[-1]]
+
+    def _chunked(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        visibility: Visibility,
+        positions: tuple[Array, Array] | None,
+        parameters: dict[str, Any],
+    ) -> Array:
+        if self.implementation == "cudnn":  # which makes few scores at a time by itself
+            return self._by_rows(q, k, v, visibility, positions, parameters, None)
+        return super()._chunked(q, k, v, visibility, positions, parameters)
 
     def _reference(
         self,
