@@ -22,8 +22,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.provenance import commit
 from flax_linattn import inference, ops
+from flax_linattn.bench import provenance
+from flax_linattn.bench.report import source_line
 
 HERE = Path(__file__).parent
 COMMAND = "python -m experiments.streaming.loop"
@@ -129,8 +130,7 @@ def table(results: dict[str, Any]) -> str:
     for row in steps:
         donated, kept = (f"{row[kind]:.1f}" for kind in ("donated_us", "not_donated_us"))
         lines.append(f"| {row['mechanism']} | {row['batch']} | {donated} | {kept} |")
-    origin = (results[key] for key in ("commit", "jax", "device"))
-    lines += ["", "`{}`, commit {}, jax {}, {}".format(results["command"], *origin)]
+    lines += ["", source_line(results)]
     return "\n".join(lines) + "\n"
 
 
@@ -150,15 +150,7 @@ def main() -> None:
     for name in MECHANISMS:
         loops += in_one_program(name, options.rounds, LENGTHS)
         steps += [from_python(name, batch, options.rounds, 300) for batch in BATCHES]
-    device = jax.devices()[0]
-    results = {
-        "command": COMMAND,
-        "commit": commit(),
-        "jax": jax.__version__,
-        "device": f"{device.platform}, {device.device_kind}",
-        "loop": loops,
-        "step": steps,
-    }
+    results = provenance(COMMAND) | {"loop": loops, "step": steps}
     (options.output / "loop.json").write_text(json.dumps(results, indent=1) + "\n")
     (options.output / "loop.md").write_text(table(results))
     print(table(results))
