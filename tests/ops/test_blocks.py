@@ -95,18 +95,6 @@ def test_expressive_has_the_range_of_its_scores(form: str, size: float) -> None:
     assert np.isfinite(dq).all()
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("name", SCORED)
-def test_training_lowers_for_accelerators(name: str, platform: str) -> None:
-    mechanism, tokens = ops.get_mechanism(name), make_tokens(1024, 1024, np.float32)
-
-    def train(tokens: Any) -> Any:
-        y, pull = jax.vjp(lambda *t: mechanism.attend(*t, is_causal=True), *tokens)
-        return pull(y)
-
-    assert jax.jit(train).trace(tokens).lower(lowering_platforms=(platform,)).as_text()
-
-
 def test_blocks_shrink_with_the_batch() -> None:
     sizes = [block_size(rows, 512) for rows in (1, 8, 64, 512)]
     assert sizes == sorted(sizes, reverse=True) and sizes[0] == 512 and sizes[-1] >= 32
