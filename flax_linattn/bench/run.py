@@ -44,7 +44,7 @@ def run_bench(
     Args:
         output: folder of ratios.json, ratios.md, time.png and memory.png.
         only: comparisons whose name contains this.
-        rounds: runs of each program, after one that does not count.
+        rounds: how often each program is timed in a repeat.
         repeats: how often everything is timed.
         seconds: no further round of a comparison begins after so long, once there are three.
         lengths: tokens instead of those of each comparison.

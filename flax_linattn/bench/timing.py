@@ -16,6 +16,9 @@ from flax_linattn.typing import Array
 LEAST_ROUNDS = 3
 """Rounds that are run however long they take: fewer have no median worth the name."""
 
+SLOW = 1000.0
+"""Milliseconds from which on a program is timed at once."""
+
 
 def forward_and_backward(function: Callable[..., Any]) -> Callable[..., Any]:
     """The outputs of ``function``, and its gradients with the outputs themselves as weights.
@@ -117,7 +120,7 @@ def compare(
     Args:
         programs: functions of the same arguments, by name; or what ``prepare`` made of them.
         arguments: for all of them.
-        rounds: how often each runs, after a first time that does not count; 0 only compiles.
+        rounds: how often each is timed; 0 only compiles.
         seconds: no further round begins after so long, once there are three.
         memory_limit: a program that needs more temporary bytes is compiled, but not run.
         tokens: of one call, for ``tokens_per_second``.
@@ -156,13 +159,13 @@ def run_in_turns(
 ) -> dict[str, list[float]]:
     """Runs programs in turns, each round beginning with another one.
 
-    In each turn a program runs twice and the second time counts: giving back the gigabytes of the
-    program before takes longer than a fast program runs.
+    In each turn a program runs twice and the second time counts, unless it takes over a second:
+    giving back the gigabytes of the program before takes longer than a fast program runs.
 
     Args:
         programs: compiled functions of the same arguments, by name.
         arguments: for all of them.
-        rounds: how often each runs, after a first time that does not count.
+        rounds: how often each is timed.
         seconds: no further round begins after so long, once there are three.
 
     Returns:
@@ -179,18 +182,17 @@ def run_in_turns(
     times: dict[str, list[float]] = {name: [] for name in programs}
     names = list(programs)
     start = time.perf_counter()
-    for turn in range(rounds + 1):
+    for turn in range(rounds):
         late = seconds is not None and time.perf_counter() - start > seconds
-        if late and turn > LEAST_ROUNDS:
+        if late and turn >= LEAST_ROUNDS:
             break
         first = turn % max(1, len(names))
         for name in names[first:] + names[:first]:
-            # Memory of the program before is given back to the system meanwhile.
-            jax.block_until_ready(programs[name](*arguments))
+            if turn == 0 or times[name][-1] < SLOW:
+                jax.block_until_ready(programs[name](*arguments))
             begin = time.perf_counter()
             jax.block_until_ready(programs[name](*arguments))
-            if turn:
-                times[name].append(1e3 * (time.perf_counter() - begin))
+            times[name].append(1e3 * (time.perf_counter() - begin))
     return times
 
 

@@ -38,7 +38,7 @@ def test_turns_begin_with_another_program() -> None:
 
     programs = {name: (lambda name=name: called(name)) for name in "ab"}
     assert len(run_in_turns(programs, (), rounds=2)["a"]) == 2
-    assert "".join(order) == "abbaab"
+    assert "".join(order) == "aabb" + "bbaa"
 
 
 def test_late_rounds_are_left_out() -> None:
