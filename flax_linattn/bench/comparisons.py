@@ -144,6 +144,9 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             mechanism(series, is_causal=True),
             {
                 "the paper's cumulative sums": peers.elementwise_series_cumsum,
+                "the same, powers by products": partial(
+                    peers.elementwise_series_cumsum, products=True
+                ),
                 "our engine": peers.engine(series),
                 **softmax(True),
             },

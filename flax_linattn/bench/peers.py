@@ -31,14 +31,33 @@ def aaren_scan(score: Array, v: Array) -> Array:
     return w / u[..., None]
 
 
-def elementwise_series_cumsum(q: Array, k: Array, v: Array, order: int = 6) -> Array:
-    """EA-series by cumulative sums of all powers (equations 7-11, figure 2)."""
+def elementwise_series_cumsum(
+    q: Array, k: Array, v: Array, order: int = 6, *, products: bool = False
+) -> Array:
+    """EA-series by cumulative sums of all powers (equations 7-11, figure 2).
+
+    Args:
+        q: [B, T, H, K].
+        k: [B, T, H, K].
+        v: [B, T, H, K].
+        order: highest exponent.
+        products: powers by multiplication; otherwise by ``pow`` of exponents, as figure 2 does.
+    """
     exponent = jnp.arange(order + 1)
     factorial = jnp.asarray([math.factorial(n) for n in range(order + 1)], q.dtype)
-    powers = k[..., None] ** exponent * jnp.exp(-jnp.square(k))[..., None]
+
+    def power(x: Array) -> Array:
+        if not products:
+            return x[..., None] ** exponent
+        found = [jnp.ones_like(x)]
+        for _ in range(order):
+            found.append(found[-1] * x)
+        return jnp.stack(found, axis=-1)
+
+    powers = power(k) * jnp.exp(-jnp.square(k))[..., None]
     s = jnp.cumsum(powers * v[..., None], axis=1)
     z = jnp.cumsum(powers, axis=1)
-    terms = (2 * q)[..., None] ** exponent / factorial
+    terms = power(2 * q) / factorial
     return jnp.sum(terms * s, axis=-1) / jnp.sum(terms * z, axis=-1)
 
 

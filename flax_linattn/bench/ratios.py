@@ -98,7 +98,10 @@ class Bar(NamedTuple):
         return self.quantity in ("time", "memory")
 
     def measured(self, rows: Rows) -> list[float]:
-        """What was measured: a number for each repeat, the worst length and peer of it."""
+        """What was measured: a number for each repeat, at the length and peer that are worst.
+
+        Nothing where a peer was not run.
+        """
         if not self.at_least:
             found = [
                 row["results"][OURS][self.quantity]
@@ -116,9 +119,9 @@ class Bar(NamedTuple):
         ]
         if self.quantity == "memory":
             return [min(ratio.memory for ratio in chosen)] if chosen else []
-        return [
-            min(of_repeat) for of_repeat in zip(*(ratio.time for ratio in chosen), strict=False)
-        ]
+        if not chosen or not all(ratio.time for ratio in chosen):
+            return []
+        return list(min((ratio.time for ratio in chosen), key=statistics.median))
 
     def met(self, values: list[float]) -> bool:
         """Whether the median of what was measured passes."""

@@ -62,15 +62,17 @@ def bars_table(rows: Rows) -> str:
     heads = ["ours", "T", "pass", "what", "required", "measured", ""]
     lines = []
     for bar in BARS:
-        values = bar.measured(rows)
-        if not values:
+        if all(row["comparison"] != bar.comparison for row in rows):
             continue
+        values = bar.measured(rows)
         what = {
             "time": f"times faster than {' and '.join(bar.peers)}",
             "memory": f"times less temporary memory than {' and '.join(bar.peers)}",
             "temporary_bytes": "temporary memory, MB",
             "compile_seconds": "compile time, s",
         }[bar.quantity]
+        verdict = "met" if values and bar.met(values) else "**missed**"
+        verdict = verdict if values else "not run"
         scale = 1e-6 if bar.quantity == "temporary_bytes" else 1
         span = f"{bar.lengths[0]:,}"
         if len(bar.lengths) > 1:
@@ -83,7 +85,7 @@ def bars_table(rows: Rows) -> str:
                 what,
                 f"{'>=' if bar.at_least else '<='} {number(scale * bar.limit)}",
                 interval([scale * value for value in values]),
-                "met" if bar.met(values) else "**missed**",
+                verdict,
             ]
         )
     return markdown(heads, lines) if lines else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 import sys
@@ -73,19 +74,30 @@ def run_bench(
     if curves:
         plots.import_figure()  # now, rather than after minutes of measuring
 
-    settings = {"rounds": rounds, "seconds": seconds}
-    head = provenance(_command(only, rounds, repeats)) | settings
+    command = _command(
+        only=only,
+        rounds=rounds,
+        repeats=repeats,
+        seconds=seconds,
+        lengths=lengths,
+        curves=curves,
+        curve_lengths=curve_lengths,
+    )
+    precision = {"matmul_precision": "highest"}
+    head = provenance(command) | {"rounds": rounds, "seconds": seconds} | precision
     journal = Journal(output / "ratios.json", head, progress=progress)
     suite = _Suite(journal, rounds, seconds)
-    for repeat in range(repeats):
-        for comparison in chosen:
-            suite.measure(comparison, lengths or comparison.lengths, repeat)
-            if not lengths:
-                suite.compile_only(comparison, repeat)
-    if curves:
-        for comparison in chosen:
-            if comparison.curve:
-                suite.measure(comparison, curve_lengths, 0, curve=True)
+    # Ours multiplies in full precision; so must the peers, on accelerators too.
+    with jax.default_matmul_precision("highest"):
+        for repeat in range(repeats):
+            for comparison in chosen:
+                suite.measure(comparison, lengths or comparison.lengths, repeat)
+                if not lengths:
+                    suite.compile_only(comparison, repeat)
+        if curves:
+            for comparison in chosen:
+                if comparison.curve:
+                    suite.measure(comparison, curve_lengths, 0, curve=True)
     results = journal.finish()
     (output / "ratios.md").write_text(report.page(results) + "\n")
     if curves:
@@ -130,7 +142,7 @@ class _Suite:
 
     def __init__(self, journal: Journal, rounds: int, seconds: float) -> None:
         self._journal, self._rounds, self._seconds = journal, rounds, seconds
-        self._limit = MEMORY_LIMIT.get(jax.default_backend(), 40e9)
+        self._limit = _memory_limit()
         self._prepared: dict[tuple[str, int, str], Prepared] = {}
 
     def measure(
@@ -167,12 +179,27 @@ class _Suite:
         return comparison.measure(self._prepared[key], length, self._rounds, self._seconds)
 
 
-def _command(only: str, rounds: int, repeats: int) -> str:
-    options = {"--only": (only, ""), "--rounds": (rounds, 7), "--repeats": (repeats, 3)}
-    changed = [
-        f"{name} {shlex.quote(str(v))}" for name, (v, usual) in options.items() if v != usual
-    ]
-    return " ".join(["flax-linattn bench", *changed])
+def _memory_limit() -> float:
+    """Temporary bytes that a program may need: of a GPU's memory a fifth is left for the rest."""
+    statistics: Any = jax.devices()[0].memory_stats() or {}
+    usual = MEMORY_LIMIT.get(jax.default_backend(), 40e9)
+    return float(min(usual, 0.8 * statistics.get("bytes_limit", usual / 0.8)))
+
+
+def _command(**options: Any) -> str:
+    """The command line that measures it again: options that are not the usual ones."""
+    usual = inspect.signature(run_bench).parameters
+    words = ["flax-linattn bench"]
+    for name, value in options.items():
+        if value == usual[name].default:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            words += [flag, *(shlex.quote(str(v)) for v in values)]
+    return " ".join(words)
 
 
 def _show(results: dict[str, Any]) -> None:

@@ -57,6 +57,7 @@ def compile_program(
         The compiled program, and ``compile_seconds``, ``temporary_bytes`` (peak, without
         arguments and results), ``total_bytes`` (with them).
     """
+    jax.clear_caches()  # or a program that was traced before would be compiled faster
     begin = time.perf_counter()
     compiled = jax.jit(program, **jit).lower(*arguments).compile()
     seconds = time.perf_counter() - begin

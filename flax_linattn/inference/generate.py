@@ -23,7 +23,8 @@ class Generated(NamedTuple):
         tokens: int32 [B, max_new_tokens]; ``pad`` behind a row's last token.
         lengths: int32 [B], tokens of each row, the stop token included.
         state: after the prompt and all tokens but each row's last: ``generate`` goes on with that
-            one as the prompt.
+            one, ``tokens[i, lengths[i] - 1]``, as the prompt, and with another ``key``, since
+            draws are numbered anew.
     """
 
     tokens: Int[Array, "B N"]
@@ -119,7 +120,7 @@ def generate(
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1, got {top_k}; None draws among all tokens.")
-    batch = prompt.shape[0]
+    batch, prompt = prompt.shape[0], prompt.astype(jnp.int32)
     if max_length is None and state is None:
         max_length = prompt.shape[1] + max_new_tokens
     out, failed = _generate(
@@ -186,8 +187,7 @@ def _generate(
         return _Loop(loop.step + 1, token, runs, loop.failed | failed, out)
 
     def body(loop: _Loop) -> _Loop:
-        token = loop.token.astype(prompt.dtype)
-        return write(*step(model, token, loop.out.state, mask=loop.runs), loop)
+        return write(*step(model, loop.token, loop.out.state, mask=loop.runs), loop)
 
     begin = _Loop(
         step=jnp.zeros((), jnp.int32),

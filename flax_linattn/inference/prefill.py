@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from flax_linattn.inference.compiled import check_constant, compiled
 from flax_linattn.inference.state import Streams, check_rows
+from flax_linattn.ops.mechanism import longest
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -69,6 +70,10 @@ def prefill(
         (True, [100, 100])
     """
     x, mask = check_prompt(x, mask, chunk_size)
+    if state is None and max_length is not None and longest(x.shape[1], mask) > max_length:
+        raise ValueError(
+            f"max_length={max_length} has no room for {longest(x.shape[1], mask)} observations."
+        )
     return _prefill(model, x, mask, state, max_length=max_length, chunk_size=chunk_size)
 
 

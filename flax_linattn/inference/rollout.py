@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.inference.compiled import compiled, step
+from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import Streams, check_rows
 from flax_linattn.typing import Array, Mask, State
 
@@ -66,8 +67,8 @@ def unroll(
         >>> inference.unroll(model, jnp.ones((2, 7, 3))).shape
         (2, 7, 5)
     """
-    batch, length = jnp.shape(x)[:2]
-    mask = mask if mask is None else check_rows("mask", mask, batch, length)
+    x, mask = check_prompt(x, mask, None)
+    batch, length = x.shape[:2]
     reset = reset if reset is None else check_rows("reset", reset, batch, length)
     if max_length is None and state is None:
         max_length = length
@@ -116,7 +117,8 @@ def rollout(
         num_steps: observations to take in.
         feedback: ``feedback(y, x)`` is the next observation, of the shape and dtype of ``x``, from
             the output ``y`` and the observation that gave it; default, the output itself. It
-            is part of the program: a new function object is compiled anew.
+            is part of the program: a new function object is compiled anew, and what it closes
+            over, weights included, stays as it was at the first call.
         mask: bool [B]; where False the row's state stays as it is, and its outputs mean nothing.
 
     Returns:

@@ -88,7 +88,7 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
     Raises:
         TypeError: ``indices`` is not of an integer dtype.
         ValueError: ``indices`` is not [N], or one is outside 0 ... B - 1 (which is seen where
-            values are known; under ``jit`` such a row is filled with NaN).
+            values are known; under ``jit`` the numbers of such a row are NaN).
 
     Example:
         >>> import jax.numpy as jnp
@@ -100,12 +100,25 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
         [5, 5, 5, 5]
     """
     indices = check_indices(indices, batch_size(state))
+    # Beyond the last row ``take`` fills; it would count negative indices from the end.
+    indices = jnp.where(indices < 0, batch_size(state), indices)
     return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="fill"), state)
 
 
 def batch_size(state: State) -> int:
-    """B, the number of rows."""
-    return jax.tree.leaves(state)[0].shape[0]
+    """B, the number of rows.
+
+    Raises:
+        ValueError: leaves that do not begin with one and the same B.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(state)
+    sizes = {jnp.shape(leaf)[:1] for _, leaf in leaves}
+    if len(sizes) == 1 and () not in sizes:
+        return int(jnp.shape(leaves[0][1])[0])
+    shapes = {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
+    raise ValueError(
+        f"expected a state whose leaves all begin with one axis of rows, got shapes {shapes}."
+    )
 
 
 def check_rows(name: str, rows: ArrayLike, *shape: int) -> Array:

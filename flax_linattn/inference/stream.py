@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import ArrayLike
@@ -31,8 +32,8 @@ class Stream:
 
     Attributes:
         state: the model's state, batch axis first. The next call reuses its memory: copy it
-            (``jax.tree.map(jnp.copy, stream.state)``) to keep it. It may be set, for example to
-            one saved earlier.
+            (``jax.tree.map(jnp.copy, stream.state)``) to keep it. It may be set, to one saved
+            earlier for example, which is copied and stays usable.
         num_steps: observations taken in since the last reset of all rows.
         num_compilations: programs compiled for taking in observations: one for ``step`` and one
             for ``prefill``, if all inputs are alike.
@@ -58,7 +59,7 @@ class Stream:
     ) -> None:
         self._init = partial(model.init_state, max_length=max_length)
         self._batch_size = batch_size
-        self.state: State = self._init(batch_size)
+        self._state: State = self._init(batch_size)
         self.num_steps = 0
         self.num_compilations = 0
         graphdef, self._variables = nnx.split(model)
@@ -88,6 +89,20 @@ class Stream:
         self._step, self._take_in_many, self._before = take_in, take_in_many, before
         self._reset = reset
 
+    @property
+    def state(self) -> State:
+        """The model's state; see the class."""
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        alike = jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, self._state)
+        if not alike:
+            raise ValueError(
+                "expected a state as this stream has it, of the same model, rows and max_length."
+            )
+        self._state = jax.tree.map(jnp.copy, state)
+
     def step(
         self, x: ArrayLike, mask: ArrayLike | None = None, *, reset: ArrayLike | None = None
     ) -> Array:
@@ -107,7 +122,7 @@ class Stream:
             ValueError: shapes that do not fit, or the state grows, for want of ``max_length``.
             TypeError: ``mask`` or ``reset`` is not bool.
         """
-        y, self.state = self._step(self._variables, self.state, x, mask, reset)
+        y, self._state = self._step(self._variables, self._state, x, mask, reset)
         self.num_steps += 1
         return y
 
@@ -143,10 +158,10 @@ class Stream:
             ((2, 16), 400, 1)
         """
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
-        y = self._before(self._variables, self.state, prompt[:, :1])
+        y = self._before(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):
             piece = _piece(prompt, real, start, chunk_size)
-            y, self.state = self._take_in_many(self._variables, y, self.state, *piece)
+            y, self._state = self._take_in_many(self._variables, y, self._state, *piece)
         self.num_steps += prompt.shape[1]
         return y
 
@@ -169,9 +184,9 @@ class Stream:
             [1, 0, 1]
         """
         if rows is None:
-            self.state, self.num_steps = self._init(self._batch_size), 0
+            self._state, self.num_steps = self._init(self._batch_size), 0
         else:
-            self.state = self._reset(self.state, rows)
+            self._state = self._reset(self._state, rows)
 
     def gather(self, indices: ArrayLike) -> None:
         """Lets each row go on from another one's state: row i from that of ``indices[i]``.
@@ -202,7 +217,7 @@ class Stream:
                 f"expected indices as [{self._batch_size}], the row that each row goes on from, "
                 f"got shape {indices.shape}."
             )
-        self.state = _gather_rows(self.state, indices)
+        self._state = _gather_rows(self._state, indices)
 
 
 _gather_rows = jax.jit(gather_rows, donate_argnames="state")

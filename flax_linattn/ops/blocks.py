@@ -24,8 +24,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flax_linattn.ops.forms import block_sizes
 from flax_linattn.ops.masks import Visibility
-from flax_linattn.ops.numerics import einsum, safe_divide
+from flax_linattn.ops.numerics import einsum, safe_divide, vary_alike
 from flax_linattn.ops.tiles import fill
 from flax_linattn.typing import Array
 
@@ -57,7 +58,7 @@ def attend_in_blocks(
     v: Array,
     scale: float | Array,
     visibility: Visibility,
-    size: int,
+    most: int,
 ) -> Array:
     """Outputs of all queries.
 
@@ -68,7 +69,7 @@ def attend_in_blocks(
         v: values [B, S, H, V].
         scale: factor of the scores.
         visibility: who sees whom.
-        size: queries a block, and keys.
+        most: queries a block, and keys, at most.
 
     Returns:
         y [B, T, H, V], 0 where nothing is seen.
@@ -78,17 +79,21 @@ def attend_in_blocks(
         >>> from flax_linattn import ops
         >>> from flax_linattn.ops.softmax import SOFTMAX
         >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 10, 2, 4))
-        >>> y = attend_in_blocks(SOFTMAX, q, k, v, 0.5, Visibility(is_causal=True), size=4)
+        >>> y = attend_in_blocks(SOFTMAX, q, k, v, 0.5, Visibility(is_causal=True), most=4)
         >>> want = ops.get_mechanism("softmax").reference(q, k, v, is_causal=True)
         >>> bool(jnp.allclose(y, want, atol=1e-6))
         True
     """
     queries, keys = q.shape[1], k.shape[1]
-    plan = Plan(weighing, min(size, queries), min(size, keys), queries, keys)
-    q = fill(q, plan.rows)
-    k, v = (fill(x, plan.columns) for x in (k, v))
+    rows, columns = (block_sizes(q.shape[0] * q.shape[2], most, n) for n in (queries, keys))
+    plans = Plans(
+        *(Plan(weighing, rows[on], columns[on], queries, keys) for on in ("cpu", "accelerator"))
+    )
+    q = fill(q, rows["cpu"])
+    k, v = (fill(x, columns["cpu"]) for x in (k, v))
     scale = jnp.asarray(scale).astype(q.dtype)
-    return _attend(plan, Arguments(q, k, v, scale), visibility)[:, :queries]
+    x, visibility = vary_alike((Arguments(q, k, v, scale), visibility))
+    return _attend(plans, x, visibility)[:, :queries]
 
 
 class Arguments(NamedTuple):
@@ -137,6 +142,23 @@ class Plan(NamedTuple):
         return jax.lax.dynamic_slice_in_dim(x, index * self.columns, self.columns, 1)
 
 
+class Plans(NamedTuple):
+    """A plan for each platform."""
+
+    cpu: Plan
+    accelerator: Plan
+
+    def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        """``function`` of the plan of the platform that it is compiled for, and of arrays."""
+        if self.cpu == self.accelerator:
+            return function(self.cpu, *arrays)
+        return jax.lax.platform_dependent(
+            *arrays,
+            cpu=partial(function, self.cpu),
+            default=partial(function, self.accelerator),
+        )
+
+
 class Rows(NamedTuple):
     """Of every query: y [B, T, H, V], the level of its weights, and D relative to it [B, H, T]."""
 
@@ -166,7 +188,7 @@ def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
         row, column = jnp.asarray(pairs)[p]
         score = plan.scores(x, visibility, row, column)
         y, old, total = (plan.row(r, row, axis) for r, axis in zip(rows, (1, 2, 2), strict=True))
-        level = jnp.maximum(old, weighing.level(score))
+        level = jax.lax.stop_gradient(jnp.maximum(old, weighing.level(score)))
         weight = weighing.weight(score, level[..., None])
         before = weighing.rescale(old, level) * total
         total = before + jnp.sum(weight, axis=-1)
@@ -183,21 +205,24 @@ def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
         jnp.full((batch, heads, length), weighing.lowest, x.q.dtype),
         jnp.zeros((batch, heads, length), x.q.dtype),
     )
-    return jax.lax.fori_loop(0, len(pairs), body, begin)
+    return jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: Plan, x: Arguments, visibility: Visibility) -> Array:
-    return _forward(plan, x, visibility).y
+def _attend(plans: Plans, x: Arguments, visibility: Visibility) -> Array:
+    return plans.run(_forward, x, visibility).y
 
 
-def _attend_forward(plan: Plan, x: Arguments, visibility: Visibility) -> tuple[Array, Any]:
-    rows = _forward(plan, x, visibility)
+def _attend_forward(plans: Plans, x: Arguments, visibility: Visibility) -> tuple[Array, Any]:
+    rows: Rows = plans.run(_forward, x, visibility)
     return rows.y, (x, visibility, rows)
 
 
-def _attend_backward(plan: Plan, residuals: Any, dy: Array) -> Any:
-    x, visibility, rows = residuals
+def _attend_backward(plans: Plans, residuals: Any, dy: Array) -> Any:
+    return plans.run(_backward, *residuals, dy), None
+
+
+def _backward(plan: Plan, x: Arguments, visibility: Visibility, rows: Rows, dy: Array) -> Arguments:
     weighing, pairs = plan.weighing, plan.pairs(visibility)
     inverse = safe_divide(jnp.ones_like(rows.total), rows.total)
     mean = einsum("bthv,bthv->bht", dy, rows.y)
@@ -221,8 +246,7 @@ def _attend_backward(plan: Plan, residuals: Any, dy: Array) -> Any:
             gradients.scale + jnp.sum(dq * q),
         )
 
-    gradients = jax.lax.fori_loop(0, len(pairs), body, jax.tree.map(jnp.zeros_like, x))
-    return gradients, None
+    return jax.lax.fori_loop(0, len(pairs), body, jax.tree.map(jnp.zeros_like, x))
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.ops.numerics import vary_alike
 from flax_linattn.typing import Array, State
 
 
@@ -38,6 +39,7 @@ def over_chunks(
     Returns:
         The last carry and the outputs [B, T, ...], or [chunks, ...].
     """
+    carry, arrays, per_chunk = vary_alike((carry, arrays, per_chunk))
     length = jax.tree.leaves(arrays)[0].shape[1]
     if chunk_size is None or chunk_size >= length:
         chunk_size = length

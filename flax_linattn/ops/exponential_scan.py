@@ -31,7 +31,7 @@ from flax_linattn.ops import masks, prefix
 from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.ops.exponential import ExponentialState
 from flax_linattn.ops.forms import scan_form
-from flax_linattn.ops.numerics import einsum, exp_difference, safe_divide
+from flax_linattn.ops.numerics import einsum, exp_difference, safe_divide, vary_alike
 from flax_linattn.ops.tiles import (
     after_each,
     at,
@@ -83,7 +83,7 @@ def exponential_scan(
         return v, initial
     if mask is not None:
         score = jnp.where(mask[..., None], score, -jnp.inf)
-    return _scan(form, chunk_size, Tokens(score, v, starts), initial)
+    return _scan(form, chunk_size, *vary_alike((Tokens(score, v, starts), initial)))
 
 
 class Tokens(NamedTuple):

@@ -23,6 +23,10 @@ PARALLEL_SCORES = 1 << 20
 heads, blocks of 256 x 256 were as fast forward as blocks of 512 x 512, faster with the gradient,
 and, from 512 tokens on, faster than all scores at once."""
 
+BLOCK_SCORES = {"cpu": PARALLEL_SCORES, "accelerator": 1 << 24}
+"""Most scores of a block of queries and keys. Accelerators work blocks off in parallel: fewer and
+larger ones (64 MiB in float32), not measured yet."""
+
 
 def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> str:
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
@@ -55,17 +59,30 @@ CACHED_FEATURES = 1 << 20
 TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
-def block_size(rows: int, most: int) -> int:
-    """Queries a block, and keys, of ``rows`` batches and heads: no more scores than fit at once.
+def block_sizes(rows: Any, most: int, length: int) -> dict[str, int]:
+    """Queries a block, or keys, for each platform: no more scores than it makes at once.
+
+    Args:
+        rows: batches times heads; 64 is assumed where it is not known yet, in symbolic shapes.
+        most: queries a block at most.
+        length: T; every size divides T, filled up to a multiple of the smallest.
 
     Example:
-        >>> block_size(8, 512), block_size(64, 512), block_size(10**6, 512)
-        (256, 128, 32)
+        >>> block_sizes(8, 512, 4096), block_sizes(512, 512, 4096), block_sizes(8, 512, 100)
+        ({'cpu': 256, 'accelerator': 512}, {'cpu': 32, 'accelerator': 128}, \
+{'cpu': 100, 'accelerator': 100})
     """
-    size = 32
-    while 2 * size <= most and rows * (2 * size) ** 2 <= PARALLEL_SCORES:
-        size *= 2
-    return min(size, most)
+    rows = rows if isinstance(rows, int) else 64
+    smallest = min(32, most)
+    while 2 * smallest <= most and rows * (2 * smallest) ** 2 <= BLOCK_SCORES["cpu"]:
+        smallest *= 2
+    largest = smallest = min(smallest, length)
+    filled = -(-length // smallest) * smallest
+    while 2 * largest <= most and rows * (2 * largest) ** 2 <= BLOCK_SCORES["accelerator"]:
+        if filled % (2 * largest):
+            break
+        largest *= 2
+    return {"cpu": smallest, "accelerator": largest}
 
 
 TILE = {"cpu": 32, "accelerator": 64}

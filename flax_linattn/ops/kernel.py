@@ -26,7 +26,7 @@ from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.ops.forms import CACHED_FEATURES
 from flax_linattn.ops.kernel_scan import kernel_scan
 from flax_linattn.ops.mechanism import Call
-from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide
+from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide, vary_alike
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, State
 
@@ -48,25 +48,22 @@ def _by_head(x: Array) -> Array:
     return jnp.swapaxes(x, 1, 2)
 
 
-def _for_each_head(function: Callable[..., Any], size: int, *arrays: Array | None) -> Any:
-    """``function`` of each head alone, for arrays [B, H, ...] and ``size`` features in all.
+def _for_each_head(function: Callable[..., Any], size: Any, *arrays: Array | None) -> Any:
+    """``function`` of arrays [B, H, ...], which has ``size`` features.
 
     A CPU takes one head after another where its cache does not hold the features of all.
     """
-
-    def at_once(*arrays: Array | None) -> Any:
-        return jax.vmap(jax.vmap(function))(*arrays)
+    if not (isinstance(size, int) and size > CACHED_FEATURES):  # unknown in symbolic shapes
+        return function(*arrays)
 
     def in_turns(*arrays: Array | None) -> Any:
-        rows = jax.tree.leaves(arrays)[0].shape[:2]
-        heads = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), arrays)
+        heads = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), arrays)
         # The gradient makes the features of a head again, too, instead of keeping those of all.
         again = jax.checkpoint(function, prevent_cse=False)
         y = jax.lax.map(lambda head: again(*head), heads)
-        return jax.tree.map(lambda a: a.reshape(*rows, *a.shape[1:]), y)
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), y)
 
-    cpu = in_turns if size > CACHED_FEATURES else at_once
-    return jax.lax.platform_dependent(*arrays, cpu=cpu, default=at_once)
+    return jax.lax.platform_dependent(*arrays, cpu=in_turns, default=function)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +138,10 @@ class KernelMechanism(StreamingMechanism):
 
             def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
                 features = self.query_features(q)
-                return einsum("tf,fv->tv", features, value), einsum("tf,f->t", features, normalizer)
+                return (
+                    einsum("...tf,...fv->...tv", features, value),
+                    einsum("...tf,...f->...t", features, normalizer),
+                )
 
             shared = jax.tree.map(lambda s: s[:, 0], state)
             size = q.shape[1] * state.normalizer.size
@@ -163,7 +163,9 @@ class KernelMechanism(StreamingMechanism):
         chunk_size = self._chunk_size(call, identity)
         starts = call.starts
         span = prefix.fillable(prefix.Span(k, v, call.mask, starts), chunk_size)
-        state, (value, normalizer, count) = kernel_scan(self, chunk_size, q, span, state)
+        state, (value, normalizer, count) = kernel_scan(
+            self, chunk_size, *vary_alike((q, span, state))
+        )
         return self.finish(value, normalizer, count, q.shape[-1]), state
 
     def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
@@ -206,7 +208,8 @@ class KernelMechanism(StreamingMechanism):
     def _total(self, k: Array, v: Array, keep: Array | None) -> KernelState:
         def head(k: Array, v: Array, keep: Array | None) -> KernelState:
             features = masks.zero_padding(self.key_features(k), keep)
-            return KernelState(einsum("sf,sv->fv", features, v), jnp.sum(features, axis=0))
+            value = einsum("...sf,...sv->...fv", features, v)
+            return KernelState(value, jnp.sum(features, axis=-2))
 
         if keep is not None:
             keep = jnp.broadcast_to(keep[:, None], (k.shape[0], k.shape[2], k.shape[1]))

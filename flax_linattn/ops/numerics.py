@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -37,6 +39,25 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     chosen = getattr(jax.config, "jax_default_matmul_precision", None)
     precision = jax.lax.Precision.HIGHEST if chosen is None else None
     return jnp.einsum(subscripts, *operands, precision=precision)
+
+
+def vary_alike(tree: Any) -> Any:
+    """Lets all leaves vary over the mesh axes that one of them varies over, in ``jax.shard_map``.
+
+    There a loop must begin with what it goes on with, and a state made of zeros is the same on
+    every device at first. Elsewhere it changes nothing.
+    """
+
+    def axes(x: Array) -> frozenset[str]:
+        return getattr(getattr(jax.typeof(x), "manual_axis_type", None), "varying", frozenset())
+
+    every = frozenset().union(*map(axes, jax.tree.leaves(tree)))
+
+    def vary(x: Array) -> Array:
+        missing = tuple(sorted(every - axes(x)))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(vary, tree)
 
 
 def safe_divide(numerator: Array, denominator: Array) -> Array:

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from flax_linattn.ops import masks
 from flax_linattn.ops.blocks import Weighing, attend_in_blocks
 from flax_linattn.ops.cache import CacheMechanism
-from flax_linattn.ops.forms import block_size
 from flax_linattn.ops.numerics import accumulation_dtype, einsum, safe_divide
 from flax_linattn.typing import Array, Outputs, Visible
 
@@ -69,5 +68,4 @@ class ScoredAttention(CacheMechanism):
         dtype = accumulation_dtype(q.dtype)
         q, k, v = (x.astype(dtype) for x in (q, k, v))
         scale = self._scale(q, parameters.get("scale"))
-        size = block_size(q.shape[0] * q.shape[2], self.chunk_size)
-        return attend_in_blocks(self.weighing, q, k, v, scale, visibility, size)
+        return attend_in_blocks(self.weighing, q, k, v, scale, visibility, self.chunk_size)

@@ -32,6 +32,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops import prefix
 from flax_linattn.ops.forms import scan_form
+from flax_linattn.ops.numerics import vary_alike
 from flax_linattn.ops.series import (
     SeriesState,
     argument,
@@ -87,7 +88,7 @@ def series_scan(
     """
     if k.shape[1] == 0:
         return v, initial
-    return _scan(form, chunk_size, Tokens(q, k, v, mask, starts), initial)
+    return _scan(form, chunk_size, *vary_alike((Tokens(q, k, v, mask, starts), initial)))
 
 
 class Tokens(NamedTuple):

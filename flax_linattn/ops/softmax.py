@@ -1,4 +1,4 @@
-"""Softmax attention (Vaswani et al., 2017), the yardstick: ``jax.nn.dot_product_attention``.
+"""Softmax attention (Vaswani et al., 2017), the yardstick.
 
 Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
 over the visible j. Departure: none; no dropout on the weights.
@@ -45,9 +45,9 @@ class SoftmaxAttention(ScoredAttention):
     Attributes:
         scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take
             ``scale=`` to override it.
-        implementation: passed to ``jax.nn.dot_product_attention``, which computes short
-            sequences: None lets JAX choose, "xla", or "cudnn" for the fused kernel on NVIDIA GPUs
-            (half precision only), which then computes long ones too.
+        implementation: None = this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
+            (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
+            elsewhere, for short sequences (``form="parallel"``).
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -85,11 +85,11 @@ class SoftmaxAttention(ScoredAttention):
         *,
         scale: float | Array | None = None,
     ) -> Outputs:
-        if q.dtype == jnp.float64:
-            # jax.nn.dot_product_attention computes the softmax in float32 whatever the input.
+        # jax.nn.dot_product_attention computes float64 in float32, and is NaN for scores of 1e21.
+        if self.implementation is None or q.dtype == jnp.float64:
             return super().weigh(q, k, v, visible, scale=scale)
-        if self.implementation != "cudnn":
-            # Its XLA path rounds the weights of half precision and has no float16 on CPUs.
+        if self.implementation == "xla":
+            # It rounds the weights of half precision and has no float16 on CPUs.
             dtype = accumulation_dtype(q.dtype)
             q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
         factor = self._scale(q, scale)
@@ -107,8 +107,6 @@ class SoftmaxAttention(ScoredAttention):
                 implementation=self.implementation,
             )
         except RuntimeError as error:
-            if self.implementation is None:
-                raise
             raise ValueError(
                 f"implementation={self.implementation!r} does not run here: {error} Leave it out."
             ) from error

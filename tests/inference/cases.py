@@ -44,13 +44,15 @@ def backbone(mechanism: str = "aaren", **options: Any) -> models.Backbone:
 class Language(nnx.Module):
     """The next token after every token: logits [B, T, TOKENS]."""
 
-    def __init__(self, mechanism: str = "aaren", seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self, mechanism: str = "aaren", seed: int = 0, tokens: int = TOKENS, **options: Any
+    ) -> None:
         rngs = nnx.Rngs(seed)
-        self.embed = nnx.Embed(TOKENS, 8, rngs=rngs)
+        self.embed = nnx.Embed(tokens, 8, rngs=rngs)
         self.backbone = models.Backbone(
             8, 8, num_layers=1, num_heads=2, mechanism=mechanism, rngs=rngs, **options
         )
-        self.head = nnx.Linear(8, TOKENS, kernel_init=nnx.initializers.normal(2.0), rngs=rngs)
+        self.head = nnx.Linear(8, tokens, kernel_init=nnx.initializers.normal(2.0), rngs=rngs)
 
     def __call__(
         self, x: Any, *, mask: Any = None, state: Any = None, return_state: bool = False

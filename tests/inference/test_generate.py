@@ -196,3 +196,12 @@ def test_wrong_arguments_are_refused():
         inference.generate(growing, PROMPT, 4, state=growing.init_state(4))
     with pytest.raises(ValueError, match=r"one observation a row, \(4, 3\), got \(4,\)"):
         inference.generate(backbone(), PROMPT, 4)
+
+
+def test_prompts_of_a_narrow_dtype():
+    """Tokens may exceed what the prompt's dtype holds."""
+    model = Language(tokens=400)
+    want = inference.generate(model, PROMPT, 6).tokens
+    got = inference.generate(model, PROMPT.astype(jnp.uint8), 6).tokens
+    np.testing.assert_array_equal(got, want)
+    assert got.max() > 255

@@ -220,3 +220,28 @@ def test_wrong_rows_are_refused():
         inference.reset_rows(softmax.init_state(2, 8), rows, softmax.init_state(2, 9))
     stream.step(x)  # nothing above has touched the stream
     assert stream.num_steps == 1
+
+
+def test_a_saved_state_is_restored_more_than_once():
+    stream = inference.Stream(classifier("aaren"))
+    x = jnp.ones((1, CHANNELS))
+    stream.step(x)
+    saved = jax.tree.map(jnp.copy, stream.state)
+    outputs = []
+    for _ in range(2):
+        stream.state = saved
+        outputs.append(stream.step(x))
+    np.testing.assert_array_equal(*outputs)
+    with pytest.raises(ValueError, match="expected a state as this stream has it"):
+        stream.state = inference.Stream(classifier("aaren"), batch_size=2).state
+
+
+def test_rows_that_are_not_there_under_jit():
+    state = {"a": jnp.ones((2, 3))}
+    taken = jax.jit(inference.gather_rows)(state, jnp.array([1, -1, 2]))
+    assert np.isnan(taken["a"]).all(axis=1).tolist() == [False, True, True]
+
+
+def test_a_state_has_one_axis_of_rows():
+    with pytest.raises(ValueError, match="one axis of rows, got shapes"):
+        inference.gather_rows({"a": jnp.ones((2, 3)), "count": jnp.ones(())}, jnp.array([0]))

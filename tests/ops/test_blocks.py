@@ -9,7 +9,7 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.ops.blocks import Plan
-from flax_linattn.ops.forms import block_size
+from flax_linattn.ops.forms import BLOCK_SCORES, block_sizes
 from flax_linattn.ops.masks import Visibility
 from flax_linattn.ops.softmax import SOFTMAX
 
@@ -95,7 +95,24 @@ def test_expressive_has_the_range_of_its_scores(form: str, size: float) -> None:
     assert np.isfinite(dq).all()
 
 
+def test_second_derivatives_of_tiny_scores() -> None:
+    """Levels cancel: their own derivatives, which overflow, are left out."""
+    mechanism = ops.get_mechanism("expressive", chunk_size=2)
+    q, k, v = make_tokens(5, 5, np.float32)
+
+    def steepness(q: Any) -> Any:
+        attend = lambda v: jnp.sum(jnp.sin(mechanism.attend(q, k, v, form="chunked")))  # noqa: E731
+        return jnp.sum(jax.grad(attend)(v) ** 2)
+
+    assert np.isfinite(jax.grad(steepness)(q * 1e-20)).all()
+
+
 def test_blocks_shrink_with_the_batch() -> None:
-    sizes = [block_size(rows, 512) for rows in (1, 8, 64, 512)]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] == 512 and sizes[-1] >= 32
-    assert block_size(1, 100) == 64 and block_size(1, 3) == 3
+    """Every size divides the length, filled up to blocks of the smallest."""
+    for rows in (1, 8, 64, 512):
+        for length in (7, 300, 700, 4096):
+            cpu, accelerator = block_sizes(rows, 512, length).values()
+            assert cpu <= accelerator <= 512 and accelerator % cpu == 0
+            assert -(-length // cpu) * cpu % accelerator == 0
+            assert cpu == length or rows * cpu**2 <= BLOCK_SCORES["cpu"]
+    assert block_sizes(1, 3, 100)["cpu"] == 3

@@ -18,6 +18,22 @@ def test_softmax_is_jax_attention() -> None:
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
+def test_enormous_scores_under_jit() -> None:
+    """Where jax.nn.dot_product_attention gives NaN."""
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 7, 2, 4))
+    y = jax.jit(lambda q: ops.get_mechanism("softmax").attend(q, k, v, is_causal=True))(1e21 * q)
+    assert np.isfinite(y).all()
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_implementation_of_jax(is_causal: bool) -> None:
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 7, 3, 4))
+    by_jax = ops.get_mechanism("softmax", implementation="xla")
+    got = by_jax.attend(q, k, v, is_causal=is_causal)
+    want = by_jax.reference(q, k, v, is_causal=is_causal)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
 def test_masked_tokens_take_no_slot() -> None:
     softmax = ops.get_mechanism("softmax")
     k = jnp.arange(1.0, 5.0).reshape(1, 4, 1, 1)

@@ -1,0 +1,83 @@
+"""Sequences longer than a block or a tile, in shard_map, and exported for a batch of any size."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+from flax_linattn import ops
+
+STREAMING = ["aaren", "elementwise_series", "taylorshift", "linear"]
+CASES = [*STREAMING, "softmax", "expressive", "elementwise"]
+
+
+def make_tokens(name: str, batch: int, length: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    learned = ops.get_mechanism(name).capabilities.learned_query
+    shape = (batch, length, 2, 4)
+    shapes = shape[2:] if learned else shape, shape, shape
+    return [jnp.asarray(rng.normal(size=s), np.float32) for s in shapes]
+
+
+@pytest.mark.parametrize("form", ["auto", "chunked", "parallel"])
+@pytest.mark.parametrize("name", CASES)
+def test_training_in_shard_map(name: str, form: str) -> None:
+    """Each device has rows of its own; the gradient of a shared query is summed."""
+    mechanism = ops.get_mechanism(name, chunk_size=4)
+    tokens = make_tokens(name, 2, 11)
+
+    def run(q: Any, k: Any, v: Any) -> Any:
+        attend = partial(mechanism.attend, is_causal=True, form=form)
+        y, pull = jax.vjp(attend, q, k, v)
+        return y, pull(y)
+
+    mesh = Mesh(np.array(jax.devices()[:2]), ("batch",))
+    split, everywhere = PartitionSpec("batch"), PartitionSpec()
+    specs = (everywhere if mechanism.capabilities.learned_query else split, split, split)
+    sharded = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(split, specs))
+    want = jax.jit(run)(*tokens)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, jax.jit(sharded)(*tokens), want)
+
+
+@pytest.mark.parametrize("form", ["chunked", "parallel"])
+@pytest.mark.parametrize("name", CASES)
+def test_export_for_any_batch(name: str, form: str) -> None:
+    mechanism = ops.get_mechanism(name, chunk_size=4)
+    (b,) = jax.export.symbolic_shape("b")
+    q, k, v = make_tokens(name, 3, 11)
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return mechanism.attend(q, k, v, is_causal=True, form=form)
+
+    def symbolic(x: Any) -> Any:
+        return jax.ShapeDtypeStruct((b, *x.shape[1:]) if x.ndim == 4 else x.shape, x.dtype)
+
+    exported = jax.export.export(jax.jit(attend))(*map(symbolic, (q, k, v)))
+    np.testing.assert_allclose(exported.call(q, k, v), attend(q, k, v), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_export_a_step_for_any_batch(name: str) -> None:
+    mechanism = ops.get_mechanism(name)
+    (b,) = jax.export.symbolic_shape("b")
+    q, k, v = make_tokens(name, 3, 1)
+    q = q if mechanism.capabilities.learned_query else q[:, 0]
+    state = mechanism.init_state(3, 2, 4, 4)
+    leaves, structure = jax.tree.flatten(state)
+
+    def step(q: Any, k: Any, v: Any, *leaves: Any) -> Any:
+        y, state = mechanism.step(q, k, v, structure.unflatten(leaves))
+        return y, *jax.tree.leaves(state)
+
+    arguments = (q, k[:, 0], v[:, 0], *leaves)
+    shapes = [
+        jax.ShapeDtypeStruct((b, *x.shape[1:]) if x.shape[0] == 3 else x.shape, x.dtype)
+        for x in arguments
+    ]
+    got = jax.export.export(jax.jit(step))(*shapes).call(*arguments)
+    jax.tree.map(partial(np.testing.assert_allclose, atol=1e-6), got, step(*arguments))
