@@ -133,9 +133,9 @@ def test_the_switching_points_are_where_the_costs_cross() -> None:
         assert (direct >= efficient).tolist() == [False, True]
 
 
-@pytest.mark.parametrize(("switch", "last_direct"), [("speed", 72), ("memory", 46)])
+@pytest.mark.parametrize(("switch", "last_direct"), [("speed", 50), ("memory", 46), ("paper", 72)])
 def test_auto_switches(switch: str, last_direct: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``form="auto"`` takes the direct form below N0 (speed) or N1 (memory)."""
+    """``form="auto"``: F (d + 1) / d = 50.6 tokens, with F = 45 features; N1; N0."""
     mechanism = ops.get_mechanism("taylorshift", switch=switch, chunk_size=512)
     taken = []
     direct = ops.TaylorShift._direct
@@ -153,7 +153,7 @@ def test_auto_switches(switch: str, last_direct: int, monkeypatch: pytest.Monkey
         ({"coefficients": (0.5, 2.0, 1.0)}, r"c >= b\^2 / \(4 a\)"),
         ({"coefficients": (-1.0, 1.0, 1.0)}, "must have a > 0"),
         ({"coefficients": (0.5, 1.0)}, r"three numbers \(a, b, c\), got \(0.5, 1.0\)"),
-        ({"switch": "size"}, "switch must be 'speed' or 'memory', got 'size'"),
+        ({"switch": "size"}, r"switch must be one of \('speed', 'memory', 'paper'\), got 'size'"),
     ],
 )
 def test_bad_hyperparameters(options: dict[str, Any], message: str) -> None:
