@@ -28,6 +28,10 @@ commands:
 'flax-linattn COMMAND --help' lists a command's options."""
 
 
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+
+
 def main(args: Sequence[str] | None = None) -> int:
     """Runs one command.
 
@@ -66,6 +70,19 @@ def main(args: Sequence[str] | None = None) -> int:
     return 2
 
 
+def run() -> None:
+    """The command as a process: ``main``, and an end at once where it was interrupted.
+
+    Threads that still compile would otherwise crash while Python takes itself down.
+    """
+    status = main()
+    if status == INTERRUPTED:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
     from flax_linattn.training import NonFiniteLossError
 
@@ -86,7 +103,7 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
     except SystemExit as exit:  # after --help, unusable options, or a signal while training
         return exit.code if isinstance(exit.code, int) else 2
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def _train_classify(args: list[str]) -> int:
@@ -168,7 +185,11 @@ def _bench(args: list[str]) -> int:
 
     from flax_linattn import bench
 
-    return tyro.cli(bench.run_bench, args=args, prog="flax-linattn bench")
+    try:
+        return tyro.cli(bench.run_bench, args=args, prog="flax-linattn bench")
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on from here.", file=sys.stderr)
+        raise
 
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {

@@ -62,7 +62,7 @@ def bars_table(rows: Rows) -> str:
     heads = ["ours", "T", "pass", "what", "required", "measured", ""]
     lines = []
     for bar in BARS:
-        if all(row["comparison"] != bar.comparison for row in rows):
+        if not any(r["comparison"] == bar.comparison and r["length"] in bar.lengths for r in rows):
             continue
         values = bar.measured(rows)
         what = {

@@ -69,7 +69,15 @@ def run_bench(
         raise ValueError(f"no comparison's name contains {only!r}; they are: {names}.")
     if rounds < 1 or repeats < 1 or min((*lengths, *curve_lengths), default=1) < 1:
         raise ValueError("rounds, repeats and lengths must be at least 1.")
+    if factor <= 1:
+        raise ValueError(f"the factor by which a ratio may fall must exceed 1, got {factor}.")
+    if against is not None and against.resolve() == (output / "ratios.json").resolve():
+        raise ValueError(f"{against} would be overwritten; give another folder as --output.")
     stored = None if against is None else read_results(against)
+    if stored is not None:
+        known = {row["comparison"] for row in _kept(stored)}
+        if known.isdisjoint(c.name for c in chosen):
+            raise ValueError(f"{against} holds none of {', '.join(repr(c.name) for c in chosen)}.")
     curves = curves and any(c.curve for c in chosen)
     if curves:
         plots.import_figure()  # now, rather than after minutes of measuring
@@ -87,6 +95,8 @@ def run_bench(
     head = provenance(command) | {"rounds": rounds, "seconds": seconds} | precision
     journal = Journal(output / "ratios.json", head, progress=progress)
     suite = _Suite(journal, rounds, seconds)
+    if progress:
+        print(f"measuring {', '.join(c.name for c in chosen)}", file=sys.stderr, flush=True)
     # Ours multiplies in full precision; so must the peers, on accelerators too.
     with jax.default_matmul_precision("highest"):
         for repeat in range(repeats):
@@ -121,10 +131,12 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     try:
         results = json.loads(path.read_text())
-        found = results["platform"]
+        found, finished = results["platform"], results["finished"]
         ratios(_kept(results))
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{path} is not a ratios.json of 'flax-linattn bench'.") from None
+    if not finished:
+        raise ValueError(f"{path} is of a run that was interrupted; finish it first.")
     if found != jax.default_backend():
         raise ValueError(
             f"{path} was measured on {found!r} and this is {jax.default_backend()!r}: ratios of "
@@ -211,7 +223,8 @@ def _show(results: dict[str, Any]) -> None:
 def _gate(results: dict[str, Any], stored: dict[str, Any], factor: float) -> int:
     found = falls(ratios(_kept(results)), ratios(_kept(stored)), factor)
     if not found:
-        print(f"no ratio fell by more than {factor:g} times.")
+        keys, known = ({r.key for r in ratios(_kept(x))} for x in (results, stored))
+        print(f"of {len(keys & known)} ratios none fell by more than {factor:g} times.")
         return 0
     print(f"{len(found)} ratios fell by more than {factor:g} times:", file=sys.stderr)
     print(report.falls_table(found), file=sys.stderr)

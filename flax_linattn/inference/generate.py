@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
 from flax_linattn.inference.compiled import compiled, step
-from flax_linattn.inference.prefill import Prefills, check_prompt, take_in
+from flax_linattn.inference.prefill import Prefills, check_prompt, check_room, take_in
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -48,7 +48,7 @@ def generate(
     *,
     stop: int | Sequence[int] = (),
     key: Array | None = None,
-    temperature: ArrayLike = 1.0,
+    temperature: ArrayLike | None = None,
     top_k: int | None = None,
     pad: int = 0,
     state: State | None = None,
@@ -72,8 +72,9 @@ def generate(
         stop: the token or tokens that end a row.
         key: of ``jax.random.key``: one, from which row i has ``fold_in(key, i)``, or [B], each
             row's own.
-        temperature: float or float [B], which divides the logits; 0 = the most likely token.
-        top_k: draw among this many most likely tokens; default all.
+        temperature: float or float [B], which divides the logits, default 1; 0 = the most likely
+            token. It needs ``key``.
+        top_k: draw among this many most likely tokens; default all. It needs ``key``.
         pad: stands behind the last token of a row that has stopped.
         state: what came before the prompt; default nothing. It stays usable.
         max_length: most tokens of a sequence, for mechanisms with a cache: that of ``state`` if it
@@ -120,9 +121,12 @@ def generate(
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1, got {top_k}; None draws among all tokens.")
+    if key is None and not (temperature is None and top_k is None):
+        raise ValueError("temperature and top_k are for drawing tokens, which needs a key.")
     batch, prompt = prompt.shape[0], prompt.astype(jnp.int32)
-    if max_length is None and state is None:
-        max_length = prompt.shape[1] + max_new_tokens
+    if state is None:
+        check_room(prompt, mask, max_length)
+        max_length = prompt.shape[1] + max_new_tokens if max_length is None else max_length
     out, failed = _generate(
         model,
         prompt,
@@ -130,7 +134,7 @@ def generate(
         state,
         stop=jnp.atleast_1d(jnp.asarray(stop, jnp.int32)),
         keys=None if key is None else row_keys(key, batch),
-        temperature=_temperatures(temperature, batch),
+        temperature=_temperatures(1.0 if temperature is None else temperature, batch),
         pad=jnp.asarray(pad, jnp.int32),
         max_new_tokens=max_new_tokens,
         top_k=top_k,
@@ -142,7 +146,8 @@ def generate(
         raise ValueError(
             f"the logits of row {row} are NaN after {int(out.lengths[row])} new tokens: the model "
             "has no room for more (make the state with a larger max_length, or the model with more "
-            "positions), or its parameters or state hold NaN."
+            "positions), the prompt holds tokens that it does not know, or its parameters or state "
+            "hold NaN."
         )
     return out
 

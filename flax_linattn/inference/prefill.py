@@ -70,10 +70,8 @@ def prefill(
         (True, [100, 100])
     """
     x, mask = check_prompt(x, mask, chunk_size)
-    if state is None and max_length is not None and longest(x.shape[1], mask) > max_length:
-        raise ValueError(
-            f"max_length={max_length} has no room for {longest(x.shape[1], mask)} observations."
-        )
+    if state is None:
+        check_room(x, mask, max_length)
     return _prefill(model, x, mask, state, max_length=max_length, chunk_size=chunk_size)
 
 
@@ -145,6 +143,17 @@ def piece_at(x: Array, mask: Array | None, start: Array, chunk_size: int) -> tup
     new = begin + jnp.arange(chunk_size, dtype=jnp.int32) >= start
     real = jnp.broadcast_to(new, (x.shape[0], chunk_size))
     return window(x), real if mask is None else real & window(mask)
+
+
+def check_room(x: Array, mask: Array | None, max_length: int | None) -> None:
+    """Refuses more observations of a row than a state has room for, as far as they are known.
+
+    Raises:
+        ValueError: there are more.
+    """
+    most = longest(x.shape[1], mask)
+    if max_length is not None and most > max_length:
+        raise ValueError(f"max_length={max_length} has no room for {most} observations.")
 
 
 def check_prompt(

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from flax_linattn.inference.compiled import step
-from flax_linattn.inference.prefill import check_prompt, no_output, take_in_piece
+from flax_linattn.inference.prefill import check_prompt, check_room, no_output, take_in_piece
 from flax_linattn.inference.state import Streams, check_indices, gather_rows, reset_rows
 from flax_linattn.typing import Array, State
 
@@ -26,7 +26,8 @@ class Stream:
     constant size.
 
     Args:
-        model: an ``nnx.Module`` with ``init_state`` and ``step``.
+        model: an ``nnx.Module`` with ``init_state`` and ``step``, whose weights are taken as they
+            are now.
         batch_size: B, independent streams side by side.
         max_length: most observations, for mechanisms with a cache.
 
@@ -58,7 +59,7 @@ class Stream:
         self, model: Streams, *, batch_size: int = 1, max_length: int | None = None
     ) -> None:
         self._init = partial(model.init_state, max_length=max_length)
-        self._batch_size = batch_size
+        self._batch_size, self._max_length = batch_size, max_length
         self._state: State = self._init(batch_size)
         self.num_steps = 0
         self.num_compilations = 0
@@ -96,10 +97,17 @@ class Stream:
 
     @state.setter
     def state(self, state: State) -> None:
-        alike = jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, self._state)
-        if not alike:
+        leaves = jax.tree.leaves(state)
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves):
             raise ValueError(
-                "expected a state as this stream has it, of the same model, rows and max_length."
+                "the memory of this state was reused by a later call; save a copy: "
+                "jax.tree.map(jnp.copy, stream.state)."
+            )
+        facts = [jax.tree.map(lambda a: (jnp.shape(a), a.dtype), s) for s in (state, self._state)]
+        if facts[0] != facts[1]:
+            raise ValueError(
+                "expected a state as this stream has it, of the same model, rows, max_length and "
+                f"dtypes: {facts[1]}, got {facts[0]}."
             )
         self._state = jax.tree.map(jnp.copy, state)
 
@@ -122,6 +130,7 @@ class Stream:
             ValueError: shapes that do not fit, or the state grows, for want of ``max_length``.
             TypeError: ``mask`` or ``reset`` is not bool.
         """
+        x = jnp.asarray(x)
         y, self._state = self._step(self._variables, self._state, x, mask, reset)
         self.num_steps += 1
         return y
@@ -158,6 +167,7 @@ class Stream:
             ((2, 16), 400, 1)
         """
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
+        check_room(prompt, real, self._max_length)
         y = self._before(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):
             piece = _piece(prompt, real, start, chunk_size)

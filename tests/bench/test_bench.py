@@ -67,13 +67,30 @@ def test_bad_options(
 def test_results_of_another_platform_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = tmp_path / "ratios.json"
-    other.write_text(json.dumps({"platform": "gpu", "rows": []}))
+    other = tmp_path / "stored.json"
+    other.write_text(json.dumps({"platform": "gpu", "finished": True, "rows": []}))
     assert bench(tmp_path, "--against", str(other)) == 2
     assert "different platforms" in capsys.readouterr().err
     other.write_text("[]")
     assert bench(tmp_path, "--against", str(other)) == 2
     assert "is not a ratios.json" in capsys.readouterr().err
+
+
+def test_what_cannot_be_compared_is_refused_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, stored = tmp_path / "ratios.json", tmp_path / "stored.json"
+    unfinished = {"platform": jax.default_backend(), "finished": False, "rows": []}
+    cases = [
+        (own, {}, [], "would be overwritten"),
+        (stored, unfinished, [], "of a run that was interrupted"),
+        (stored, unfinished | {"finished": True}, [], "holds none of"),
+        (stored, unfinished, ["--factor", "0.9"], "must exceed 1, got 0.9"),
+    ]
+    for path, results, options, message in cases:
+        path.write_text(json.dumps(results))
+        assert bench(tmp_path, "--against", str(path), *options) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_without_matplotlib_figures_are_refused_at_once(

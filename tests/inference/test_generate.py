@@ -205,3 +205,12 @@ def test_prompts_of_a_narrow_dtype():
     got = inference.generate(model, PROMPT.astype(jnp.uint8), 6).tokens
     np.testing.assert_array_equal(got, want)
     assert got.max() > 255
+
+
+def test_drawing_needs_a_key_and_a_prompt_its_room():
+    model = Language()
+    for options in ({"temperature": 0.7}, {"top_k": 3}):
+        with pytest.raises(ValueError, match="needs a key"):
+            inference.generate(model, PROMPT, 2, **options)
+    with pytest.raises(ValueError, match="max_length=2 has no room for 4 observations"):
+        inference.generate(model, PROMPT, 1, max_length=2)

@@ -232,6 +232,10 @@ def test_a_saved_state_is_restored_more_than_once():
         stream.state = saved
         outputs.append(stream.step(x))
     np.testing.assert_array_equal(*outputs)
+    reused = stream.state
+    stream.step(x)
+    with pytest.raises(ValueError, match="was reused by a later call; save a copy"):
+        stream.state = reused
     with pytest.raises(ValueError, match="expected a state as this stream has it"):
         stream.state = inference.Stream(classifier("aaren"), batch_size=2).state
 
