@@ -182,6 +182,16 @@ class Fall(NamedTuple):
     now: float
 
 
+def check_factor(factor: float) -> None:
+    """Refuses a factor that no fall can exceed.
+
+    Raises:
+        ValueError: a factor of at most 1.
+    """
+    if factor <= 1:
+        raise ValueError(f"the factor by which a ratio may fall must exceed 1, got {factor}.")
+
+
 def falls(now: Iterable[Ratio], before: Iterable[Ratio], factor: float) -> list[Fall]:
     """The ratios that fell by more than a factor.
 
@@ -193,8 +203,7 @@ def falls(now: Iterable[Ratio], before: Iterable[Ratio], factor: float) -> list[
     Raises:
         ValueError: a factor of at most 1, or no ratio in common.
     """
-    if factor <= 1:
-        raise ValueError(f"the factor by which a ratio may fall must exceed 1, got {factor}.")
+    check_factor(factor)
     stored = {ratio.key: ratio for ratio in before}
     shared = [(ratio, stored[ratio.key]) for ratio in now if ratio.key in stored]
     if not shared:

@@ -16,7 +16,7 @@ from flax_linattn.bench import plots, report
 from flax_linattn.bench.comparisons import Comparison, comparisons
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.bench.ratios import falls, ratios
+from flax_linattn.bench.ratios import check_factor, falls, ratios
 from flax_linattn.bench.timing import Prepared
 
 MEMORY_LIMIT = {"cpu": 4e9}
@@ -69,8 +69,7 @@ def run_bench(
         raise ValueError(f"no comparison's name contains {only!r}; they are: {names}.")
     if rounds < 1 or repeats < 1 or min((*lengths, *curve_lengths), default=1) < 1:
         raise ValueError("rounds, repeats and lengths must be at least 1.")
-    if factor <= 1:
-        raise ValueError(f"the factor by which a ratio may fall must exceed 1, got {factor}.")
+    check_factor(factor)
     if against is not None and against.resolve() == (output / "ratios.json").resolve():
         raise ValueError(f"{against} would be overwritten; give another folder as --output.")
     stored = None if against is None else read_results(against)
