@@ -86,14 +86,21 @@ def attend_in_blocks(
     """
     queries, keys = q.shape[1], k.shape[1]
     rows, columns = (block_sizes(q.shape[0] * q.shape[2], most, n) for n in (queries, keys))
-    plans = Plans(
-        *(Plan(weighing, rows[on], columns[on], queries, keys) for on in ("cpu", "accelerator"))
-    )
-    q = fill(q, rows["cpu"])
-    k, v = (fill(x, columns["cpu"]) for x in (k, v))
+
+    def plans(which: str) -> Plans:
+        sizes = zip(rows[which].values(), columns[which].values(), strict=True)
+        return Plans(*(Plan(weighing, row, column, queries, keys) for row, column in sizes))
+
+    passes = Passes(plans("forward"), plans("backward"))
+    q = _whole_blocks(q, rows)
+    k, v = (_whole_blocks(x, columns) for x in (k, v))
     scale = jnp.asarray(scale).astype(q.dtype)
     x, visibility = vary_alike((Arguments(q, k, v, scale), visibility))
-    return _attend(plans, x, visibility)[:, :queries]
+    return _attend(passes, x, visibility)[:, :queries]
+
+
+def _whole_blocks(x: Array, sizes: dict[str, dict[str, int]]) -> Array:
+    return fill(x, max(size for platforms in sizes.values() for size in platforms.values()))
 
 
 class Arguments(NamedTuple):
@@ -159,6 +166,13 @@ class Plans(NamedTuple):
         )
 
 
+class Passes(NamedTuple):
+    """The plans of both passes."""
+
+    forward: Plans
+    backward: Plans
+
+
 class Rows(NamedTuple):
     """Of every query: y [B, T, H, V], the level of its weights, and D relative to it [B, H, T]."""
 
@@ -209,17 +223,17 @@ def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plans: Plans, x: Arguments, visibility: Visibility) -> Array:
-    return plans.run(_forward, x, visibility).y
+def _attend(passes: Passes, x: Arguments, visibility: Visibility) -> Array:
+    return passes.forward.run(_forward, x, visibility).y
 
 
-def _attend_forward(plans: Plans, x: Arguments, visibility: Visibility) -> tuple[Array, Any]:
-    rows: Rows = plans.run(_forward, x, visibility)
+def _attend_forward(passes: Passes, x: Arguments, visibility: Visibility) -> tuple[Array, Any]:
+    rows: Rows = passes.forward.run(_forward, x, visibility)
     return rows.y, (x, visibility, rows)
 
 
-def _attend_backward(plans: Plans, residuals: Any, dy: Array) -> Any:
-    return plans.run(_backward, *residuals, dy), None
+def _attend_backward(passes: Passes, residuals: Any, dy: Array) -> Any:
+    return passes.backward.run(_backward, *residuals, dy), None
 
 
 def _backward(plan: Plan, x: Arguments, visibility: Visibility, rows: Rows, dy: Array) -> Arguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -19,13 +20,17 @@ PARALLEL_FLOATS = 1 << 24
 float32, a few times that in a gradient."""
 
 PARALLEL_SCORES = 1 << 20
-"""Most scores that a cache mechanism materialises at once: 4 MiB in float32. On a CPU, with 8
-heads, blocks of 256 x 256 were faster with the gradient than blocks of 512 x 512; forward they were
-as fast up to 1,024 tokens and 1.4 times slower at 4,096."""
+"""Most scores that a cache mechanism materialises at once: 4 MiB in float32. On a CPU blocks were
+as fast up to there, and faster beyond."""
 
-BLOCK_SCORES = {"cpu": PARALLEL_SCORES, "accelerator": 1 << 24}
-"""Most scores of a block of queries and keys. Accelerators work blocks off in parallel: fewer and
-larger ones (64 MiB in float32), not measured yet."""
+BLOCK_SCORES = {
+    "forward": {"cpu": 1 << 21, "accelerator": 1 << 24},
+    "backward": {"cpu": 1 << 20, "accelerator": 1 << 24},
+}
+"""Most scores of a block of queries and keys, for each pass. On a CPU, with 8 heads, blocks of
+512 x 512 were 1.4 times as fast as 256 x 256 forward at 4,096 tokens, and slower backward, which
+holds four of them. Accelerators work blocks off in parallel: fewer and larger ones (64 MiB in
+float32), not measured yet."""
 
 
 def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> str:
@@ -59,30 +64,37 @@ CACHED_FEATURES = 1 << 20
 TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
-def block_sizes(rows: Any, most: int, length: int) -> dict[str, int]:
-    """Queries a block, or keys, for each platform: no more scores than it makes at once.
+def block_sizes(rows: Any, most: int, length: int) -> dict[str, dict[str, int]]:
+    """Queries a block, or keys, for each pass and platform: of few enough scores.
 
     Args:
         rows: batches times heads; 64 is assumed where it is not known yet, in symbolic shapes.
         most: queries a block at most.
-        length: T; every size divides T, filled up to a multiple of the smallest.
+        length: T; T, filled up to a multiple of the largest size, is one of every size.
 
     Example:
-        >>> block_sizes(8, 512, 4096), block_sizes(512, 512, 4096), block_sizes(8, 512, 100)
-        ({'cpu': 256, 'accelerator': 512}, {'cpu': 32, 'accelerator': 128}, \
-{'cpu': 100, 'accelerator': 100})
+        >>> sizes = block_sizes(8, 512, 4096)
+        >>> sizes["forward"], sizes["backward"]
+        ({'cpu': 512, 'accelerator': 512}, {'cpu': 256, 'accelerator': 512})
+        >>> block_sizes(8, 512, 100)["forward"]
+        {'cpu': 100, 'accelerator': 100}
     """
     rows = rows if isinstance(rows, int) else 64
-    smallest = min(32, most)
-    while 2 * smallest <= most and rows * (2 * smallest) ** 2 <= BLOCK_SCORES["cpu"]:
-        smallest *= 2
-    largest = smallest = min(smallest, length)
-    filled = -(-length // smallest) * smallest
-    while 2 * largest <= most and rows * (2 * largest) ** 2 <= BLOCK_SCORES["accelerator"]:
-        if filled % (2 * largest):
-            break
-        largest *= 2
-    return {"cpu": smallest, "accelerator": largest}
+    least = min(limit for limits in BLOCK_SCORES.values() for limit in limits.values())
+
+    def grow(size: int, limit: int, filling: float) -> int:
+        while 2 * size <= most and rows * (2 * size) ** 2 <= limit:
+            if -length % (2 * size) > filling:
+                break
+            size *= 2
+        return size
+
+    smallest = min(grow(min(32, most), least, math.inf), length)
+    # Larger blocks are not worth more than an eighth of filling.
+    return {
+        which: {platform: grow(smallest, limit, length / 8) for platform, limit in limits.items()}
+        for which, limits in BLOCK_SCORES.items()
+    }
 
 
 TILE = {"cpu": 32, "accelerator": 64}

@@ -108,11 +108,16 @@ def test_second_derivatives_of_tiny_scores() -> None:
 
 
 def test_blocks_shrink_with_the_batch() -> None:
-    """Every size divides the length, filled up to blocks of the smallest."""
+    """All divide the length, filled up to blocks of the largest, and that by little."""
     for rows in (1, 8, 64, 512):
-        for length in (7, 300, 700, 4096):
-            cpu, accelerator = block_sizes(rows, 512, length).values()
-            assert cpu <= accelerator <= 512 and accelerator % cpu == 0
-            assert -(-length // cpu) * cpu % accelerator == 0
-            assert cpu == length or rows * cpu**2 <= BLOCK_SCORES["cpu"]
-    assert block_sizes(1, 3, 100)["cpu"] == 3
+        for length in (7, 300, 700, 4096, 4097):
+            passes = block_sizes(rows, 512, length)
+            sizes = [size for platforms in passes.values() for size in platforms.values()]
+            smallest, largest = min(sizes), max(sizes)
+            assert largest <= 512
+            assert all(largest % size == 0 and size % smallest == 0 for size in sizes)
+            assert largest == smallest or -length % largest <= length / 8
+            for which, platforms in passes.items():
+                for platform, size in platforms.items():
+                    assert size == length or rows * size**2 <= BLOCK_SCORES[which][platform]
+    assert block_sizes(1, 3, 100)["forward"]["cpu"] == 3
