@@ -114,8 +114,8 @@ class TaylorShift(KernelMechanism):
             weight is negative.
         switch: what ``form="auto"`` changes from direct to efficient for: "speed" where the
             efficient form of this library, which makes half of the paper's products, takes fewer
-            operations (and was measured to be faster); "paper" from ``taylorshift_n0`` tokens on,
-            "memory" from ``taylorshift_n1``.
+            operations (and was measured to be faster), a chunk later where it is causal; "paper"
+            from ``taylorshift_n0`` tokens on, "memory" from ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -188,8 +188,10 @@ class TaylorShift(KernelMechanism):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
         if form == "auto":
-            tokens, key_dim = call.k.shape[1], call.k.shape[-1]
-            form = "direct" if tokens < _SWITCHES[self.switch](key_dim) else "efficient"
+            crossing = _SWITCHES[self.switch](call.k.shape[-1])
+            if call.is_causal and self.switch == "speed":
+                crossing += self.chunk_size  # the efficient form makes the weights of a chunk, too
+            form = "direct" if call.k.shape[1] < crossing else "efficient"
         if form == "direct":
             return self._direct(call)
         form = "chunked" if form == "efficient" else form

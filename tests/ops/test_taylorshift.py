@@ -133,9 +133,14 @@ def test_the_switching_points_are_where_the_costs_cross() -> None:
         assert (direct >= efficient).tolist() == [False, True]
 
 
-@pytest.mark.parametrize(("switch", "last_direct"), [("speed", 50), ("memory", 46), ("paper", 72)])
-def test_auto_switches(switch: str, last_direct: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``form="auto"``: F (d + 1) / d = 50.6 tokens, with F = 45 features; N1; N0."""
+@pytest.mark.parametrize(
+    ("switch", "is_causal", "last_direct"),
+    [("speed", False, 50), ("speed", True, 50 + 512), ("memory", True, 46), ("paper", False, 72)],
+)
+def test_auto_switches(
+    switch: str, is_causal: bool, last_direct: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``form="auto"``: F (d + 1) / d = 50.6 tokens, with F = 45 features, and a chunk; N1; N0."""
     mechanism = ops.get_mechanism("taylorshift", switch=switch, chunk_size=512)
     taken = []
     direct = ops.TaylorShift._direct
@@ -143,7 +148,7 @@ def test_auto_switches(switch: str, last_direct: int, monkeypatch: pytest.Monkey
     for length in (last_direct, last_direct + 1):
         taken.clear()
         x = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
-        jax.eval_shape(lambda q, k, v: mechanism.attend(q, k, v), x, x, x)
+        jax.eval_shape(lambda q, k, v: mechanism.attend(q, k, v, is_causal=is_causal), x, x, x)
         assert bool(taken) is (length == last_direct)
 
 
