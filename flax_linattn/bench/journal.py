@@ -15,7 +15,8 @@ class Journal:
     """A JSON file of a head and rows, written anew after every row.
 
     A file that was not finished, and whose head is the same but for the date, is continued: its
-    rows are not measured again. A finished one is replaced.
+    rows are not measured again. A finished one is replaced, and one of a changed ("-dirty")
+    commit, whose rows may be of other code.
 
     Args:
         path: the JSON file; its folder is made.
@@ -49,6 +50,8 @@ class Journal:
         except (OSError, ValueError):
             return []
         if not isinstance(stored, dict) or stored.get("finished", True):
+            return []
+        if str(self._head.get("commit", "")).endswith("-dirty"):
             return []
         same = all(stored.get(k) == v for k, v in self._head.items() if k != "date")
         return stored["rows"] if same else []

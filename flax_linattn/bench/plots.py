@@ -100,9 +100,11 @@ def _points(rows: Rows, program: str, quantity: str) -> list[tuple[float, float]
     points = []
     for row in rows:
         result = row["results"][program]
+        if quantity not in result:
+            continue
         if quantity == "temporary_bytes":
             points.append((row["length"], max(1, result[quantity]) / 1e6))
-        elif quantity in result:
+        else:
             points.append((row["length"], result[quantity]["median"]))
     return points
 

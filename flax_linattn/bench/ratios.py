@@ -59,9 +59,10 @@ def ratios(rows: Rows) -> list[Ratio]:
     found = []
     for (comparison, length, which), repeats in groups.items():
         for peer in repeats[0]:
-            if peer == OURS:
+            sizes = [repeats[0][name].get("temporary_bytes") for name in (OURS, peer)]
+            if peer == OURS or None in sizes:  # does not compile here
                 continue
-            ours, theirs = (repeats[0][name]["temporary_bytes"] for name in (OURS, peer))
+            ours, theirs = sizes
             time = tuple(
                 r[peer]["milliseconds"]["median"] / r[OURS]["milliseconds"]["median"]
                 for r in repeats
@@ -108,6 +109,7 @@ class Bar(NamedTuple):
                 for row in rows
                 if (row["comparison"], row["pass"]) == (self.comparison, self.which)
                 and row["length"] in self.lengths
+                and self.quantity in row["results"][OURS]
             ]
             return found[:1] if self.quantity == "temporary_bytes" else found
         chosen = [

@@ -135,11 +135,17 @@ def times_table(rows: Rows) -> str:
                 name,
                 shown,
                 speed,
-                number(results[0]["temporary_bytes"] / 1e6),
-                interval([r["compile_seconds"] for r in results]),
+                *_compiled(results),
             ]
         )
     return markdown(heads, lines)
+
+
+def _compiled(results: list[dict[str, Any]]) -> tuple[str, str]:
+    if "temporary_bytes" not in results[0]:
+        return "-", "-"
+    seconds = interval([r["compile_seconds"] for r in results])
+    return number(results[0]["temporary_bytes"] / 1e6), seconds
 
 
 def falls_table(found: Iterable[Fall]) -> str:

@@ -94,11 +94,16 @@ def prepare(
         programs: functions of arrays, by name.
         arguments: for all of them.
         memory_limit: a program that needs more temporary bytes is not to run; its facts have
-            ``not_run``, the reason.
+            ``not_run``, the reason. Of one that does not compile on this device that is all.
     """
-    compiled, facts = {}, {}
+    compiled: dict[str, Any] = {}
+    facts: dict[str, dict[str, Any]] = {}
     for name, program in programs.items():
-        runnable, facts[name] = compile_program(program, arguments)
+        try:
+            runnable, facts[name] = compile_program(program, arguments)
+        except RuntimeError as error:
+            facts[name] = {"not_run": f"does not compile: {str(error).splitlines()[0]}"}
+            continue
         needed = facts[name]["temporary_bytes"]
         if memory_limit is not None and needed > memory_limit:
             facts[name]["not_run"] = f"needs {needed / 1e9:.1f} GB"

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.prefill import Prefills, check_prompt, check_room, take_in
+from flax_linattn.ops.mechanism import at_least
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -88,7 +89,8 @@ def generate(
         ValueError: an argument out of range; a model that does not give logits; logits that are
             NaN, above all when a cache or a table of positions is full (under ``jit`` the row
             ends there instead).
-        TypeError: a prompt that is not integer, a mask that is not bool, or no random key.
+        TypeError: a prompt or a token that is not integer, a mask that is not bool, or no random
+            key.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -117,10 +119,7 @@ def generate(
     prompt, mask = check_prompt(prompt, mask, chunk_size)
     if not jnp.issubdtype(prompt.dtype, jnp.integer) or prompt.ndim != 2:
         raise TypeError(f"expected prompt as int [B, T], got {prompt.dtype} {prompt.shape}.")
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}.")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1, got {top_k}; None draws among all tokens.")
+    at_least(1, max_new_tokens=max_new_tokens, top_k=top_k)
     if key is None and not (temperature is None and top_k is None):
         raise ValueError("temperature and top_k are for drawing tokens, which needs a key.")
     batch, prompt = prompt.shape[0], prompt.astype(jnp.int32)
@@ -132,10 +131,10 @@ def generate(
         prompt,
         mask,
         state,
-        stop=jnp.atleast_1d(jnp.asarray(stop, jnp.int32)),
+        stop=_tokens("stop", stop),
         keys=None if key is None else row_keys(key, batch),
         temperature=_temperatures(1.0 if temperature is None else temperature, batch),
-        pad=jnp.asarray(pad, jnp.int32),
+        pad=_tokens("pad", pad)[0],
         max_new_tokens=max_new_tokens,
         top_k=top_k,
         max_length=max_length,
@@ -262,6 +261,13 @@ def row_keys(key: Any, batch: int) -> Array:
     if key.shape != (batch,):
         raise ValueError(f"expected one key or one a row, ({batch},), got shape {key.shape}.")
     return key
+
+
+def _tokens(name: str, tokens: Any) -> Array:
+    found = jnp.atleast_1d(jnp.asarray(tokens))
+    if found.size and not jnp.issubdtype(found.dtype, jnp.integer):
+        raise TypeError(f"{name} must be whole numbers, tokens of the model, got {tokens!r}.")
+    return found.astype(jnp.int32)
 
 
 def _temperatures(temperature: ArrayLike, batch: int) -> Array:

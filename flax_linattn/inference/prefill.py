@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from flax_linattn.inference.compiled import check_constant, compiled
 from flax_linattn.inference.state import Streams, check_rows
-from flax_linattn.ops.mechanism import longest
+from flax_linattn.ops.mechanism import at_least, longest
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -168,6 +168,5 @@ def check_prompt(
     x = jnp.asarray(x)
     if x.ndim < 2 or x.shape[1] == 0:
         raise ValueError(f"expected x as [B, T, ...] with T at least 1, got shape {x.shape}.")
-    if chunk_size is not None and chunk_size < 1:
-        raise ValueError(f"chunk_size must be at least 1, got {chunk_size}.")
+    at_least(1, chunk_size=chunk_size)
     return x, None if mask is None else check_rows("mask", mask, *x.shape[:2])

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import Streams, check_rows
+from flax_linattn.ops.mechanism import at_least
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -141,8 +142,7 @@ def rollout(
         >>> r.outputs.shape, r.state.position.tolist()
         ((2, 5, 4), [14, 14])
     """
-    if num_steps < 0:
-        raise ValueError(f"num_steps must be at least 0, got {num_steps}.")
+    at_least(0, num_steps=num_steps)
     return _rollout(model, state, jnp.asarray(x), mask, num_steps=num_steps, feedback=feedback)
 
 

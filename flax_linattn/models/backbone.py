@@ -241,7 +241,9 @@ class Backbone(nnx.Module):
         """
         expected = (state.position.shape[0], self.values.in_features)
         if x.shape != expected:
-            raise ValueError(f"expected one observation a row, {expected}, got {x.shape}.")
+            raise ValueError(
+                f"expected an observation for each row of the state, {expected}, got {x.shape}."
+            )
         h, window = self.values.step(x, state.window, mask=mask)
         h = h + self.positions(state.position).astype(h.dtype)
         layers = []

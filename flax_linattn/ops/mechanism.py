@@ -492,11 +492,12 @@ def longest(length: int, mask: Array | None) -> int:
     return int(np.max(np.sum(np.asarray(mask), axis=1), initial=0))
 
 
-def at_least(minimum: int, **hyperparameters: int | None) -> None:
-    """Refuses hyperparameters below ``minimum``; None is another way to say "not given".
+def at_least(minimum: int, **numbers: int | None) -> None:
+    """Refuses all but whole numbers from ``minimum`` on; None is another way to say "not given".
 
     Raises:
-        ValueError: one is.
+        TypeError: one is no whole number.
+        ValueError: one is below.
 
     Example:
         >>> at_least(1, chunk_size=0)
@@ -504,8 +505,12 @@ def at_least(minimum: int, **hyperparameters: int | None) -> None:
         ...
         ValueError: chunk_size must be at least 1, got 0.
     """
-    for name, value in hyperparameters.items():
-        if value is not None and value < minimum:
+    for name, value in numbers.items():
+        if value is None:
+            continue
+        if not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{name} must be a whole number, got {value!r}.")
+        if value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, got {value}.")
 
 

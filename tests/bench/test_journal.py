@@ -31,6 +31,8 @@ def test_a_finished_or_different_run_is_replaced(tmp_path: Path) -> None:
     measured(path, head, finish=False)
     assert measured(path, {**head, "commit": "def"}, finish=True) == 2
     assert measured(path, {**head, "commit": "def"}, finish=True) == 2
+    for _ in range(2):  # what was changed is not known
+        assert measured(path, {**head, "commit": "def-dirty"}, finish=False) == 2
 
 
 def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:

@@ -33,6 +33,13 @@ def test_a_peer_that_was_not_run_has_a_memory_ratio_only() -> None:
     assert "needs 9.0 GB" in times_table([made])
 
 
+def test_a_peer_that_does_not_compile_has_none() -> None:
+    made = row()
+    made["results"]["associative_scan"] = {"not_run": "does not compile: no cuDNN"}
+    assert ratios([made]) == []
+    assert "does not compile: no cuDNN | - | - | - |" in times_table([made])
+
+
 def test_bars_are_met_or_missed() -> None:
     assert bars_table([row()]).count("| met |") == 3  # time, memory, compile time
     assert "**missed**" in bars_table([row(peer_ms=3.0)])

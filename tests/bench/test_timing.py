@@ -1,5 +1,7 @@
 """Programs timed in turns."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import pytest
 
@@ -22,6 +24,15 @@ def test_what_needs_too_much_memory_is_not_run() -> None:
     programs = {"outer": lambda x: jnp.sort(jnp.outer(x, x)).sum(), "sum": jnp.sum}
     found = compare(programs, [x], rounds=1, memory_limit=1e6)
     assert found["outer"]["not_run"] == "needs 0.0 GB" and "milliseconds" not in found["outer"]
+    assert "milliseconds" in found["sum"]
+
+
+def test_what_does_not_compile_is_not_run() -> None:
+    def refused(x: Any) -> Any:
+        raise NotImplementedError("not on this device\nat all")
+
+    found = compare({"sum": jnp.sum, "refused": refused}, [jnp.ones(4)], rounds=1)
+    assert found["refused"] == {"not_run": "does not compile: not on this device"}
     assert "milliseconds" in found["sum"]
 
 

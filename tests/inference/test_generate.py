@@ -194,7 +194,10 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="give max_length"):
         growing = Language("softmax")
         inference.generate(growing, PROMPT, 4, state=growing.init_state(4))
-    with pytest.raises(ValueError, match=r"one observation a row, \(4, 3\), got \(4,\)"):
+    for wrong in ({"stop": 3.0}, {"pad": 1.5}, {"key": KEY, "top_k": 2.0}):
+        with pytest.raises(TypeError, match=r"must be (a )?whole number"):
+            inference.generate(model, PROMPT, 4, **wrong)
+    with pytest.raises(ValueError, match=r"for each row of the state, \(4, 3\), got \(4,\)"):
         inference.generate(backbone(), PROMPT, 4)
 
 
