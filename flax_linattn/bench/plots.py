@@ -76,7 +76,7 @@ def draw_curves(rows: Rows, quantity: str) -> Any:
     """
     names = list(dict.fromkeys(row["comparison"] for row in rows))
     passes = list(dict.fromkeys(row["pass"] for row in rows))
-    size = (3.6 * len(names), 3.0 * len(passes) + 0.6)
+    size = (3.6 * len(names), 3.0 * len(passes) + 1.4)
     figure = import_figure()(figsize=size, layout="constrained")
     grid = figure.subplots(len(passes), len(names), squeeze=False)
     label = "ms" if quantity == "milliseconds" else "temporary MB"
@@ -92,7 +92,8 @@ def draw_curves(rows: Rows, quantity: str) -> Any:
             )
             if which == passes[0]:
                 axes.set_title(name, fontsize=10)
-                axes.legend(fontsize=7)
+            if which == passes[-1]:  # below, where it hides no line
+                axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     return figure
 
 
