@@ -5,6 +5,7 @@ the same way: compiled programs in turns, medians with their spread, temporary m
 compile time.
 """
 
+from flax_linattn.bench.communication import communicated
 from flax_linattn.bench.comparisons import Comparison, comparisons
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.provenance import provenance
@@ -29,6 +30,7 @@ __all__ = [
     "Journal",
     "Prepared",
     "Ratio",
+    "communicated",
     "compare",
     "comparisons",
     "compile_program",

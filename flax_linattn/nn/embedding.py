@@ -161,6 +161,8 @@ def recent_tokens(
     """
     batch, length, channels = x.shape
     size = window.shape[1]
+    if size == 0:
+        return x[:, :, None], window
     # Rows: one of zeros, the window, the tokens. `before` leads from a row to the one before.
     rows = jnp.concatenate([jnp.zeros((batch, 1, channels), x.dtype), window, x], axis=1)
     before_token = previous_real(mask) + size + 1
@@ -178,7 +180,5 @@ def recent_tokens(
         return taken.reshape(batch, row.shape[1], count, channels)
 
     tokens = jnp.broadcast_to(jnp.arange(length) + size + 1, (batch, length))
-    if size == 0:
-        return trace_back(tokens, 1), window
     latest = jnp.where(mask[:, -1:], tokens[:, -1:], before[:, -1:])
     return trace_back(tokens, size + 1), trace_back(latest, size)[:, 0]

@@ -30,6 +30,7 @@ from flax_linattn.ops.expressive import Expressive, ExpressiveQuadratic
 from flax_linattn.ops.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.mechanism import Capabilities, Learned, Mechanism, PackedState
 from flax_linattn.ops.series import SeriesState
+from flax_linattn.ops.shards import SequenceParallel, sequence_parallel
 from flax_linattn.ops.softmax import SoftmaxAttention
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.ops.streaming import StreamingMechanism
@@ -164,6 +165,7 @@ __all__ = [
     "PackedState",
     "Performer",
     "RandomFeatureAttention",
+    "SequenceParallel",
     "SeriesState",
     "SoftmaxAttention",
     "StatelessMechanism",
@@ -171,6 +173,7 @@ __all__ = [
     "TaylorShift",
     "get_mechanism",
     "list_mechanisms",
+    "sequence_parallel",
     "taylorshift_n0",
     "taylorshift_n1",
     "weights",

@@ -198,7 +198,7 @@ class Mechanism(abc.ABC):
             self._check_state(initial_state, q, k, v)
         runs = None
         if segment_ids is not None:
-            runs = masks.segment_runs(segment_ids, mask, carried)
+            runs = self._runs(segment_ids, mask, carried)
 
         call = Call(
             q=_zero_queries(q, query_mask),
@@ -381,6 +381,12 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None: ...
+
+    def _runs(
+        self, segment_ids: SegmentIds, mask: Mask | None, carried: Array | None
+    ) -> masks.Runs:
+        """Where packed segments begin; an earlier call ended in the id ``carried`` [B]."""
+        return masks.segment_runs(segment_ids, mask, carried)
 
     def _check_room(self, state: State, parameters: dict[str, Any]) -> None:  # noqa: B027  (only caches run out of room)
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""

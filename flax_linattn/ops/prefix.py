@@ -85,6 +85,7 @@ def attend(
     starts: Array | None,
     initial: State | None,
     chunk_size: int | None,
+    following: State | None = None,
 ) -> tuple[Outputs, State]:
     """Runs a monoid over sequences.
 
@@ -98,6 +99,8 @@ def attend(
         starts: bool [B, S], True = a packed segment begins here, or None.
         initial: the state before the first token, or None for the identity.
         chunk_size: tokens a chunk; None = all in one.
+        following: the state of tokens after the last one, of its segment, which are seen too
+            where attention is not causal; None for the identity.
 
     Returns:
         y [B, T, H, V] and the state after the last token.
@@ -117,8 +120,10 @@ def attend(
         return y, carry
     if starts is None:
         carry = total(monoid, span, carry, chunk_size)
-        return read_everywhere(monoid, q, carry, length, chunk_size), carry
-    return _within_runs(monoid, q, span, carry, chunk_size)
+        seen = carry if following is None else monoid.merge(carry, following)
+        return read_everywhere(monoid, q, seen, length, chunk_size), carry
+    following = monoid.identity if following is None else following
+    return _within_runs(monoid, q, span, carry, following, chunk_size)
 
 
 def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
@@ -194,9 +199,14 @@ def scan(
 
 
 def _within_runs(
-    monoid: Monoid, q: Array | None, span: Span, carry: State, chunk_size: int | None
+    monoid: Monoid,
+    q: Array | None,
+    span: Span,
+    carry: State,
+    following: State,
+    chunk_size: int | None,
 ) -> tuple[Array, State]:
-    """Every token reads the total of its own run.
+    """Every token reads the total of its own run, with what is before and after the span of it.
 
     A first pass from the right carries, over chunk borders, what follows of the run that a
     chunk ends in; a second from the left reads. One state a chunk is kept between them.
@@ -213,9 +223,7 @@ def _within_runs(
         q, span, after = chunk
         return monoid.outputs(q, span, carry, after, False)
 
-    _, after = over_chunks(
-        from_right, monoid.identity, (span,), chunk_size, reverse=True, stack=True
-    )
+    _, after = over_chunks(from_right, following, (span,), chunk_size, reverse=True, stack=True)
     carry, y = over_chunks(from_left, carry, (q, span), chunk_size, per_chunk=after)
     return y, carry
 

@@ -25,6 +25,7 @@ TINY: dict[str, dict[str, Any]] = {
         "timed_tokens": 16,
         "rounds": 1,
     },
+    "long_sequence": {"num_layers": 1, "features": 16, "tokens": (64,), "devices": (1, 2)},
     "taylorshift_crossover": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
     "taylorshift_heads": {"heads": (64,), "length": 8, "images": 1, "rounds": 1},
     "taylorshift_lengths": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
