@@ -1,0 +1,111 @@
+"""Batches from what users have: grain data sets and generators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+Batch = Mapping[str, NDArray]
+
+
+class GrainBatches:
+    """The batches of a ``grain.MapDataset``, which finds any of them by its number.
+
+    Its order, shuffled anew in every epoch if the data set shuffles, is a function of the step, so
+    that a resumed run needs nothing but its step.
+
+    Args:
+        dataset: a ``grain.MapDataset`` whose elements are batches, dicts of arrays.
+
+    Raises:
+        ValueError: it is empty, endless, or holds something else.
+
+    Example:
+        >>> import grain
+        >>> rows = grain.MapDataset.source([{"x": np.full(2, i)} for i in range(6)])
+        >>> batches = GrainBatches(rows.shuffle(seed=0).batch(2))
+        >>> len(batches), batches.batch(7)["x"].shape
+        (3, (2, 2))
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._length = len(dataset)
+        if not 0 < self._length < 2**62:
+            raise ValueError(
+                f"expected a data set of one epoch, with at least one batch, got {self._length} "
+                "batches; leave repeat() out"
+            )
+        if not isinstance(dataset[0], Mapping):
+            raise ValueError(
+                "expected a data set of batches, dicts of arrays, got elements of type "
+                f"{type(dataset[0]).__name__}; add map(...) or batch(...)"
+            )
+        self._epochs = dataset.repeat()
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._length
+
+    def batch(self, step: int) -> Batch:
+        """Returns the batch of a step, counted from 0 over all epochs."""
+        batch: Batch = self._epochs[step]
+        return batch
+
+
+class IteratorBatches:
+    """Batches of a generator, or of anything else that is iterated over once an epoch.
+
+    A resumed run begins in the middle of an epoch by taking and dropping what comes before: make
+    that cheap, or use a source that finds batches by their number.
+
+    Args:
+        make_epoch: gives the batches of an epoch, counted from 0; the same ones each time it is
+            asked for the same epoch.
+        num_batches: batches in every epoch.
+
+    Raises:
+        ValueError: an epoch has fewer batches, when that is found out.
+
+    Example:
+        >>> def make_epoch(epoch):
+        ...     for i in range(3):
+        ...         yield {"x": np.full(2, 10 * epoch + i)}
+        >>> batches = IteratorBatches(make_epoch, num_batches=3)
+        >>> len(batches), batches.batch(4)["x"].tolist(), batches.batch(0)["x"].tolist()
+        (3, [11, 11], [0, 0])
+    """
+
+    def __init__(self, make_epoch: Callable[[int], Iterable[Batch]], num_batches: int) -> None:
+        if num_batches < 1:
+            raise ValueError(f"expected at least one batch in an epoch, got {num_batches}")
+        self._make_epoch = make_epoch
+        self._num_batches = num_batches
+        self._iterator: Iterator[Batch] = iter(())
+        self._next = -1  # the step that the iterator gives next
+        self._last: tuple[int, Batch] | None = None
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._num_batches
+
+    def batch(self, step: int) -> Batch:
+        """Returns the batch of a step, counted from 0 over all epochs."""
+        if self._last is not None and self._last[0] == step:
+            return self._last[1]
+        epoch, position = divmod(step, self._num_batches)
+        begin = epoch * self._num_batches
+        if position == 0 or not begin < self._next <= step:
+            self._iterator, self._next = iter(self._make_epoch(epoch)), begin
+        while self._next <= step:
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                raise ValueError(
+                    f"epoch {epoch} has {self._next - begin} batches, expected "
+                    f"{self._num_batches}; give the true num_batches"
+                ) from None
+            self._next += 1
+        self._last = step, batch
+        return batch
