@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 _HELP = """\
 usage: flax-linattn COMMAND [OPTIONS]
@@ -84,7 +84,7 @@ def run() -> None:
 
 
 def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
-    from flax_linattn.training import NonFiniteLossError
+    from flax_linattn.training import LostProcessError, NonFiniteLossError
 
     try:
         return command(args)
@@ -97,7 +97,7 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
             raise
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except NonFiniteLossError as error:
+    except (NonFiniteLossError, LostProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except SystemExit as exit:  # after --help, unusable options, or a signal while training
@@ -109,9 +109,9 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
 def _train_classify(args: list[str]) -> int:
     import tyro
 
-    from flax_linattn import ops
+    from flax_linattn import ops, training
     from flax_linattn.tasks import classify
-    from flax_linattn.training import Interrupted
+    from flax_linattn.training import Interrupted, Parallel
 
     @dataclasses.dataclass(frozen=True)
     class TrainClassify(classify.ClassifyConfig):
@@ -121,6 +121,26 @@ def _train_classify(args: list[str]) -> int:
         """go on where the run in that folder stopped; its options are the defaults."""
         progress: bool = True
         """show a progress bar."""
+        parallel: Literal["auto", "none", "jit", "pmap"] = "auto"
+        """devices: jit over a mesh, pmap, or none; auto is jit where they divide the batch."""
+        mesh: str | None = None
+        """axes of the mesh, such as data=4,seq=2; default all devices along data."""
+        shard_parameters: bool = False
+        """split parameters and optimizer state over the devices, too (FSDP)."""
+        accumulate: int = 1
+        """take the gradient of a batch in so many parts."""
+        tensorboard: bool = False
+        """write event files for TensorBoard into the run folder (needs tensorboardX)."""
+        profile: int = 0
+        """trace so many steps with jax.profiler into the run folder."""
+        distributed: bool = False
+        """one of several processes, as SLURM, Open MPI or Cloud TPU start them."""
+        coordinator: str | None = None
+        """HOST:PORT of process 0, for processes that you start yourself."""
+        num_processes: int | None = None
+        """how many processes there are."""
+        process_id: int | None = None
+        """which of them this is, counted from 0."""
 
     default = TrainClassify()
     run = _value_of(args, "--run")
@@ -139,18 +159,32 @@ def _train_classify(args: list[str]) -> int:
         for field in dataclasses.fields(classify.ClassifyConfig)
     }
     config = classify.ClassifyConfig(**values)
+    if options.distributed or options.coordinator is not None:
+        training.start_process(options.coordinator, options.num_processes, options.process_id)
     if options.resume and options.run is None:
         raise ValueError("--resume needs the run folder: --run RUN.")
     run_dir = options.run if options.run is not None else _default_run_dir(config)
+    trackers: list[training.Tracker] = [training.JsonLines(run_dir / "steps.jsonl")]
+    if options.tensorboard:
+        trackers.append(training.TensorBoard(run_dir / "tensorboard"))
     try:
         report = classify.train_classifier(
-            config, run_dir, resume=options.resume, progress=options.progress
+            config,
+            run_dir,
+            resume=options.resume,
+            progress=options.progress,
+            parallel=Parallel(
+                options.parallel, options.mesh, options.shard_parameters, options.accumulate
+            ),
+            trackers=trackers,
+            profile_steps=options.profile,
         )
     except Interrupted:
         print(f"flax-linattn train classify --run {run_dir} --resume", file=sys.stderr)
         raise
-    _print_report(report)
-    print(f"run folder: {run_dir}")
+    if training.is_main():
+        _print_report(report)
+        print(f"run folder: {run_dir}")
     return 0
 
 

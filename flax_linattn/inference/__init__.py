@@ -5,16 +5,19 @@ from flax_linattn.inference.prefill import prefill
 from flax_linattn.inference.rollout import Rollout, rollout, unroll
 from flax_linattn.inference.state import gather_rows, reset_rows, state_bytes
 from flax_linattn.inference.stream import Stream
+from flax_linattn.inference.summary import Summary, summarize
 
 __all__ = [
     "Generated",
     "Rollout",
     "Stream",
+    "Summary",
     "gather_rows",
     "generate",
     "prefill",
     "reset_rows",
     "rollout",
     "state_bytes",
+    "summarize",
     "unroll",
 ]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -13,6 +16,7 @@ import optax
 from flax import nnx
 
 from flax_linattn import data, inference, models, ops, training
+from flax_linattn.training.processes import is_main, on_main
 from flax_linattn.typing import Array
 
 
@@ -179,8 +183,17 @@ class ClassifyRun(NamedTuple):
     problem: ClassifyProblem
 
 
-def build_model(config: ClassifyConfig, problem: ClassifyProblem) -> models.SequenceClassifier:
+def build_model(
+    config: ClassifyConfig,
+    problem: ClassifyProblem,
+    placement: training.Placement = training.ONE_DEVICE,
+) -> models.SequenceClassifier:
     """The freshly initialised model of a run.
+
+    Args:
+        config: the run's options.
+        problem: what it learned of the data.
+        placement: the devices that it is to compute on.
 
     Raises:
         ValueError: an option that the model does not take.
@@ -197,7 +210,7 @@ def build_model(config: ClassifyConfig, problem: ClassifyProblem) -> models.Sequ
         num_layers=config.num_layers,
         num_heads=config.num_heads,
         hidden_features=config.hidden_features,
-        mechanism=mechanism,
+        mechanism=placement.mechanism(mechanism),
         pooling=config.pooling,  # type: ignore[arg-type]  # resolve() leaves no "auto"
         max_length=problem.max_length,
         dropout_rate=config.dropout_rate,
@@ -222,7 +235,14 @@ def classification_loss(
 
 
 def train_classifier(
-    config: ClassifyConfig, run_dir: Path, *, resume: bool = False, progress: bool = True
+    config: ClassifyConfig,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    parallel: training.Parallel | None = None,
+    trackers: Sequence[training.Tracker] = (),
+    profile_steps: int = 0,
 ) -> dict[str, Any]:
     """Trains, selects and tests a classifier; everything goes to the run folder.
 
@@ -232,6 +252,9 @@ def train_classifier(
             learning_curve.png, test.json.
         resume: go on where the run in that folder stopped.
         progress: show a progress bar.
+        parallel: the devices, and what is split over them; default all that divide the batch.
+        trackers: take in the run's numbers, see ``training.fit``.
+        profile_steps: how many steps to trace, see ``training.fit``.
 
     Returns:
         What test.json holds: the test metrics of the selected parameters and how they were
@@ -245,7 +268,9 @@ def train_classifier(
         training.Interrupted: a signal came; the run was saved.
     """
     config = config.resolve()
-    _check_run_dir(config, run_dir, resume)
+    parallel = training.Parallel() if parallel is None else parallel
+    placement = parallel.place(config.batch_size)
+    on_main(partial(_check_run_dir, config, run_dir, resume))
     train, test = (_complete(dataset) for dataset in _load_data(config))
     if config.protocol == "honest":
         kept, held_out = data.stratified_split(
@@ -261,10 +286,15 @@ def train_classifier(
         max_length=int(max(train.lengths.max(), test.lengths.max())),
         standardizer=data.Standardizer.fit(fitted.series),
     )
-    model = build_model(config, problem)
-    train_batches = _batches(fitted, config, problem, seed=config.seed)
-    _write_json(run_dir / "config.json", {"task": "classify", **config.to_json()})
-    _write_json(run_dir / "problem.json", problem.to_json())
+    model = build_model(config, problem, placement)
+    batches = partial(_batches, config=config, problem=problem, spans=placement.spans)
+    if progress and is_main():
+        observation = jax.ShapeDtypeStruct((1, len(problem.channels)), jnp.float32)
+        print(inference.summarize(model, observation), f"\non {placement}", file=sys.stderr)
+    train_batches = batches(fitted, seed=config.seed)
+    if is_main():
+        _write_json(run_dir / "config.json", {"task": "classify", **config.to_json()})
+        _write_json(run_dir / "problem.json", problem.to_json())
     # Time-Series-Library's early stopping watches the accuracy; on a small held-out share the
     # loss tells more.
     honest = config.protocol == "honest"
@@ -273,7 +303,7 @@ def train_classifier(
         classification_loss,
         _optimizer(config, len(train_batches)),
         train_batches,
-        _batches(validation, config, problem, seed=None),
+        batches(validation, seed=None),
         config=training.FitConfig(
             epochs=config.epochs,
             patience=config.patience,
@@ -284,10 +314,11 @@ def train_classifier(
         run_dir=run_dir,
         resume=resume,
         progress=progress,
+        parallel=parallel,
+        trackers=trackers,
+        profile_steps=profile_steps,
     )
-    metrics = training.evaluate(
-        model, classification_loss, _batches(test, config, problem, seed=None)
-    )
+    metrics = training.evaluate(model, classification_loss, batches(test, seed=None))
     report = {
         "dataset": problem.dataset,
         "mechanism": config.mechanism,
@@ -299,8 +330,9 @@ def train_classifier(
         "num_test": test.num_examples,
         **{f"test_{name}": value for name, value in metrics.items()},
     }
-    _write_json(run_dir / "test.json", report)
-    training.learning_curve(run_dir)
+    if is_main():
+        _write_json(run_dir / "test.json", report)
+        training.learning_curve(run_dir)
     return report
 
 
@@ -452,12 +484,16 @@ def _batches(
     problem: ClassifyProblem,
     *,
     seed: int | None,
+    spans: int = 1,
 ) -> data.Batches:
+    """Batches whose length is a multiple of ``spans``, where the model allows it."""
     standardizer = problem.standardizer
     if config.protocol == "tslib":
         standardizer = data.Standardizer.fit(dataset.series)
     # The circular embedding of Time-Series-Library wraps around the longest sequence of both sets.
-    length = problem.max_length if config.embedding == "circular" else None
+    length = problem.max_length
+    if config.embedding != "circular":
+        length = -(-int(dataset.lengths.max()) // spans) * spans
     values, mask = data.pad(standardizer.apply(dataset.series), length)
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     return data.Batches(arrays, config.batch_size, seed=seed)

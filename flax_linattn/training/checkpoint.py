@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
+from jax.experimental import multihost_utils
 
 from flax_linattn.training.record import RunRecord
 from flax_linattn.training.state import TrainState, split_model
@@ -55,9 +56,30 @@ def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
     return sorted(found)
 
 
-def save_checkpoint(
-    run_dir: str | Path, state: TrainState, record: RunRecord, keep_latest: int
-) -> Path:
+class Snapshot(NamedTuple):
+    """All that a checkpoint holds, on the host.
+
+    Attributes:
+        step: Training steps done.
+        arrays: Item -> name -> array; a copy, which later steps do not overwrite.
+        record: The host's record as JSON values.
+    """
+
+    step: int
+    arrays: dict[str, dict[str, np.ndarray]]
+    record: dict[str, Any]
+
+    @classmethod
+    def take(cls, state: TrainState, record: RunRecord) -> Snapshot:
+        """Copies a state and a record."""
+        arrays = {
+            item: {name: np.array(array) for name, array in found.items()}
+            for item, found in _items(state).items()
+        }
+        return cls(int(state.step), arrays, dataclasses.asdict(record))
+
+
+def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) -> Path:
     """Writes a checkpoint, then removes those that are no longer needed.
 
     It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones
@@ -67,26 +89,25 @@ def save_checkpoint(
     Returns:
         Its path.
     """
-    path = _checkpoint_path(run_dir, int(state.step), record.epochs_done)
+    path = _checkpoint_path(run_dir, snapshot.step, len(snapshot.record["history"]))
     if path.exists():
         return path  # Nothing has happened since.
     partial = path.with_name(path.name + PARTIAL)
     partial.mkdir(parents=True)
-    items = _items(state)
     saved = {
         # Orbax refuses arrays without entries. There is nothing in them to save.
         item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
-        for item, arrays in items.items()
+        for item, arrays in snapshot.arrays.items()
     }
-    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+    with _checkpointer() as checkpointer:
         checkpointer.save(partial / "arrays", ocp.args.Composite(**saved))
     _write_progress(
         partial,
         {
-            "record": dataclasses.asdict(record),
+            "record": snapshot.record,
             "arrays": {
                 item: {name: _signature(x) for name, x in arrays.items()}
-                for item, arrays in items.items()
+                for item, arrays in snapshot.arrays.items()
             },
             "files": _checksums(partial / "arrays"),
         },
@@ -214,6 +235,19 @@ def open_for_writing(run_dir: str | Path, *, resume: bool) -> None:
         shutil.rmtree(path)
 
 
+def _checkpointer() -> ocp.Checkpointer:
+    """Orbax's, of this process alone: one of several writes for all, and each reads by itself."""
+    process = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=process,
+        active_processes={process} if jax.process_count() > 1 else None,
+        barrier_sync_key_prefix=f"process_{process}",
+    )
+    options = ocp.CompositeOptions(multiprocessing_options=alone)
+    handler = ocp.CompositeCheckpointHandler(composite_options=options)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
 def _folder(run_dir: str | Path) -> Path:
     return Path(run_dir).absolute() / "checkpoints"
 
@@ -243,7 +277,8 @@ def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
             shutil.rmtree(checkpoint.path)
 
 
-def _named_leaves(tree: Any) -> dict[str, jax.Array]:
+def named_leaves(tree: Any) -> dict[str, jax.Array]:
+    """The arrays of a tree by their paths, such as "blocks.0.attention.query"."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     # Variables add ".value" to the path of what they hold.
     return {
@@ -268,8 +303,8 @@ def _training_tree(state: TrainState) -> dict[str, Any]:
 def _items(state: TrainState) -> dict[str, dict[str, np.ndarray]]:
     model: dict[str, jax.Array] = {}
     for part in _model_tree(state):
-        model |= _named_leaves(part)
-    items = {"model": model, "training": _named_leaves(_training_tree(state))}
+        model |= named_leaves(part)
+    items = {"model": model, "training": named_leaves(_training_tree(state))}
     return {
         item: {name: _to_host(leaf) for name, leaf in leaves.items()}
         for item, leaves in items.items()
@@ -281,18 +316,37 @@ def _is_key(leaf: jax.Array) -> bool:
 
 
 def _to_host(leaf: jax.Array) -> np.ndarray:
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if getattr(array, "is_fully_addressable", True) or array.is_fully_replicated:
+        return np.asarray(array)
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
 
 def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
     if _is_key(like):
-        key = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
-        return jax.device_put(key, like.sharding) if like.committed else key
-    return jax.device_put(array, like.sharding) if like.committed else jnp.array(array)
+        found = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+    else:
+        found = jnp.array(array, like.dtype)
+    return jax.device_put(found, like.sharding) if like.committed else found
 
 
 def _signature(array: np.ndarray) -> str:
     return f"{array.dtype}{list(array.shape)}"
+
+
+def _parse(signature: str) -> tuple[tuple[int, ...], jnp.dtype]:
+    """Shape and dtype of a signature."""
+    dtype, shape = signature.removesuffix("]").split("[")
+    return tuple(int(size) for size in shape.split(",") if size), jnp.dtype(dtype)
+
+
+def _fits(saved: str | None, wanted: str | None) -> bool:
+    """Whether what was saved can be read as what is wanted: floating numbers of any width."""
+    if saved is None or wanted is None or saved == wanted:
+        return saved == wanted
+    (shape, dtype), (wanted_shape, wanted_dtype) = _parse(saved), _parse(wanted)
+    both_float = jnp.issubdtype(dtype, jnp.floating) and jnp.issubdtype(wanted_dtype, jnp.floating)
+    return shape == wanted_shape and both_float
 
 
 def _checksums(folder: Path) -> dict[str, int]:
@@ -358,13 +412,21 @@ def _read_state(path: Path, like: TrainState) -> tuple[TrainState, RunRecord]:
 def _read_item(path: Path, item: str, progress: dict[str, Any], like: Tree) -> Tree:
     leaves: dict[str, jax.Array] = {}
     for part in like if isinstance(like, tuple) else (like,):
-        leaves |= _named_leaves(part)
-    target = {name: np.zeros_like(_to_host(leaf)) for name, leaf in leaves.items()}
-    _check_same_arrays(path, item, progress["arrays"][item], target)
+        leaves |= named_leaves(part)
+    saved = progress["arrays"][item]
+    _check_same_arrays(path, item, saved, {k: _signature(_to_host(x)) for k, x in leaves.items()})
+    other = [k for k, x in leaves.items() if not saved[k].startswith(_signature(_to_host(x)))]
+    if other:
+        print(
+            f"note: {other[0]} and {len(other) - 1} more arrays of {path} are read as "
+            f"{leaves[other[0]].dtype}; they were saved as {saved[other[0]].split('[')[0]}.",
+            file=sys.stderr,
+        )
+    target = {name: np.zeros(*_parse(saved[name])) for name in leaves}
     nonempty = {name: array for name, array in target.items() if array.size}
     args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
     try:
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        with _checkpointer() as checkpointer:
             arrays = target | checkpointer.restore(path / "arrays", args)[item]
     except Exception as error:
         # Whole by its checksums, and yet: most likely another version of Orbax wrote it.
@@ -379,13 +441,12 @@ def _read_item(path: Path, item: str, progress: dict[str, Any], like: Tree) -> T
 
 
 def _check_same_arrays(
-    path: Path, item: str, saved: dict[str, str], target: dict[str, np.ndarray]
+    path: Path, item: str, saved: dict[str, str], wanted: dict[str, str]
 ) -> None:
-    wanted = {name: _signature(array) for name, array in target.items()}
     differences = [
         f"{name}: saved {saved.get(name, 'not')}, wanted {wanted.get(name, 'not')}"
         for name in sorted(saved.keys() | wanted.keys())
-        if saved.get(name) != wanted.get(name)
+        if not _fits(saved.get(name), wanted.get(name))
     ]
     if not differences:
         return

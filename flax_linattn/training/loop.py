@@ -7,6 +7,9 @@ import math
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -21,12 +24,23 @@ from flax_linattn.training.checkpoint import (
     load_best,
     open_for_writing,
     restore_latest,
-    save_checkpoint,
 )
 from flax_linattn.training.config import FitConfig
+from flax_linattn.training.diagnosis import what_is_not_finite
 from flax_linattn.training.metrics import mean_metrics, non_finite_arrays, zero_metrics
+from flax_linattn.training.parallel import Parallel, Placement
+from flax_linattn.training.processes import (
+    announce,
+    is_main,
+    largest,
+    on_main,
+    together,
+    wait_for_all,
+)
+from flax_linattn.training.profile import Profile
 from flax_linattn.training.progress import ProgressDisplay
 from flax_linattn.training.record import RunRecord
+from flax_linattn.training.saver import Saver
 from flax_linattn.training.signals import Interrupted, StopRequest
 from flax_linattn.training.state import NO_BAD_STEP, TrainState, split_model
 from flax_linattn.training.step import (
@@ -39,6 +53,7 @@ from flax_linattn.training.step import (
     make_train_step,
     metric_names,
 )
+from flax_linattn.training.trackers import Tracker
 
 # How often the host waits for the device: to show the running loss and to look for a bad step.
 LOG_EVERY_STEPS = 20
@@ -82,6 +97,9 @@ def fit(
     run_dir: str | Path,
     resume: bool = False,
     progress: bool = True,
+    parallel: Parallel | None = None,
+    trackers: Sequence[Tracker] = (),
+    profile_steps: int = 0,
 ) -> FitResult:
     """Trains a model, and leaves the best epoch's parameters in it.
 
@@ -107,6 +125,11 @@ def fit(
         run_dir: The run folder, made if needed.
         resume: Go on with the run in ``run_dir``.
         progress: Show progress on stderr: a bar on a terminal, else a line for each epoch.
+        parallel: The devices, and what is split over them; default ``Parallel()``, which splits
+            batches over all devices that divide them evenly. A run may be resumed on others.
+        trackers: Take in running metrics and speeds every 20 steps, and those of each epoch.
+        profile_steps: Trace so many steps with ``jax.profiler``, from the eleventh of this call
+            on, into ``profile`` in the run folder.
 
     Returns:
         The selected epoch, its value and the history.
@@ -138,38 +161,35 @@ def fit(
             f"There are {steps_per_epoch} training and {len(validation_batches)} validation "
             "batches; both must have at least one. Check the data set and its split."
         )
-    names = metric_names(model, loss_fn, validation_batches.batch(0))
-    if config.monitor not in names:
-        raise ValueError(
-            f"FitConfig.monitor is {config.monitor!r}, but the loss function reports "
-            f"{', '.join(names)}. Choose one of these."
-        )
     run_dir = Path(run_dir)
-    open_for_writing(run_dir, resume=resume)
-    graphdef, params, model_state = split_model(model)
-    state = TrainState.create(params, model_state, optimizer, names)
-    record = RunRecord.start(config, steps_per_epoch)
-    if resume:
-        state, record = restore_latest(run_dir, state)
-        record.check_same_run(config, steps_per_epoch)
-    record.write_metrics(run_dir)
-
-    run = _Run(
-        state=state,
-        record=record,
-        config=config,
-        run_dir=run_dir,
-        train_batches=train_batches,
-        validation_batches=validation_batches,
-        train_step=make_train_step(graphdef, loss_fn, optimizer, config.seed),
-        evaluation_step=make_evaluation_step(graphdef, loss_fn),
-        step=int(state.step),
-    )
-    display = ProgressDisplay(progress, config.epochs, config.epochs * steps_per_epoch, run.step)
-    with StopRequest() as stop, display:
-        while not record.is_over(config):
+    with ExitStack() as ends:
+        ends.enter_context(together(partial(_go_on_from, run_dir)))
+        stop = ends.enter_context(StopRequest())
+        run = _start(
+            model,
+            loss_fn,
+            optimizer,
+            train_batches,
+            validation_batches,
+            config,
+            run_dir,
+            resume,
+            Parallel() if parallel is None else parallel,
+            tuple(trackers) if is_main() else (),
+            profile_steps,
+        )
+        total_steps = config.epochs * steps_per_epoch
+        display = ProgressDisplay(progress and is_main(), config.epochs, total_steps, run.step)
+        ends.enter_context(display)
+        ends.enter_context(run.saver)
+        ends.enter_context(run.profile)
+        for tracker in run.trackers:
+            ends.callback(tracker.close)
+        while not run.record.is_over(config):
             run.epoch(stop, display)
+    wait_for_all("the last checkpoint")
     best_checkpoint = load_best(model, run_dir)
+    record = run.record
     return FitResult(
         best_epoch=cast(int, record.best_epoch),
         best_value=cast(float, record.best_value),
@@ -178,6 +198,56 @@ def fit(
         steps=run.step,
         stopped_early=record.epochs_done < config.epochs,
         history=tuple(record.history),
+    )
+
+
+def _start(
+    model: nnx.Module,
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    train_batches: BatchSource,
+    validation_batches: BatchSource,
+    config: FitConfig,
+    run_dir: Path,
+    resume: bool,
+    parallel: Parallel,
+    trackers: tuple[Tracker, ...],
+    profile_steps: int,
+) -> _Run:
+    """The run as it stands before this call's first step."""
+    rows = [_count_rows(batches.batch(0)) for batches in (train_batches, validation_batches)]
+    placement = parallel.place(*rows)
+    names = metric_names(model, loss_fn, validation_batches.batch(0))
+    if config.monitor not in names:
+        raise ValueError(
+            f"FitConfig.monitor is {config.monitor!r}, but the loss function reports "
+            f"{', '.join(names)}. Choose one of these."
+        )
+    on_main(partial(open_for_writing, run_dir, resume=resume))
+    graphdef, params, model_state = split_model(model)
+    state = placement.state(TrainState.create(params, model_state, optimizer, names))
+    record = RunRecord.start(config, len(train_batches))
+    if resume:
+        state, record = restore_latest(run_dir, state)
+        record.check_same_run(config, len(train_batches))
+    on_main(partial(record.write_metrics, run_dir))
+    announce(f"Then start all processes again with resume=True (--resume): {run_dir}.")
+    return _Run(
+        state=state,
+        record=record,
+        config=config,
+        run_dir=run_dir,
+        train_batches=train_batches,
+        validation_batches=validation_batches,
+        train_step=make_train_step(graphdef, loss_fn, optimizer, config.seed, placement),
+        evaluation_step=make_evaluation_step(graphdef, loss_fn, placement),
+        placement=placement,
+        explain=partial(what_is_not_finite, graphdef, loss_fn, config.seed, placement),
+        saver=Saver(run_dir, config.keep_latest),
+        trackers=trackers,
+        num_parameters=sum(x.size for x in jax.tree.leaves(params)),
+        profile=Profile(run_dir / "profile", int(state.step), profile_steps),
+        step=int(state.step),
     )
 
 
@@ -193,6 +263,12 @@ class _Run:
     validation_batches: BatchSource
     train_step: TrainStep
     evaluation_step: EvaluationStep
+    placement: Placement
+    explain: Callable[[TrainState, Batch], str]
+    saver: Saver
+    trackers: tuple[Tracker, ...]
+    num_parameters: int
+    profile: Profile
     step: int
 
     def epoch(self, stop: StopRequest, display: ProgressDisplay) -> None:
@@ -203,17 +279,25 @@ class _Run:
         every = self.config.checkpoint_every_steps
         timer = _Timer(record)
         while self.step < last_step:
+            self.profile.before(self.step)
+            begin = time.perf_counter()
             batch = self.train_batches.batch(self.step)
-            self.state = self.train_step(self.state, batch)
+            placed = self.placement.batch(batch)
+            record.data_seconds += time.perf_counter() - begin
+            self.state = self.train_step(self.state, placed)
             self.step += 1
+            self.profile.after(self.step, self.state)
             record.examples += _count_examples(batch)
+            record.tokens += _count_tokens(batch)
             display.step(self.step, epoch)
-            if stop.signum is not None:
-                self._interrupt(stop.signum, timer)
+            if signum := self._asked_to_stop(stop):
+                self._interrupt(signum, timer)
             if self.step % LOG_EVERY_STEPS == 0:
                 self._check_finite()
                 timer.tick()
-                display.metrics(mean_metrics(self.state.metrics), record.examples / record.seconds)
+                means = mean_metrics(self.state.metrics)
+                display.metrics(means, record.examples / record.seconds)
+                self._track({f"train_{name}": mean for name, mean in means.items()})
             # At the end of the epoch the checkpoint waits for the validation.
             if every and self.step % every == 0 and self.step < last_step:
                 self._save(timer)
@@ -222,25 +306,52 @@ class _Run:
 
         validation = self._validate(stop)
         if validation is None:
-            self._interrupt(cast(int, stop.signum), timer)
-        improved = record.end_epoch(self.step, mean_metrics(self.state.metrics), validation)
+            self._interrupt(self._asked_to_stop(stop), timer)
+        means = mean_metrics(self.state.metrics)
+        self._track(
+            {f"train_{name}": mean for name, mean in means.items()}
+            | {f"validation_{name}": mean for name, mean in validation.items()}
+        )
+        improved = record.end_epoch(self.step, means, validation)
         timer.restart()  # Validation is no training time.
         empty = jax.tree.map(jnp.zeros_like, self.state.metrics)
         self.state = dataclasses.replace(self.state, metrics=empty)
-        record.append_metrics(self.run_dir)
+        if is_main():
+            record.append_metrics(self.run_dir)
         display.epoch(record.history[-1])
         if not every or self.step % every == 0 or improved or record.is_over(self.config):
             self._save(timer)
-        if stop.signum is not None:
-            self._interrupt(stop.signum, timer)
+        if signum := self._asked_to_stop(stop, now=True):
+            self._interrupt(signum, timer)
+
+    def _track(self, values: dict[str, float]) -> None:
+        """Gives the trackers these values and the speed."""
+        if not self.trackers:
+            return
+        speed = self.record.speed()
+        # A multiplication and an addition a parameter and token forward, twice that backward.
+        work = speed.get("tokens_per_second", speed["examples_per_second"])
+        values = values | speed | {"model_flops_per_second": 6 * self.num_parameters * work}
+        for tracker in self.trackers:
+            tracker.log(self.step, values)
+
+    def _asked_to_stop(self, stop: StopRequest, *, now: bool = False) -> int:
+        """The signal that asked this process to stop, or another one; 0 if none.
+
+        Processes have to stop after the same step, which they tell each other now and then.
+        """
+        signum = stop.signum or 0
+        if jax.process_count() == 1:
+            return signum
+        return largest(signum) if now or self.step % LOG_EVERY_STEPS == 0 else 0
 
     def _validate(self, stop: StopRequest) -> dict[str, float] | None:
         """Returns the validation metrics, or None if asked to stop."""
-        total = zero_metrics(self.state.metrics)
+        total = self.placement.state(zero_metrics(self.state.metrics))
         for index in range(len(self.validation_batches)):
-            if stop.signum is not None:
+            if jax.process_count() == 1 and stop.signum is not None:
                 return None
-            batch = self.validation_batches.batch(index)
+            batch = self.placement.batch(self.validation_batches.batch(index))
             total = self.evaluation_step(self.state.params, self.state.model_state, total, batch)
         means = mean_metrics(total)
         value = means[self.config.monitor]
@@ -261,28 +372,34 @@ class _Run:
         bad_step = int(self.state.first_bad_step)
         if bad_step == NO_BAD_STEP:
             return
-        found = non_finite_arrays(self.train_batches.batch(bad_step))
+        batch = self.train_batches.batch(bad_step)
         raise NonFiniteLossError(
             f"The loss, a gradient or a parameter became NaN or infinite in step {bad_step + 1} "
             f"(epoch {bad_step // self.record.steps_per_epoch + 1}). "
-            + _diagnosis(found, self.run_dir)
+            f"{self.explain(self.state, batch)} "
+            + _diagnosis(non_finite_arrays(batch), self.run_dir)
         )
 
-    def _save(self, timer: _Timer) -> Path:
+    def _save(self, timer: _Timer) -> None:
         self._check_finite()
         timer.tick()
-        path = save_checkpoint(self.run_dir, self.state, self.record, self.config.keep_latest)
+        begin = time.perf_counter()
+        self.saver.save(self.state, self.record)
+        self.record.saving_seconds += time.perf_counter() - begin
         timer.restart()
-        return path
 
     def _interrupt(self, signum: int, timer: _Timer) -> NoReturn:
-        path = self._save(timer)
+        self._save(timer)
+        self.saver.wait()
+        wait_for_all("the last checkpoint")
+        path = list_checkpoints(self.run_dir)[-1].path
         message = (
             f"Stopped by {signal.Signals(signum).name} after step {self.step} "
             f"({self.record.epochs_done} of {self.config.epochs} epochs finished). "
             f"Saved {path}. To go on, start the same run again with resume=True (--resume)."
         )
-        print(message, file=sys.stderr)
+        if is_main():
+            print(message, file=sys.stderr)
         raise Interrupted(signum, message)
 
 
@@ -302,10 +419,30 @@ class _Timer:
         self._since = now
 
 
-def _count_examples(batch: Batch) -> int:
-    if "weight" in batch:
-        return int(np.sum(batch["weight"]))
+def _count_rows(batch: Batch) -> int:
     return len(next(iter(batch.values())))
+
+
+def _count_examples(batch: Batch) -> int:
+    return int(np.sum(batch["weight"])) if "weight" in batch else _count_rows(batch)
+
+
+def _count_tokens(batch: Batch) -> int:
+    """Real tokens of the real examples, where the batch says which are."""
+    if "mask" not in batch:
+        return 0
+    mask = np.asarray(batch["mask"])
+    return int(np.sum(mask[np.asarray(batch["weight"]) > 0] if "weight" in batch else mask))
+
+
+def _go_on_from(run_dir: Path) -> str:
+    checkpoints = list_checkpoints(run_dir)
+    if not checkpoints:
+        return "Nothing was saved yet: start all processes again."
+    return (
+        f"Start all processes again with resume=True (--resume), to go on from "
+        f"{checkpoints[-1].path}."
+    )
 
 
 def _diagnosis(found: list[str], run_dir: Path) -> str:

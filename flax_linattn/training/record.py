@@ -29,6 +29,9 @@ class RunRecord:
         bad_epochs: Finished epochs since the best.
         seconds: Training time spent in the unfinished epoch.
         examples: Training examples seen in the unfinished epoch.
+        tokens: Real tokens among them, where batches have a "mask".
+        data_seconds: Part of the training time that went into making and placing batches.
+        saving_seconds: Time that training stood still for checkpoints, besides ``seconds``.
         history: One flat dict for each finished epoch, a line of metrics.jsonl.
     """
 
@@ -42,6 +45,9 @@ class RunRecord:
     bad_epochs: int = 0
     seconds: float = 0.0
     examples: int = 0
+    tokens: int = 0
+    data_seconds: float = 0.0
+    saving_seconds: float = 0.0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @classmethod
@@ -92,12 +98,23 @@ class RunRecord:
                 **{k: v if math.isfinite(v) else None for k, v in metrics.items()},
                 "monitor": self.monitor,
                 "best_epoch": self.best_epoch,
-                "seconds": round(self.seconds, 3),
-                "examples_per_second": round(self.examples / self.seconds, 1),
+                **self.speed(),
             }
         )
-        self.seconds, self.examples = 0.0, 0
+        self.seconds = self.data_seconds = self.saving_seconds = 0.0
+        self.examples = self.tokens = 0
         return improved
+
+    def speed(self) -> dict[str, float]:
+        """How fast the unfinished epoch trains, and what its time goes into."""
+        tokens = {"tokens_per_second": round(self.tokens / self.seconds, 1)} if self.tokens else {}
+        return {
+            "seconds": round(self.seconds, 3),
+            "data_seconds": round(self.data_seconds, 3),
+            "saving_seconds": round(self.saving_seconds, 3),
+            "examples_per_second": round(self.examples / self.seconds, 1),
+            **tokens,
+        }
 
     def check_same_run(self, config: FitConfig, steps_per_epoch: int) -> None:
         """Checks that a restored record belongs to this run.

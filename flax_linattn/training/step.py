@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.training.metrics import (
     Metrics,
     add_metrics,
@@ -20,6 +22,7 @@ from flax_linattn.training.metrics import (
     mean_metrics,
     zero_metrics,
 )
+from flax_linattn.training.parallel import ONE_DEVICE, Placement
 from flax_linattn.training.state import TrainState, split_model
 
 Batch = Mapping[str, np.ndarray]
@@ -52,6 +55,7 @@ def make_train_step(
     loss_fn: LossFn,
     optimizer: optax.GradientTransformation,
     seed: int,
+    placement: Placement = ONE_DEVICE,
 ) -> TrainStep:
     """Returns the compiled ``(state, batch) -> state``; the state passed in is donated.
 
@@ -64,6 +68,7 @@ def make_train_step(
         loss_fn: ``(model, batch, dropout_key) -> (loss, metrics)``.
         optimizer: An optax gradient transformation.
         seed: Step n draws from ``fold_in(key(seed), n)``, so that a resumed run draws the same.
+        placement: The devices, from ``Parallel.place``; the batches have to be placed there.
 
     Example:
         >>> def loss_fn(model, batch, dropout_key):
@@ -77,17 +82,8 @@ def make_train_step(
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
-
-        def loss_of(params: nnx.State) -> tuple[jax.Array, tuple[Metrics, nnx.State]]:
-            # A copy, since the forward pass may change variables, and those outside belong to
-            # another trace.
-            model = nnx.merge(graphdef, params, state.model_state, copy=True)
-            loss, metrics = loss_fn(model, batch, dropout_key)
-            _, _, model_state = split_model(model)
-            return loss, (batch_metrics(loss, metrics, batch), model_state)
-
-        (loss, (metrics, model_state)), grads = jax.value_and_grad(loss_of, has_aux=True)(
-            state.params
+        loss, grads, metrics, model_state = batch_gradients(
+            graphdef, loss_fn, state.params, state.model_state, batch, dropout_key, placement
         )
         # optax mixes dtypes (Adam: float ** int32), which strict promotion would refuse.
         with jax.numpy_dtype_promotion("standard"):
@@ -107,13 +103,113 @@ def make_train_step(
         first_bad_step = jnp.where(
             (state.first_bad_step < 0) & ~finite, state.step, state.first_bad_step
         )
-        return dataclasses.replace(kept, first_bad_step=first_bad_step)
+        return placement.keep(dataclasses.replace(kept, first_bad_step=first_bad_step))
 
-    return jax.jit(train_step, donate_argnums=0)
+    return placement.compile(train_step, 2, donate=0)
+
+
+class _Part(NamedTuple):
+    """Of a part of a batch: its weight, and its loss and gradients, or these times its weight."""
+
+    weight: jax.Array
+    loss: jax.Array
+    grads: nnx.State
+    metrics: Metrics
+
+    def weighted(self, real: jax.Array) -> _Part:
+        """What adds up: a loss is a weighted mean, and so is that of all parts together."""
+
+        def add_up(x: jax.Array) -> jax.Array:
+            return x.astype(accumulation_dtype(x.dtype)) * self.weight
+
+        loss, grads = jax.tree.map(add_up, (self.loss, self.grads))
+        part = self._replace(loss=loss, grads=grads)
+        return jax.tree.map(lambda x: jnp.where(real, x, jnp.zeros_like(x)), part)
+
+
+def batch_gradients(
+    graphdef: nnx.GraphDef[Any],
+    loss_fn: LossFn,
+    params: nnx.State,
+    model_state: nnx.State,
+    batch: Batch,
+    dropout_key: jax.Array,
+    placement: Placement,
+) -> tuple[jax.Array, nnx.State, Metrics, nnx.State]:
+    """Loss, gradients, metrics and other variables of all parts of a batch, on all devices."""
+    axis, parts = placement.axis_name, placement.accumulate
+
+    def part(model_state: nnx.State, batch: Batch, key: jax.Array) -> tuple[nnx.State, _Part]:
+        def loss_of(params: nnx.State) -> tuple[jax.Array, tuple[Metrics, nnx.State]]:
+            # A copy, since the forward pass may change variables, and those outside belong to
+            # another trace.
+            model = nnx.merge(graphdef, params, model_state, copy=True)
+            loss, metrics = loss_fn(model, batch, key)
+            _, _, after = split_model(model)
+            return loss, (batch_metrics(loss, metrics, batch), after)
+
+        (loss, (metrics, after)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        return after, _Part(metrics["loss"][1], loss, grads, metrics)
+
+    if axis is None and parts == 1:
+        model_state, whole = part(model_state, batch, dropout_key)
+        return whole.loss, whole.grads, whole.metrics, model_state
+
+    def weighted_part(
+        model_state: nnx.State, now: tuple[Batch, jax.Array]
+    ) -> tuple[nnx.State, _Part]:
+        batch, real = _with_examples(now[0])
+        model_state, found = part(model_state, batch, now[1])
+        return model_state, found.weighted(real)
+
+    def add(carry: tuple[nnx.State, _Part], now: Any) -> tuple[tuple[nnx.State, _Part], None]:
+        model_state, found = weighted_part(carry[0], now)
+        return (model_state, jax.tree.map(jnp.add, carry[1], found)), None
+
+    if axis is not None:
+        dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
+    turns = (
+        jax.tree.map(partial(_in_turns, parts=parts), batch),
+        jax.random.split(dropout_key, parts),
+    )
+    first = jax.tree.map(lambda x: x[0], turns)
+    nothing = jax.eval_shape(weighted_part, model_state, first)[1]
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), nothing)
+    (model_state, sums), _ = jax.lax.scan(add, (model_state, nothing), turns)
+    if axis is not None:
+        sums = jax.lax.psum(sums, axis)
+        model_state = jax.tree.map(partial(_device_mean, axis=axis), model_state)
+    loss = sums.loss / sums.weight
+    grads = jax.tree.map(lambda g, p: (g / sums.weight).astype(p.dtype), sums.grads, params)
+    return loss, grads, sums.metrics, model_state
+
+
+def _in_turns(x: jax.Array, parts: int) -> jax.Array:
+    """[B, ...] -> [parts, B / parts, ...]: every part has the same share of each device's rows."""
+    return jnp.moveaxis(x.reshape(x.shape[0] // parts, parts, *x.shape[1:]), 1, 0)
+
+
+def _device_mean(x: jax.Array, axis: str) -> jax.Array:
+    return jax.lax.pmean(x, axis) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+
+
+def _with_examples(batch: Mapping[str, Any]) -> tuple[Batch, jax.Array]:
+    """A part whose rows are all filler gets weights, or its mean would be 0 / 0; and is to count 0.
+
+    Returns:
+        The batch, and whether it has real examples.
+    """
+    if "weight" not in batch:
+        return batch, jnp.ones((), bool)
+    weight = batch["weight"]
+    real = jnp.any(weight != 0)
+    return {**batch, "weight": jnp.where(real, weight, jnp.ones_like(weight))}, real
 
 
 @functools.lru_cache(maxsize=8)
-def make_evaluation_step(graphdef: nnx.GraphDef[Any], loss_fn: LossFn) -> EvaluationStep:
+def make_evaluation_step(
+    graphdef: nnx.GraphDef[Any], loss_fn: LossFn, placement: Placement = ONE_DEVICE
+) -> EvaluationStep:
     """Returns the compiled ``(params, model_state, sums, batch) -> sums`` of one batch's metrics.
 
     The loss function is called with ``dropout_key=None``. What it changes in the model is dropped.
@@ -123,10 +219,15 @@ def make_evaluation_step(graphdef: nnx.GraphDef[Any], loss_fn: LossFn) -> Evalua
         params: nnx.State, model_state: nnx.State, total: Metrics, batch: Batch
     ) -> Metrics:
         model = nnx.merge(graphdef, params, model_state, copy=True)
-        loss, metrics = loss_fn(model, batch, None)
-        return add_metrics(total, batch_metrics(loss, metrics, batch))
+        axis = placement.axis_name
+        if axis is None:
+            return add_metrics(total, batch_metrics(*loss_fn(model, batch, None), batch))
+        batch, real = _with_examples(batch)
+        found = batch_metrics(*loss_fn(model, batch, None), batch)
+        found = jax.tree.map(lambda x: jnp.where(real, x, jnp.zeros_like(x)), found)
+        return add_metrics(total, jax.lax.psum(found, axis))
 
-    return jax.jit(evaluation_step, donate_argnums=2)
+    return placement.compile(evaluation_step, 4, donate=2)
 
 
 def metric_names(model: nnx.Module, loss_fn: LossFn, batch: Batch) -> list[str]:

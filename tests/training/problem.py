@@ -12,10 +12,10 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from flax_linattn.data import Batches
-from flax_linattn.training import FitConfig, FitResult, fit, list_checkpoints
+from flax_linattn.training import FitConfig, Parallel, fit, list_checkpoints
 
 STEPS_PER_EPOCH = 5
-TIMING = {"seconds", "examples_per_second"}
+TIMING = {"seconds", "data_seconds", "saving_seconds", "examples_per_second"}
 
 
 OPTIMIZER = optax.adamw(0.05)
@@ -69,8 +69,9 @@ class Source:
 
 
 def signal_at(batches, step, signum=signal.SIGINT):
-    """Batches that send the process a signal as a step's batch is asked for."""
-    return Source(batches, step, lambda batch: signal.raise_signal(signum))
+    """Batches that send the process a signal as a step's batch is asked for the first time."""
+    left = [signum]
+    return Source(batches, step, lambda batch: left and signal.raise_signal(left.pop()))
 
 
 def poison_at(batches, step, name="x"):
@@ -78,8 +79,8 @@ def poison_at(batches, step, name="x"):
     return Source(batches, step, lambda batch: batch | {name: np.full_like(batch[name], np.nan)})
 
 
-def train(run_dir: Path, *, epochs=3, model=None, train=None, validation=None, loss=loss_fn,
-          optimizer=None, resume=False, **config) -> tuple[Net, FitResult]:  # fmt: skip
+def train(run_dir: Path, *, epochs=3, model=None, train=None, validation=None, parallel=None,
+          loss=loss_fn, optimizer=None, resume=False, **config):  # fmt: skip
     """Fits the problem; returns the model and the result."""
     model = Net() if model is None else model
     result = fit(
@@ -92,6 +93,7 @@ def train(run_dir: Path, *, epochs=3, model=None, train=None, validation=None, l
         run_dir=run_dir,
         resume=resume,
         progress=False,
+        parallel=Parallel("none") if parallel is None else parallel,
     )
     return model, result
 

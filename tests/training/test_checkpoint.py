@@ -1,10 +1,15 @@
 """Retention, damage, and models that do not match."""
 
+import errno
+import os
 import re
 import shutil
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
@@ -101,6 +106,37 @@ def test_every_damaged_byte_is_noticed(finished, tmp_path):
         with pytest.raises(ValueError, match=re.escape(str(path))):
             load_checkpoint(model, path)
         assert bits(model) == bits(Net(seed=1))
+
+
+def test_a_full_disk_ends_the_run_with_the_last_checkpoint(tmp_path, monkeypatch):
+    """The message names it; once there is room the run goes on, to the same end."""
+    train(tmp_path / "whole")
+    save = ocp.Checkpointer.save
+    saves = []
+
+    def fill(self, path, *args, **kwargs):
+        saves.append(path)
+        if len(saves) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return save(self, path, *args, **kwargs)
+
+    full = tmp_path / "full"
+    monkeypatch.setattr(ocp.Checkpointer, "save", fill)
+    with pytest.raises(OSError, match=r"after step 10 could not be written: .*No space left") as e:
+        train(full)
+    (last,) = list_checkpoints(full)
+    assert f"The last one is {last.path}. Make room" in str(e.value)
+    train(full, resume=True)
+    assert fingerprint(full) == fingerprint(tmp_path / "whole")
+
+
+def test_reads_parameters_of_another_width(finished, capfd):
+    half, exact = Net(seed=1), Net()
+    nnx.update(half, jax.tree.map(lambda x: x.astype(jnp.bfloat16), nnx.state(half)))
+    load_checkpoint(exact, load_best(half, finished[0]))
+    for got, want in zip(*(jax.tree.leaves(nnx.state(m)) for m in (half, exact)), strict=True):
+        np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
+    assert "are read as bfloat16; they were saved as float32." in capfd.readouterr().err
 
 
 def test_none_readable(run_dir):

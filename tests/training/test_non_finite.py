@@ -9,6 +9,7 @@ from flax import nnx
 
 from flax_linattn.training import (
     NonFiniteLossError,
+    Parallel,
     TrainState,
     list_checkpoints,
     make_train_step,
@@ -33,6 +34,7 @@ def test_the_step_and_the_array_are_named(tmp_path):
     last = list_checkpoints(tmp_path)[-1]
     assert last.step == 5
     assert "in step 8 (epoch 2)" in message
+    assert "The loss was nan." in message
     assert "The data holds NaN or inf: 'x' at index (0, 0)" in message
     assert f"last finite checkpoint: {last.path}." in message
     assert bits(model) == before
@@ -81,6 +83,39 @@ def explode_at(step, part):
         return spoil(value, bad), metrics
 
     return loss, optax.sgd(0.01)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("loss", "The loss was inf"),
+        ("gradient", r"gradient was not finite in layers\.0\.bias, layers\.0\.kernel, layers\.1"),
+        ("update", "the gradient finite, but the updated parameters were not"),
+    ],
+)
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_went_wrong_is_named(tmp_path, part, message, accumulate):
+    loss, optimizer = explode_at(7, part)
+
+    class Marked:
+        def __init__(self):
+            self.batches = make_batches()
+
+        def __len__(self):
+            return len(self.batches)
+
+        def batch(self, step):
+            return self.batches.batch(step) | {"bad": np.full(8, step == 7)}
+
+    with pytest.raises(NonFiniteLossError, match=f"in step 8 .*{message}"):
+        train(
+            tmp_path,
+            loss=loss,
+            optimizer=optimizer,
+            train=Marked(),
+            validation=Marked(),
+            parallel=Parallel("none", accumulate=accumulate),
+        )
 
 
 @pytest.mark.parametrize("part", ["loss", "gradient", "update"])

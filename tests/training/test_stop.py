@@ -74,9 +74,9 @@ def test_a_killed_run_goes_on_in_the_same_bits(tmp_path):
 
 @pytest.mark.slow
 def test_many_kills_at_random_moments(tmp_path):
-    epochs = 120
+    epochs = 240
     train(tmp_path / "whole", epochs=epochs, checkpoint_every_steps=2)
-    kill_until_done(tmp_path / "killed", epochs, kills=15, rng=random.Random(1))
+    kill_until_done(tmp_path / "killed", epochs, kills=50, rng=random.Random(1))
     assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
 
 

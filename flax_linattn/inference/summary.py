@@ -1,0 +1,74 @@
+"""How large a model is, and what a token costs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import jax
+from flax import nnx
+
+from flax_linattn.inference.state import Streams, state_bytes
+from flax_linattn.typing import Array
+
+
+class Summary(NamedTuple):
+    """What ``summarize`` returns; as text it is a table.
+
+    Attributes:
+        parameters: numbers that each part of the model learns, by its name.
+        state_bytes: of the state of one row; None if the model does not stream.
+        step_flops: floating point operations of one step of one row, as XLA counts them; None if
+            the model does not stream.
+    """
+
+    parameters: dict[str, int]
+    state_bytes: int | None
+    step_flops: float | None
+
+    def __str__(self) -> str:
+        rows = [*self.parameters.items(), ("all parameters", sum(self.parameters.values()))]
+        if self.state_bytes is not None:
+            rows.append(("state of a row, bytes", self.state_bytes))
+        if self.step_flops is not None:
+            rows.append(("a step of a row, FLOPs", int(self.step_flops)))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value:>14,}" for name, value in rows)
+
+
+def summarize(
+    model: nnx.Module, x: Array | jax.ShapeDtypeStruct, max_length: int | None = None
+) -> Summary:
+    """Counts a model's parameters, the bytes of its state and the operations of a step.
+
+    Args:
+        model: any module; one with ``init_state`` and ``step`` has a state.
+        x: an observation [1, ...], or a ``jax.ShapeDtypeStruct`` of one.
+        max_length: most observations, for mechanisms with a cache.
+
+    Example:
+        >>> import jax
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.Backbone(3, 16, num_layers=2, num_heads=4, rngs=nnx.Rngs(0))
+        >>> summary = inference.summarize(model, jax.ShapeDtypeStruct((1, 3), "float32"))
+        >>> sum(summary.parameters.values()), summary.state_bytes
+        (6752, 220)
+    """
+    parameters: dict[str, int] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param)):
+        name = jax.tree_util.keystr(path[:1], simple=True)
+        parameters[name] = parameters.get(name, 0) + leaf.size
+    if not hasattr(model, "step"):
+        return Summary(parameters, None, None)
+    try:
+        state = cast(Streams, model).init_state(1, max_length)
+    except ValueError:  # it looks at the future
+        return Summary(parameters, None, None)
+    graphdef, variables = nnx.split(model)
+
+    def step(variables: Any, x: Array, state: Any) -> Any:
+        return cast(Streams, nnx.merge(graphdef, variables)).step(x, state)
+
+    observation = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    costs: Any = jax.jit(step).lower(variables, observation, state).compile().cost_analysis()
+    return Summary(parameters, state_bytes(state), costs.get("flops"))

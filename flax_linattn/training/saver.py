@@ -1,0 +1,77 @@
+"""Checkpoints written in the background, while training goes on."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from flax_linattn.training.checkpoint import Snapshot, list_checkpoints, write_checkpoint
+from flax_linattn.training.processes import is_main
+from flax_linattn.training.record import RunRecord
+from flax_linattn.training.state import TrainState
+
+
+class Saver:
+    """Writes a run's checkpoints one after another in a thread of its own.
+
+    A save copies the arrays to the host, which takes as long as that; what Orbax writes, checksums
+    and the removal of old checkpoints come behind. One that has not finished holds up the next.
+
+    Args:
+        run_dir: The run folder.
+        keep_latest: As in ``FitConfig``.
+
+    Raises:
+        OSError: From any method, if a checkpoint could not be written: what failed, which
+            checkpoint is the last one, and what to do.
+    """
+
+    def __init__(self, run_dir: Path, keep_latest: int) -> None:
+        self._run_dir = run_dir
+        self._keep_latest = keep_latest
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[Path] | None = None
+        self._step = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # What is being written is finished; if training failed already, that error is the one.
+        self._thread.shutdown(wait=True)
+        if value is None:
+            self.wait()
+
+    def save(self, state: TrainState, record: RunRecord) -> None:
+        """Saves a checkpoint of the state as it is now."""
+        self.wait()
+        snapshot = Snapshot.take(state, record)
+        if not is_main():
+            return
+        self._step = snapshot.step
+        self._writing = self._thread.submit(
+            write_checkpoint, self._run_dir, snapshot, self._keep_latest
+        )
+
+    def wait(self) -> Path | None:
+        """Waits for the checkpoint that is being written; returns its path."""
+        if self._writing is None:
+            return None
+        try:
+            return self._writing.result()
+        except Exception as error:  # Orbax has errors of its own for a full disk
+            self._writing = None
+            last = list_checkpoints(self._run_dir)
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise OSError(
+                f"The checkpoint after step {self._step} could not be written: {reason[:300]}. "
+                + (f"The last one is {last[-1].path}. " if last else "There is none before it. ")
+                + "Make room if the disk is full, and go on with resume=True (--resume)."
+            ) from error

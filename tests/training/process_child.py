@@ -1,0 +1,36 @@
+"""One process of several that train together; it prints the loss curve."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+
+from flax_linattn.training import Parallel, start_process
+from tests.training.problem import Source, make_batches, train
+
+if __name__ == "__main__":
+    folder, address, count, index, *how = sys.argv[1:]
+    jax.config.update("jax_num_cpu_devices", 2)
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+    start_process(address, int(count), int(index), heartbeat_timeout=10)
+
+    class Slow(Source):
+        """Time to be caught at work."""
+
+        def batch(self, step):
+            time.sleep(0.05)
+            return super().batch(step)
+
+    batches = Slow(make_batches(), -1, None) if "slow" in how else make_batches()
+    _, result = train(
+        Path(folder),
+        epochs=200 if "slow" in how else 3,
+        train=batches,
+        validation=make_batches(seed=None),
+        resume="resume" in how,
+        parallel=Parallel(shard_parameters="fsdp" in how),
+        checkpoint_every_steps=2,
+    )
+    print(json.dumps([line["validation_loss"] for line in result.history]))

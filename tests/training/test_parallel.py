@@ -1,0 +1,123 @@
+"""Devices change the speed of a run, not its numbers."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from flax_linattn.training import FitConfig, Parallel, fit
+from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches, signal_at
+
+EPOCHS = 3
+
+
+def without_dropout(model: Any, batch: Any, dropout_key: Any) -> Any:
+    """Each device and each part of a batch draws its own dropout; this compares all the rest."""
+    return loss_fn(model, batch, None)
+
+
+def train(run_dir: Path, parallel: Parallel, loss: Any = without_dropout, **options: Any) -> Any:
+    """The loss curve and the parameters."""
+    model = Net()
+    batches = options.pop("batches", make_batches())
+    result = fit(
+        model,
+        loss,
+        OPTIMIZER,
+        batches,
+        make_batches(seed=None),
+        config=FitConfig(epochs=EPOCHS, seed=1),
+        run_dir=run_dir,
+        progress=False,
+        parallel=parallel,
+        **options,
+    )
+    curves = [[line["train_loss"], line["validation_loss"]] for line in result.history]
+    return np.array(curves), jax.tree.map(np.asarray, [m.kernel[...] for m in model.layers])
+
+
+SPLIT = [
+    *(Parallel("jit", f"data={n}") for n in (1, 2, 4, 8)),
+    *(Parallel("pmap", f"data={n}") for n in (1, 2, 4, 8)),
+    *(Parallel("jit", f"data={n}", shard_parameters=True) for n in (2, 4)),
+    Parallel("none", accumulate=4),
+    Parallel("jit", "data=2", accumulate=4),
+    Parallel("pmap", "data=4", accumulate=2),
+]
+
+
+def describe(parallel: Parallel) -> str:
+    mesh = "".join(f"-{n}" for _, n in parallel.mesh or ())
+    parts = f"-in-{parallel.accumulate}" if parallel.accumulate > 1 else ""
+    return parallel.strategy + mesh + parts + "-fsdp" * parallel.shard_parameters
+
+
+@pytest.fixture(scope="module")
+def one_device(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return train(tmp_path_factory.mktemp("one"), Parallel("none"))
+
+
+@pytest.mark.parametrize("parallel", SPLIT, ids=describe)
+def test_the_loss_curve_is_that_of_one_device(
+    parallel: Parallel, one_device: Any, tmp_path: Path
+) -> None:
+    """With a last batch whose filler rows leave some devices without an example."""
+    got = train(tmp_path, parallel)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, one_device
+    )
+
+
+def test_dropout_is_that_of_one_device(tmp_path: Path) -> None:
+    """Under ``jit`` a mask of a whole batch is drawn wherever its rows are."""
+    want = train(tmp_path / "none", Parallel("none"), loss_fn)
+    got = train(tmp_path / "jit", Parallel("jit"), loss_fn)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
+
+
+@pytest.mark.parametrize("strategy", ["jit", "pmap"])
+def test_a_run_goes_on_on_other_devices(strategy: Any, one_device: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        train(tmp_path, Parallel("jit", "data=8"), batches=signal_at(make_batches(), 7))
+    got = train(tmp_path, Parallel(strategy, "data=2"), resume=True)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), got, one_device
+    )
+
+
+def test_parameters_lie_where_they_are_said_to() -> None:
+    placement = Parallel("jit", "data=4", shard_parameters=True).place(8)
+    state = placement.state({"kernel": np.ones((3, 8), np.float32), "bias": np.ones(3, np.float32)})
+    kernel, bias = state["kernel"].sharding, state["bias"].sharding
+    assert kernel.spec == PartitionSpec(None, "data") and kernel.shard_shape((3, 8)) == (3, 2)
+    assert bias.is_fully_replicated
+
+
+def test_auto_takes_the_devices_that_divide_the_batch() -> None:
+    assert str(Parallel().place(16)) == "8 devices (jit, data=8)"
+    assert str(Parallel().place(12)) == "4 devices (jit, data=4)"
+    assert str(Parallel().place(16, 6)) == "2 devices (jit, data=2)"
+    assert str(Parallel().place(7)) == "one device"
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "message"),
+    [
+        ({"strategy": "spmd"}, 8, "strategy must be one of auto, none, jit, pmap, got 'spmd'"),
+        ({"mesh": "data:4"}, 8, "such as data=4,seq=2, got"),
+        ({"mesh": "model=4"}, 8, "the axes data and seq, each once, got model=4"),
+        ({"mesh": {"data": 0}}, 8, "at least one device, got data=0"),
+        ({"mesh": "data=16"}, 16, "needs 16 devices, but there are 8"),
+        ({"strategy": "none", "mesh": "data=2"}, 8, "strategy 'none' uses one"),
+        ({"strategy": "pmap", "mesh": "data=2,seq=2"}, 8, "splits batches only"),
+        ({"accumulate": 0}, 8, "accumulate must be at least 1, got 0"),
+        ({"accumulate": 3}, 8, "a batch of 8 rows cannot be taken in 3 equal parts"),
+        ({"strategy": "jit"}, 12, "batches of 12 rows cannot be split evenly over 8 devices"),
+    ],
+)
+def test_bad_settings_are_refused(options: dict[str, Any], rows: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Parallel(**options).place(rows)

@@ -1,0 +1,66 @@
+"""A run's numbers while it trains: trackers, and a trace."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flax_linattn.training import FitConfig, JsonLines, Parallel, TensorBoard, fit
+from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches
+
+EPOCHS = 5
+
+
+class Kept:
+    """A user's own tracker."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, dict[str, float]]] = []
+        self.closed = False
+
+    def log(self, step: int, values: Any) -> None:
+        self.lines.append((step, dict(values)))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def train(run_dir: Path, **options: Any) -> None:
+    fit(
+        Net(),
+        loss_fn,
+        OPTIMIZER,
+        make_batches(),
+        make_batches(seed=None),
+        config=FitConfig(epochs=EPOCHS),
+        run_dir=run_dir,
+        progress=False,
+        parallel=Parallel("none"),
+        **options,
+    )
+
+
+def test_trackers_get_steps_and_epochs(tmp_path: Path) -> None:
+    kept, path = Kept(), tmp_path / "steps.jsonl"
+    train(tmp_path, trackers=[kept, JsonLines(path)])
+    assert kept.closed
+    assert [step for step, _ in kept.lines] == [5, 10, 15, 20, 20, 25]  # 20 = a step, and an epoch
+    step, epoch = kept.lines[3][1], kept.lines[4][1]
+    assert "train_loss" in step and "validation_loss" not in step
+    assert epoch["validation_accuracy"] >= 0 and epoch["model_flops_per_second"] > 0
+    assert epoch["data_seconds"] <= epoch["seconds"]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line.pop("step"), line) for line in lines] == kept.lines
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX")
+    train(tmp_path, trackers=[TensorBoard(tmp_path / "events")])
+    (events,) = (tmp_path / "events").iterdir()
+    assert b"validation_loss" in events.read_bytes()
+
+
+def test_a_trace_of_some_steps(tmp_path: Path) -> None:
+    train(tmp_path, profile_steps=3)
+    assert list((tmp_path / "profile").rglob("*.xplane.pb"))
