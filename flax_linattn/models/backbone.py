@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -15,6 +17,13 @@ from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
 from flax_linattn.ops.masks import segment_runs
 from flax_linattn.ops.mechanism import no_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
+
+REMAT: dict[str, Any] = {
+    "none": jax.checkpoint_policies.everything_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "blocks": jax.checkpoint_policies.nothing_saveable,
+}
+"""What ``jax.checkpoint`` keeps of a block."""
 
 
 class BackboneState(NamedTuple):
@@ -56,7 +65,10 @@ class Backbone(nnx.Module):
         position: "sinusoidal", or "learned" for positions below ``max_length``.
         max_length: most tokens of a sequence; needed for learned positions, as the default
             size of caches, and by mechanisms that learn something for each position.
-        dtype: dtype of the computation.
+        dtype: dtype of the computation, such as bfloat16; parameters stay float32, and sums in
+            attention, norms and losses are float32.
+        remat: what training keeps of a block for its gradient: "none" recomputes nothing and keeps
+            all, "dots" keeps the results of matrix products, "blocks" only the block's input.
         rngs: holds the stream "params".
 
     Raises:
@@ -90,6 +102,7 @@ class Backbone(nnx.Module):
         position: Literal["sinusoidal", "learned"] = "sinusoidal",
         max_length: int | None = None,
         dtype: DTypeLike | None = None,
+        remat: Literal["none", "dots", "blocks"] = "none",
         rngs: nnx.Rngs,
     ) -> None:
         for name, value in (("features", features), ("num_layers", num_layers)):
@@ -97,6 +110,8 @@ class Backbone(nnx.Module):
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}.")
+        if remat not in REMAT:
+            raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}.")
         if position not in ("sinusoidal", "learned"):
             raise ValueError(f"position must be 'sinusoidal' or 'learned', got {position!r}.")
         if position == "learned" and max_length is None:
@@ -104,6 +119,7 @@ class Backbone(nnx.Module):
         mechanism = _sized(nn.resolve_mechanism(mechanism), max_length)
         _check_direction(mechanism, is_causal)
         self.is_causal = is_causal
+        self.remat = remat
         self.mechanism = mechanism
         self.max_length = max_length
         self.learned_position = position == "learned"
@@ -196,7 +212,8 @@ class Backbone(nnx.Module):
         h = apply_dropout(self.dropout, h, keys[0])
         layers = []
         for i, block in enumerate(self.blocks):
-            y = block(
+            run = block if self.remat == "none" else partial(_recomputed, self.remat, block)
+            y = run(
                 h,
                 is_causal=self.is_causal,
                 mask=mask,
@@ -314,3 +331,26 @@ def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:
             f"is_causal={not is_causal} (on the command line "
             f"{'--no-causal' if is_causal else '--causal'}) or with another mechanism."
         )
+
+
+def _recomputed(
+    remat: str,
+    block: nn.TransformerBlock,
+    h: Features,
+    *,
+    mask: Mask | None,
+    segment_ids: SegmentIds | None,
+    state: State | None,
+    dropout_key: Array | None,
+    **how: Any,
+) -> Any:
+    """A block whose gradient computes it again, but for what the policy keeps."""
+    graphdef, variables = nnx.split(block)
+
+    def run(variables: nnx.State, h: Features, *arrays: Any) -> Any:
+        names = ("mask", "segment_ids", "state", "dropout_key")
+        arguments = dict(zip(names, arrays, strict=True))
+        return nnx.merge(graphdef, variables)(h, **arguments, **how)
+
+    again = jax.checkpoint(run, policy=REMAT[remat])
+    return again(variables, h, mask, segment_ids, state, dropout_key)

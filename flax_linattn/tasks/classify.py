@@ -19,6 +19,9 @@ from flax_linattn import data, inference, models, ops, training
 from flax_linattn.training.processes import is_main, on_main
 from flax_linattn.typing import Array
 
+LOSS_SCALE = 2.0**15
+"""The first loss scale of a run in float16."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyConfig:
@@ -52,6 +55,10 @@ class ClassifyConfig:
             Aaren paper; "auto" is "constant" for honest, "steps" for tslib.
         clip_norm: largest global norm of the gradients.
         validation_fraction: share of the training data held out by the honest protocol.
+        dtype: of the computation; parameters, sums and losses stay float32. float16 is trained
+            with a loss scale.
+        remat: what training keeps of a block for its gradient: all ("none"), the results of matrix
+            products ("dots") or its input ("blocks").
         seed: of initialisation, order and dropout.
     """
 
@@ -75,6 +82,8 @@ class ClassifyConfig:
     schedule: Literal["auto", "constant", "steps"] = "auto"
     clip_norm: float = 4.0
     validation_fraction: float = 0.2
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    remat: Literal["none", "dots", "blocks"] = "none"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -217,6 +226,8 @@ def build_model(
         is_causal=config.causal,
         norm=config.norm,
         embedding_padding=config.embedding,
+        dtype=None if config.dtype == "float32" else jnp.dtype(config.dtype),
+        remat=config.remat,
         rngs=nnx.Rngs(config.seed),
     )
 
@@ -310,6 +321,7 @@ def train_classifier(
             monitor="loss" if honest else "accuracy",
             monitor_mode="min" if honest else "max",
             seed=config.seed,
+            loss_scale=LOSS_SCALE if config.dtype == "float16" else None,
         ),
         run_dir=run_dir,
         resume=resume,

@@ -29,7 +29,7 @@ from jax.experimental import multihost_utils
 from flax_linattn.training.record import RunRecord
 from flax_linattn.training.state import TrainState, split_model
 
-FORMAT = 1
+FORMAT = 2
 PARTIAL = ".partial"
 _NAME = re.compile(r"step_(\d{9})_epoch_(\d{5})")
 Tree = TypeVar("Tree")
@@ -297,6 +297,8 @@ def _training_tree(state: TrainState) -> dict[str, Any]:
         "opt_state": state.opt_state,
         "metrics": state.metrics,
         "first_bad_step": state.first_bad_step,
+        "skipped": state.skipped,
+        "loss_scale": state.loss_scale,
     }
 
 

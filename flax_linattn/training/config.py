@@ -22,6 +22,11 @@ class FitConfig:
         checkpoint_every_steps: None saves at the end of each epoch. A number saves whenever that
             many more steps are done, at each new best epoch, and at the end.
         keep_latest: How many of the newest checkpoints stay on disk, beside the best.
+        max_skipped_steps: How many updates may be left out, in the whole run, because the loss, a
+            gradient or a parameter was not finite; the next one ends the run.
+        loss_scale: The first factor of the loss, such as 2.0**15, for models that compute in
+            float16; it is halved, and the update left out, when gradients overflow, and doubled
+            after 2,000 steps without. None for other dtypes.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -38,6 +43,8 @@ class FitConfig:
     seed: int = 0
     checkpoint_every_steps: int | None = None
     keep_latest: int = 2
+    max_skipped_steps: int = 0
+    loss_scale: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "patience", "checkpoint_every_steps", "keep_latest"):
@@ -54,6 +61,15 @@ class FitConfig:
             raise ValueError(
                 f"FitConfig.monitor_mode must be 'min' or 'max', got {self.monitor_mode!r}: "
                 "'min' for a loss, 'max' for an accuracy."
+            )
+        if not isinstance(self.max_skipped_steps, int) or self.max_skipped_steps < 0:
+            raise ValueError(
+                "FitConfig.max_skipped_steps must be a whole number of 0 or more, got "
+                f"{self.max_skipped_steps!r}."
+            )
+        if self.loss_scale is not None and not self.loss_scale >= 1:
+            raise ValueError(
+                f"FitConfig.loss_scale must be at least 1, or None, got {self.loss_scale!r}."
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"FitConfig.seed must be in [0, 2**32), got {self.seed!r}.")

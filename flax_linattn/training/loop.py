@@ -27,6 +27,7 @@ from flax_linattn.training.checkpoint import (
 )
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.diagnosis import what_is_not_finite
+from flax_linattn.training.guard import NO_BAD_STEP
 from flax_linattn.training.metrics import mean_metrics, non_finite_arrays, zero_metrics
 from flax_linattn.training.parallel import Parallel, Placement
 from flax_linattn.training.processes import (
@@ -42,7 +43,7 @@ from flax_linattn.training.progress import ProgressDisplay
 from flax_linattn.training.record import RunRecord
 from flax_linattn.training.saver import Saver
 from flax_linattn.training.signals import Interrupted, StopRequest
-from flax_linattn.training.state import NO_BAD_STEP, TrainState, split_model
+from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import (
     Batch,
     BatchSource,
@@ -225,7 +226,9 @@ def _start(
         )
     on_main(partial(open_for_writing, run_dir, resume=resume))
     graphdef, params, model_state = split_model(model)
-    state = placement.state(TrainState.create(params, model_state, optimizer, names))
+    state = placement.state(
+        TrainState.create(params, model_state, optimizer, names, config.loss_scale)
+    )
     record = RunRecord.start(config, len(train_batches))
     if resume:
         state, record = restore_latest(run_dir, state)
@@ -239,7 +242,9 @@ def _start(
         run_dir=run_dir,
         train_batches=train_batches,
         validation_batches=validation_batches,
-        train_step=make_train_step(graphdef, loss_fn, optimizer, config.seed, placement),
+        train_step=make_train_step(
+            graphdef, loss_fn, optimizer, config.seed, placement, config.max_skipped_steps
+        ),
         evaluation_step=make_evaluation_step(graphdef, loss_fn, placement),
         placement=placement,
         explain=partial(what_is_not_finite, graphdef, loss_fn, config.seed, placement),
@@ -312,7 +317,8 @@ class _Run:
             {f"train_{name}": mean for name, mean in means.items()}
             | {f"validation_{name}": mean for name, mean in validation.items()}
         )
-        improved = record.end_epoch(self.step, means, validation)
+        skipped = int(self.state.skipped)
+        improved = record.end_epoch(self.step, means, validation, skipped)
         timer.restart()  # Validation is no training time.
         empty = jax.tree.map(jnp.zeros_like, self.state.metrics)
         self.state = dataclasses.replace(self.state, metrics=empty)

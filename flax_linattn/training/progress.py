@@ -77,6 +77,8 @@ class ProgressDisplay:
             ]
             parts.append(" ".join([part, *means]))
         parts.append(f"{line['examples_per_second']:.0f} examples/s")
+        if "skipped_steps" in line:
+            parts.append(f"{line['skipped_steps']} updates skipped")
         if line["best_epoch"] == line["epoch"]:
             parts.append("best")
         self._console.print("  ".join(parts))

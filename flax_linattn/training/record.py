@@ -68,13 +68,20 @@ class RunRecord:
         """Whether ``config.patience`` epochs in a row were not better."""
         return config.patience is not None and self.bad_epochs >= config.patience
 
-    def end_epoch(self, step: int, train: dict[str, float], validation: dict[str, float]) -> bool:
+    def end_epoch(
+        self,
+        step: int,
+        train: dict[str, float],
+        validation: dict[str, float],
+        skipped: int = 0,
+    ) -> bool:
         """Adds a finished epoch to the history.
 
         Args:
             step: Training steps done.
             train: The epoch's mean training metrics.
             validation: The validation metrics, among them the monitored one.
+            skipped: Updates left out so far because they were not finite.
 
         Returns:
             Whether the epoch is the best so far. A tie with the best counts as better.
@@ -99,6 +106,7 @@ class RunRecord:
                 "monitor": self.monitor,
                 "best_epoch": self.best_epoch,
                 **self.speed(),
+                **({"skipped_steps": skipped} if skipped else {}),
             }
         )
         self.seconds = self.data_seconds = self.saving_seconds = 0.0

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
+from flax_linattn.training.guard import NO_BAD_STEP, LossScale
 from flax_linattn.training.metrics import Metrics, zero_metrics
-
-NO_BAD_STEP = -1
 
 
 def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.State]:
@@ -45,6 +44,8 @@ class TrainState:
         first_bad_step: int32 scalar, the first step whose loss, gradient or new parameters were
             not finite; -1 if none. From that step on nothing else changes, so that the parameters
             stay the last finite ones.
+        skipped: int32 scalar, updates left out because they were not finite.
+        loss_scale: The factor of the loss, for float16; None without.
     """
 
     step: jax.Array
@@ -53,6 +54,8 @@ class TrainState:
     opt_state: Any
     metrics: Metrics
     first_bad_step: jax.Array
+    skipped: jax.Array
+    loss_scale: LossScale | None = None
 
     @classmethod
     def create(
@@ -61,6 +64,7 @@ class TrainState:
         model_state: nnx.State,
         optimizer: optax.GradientTransformation,
         metric_names: Iterable[str],
+        loss_scale: float | None = None,
     ) -> TrainState:
         """Returns the state before the first step, in arrays of its own.
 
@@ -80,5 +84,7 @@ class TrainState:
             opt_state=optimizer.init(params),
             metrics=zero_metrics(metric_names),
             first_bad_step=jnp.full((), NO_BAD_STEP, jnp.int32),
+            skipped=jnp.zeros((), jnp.int32),
+            loss_scale=None if loss_scale is None else LossScale.start(loss_scale),
         )
         return jax.tree.map(jnp.copy, state)

@@ -15,6 +15,7 @@ import optax
 from flax import nnx
 
 from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.training.guard import LossScale, judge
 from flax_linattn.training.metrics import (
     Metrics,
     add_metrics,
@@ -56,12 +57,13 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     seed: int,
     placement: Placement = ONE_DEVICE,
+    max_skipped: int = 0,
 ) -> TrainStep:
     """Returns the compiled ``(state, batch) -> state``; the state passed in is donated.
 
     A step whose loss, gradient or new parameters are not finite changes nothing but
     ``first_bad_step``, and neither does any step after it: the host can look at that number as
-    seldom as it likes.
+    seldom as it likes. The first ``max_skipped`` such updates are left out instead, and counted.
 
     Args:
         graphdef: The model's structure, from ``split_model(model)``.
@@ -69,6 +71,7 @@ def make_train_step(
         optimizer: An optax gradient transformation.
         seed: Step n draws from ``fold_in(key(seed), n)``, so that a resumed run draws the same.
         placement: The devices, from ``Parallel.place``; the batches have to be placed there.
+        max_skipped: How many updates may be left out because they are not finite.
 
     Example:
         >>> def loss_fn(model, batch, dropout_key):
@@ -83,27 +86,43 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> TrainState:
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         loss, grads, metrics, model_state = batch_gradients(
-            graphdef, loss_fn, state.params, state.model_state, batch, dropout_key, placement
+            graphdef,
+            loss_fn,
+            state.params,
+            state.model_state,
+            batch,
+            dropout_key,
+            placement,
+            state.loss_scale,
         )
         # optax mixes dtypes (Adam: float ** int32), which strict promotion would refuse.
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
         finite = _all_finite((loss, grads, params))
-        good = finite & (state.first_bad_step < 0)
-        new = TrainState(
-            step=state.step + 1,
+        scale = state.loss_scale
+        verdict = judge(
+            max_skipped, finite, loss, state.step, state.skipped, state.first_bad_step, scale
+        )
+        new = dataclasses.replace(
+            state,
             params=params,
             model_state=model_state,
             opt_state=opt_state,
             metrics=add_metrics(state.metrics, metrics),
-            first_bad_step=state.first_bad_step,
         )
-        kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state)
-        first_bad_step = jnp.where(
-            (state.first_bad_step < 0) & ~finite, state.step, state.first_bad_step
+        kept = jax.tree.map(lambda a, b: jnp.where(verdict.good, a, b), new, state)
+        if scale is not None:
+            changed = scale.after(finite)
+            scale = jax.tree.map(lambda a, b: jnp.where(verdict.counts, a, b), changed, scale)
+        kept = dataclasses.replace(
+            kept,
+            step=state.step + verdict.counts.astype(jnp.int32),
+            skipped=verdict.skipped,
+            first_bad_step=verdict.first_bad_step,
+            loss_scale=scale,
         )
-        return placement.keep(dataclasses.replace(kept, first_bad_step=first_bad_step))
+        return placement.keep(kept)
 
     return placement.compile(train_step, 2, donate=0)
 
@@ -135,6 +154,7 @@ def batch_gradients(
     batch: Batch,
     dropout_key: jax.Array,
     placement: Placement,
+    loss_scale: LossScale | None = None,
 ) -> tuple[jax.Array, nnx.State, Metrics, nnx.State]:
     """Loss, gradients, metrics and other variables of all parts of a batch, on all devices."""
     axis, parts = placement.axis_name, placement.accumulate
@@ -146,9 +166,14 @@ def batch_gradients(
             model = nnx.merge(graphdef, params, model_state, copy=True)
             loss, metrics = loss_fn(model, batch, key)
             _, _, after = split_model(model)
-            return loss, (batch_metrics(loss, metrics, batch), after)
+            found = batch_metrics(loss, metrics, batch)
+            if loss_scale is not None:
+                loss = loss * loss_scale.value.astype(loss.dtype)
+            return loss, (found, after)
 
         (loss, (metrics, after)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        if loss_scale is not None:
+            loss, grads = jax.tree.map(partial(_unscale, loss_scale.value), (loss, grads))
         return after, _Part(metrics["loss"][1], loss, grads, metrics)
 
     if axis is None and parts == 1:
@@ -182,6 +207,11 @@ def batch_gradients(
     loss = sums.loss / sums.weight
     grads = jax.tree.map(lambda g, p: (g / sums.weight).astype(p.dtype), sums.grads, params)
     return loss, grads, sums.metrics, model_state
+
+
+def _unscale(scale: jax.Array, x: jax.Array) -> jax.Array:
+    """``x`` over the scale; in float32, where small float16 numbers are not lost."""
+    return x.astype(accumulation_dtype(x.dtype)) / scale
 
 
 def _in_turns(x: jax.Array, parts: int) -> jax.Array:

@@ -134,3 +134,32 @@ def test_bert_base():
     assert model.blocks[0].attention.num_heads == 12
     with pytest.raises(ValueError, match="unknown size 'bert'; choose one of: bert-base, "):
         models.get_size("bert")
+
+
+@pytest.mark.parametrize("remat", ["dots", "blocks"])
+def test_recomputation_changes_memory_only(remat):
+    """The same outputs and gradients, dropout included; products are made again or kept.
+
+    On a CPU XLA merges what is made twice, so that the compiled memory does not tell.
+    """
+    x, mask = normal(3, 2, 6, CHANNELS), jnp.ones((2, 6), bool)
+
+    def make(remat):
+        model = backbone("aaren", dropout_rate=0.5, remat=remat)
+        graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+
+        def loss(params):
+            h = nnx.merge(graphdef, params, rest)(x, mask=mask, dropout_key=jax.random.key(0))
+            return jnp.mean(h**2 * jnp.arange(6.0)[:, None])
+
+        return jax.jit(jax.value_and_grad(loss)).lower(params), params
+
+    (plain, params), (again, _) = make("none"), make(remat)
+    assert_close(again.compile()(params), plain.compile()(params), "float32")
+    products = [lowered.as_text().count("dot_general") for lowered in (plain, again)]
+    assert products[0] == products[1] if remat == "dots" else products[0] < products[1]
+
+
+def test_an_unknown_recomputation_is_refused():
+    with pytest.raises(ValueError, match="remat must be one of none, dots, blocks, got 'all'"):
+        backbone("aaren", remat="all")

@@ -19,7 +19,7 @@ from flax_linattn.tasks import stream
 
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--epochs", "2", "--batch-size", "90"),
+    *("--epochs", "2", "--batch-size", "90", "--parallel", "none"),
 ]
 
 
@@ -137,7 +137,8 @@ def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
     args = ["train", "classify", *toy]
     assert cli.main([*args, "--epochs", "4", "--run", str(one_go)]) == 0
     assert cli.main([*args, "--run", str(in_two)]) == 0
-    assert cli.main(["train", "classify", "--run", str(in_two), "--resume", "--epochs", "4"]) == 0
+    resume = ["--run", str(in_two), "--resume", "--parallel", "none"]
+    assert cli.main(["train", "classify", *resume, "--epochs", "4"]) == 0
     first, second = (tasks.load_run(folder).model for folder in (one_go, in_two))
     for a, b in zip(
         jax.tree.leaves(nnx.state(first)), jax.tree.leaves(nnx.state(second)), strict=True
@@ -147,6 +148,32 @@ def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
         capsys, "train", "classify", "--run", str(in_two), "--resume", "--learning-rate", "0.1"
     )
     assert "learning_rate=0.001, got 0.1" in message
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--parallel jit --mesh data=2,seq=2",
+        "--parallel pmap --accumulate 2 --mesh data=4",
+        "--parallel auto --shard-parameters --dtype bfloat16 --remat blocks",
+        "--dtype float16 --tensorboard --profile 1",
+    ],
+)
+def test_devices_and_precision_are_flags(options, toy, tmp_path, capsys):
+    """Each trains a run that can be evaluated on one device."""
+    if "tensorboard" in options:
+        pytest.importorskip("tensorboardX")
+    folder = tmp_path / "run"
+    args = ["train", "classify", *toy, "--epochs", "8", "--run", str(folder)]
+    assert cli.main([*args, *options.split()]) == 0
+    assert "all parameters" in capsys.readouterr().err
+    epochs, steps = (
+        [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "steps.jsonl")
+    )
+    assert all(np.isfinite(line["train_loss"]) for line in epochs)
+    assert steps[-1]["tokens_per_second"] > 0
+    assert tasks.evaluate_run(folder)["num_test"] == 6
 
 
 def test_tslib_protocol_is_marked_and_does_not_stream(toy, tmp_path, capsys):
@@ -178,6 +205,24 @@ def test_own_files_of_unequal_length_and_missing_values(toy, tmp_path, capsys):
 
 
 class TestBadInput:
+    def test_devices_that_are_not_there(self, toy, tmp_path, capsys):
+        args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
+        message = fail(capsys, *args, "--parallel", "jit", "--mesh", "data=64")
+        assert "batches of 8 rows cannot be split evenly over 64 devices" in message
+        message = fail(capsys, *args, "--parallel", "jit", "--mesh", "data=8,seq=4")
+        assert "needs 32 devices, but there are 8" in message
+        message = fail(capsys, *args, "--parallel", "jit", "--mesh", "data=4,time=2")
+        assert "a mesh has the axes data and seq" in message
+        message = fail(
+            capsys, *args, "--parallel", "jit", "--mesh", "seq=2", "--mechanism", "softmax"
+        )
+        assert "'softmax' has no state of constant size" in message
+
+    def test_processes_that_are_half_described(self, toy, tmp_path, capsys):
+        args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
+        message = fail(capsys, *args, "--coordinator", "localhost:1234")
+        assert "--num-processes and --process-id belong together" in message
+
     def test_unknown_mechanism(self, tmp_path, capsys):
         message = fail(
             capsys, "train", "classify", "--mechanism", "mamba", "--run", str(tmp_path / "r")

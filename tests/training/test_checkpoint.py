@@ -224,6 +224,6 @@ def test_load_best_with_the_best_damaged(run_dir):
 def test_another_format_is_refused(run_dir):
     for checkpoint in list_checkpoints(run_dir):
         file = checkpoint.path / "progress.json"
-        file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
-    with pytest.raises(ValueError, match="has format 99, this version reads 1"):
+        file.write_text(file.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(ValueError, match="has format 1, this version reads 2"):
         load_best(Net(), run_dir)

@@ -21,6 +21,7 @@ from tests.training.problem import (
     loss_fn,
     make_batches,
     poison_at,
+    read_metrics,
     train,
 )
 
@@ -148,3 +149,69 @@ def test_half_precision_gradients_may_be_large():
     step = make_train_step(graphdef, loss, small, seed=0)
     state = TrainState.create(params, rest, small, ["loss"])
     assert int(step(state, make_batches().batch(0)).first_bad_step) == -1
+
+
+class Poisoned:
+    """Batches of which some are NaN."""
+
+    def __init__(self, steps):
+        self.batches, self.steps = make_batches(), steps
+
+    def __len__(self):
+        return len(self.batches)
+
+    def batch(self, step):
+        batch = self.batches.batch(step)
+        return batch | {"x": np.full_like(batch["x"], np.nan)} if step in self.steps else batch
+
+
+def test_some_updates_may_be_left_out(tmp_path):
+    train(tmp_path / "two", train=Poisoned({3, 7}), max_skipped_steps=2)
+    lines = read_metrics(tmp_path / "two")
+    assert [line.get("skipped_steps") for line in lines] == [1, 2, 2]
+    with pytest.raises(NonFiniteLossError, match=r"in step 12 \(epoch 3\)"):
+        train(tmp_path / "three", train=Poisoned({3, 7, 11}), max_skipped_steps=2)
+
+
+def test_a_left_out_update_changes_nothing():
+    """Two steps of which one is left out come to what the other alone comes to."""
+    graphdef, params, rest = split_model(Net())
+    optimizer = optax.sgd(0.1)
+    step = make_train_step(graphdef, loss_fn, optimizer, seed=0, max_skipped=1)
+
+    def run(*batches):
+        state = TrainState.create(params, rest, optimizer, ["accuracy", "loss"])
+        for batch in batches:
+            state = step(state, batch)
+        return state
+
+    bad = poison_at(make_batches(), 5).batch(5)
+    got, want = run(make_batches().batch(0), bad), run(make_batches().batch(0))
+    for a, b in zip(jax.tree.leaves(got.params), jax.tree.leaves(want.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (int(got.step), int(got.skipped), int(got.first_bad_step)) == (2, 1, -1)
+    assert int(run(bad, bad).first_bad_step) == 1
+
+
+def test_a_loss_scale_finds_its_size():
+    """Halved where float16 gradients overflow, without ending the run; gradients keep theirs."""
+
+    def loss(model, batch, dropout_key):
+        return jnp.sum(model.bias[...].astype(jnp.float32) * 1e-3), {}
+
+    half = nnx.Linear(2, 1, param_dtype=jnp.float16, rngs=nnx.Rngs(0))
+    graphdef, params, rest = split_model(half)
+    optimizer = optax.sgd(1.0)
+    step = make_train_step(graphdef, loss, optimizer, seed=0)
+    state = TrainState.create(params, rest, optimizer, ["loss"], loss_scale=2.0**27)
+    scales = []
+    for index in range(4):
+        state = step(state, make_batches().batch(index))
+        scales.append(float(state.loss_scale.value))
+    assert scales == [2.0**26, 2.0**25, 2.0**25, 2.0**25]  # 2**26 * 1e-3 > 65504
+    assert (int(state.step), int(state.skipped), int(state.first_bad_step)) == (4, 0, -1)
+    (bias,) = nnx.merge(graphdef, state.params, state.model_state).bias[...]
+    assert float(bias) == pytest.approx(-2e-3, rel=1e-3)
+    nan = TrainState.create(params, rest, optimizer, ["loss"], loss_scale=2.0**10)
+    spoiled = make_train_step(graphdef, lambda *a: (jnp.nan * loss(*a)[0], {}), optimizer, seed=0)
+    assert int(spoiled(nan, make_batches().batch(0)).first_bad_step) == 0
