@@ -86,15 +86,18 @@ class SequenceParallel(Mechanism):
 
     @property
     def name(self) -> str:
+        """Of ``inner``."""
         return self.inner.name
 
     @property
     def capabilities(self) -> Capabilities:
+        """Those of ``inner``, with the engine's forms."""
         engine = ("parallel", "chunked", "recurrent")
         return dataclasses.replace(self.inner.capabilities, forms=engine)
 
     @property
     def parameters(self) -> tuple[str, ...]:
+        """Those of ``inner``."""
         return self.inner.parameters
 
     def init_state(self, *args: Any, **kwargs: Any) -> State:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from flax_linattn.ops.mechanism import at_least
+
 
 @dataclasses.dataclass(frozen=True)
 class FitConfig:
@@ -62,11 +64,7 @@ class FitConfig:
                 f"FitConfig.monitor_mode must be 'min' or 'max', got {self.monitor_mode!r}: "
                 "'min' for a loss, 'max' for an accuracy."
             )
-        if not isinstance(self.max_skipped_steps, int) or self.max_skipped_steps < 0:
-            raise ValueError(
-                "FitConfig.max_skipped_steps must be a whole number of 0 or more, got "
-                f"{self.max_skipped_steps!r}."
-            )
+        at_least(0, max_skipped_steps=self.max_skipped_steps)
         if self.loss_scale is not None and not self.loss_scale >= 1:
             raise ValueError(
                 f"FitConfig.loss_scale must be at least 1, or None, got {self.loss_scale!r}."
