@@ -23,7 +23,7 @@ class GrainBatches:
         ValueError: it is empty, endless, or holds something else.
 
     Example:
-        >>> import grain
+        >>> import grain, numpy as np
         >>> rows = grain.MapDataset.source([{"x": np.full(2, i)} for i in range(6)])
         >>> batches = GrainBatches(rows.shuffle(seed=0).batch(2))
         >>> len(batches), batches.batch(7)["x"].shape
@@ -69,6 +69,7 @@ class IteratorBatches:
         ValueError: an epoch has fewer batches, when that is found out.
 
     Example:
+        >>> import numpy as np
         >>> def make_epoch(epoch):
         ...     for i in range(3):
         ...         yield {"x": np.full(2, 10 * epoch + i)}

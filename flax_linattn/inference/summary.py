@@ -52,7 +52,7 @@ def summarize(
         >>> model = models.Backbone(3, 16, num_layers=2, num_heads=4, rngs=nnx.Rngs(0))
         >>> summary = inference.summarize(model, jax.ShapeDtypeStruct((1, 3), "float32"))
         >>> sum(summary.parameters.values()), summary.state_bytes
-        (6752, 220)
+        (6768, 220)
     """
     parameters: dict[str, int] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param)):
