@@ -10,6 +10,7 @@ say nothing about real ones.
 from __future__ import annotations
 
 import dataclasses
+import os
 from functools import partial
 from typing import Any
 
@@ -125,5 +126,10 @@ EXPERIMENT = Experiment(
 )
 
 if __name__ == "__main__":
+    # Simulated devices share the cores, and wait for each other longer than real ones.
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "")
+        + " --xla_cpu_collective_call_terminate_timeout_seconds=3600"
+    )
     jax.config.update("jax_num_cpu_devices", max(Size().devices))
     EXPERIMENT.main()
