@@ -38,7 +38,7 @@ PLAIN, FUSED = "PyTorch, plain", "PyTorch, scaled_dot_product_attention"
 class Size:
     """What is measured."""
 
-    lengths: tuple[int, ...] = (4096, 8192)
+    lengths: tuple[int, ...] = (4096,)
     rounds: int = 5
     repeats: int = 3
     seconds: float = 8.0
