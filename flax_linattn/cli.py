@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -118,7 +119,8 @@ def _train_classify(args: list[str]) -> int:
         run: Path | None = None
         """the run folder; default runs/DATA-MECHANISM-PROTOCOL-SEED."""
         resume: bool = False
-        """go on where the run in that folder stopped; its options are the defaults."""
+        """go on where the run in that folder stopped; its options for data, model and training are
+        the defaults, those for devices and trackers are not kept."""
         progress: bool = True
         """show a progress bar."""
         parallel: Literal["auto", "none", "jit", "pmap"] = "auto"
@@ -159,8 +161,9 @@ def _train_classify(args: list[str]) -> int:
         for field in dataclasses.fields(classify.ClassifyConfig)
     }
     config = classify.ClassifyConfig(**values)
-    if options.distributed or options.coordinator is not None:
-        training.start_process(options.coordinator, options.num_processes, options.process_id)
+    process = (options.coordinator, options.num_processes, options.process_id)
+    if options.distributed or process != (None, None, None):
+        training.start_process(*process)
     if options.resume and options.run is None:
         raise ValueError("--resume needs the run folder: --run RUN.")
     run_dir = options.run if options.run is not None else _default_run_dir(config)
@@ -180,7 +183,11 @@ def _train_classify(args: list[str]) -> int:
             profile_steps=options.profile,
         )
     except Interrupted:
-        print(f"flax-linattn train classify --run {run_dir} --resume", file=sys.stderr)
+        if training.is_main():
+            given = [a for a in args if a != "--resume"]
+            given += [] if options.run is not None else ["--run", str(run_dir)]
+            command = shlex.join(["flax-linattn", "train", "classify", *given, "--resume"])
+            print(command, file=sys.stderr)
         raise
     if training.is_main():
         _print_report(report)

@@ -79,11 +79,17 @@ def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
         raise ValueError(f"expected arrays of the same sequences, at least one, got {counts}")
     found = {name: [len(part) for part in parts] for name, parts in arrays.items()}
     first, *others = found.values()
+    for name, parts in arrays.items():
+        kinds = {(np.shape(part)[1:], np.asarray(part).dtype) for part in parts}
+        if len(kinds) > 1:
+            raise ValueError(f"the sequences of {name!r} differ in shape or dtype: {kinds}")
     for index, size in enumerate(first):
         if any(other[index] != size for other in others):
             sizes = {name: sizes[index] for name, sizes in found.items()}
             raise ValueError(f"the arrays of sequence {index} differ in length: {sizes}")
-        if not 0 < size <= length:
+        if size == 0:
+            raise ValueError(f"sequence {index} has no tokens; drop it")
+        if size > length:
             raise ValueError(
                 f"sequence {index} has {size} tokens, which does not fit rows of {length}; "
                 "drop or split it, or raise length"

@@ -17,7 +17,8 @@ class GrainBatches:
     that a resumed run needs nothing but its step.
 
     Args:
-        dataset: a ``grain.MapDataset`` whose elements are batches, dicts of arrays.
+        dataset: a ``grain.MapDataset`` whose elements are batches, dicts of arrays, all of one
+            size (``batch(..., drop_remainder=True)``).
 
     Raises:
         ValueError: it is empty, endless, or holds something else.
@@ -61,9 +62,9 @@ class IteratorBatches:
     that cheap, or use a source that finds batches by their number.
 
     Args:
-        make_epoch: gives the batches of an epoch, counted from 0; the same ones each time it is
-            asked for the same epoch.
-        num_batches: batches in every epoch.
+        make_epoch: gives the batches of an epoch, counted from 0, all of one size; the same ones
+            each time it is asked for the same epoch.
+        num_batches: batches of an epoch to take; any more are left out.
 
     Raises:
         ValueError: an epoch has fewer batches, when that is found out.

@@ -43,7 +43,7 @@ def summarize(
     Args:
         model: any module; one with ``init_state`` and ``step`` has a state.
         x: an observation [1, ...], or a ``jax.ShapeDtypeStruct`` of one.
-        max_length: most observations, for mechanisms with a cache.
+        max_length: most observations, for mechanisms with a cache, which is empty without it.
 
     Example:
         >>> import jax
@@ -58,7 +58,7 @@ def summarize(
     for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param)):
         name = jax.tree_util.keystr(path[:1], simple=True)
         parameters[name] = parameters.get(name, 0) + leaf.size
-    if not hasattr(model, "step"):
+    if not (hasattr(model, "step") and hasattr(model, "init_state")):
         return Summary(parameters, None, None)
     try:
         state = cast(Streams, model).init_state(1, max_length)
@@ -71,4 +71,4 @@ def summarize(
 
     observation = jax.ShapeDtypeStruct(x.shape, x.dtype)
     costs: Any = jax.jit(step).lower(variables, observation, state).compile().cost_analysis()
-    return Summary(parameters, state_bytes(state), costs.get("flops"))
+    return Summary(parameters, state_bytes(state), (costs or {}).get("flops"))

@@ -19,11 +19,10 @@ from flax_linattn.ops.mechanism import no_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 REMAT: dict[str, Any] = {
-    "none": jax.checkpoint_policies.everything_saveable,
     "dots": jax.checkpoint_policies.dots_saveable,
     "blocks": jax.checkpoint_policies.nothing_saveable,
 }
-"""What ``jax.checkpoint`` keeps of a block."""
+"""What ``jax.checkpoint`` keeps of a block, by the value of ``remat`` beside "none"."""
 
 
 class BackboneState(NamedTuple):
@@ -110,8 +109,8 @@ class Backbone(nnx.Module):
                 raise ValueError(f"{name} must be at least 1, got {value}.")
         if not 0 <= dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}.")
-        if remat not in REMAT:
-            raise ValueError(f"remat must be one of {', '.join(REMAT)}, got {remat!r}.")
+        if remat not in ("none", *REMAT):
+            raise ValueError(f"remat must be one of none, {', '.join(REMAT)}, got {remat!r}.")
         if position not in ("sinusoidal", "learned"):
             raise ValueError(f"position must be 'sinusoidal' or 'learned', got {position!r}.")
         if position == "learned" and max_length is None:

@@ -51,7 +51,7 @@ class SequenceClassifier(nnx.Module):
         dropout_rate: share of features dropped in training.
         rngs: holds the stream "params".
         **backbone: further arguments of :class:`Backbone` (is_causal, norm, activation,
-            kernel_size, embedding_padding, position, dtype).
+            kernel_size, embedding_padding, position, dtype, remat).
 
     Raises:
         ValueError: an option out of range.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,6 +54,8 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
         >>> bool(jnp.allclose(y, series.attend(q, k, v, is_causal=True), atol=1e-5))
         True
     """
+    if isinstance(mechanism, SequenceParallel):
+        raise ValueError(f"{mechanism.name!r} is split over {mechanism.axis!r} already.")
     if not isinstance(mechanism, StreamingMechanism):
         raise ValueError(
             f"{mechanism.name!r} has no state of constant size that devices could exchange; split "
@@ -144,21 +147,11 @@ class SequenceParallel(Mechanism):
         span = prefix.Span(k, v, call.mask, call.starts)
         initial = identity if call.state is None else call.state
         before, end = self._before(monoid, span, initial, chunk_size)
+        call = dataclasses.replace(call, state=before)
         if call.is_causal:
-            return inner._attend(dataclasses.replace(call, state=before))[0], end
-        y, _ = prefix.attend(
-            monoid,
-            None if self.capabilities.learned_query else q,
-            k,
-            v,
-            is_causal=False,
-            mask=call.mask,
-            starts=call.starts,
-            initial=before,
-            following=self._following(monoid, span, chunk_size),
-            chunk_size=chunk_size,
-        )
-        return y, end
+            return inner._attend(call)[0], end
+        following = self._following(monoid, span, chunk_size)
+        return inner._by_engine(call, q, k, v, following)[0], end
 
     def _before(
         self, monoid: prefix.Monoid, span: prefix.Span, initial: State, chunk_size: int | None
@@ -191,12 +184,12 @@ class SequenceParallel(Mechanism):
     def _runs(
         self, segment_ids: SegmentIds, mask: Mask | None, carried: Array | None
     ) -> masks.Runs:
-        whole, split = self._specs()
         self._check_split(segment_ids.shape[1])
         if carried is None:
             carried = jnp.full(segment_ids.shape[0], masks.UNDECIDED, jnp.int32)
-        found = self._on_devices(self._runs_of_span, (split, split, whole), (split, whole))
-        return masks.Runs(*jax.jit(found)(segment_ids, mask, carried))
+        if segment_ids.shape[1] == 0:
+            return self.inner._runs(segment_ids, mask, carried)
+        return masks.Runs(*_runs(self, segment_ids, mask, carried))
 
     def _runs_of_span(
         self, segment_ids: SegmentIds, mask: Mask | None, carried: Array
@@ -245,3 +238,15 @@ class SequenceParallel(Mechanism):
                     f"{length} tokens cannot be split evenly over the {devices} devices of the "
                     f"mesh axis {self.axis!r}; pad the sequences, and mask the padding."
                 )
+
+
+# Compiled here, so that calls outside ``jit`` do not compile it anew each time.
+@partial(jax.jit, static_argnums=0)
+def _runs(
+    split: SequenceParallel, segment_ids: SegmentIds, mask: Mask | None, carried: Array
+) -> tuple[Array, Array]:
+    whole, spans = split._specs()
+    found: tuple[Array, Array] = split._on_devices(
+        split._runs_of_span, (spans, spans, whole), (spans, whole)
+    )(segment_ids, mask, carried)
+    return found

@@ -80,7 +80,10 @@ class StreamingMechanism(Mechanism):
         """Causal attention on prepared arrays; overridden where a scan of its own is faster."""
         return self._by_engine(call, q, k, v)
 
-    def _by_engine(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
+    def _by_engine(
+        self, call: Call, q: Array, k: Array, v: Array, following: State | None = None
+    ) -> tuple[Outputs, State]:
+        """Attention on prepared arrays; ``following`` as in ``prefix.attend``."""
         identity = self._identity(call.k, call.v)
         return prefix.attend(
             self._monoid(q, identity),
@@ -92,6 +95,7 @@ class StreamingMechanism(Mechanism):
             starts=call.starts,
             initial=call.state,
             chunk_size=self._chunk_size(call, identity),
+            following=following,
         )
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:

@@ -303,9 +303,17 @@ def train_classifier(
         observation = jax.ShapeDtypeStruct((1, len(problem.channels)), jnp.float32)
         print(inference.summarize(model, observation), f"\non {placement}", file=sys.stderr)
     train_batches = batches(fitted, seed=config.seed)
-    if is_main():
+    if placement.spans > 1 and config.embedding == "circular":
+        raise ValueError(
+            "a circular embedding wraps around the end of the sequence, which cannot be padded to "
+            "split it over devices; use --embedding causal, or leave seq out of the mesh."
+        )
+
+    def write_options() -> None:
         _write_json(run_dir / "config.json", {"task": "classify", **config.to_json()})
         _write_json(run_dir / "problem.json", problem.to_json())
+
+    on_main(write_options)
     # Time-Series-Library's early stopping watches the accuracy; on a small held-out share the
     # loss tells more.
     honest = config.protocol == "honest"
@@ -342,8 +350,8 @@ def train_classifier(
         "num_test": test.num_examples,
         **{f"test_{name}": value for name, value in metrics.items()},
     }
+    on_main(partial(_write_json, run_dir / "test.json", report))
     if is_main():
-        _write_json(run_dir / "test.json", report)
         training.learning_curve(run_dir)
     return report
 

@@ -117,10 +117,28 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
     return path
 
 
-def restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, RunRecord]:
-    """Reads the newest checkpoint that is intact.
+def set_aside_damaged(run_dir: str | Path) -> None:
+    """Renames what is newer than the newest intact checkpoint to ``corrupt_...``, and says so.
 
-    Damaged ones that are newer are named on stderr and renamed to ``corrupt_...``.
+    Where none is intact all stay where they are.
+    """
+    damaged: list[tuple[Path, CorruptCheckpointError]] = []
+    for checkpoint in reversed(list_checkpoints(run_dir)):
+        try:
+            _check_files(checkpoint.path, _read_progress(checkpoint.path))
+        except CorruptCheckpointError as error:
+            damaged.append((checkpoint.path, error))
+            continue
+        for path, reason in damaged:
+            aside = path.with_name(f"corrupt_{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            path.rename(aside)
+            print(f"warning: {reason} Falling back to {checkpoint.path.name}.", file=sys.stderr)
+        return
+
+
+def restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, RunRecord]:
+    """Reads the newest checkpoint that can be read; those before it that cannot are named.
 
     Args:
         run_dir: The run folder.
@@ -136,22 +154,19 @@ def restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, 
             f"There is no checkpoint to resume from in {_folder(run_dir)}. "
             "Check the folder, or start the run without resume."
         )
-    corrupt: list[tuple[Checkpoint, CorruptCheckpointError]] = []
+    reasons: list[CorruptCheckpointError] = []
     for checkpoint in reversed(checkpoints):
         try:
             restored = _read_state(checkpoint.path, state)
         except CorruptCheckpointError as error:
-            corrupt.append((checkpoint, error))
+            reasons.append(error)
             continue
-        for bad, reason in corrupt:
-            aside = bad.path.with_name(f"corrupt_{bad.path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            bad.path.rename(aside)
+        for reason in reasons:
             print(f"warning: {reason} Falling back to {checkpoint.path.name}.", file=sys.stderr)
         return restored
     raise ValueError(
         f"None of the {len(checkpoints)} checkpoints in {_folder(run_dir)} can be read. "
-        f"The newest: {corrupt[0][1]} Restore the folder from a copy, or start a new run in "
+        f"The newest: {reasons[0]} Restore the folder from a copy, or start a new run in "
         "another run_dir."
     )
 
@@ -332,7 +347,8 @@ def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
     return jax.device_put(found, like.sharding) if like.committed else found
 
 
-def _signature(array: np.ndarray) -> str:
+def _signature(leaf: Any) -> str:
+    array = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
     return f"{array.dtype}{list(array.shape)}"
 
 
@@ -416,8 +432,9 @@ def _read_item(path: Path, item: str, progress: dict[str, Any], like: Tree) -> T
     for part in like if isinstance(like, tuple) else (like,):
         leaves |= named_leaves(part)
     saved = progress["arrays"][item]
-    _check_same_arrays(path, item, saved, {k: _signature(_to_host(x)) for k, x in leaves.items()})
-    other = [k for k, x in leaves.items() if not saved[k].startswith(_signature(_to_host(x)))]
+    wanted = {name: _signature(leaf) for name, leaf in leaves.items()}
+    _check_same_arrays(path, item, saved, wanted)
+    other = [name for name in leaves if saved[name] != wanted[name]]
     if other:
         print(
             f"note: {other[0]} and {len(other) - 1} more arrays of {path} are read as "

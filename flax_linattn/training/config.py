@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Literal
 
 from flax_linattn.ops.mechanism import at_least
@@ -65,9 +66,10 @@ class FitConfig:
                 "'min' for a loss, 'max' for an accuracy."
             )
         at_least(0, max_skipped_steps=self.max_skipped_steps)
-        if self.loss_scale is not None and not self.loss_scale >= 1:
+        if self.loss_scale is not None and not 1 <= self.loss_scale < math.inf:
             raise ValueError(
-                f"FitConfig.loss_scale must be at least 1, or None, got {self.loss_scale!r}."
+                f"FitConfig.loss_scale must be at least 1 and finite, or None, got "
+                f"{self.loss_scale!r}."
             )
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"FitConfig.seed must be in [0, 2**32), got {self.seed!r}.")

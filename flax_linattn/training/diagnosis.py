@@ -35,22 +35,35 @@ def what_is_not_finite(
         placement: As in ``make_train_step``; this computes on one device.
         state: The state before the step.
         batch: The step's batch.
+
+    Returns:
+        Sentences that end in a blank; none where that does not fit one device, or in one of
+        several processes.
     """
     alone = dataclasses.replace(ONE_DEVICE, accumulate=placement.accumulate)
 
     @jax.jit
     def run(params: nnx.State, model_state: nnx.State, batch: Batch, step: jax.Array) -> Any:
         key = jax.random.fold_in(jax.random.key(seed), step)
-        return batch_gradients(graphdef, loss_fn, params, model_state, batch, key, alone)[:2]
+        return batch_gradients(
+            graphdef, loss_fn, params, model_state, batch, key, alone, state.loss_scale
+        )[:2]
 
+    if jax.process_count() > 1:
+        return ""
     params, model_state = jax.device_get((state.params, state.model_state))
-    loss, grads = jax.device_get(run(params, model_state, batch, np.asarray(state.step)))
+    try:
+        loss, grads = jax.device_get(run(params, model_state, batch, np.asarray(state.step)))
+    except jax.errors.JaxRuntimeError:
+        return ""
     if not np.isfinite(loss):
-        return f"The loss was {loss}."
+        return f"The loss was {loss}. "
     bad = [name for name, grad in named_leaves(grads).items() if not np.isfinite(grad).all()]
     if bad:
-        return f"The loss was {loss:.4g}, but the gradient was not finite in {_list(bad)}."
-    return f"The loss was {loss:.4g} and the gradient finite, but the updated parameters were not."
+        return f"The loss was {loss:.4g}, but the gradient was not finite in {_list(bad)}. "
+    if placement.axis_name is not None:  # each device drew its own dropout
+        return f"Done again on one device, the loss was {loss:.4g} and the gradient finite. "
+    return f"The loss was {loss:.4g} and the gradient finite, but the updated parameters were not. "
 
 
 def _list(names: Sequence[str]) -> str:

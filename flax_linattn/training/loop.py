@@ -24,6 +24,7 @@ from flax_linattn.training.checkpoint import (
     load_best,
     open_for_writing,
     restore_latest,
+    set_aside_damaged,
 )
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.diagnosis import what_is_not_finite
@@ -130,7 +131,7 @@ def fit(
             batches over all devices that divide them evenly. A run may be resumed on others.
         trackers: Take in running metrics and speeds every 20 steps, and those of each epoch.
         profile_steps: Trace so many steps with ``jax.profiler``, from the eleventh of this call
-            on, into ``profile`` in the run folder.
+            on, into ``profile`` in the run folder; a shorter run has no trace.
 
     Returns:
         The selected epoch, its value and the history.
@@ -231,6 +232,7 @@ def _start(
     )
     record = RunRecord.start(config, len(train_batches))
     if resume:
+        on_main(partial(set_aside_damaged, run_dir))
         state, record = restore_latest(run_dir, state)
         record.check_same_run(config, len(train_batches))
     on_main(partial(record.write_metrics, run_dir))
@@ -322,8 +324,7 @@ class _Run:
         timer.restart()  # Validation is no training time.
         empty = jax.tree.map(jnp.zeros_like, self.state.metrics)
         self.state = dataclasses.replace(self.state, metrics=empty)
-        if is_main():
-            record.append_metrics(self.run_dir)
+        on_main(partial(record.append_metrics, self.run_dir))
         display.epoch(record.history[-1])
         if not every or self.step % every == 0 or improved or record.is_over(self.config):
             self._save(timer)
@@ -335,9 +336,11 @@ class _Run:
         if not self.trackers:
             return
         speed = self.record.speed()
-        # A multiplication and an addition a parameter and token forward, twice that backward.
-        work = speed.get("tokens_per_second", speed["examples_per_second"])
-        values = values | speed | {"model_flops_per_second": 6 * self.num_parameters * work}
+        values = values | speed
+        if "tokens_per_second" in speed:
+            # A multiplication and an addition a parameter forward, twice that backward.
+            work = 6 * self.num_parameters
+            values["model_flops_per_second"] = work * speed["tokens_per_second"]
         for tracker in self.trackers:
             tracker.log(self.step, values)
 
@@ -378,11 +381,12 @@ class _Run:
         bad_step = int(self.state.first_bad_step)
         if bad_step == NO_BAD_STEP:
             return
+        self.saver.settle()  # it may be the last finite one
         batch = self.train_batches.batch(bad_step)
         raise NonFiniteLossError(
             f"The loss, a gradient or a parameter became NaN or infinite in step {bad_step + 1} "
             f"(epoch {bad_step // self.record.steps_per_epoch + 1}). "
-            f"{self.explain(self.state, batch)} "
+            + self.explain(self.state, batch)
             + _diagnosis(non_finite_arrays(batch), self.run_dir)
         )
 

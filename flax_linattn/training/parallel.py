@@ -34,7 +34,8 @@ class Parallel:
             "data" splits the batch, "seq" the time of ``time_arrays``. Default: all devices along
             "data".
         shard_parameters: split parameters and optimizer state over "data" too, each along its
-            longest axis that divides evenly (FSDP, ZeRO 3); "jit" only.
+            longest axis that divides evenly (FSDP, ZeRO 3); "jit" only. They are made on one
+            device first.
         accumulate: take the gradient of a batch in so many parts, one after another, for batches
             whose gradient does not fit the memory.
         time_arrays: arrays of a batch [B, T, ...] that "seq" splits along T.
@@ -62,8 +63,10 @@ class Parallel:
         at_least(1, accumulate=self.accumulate)
         if self.mesh is not None:
             object.__setattr__(self, "mesh", _axes(self.mesh))
-        if self.mesh is not None and self.strategy == "none":
-            raise ValueError("Parallel.mesh is for several devices; strategy 'none' uses one.")
+        if self.strategy == "none" and (self.mesh is not None or self.shard_parameters):
+            raise ValueError(
+                "a mesh and shard_parameters are for several devices; strategy 'none' uses one."
+            )
         if self.strategy == "pmap" and (self.shard_parameters or SEQUENCE in dict(self.mesh or ())):
             raise ValueError(
                 "strategy 'pmap' splits batches only; use 'jit' to split parameters or sequences."
@@ -88,7 +91,9 @@ class Parallel:
         axes = self.mesh
         if axes is None:
             count = 1 if self.strategy == "none" else jax.device_count()
-            axes = ((DATA, math.gcd(rows, count) if self.strategy == "auto" else count),)
+            if self.strategy == "auto":
+                count = max(n for n in range(1, count + 1) if rows % n == 0)
+            axes = ((DATA, count),)
         sizes = dict(axes)
         if rows % sizes.get(DATA, 1):
             taken = f" in {self.accumulate} parts" if self.accumulate > 1 else ""
@@ -103,15 +108,15 @@ class Parallel:
                 f"the mesh {_text(axes)} needs {needed} devices, but there are "
                 f"{jax.device_count()}."
             )
-        if needed < jax.device_count() and jax.process_count() > 1:
-            raise ValueError(
-                f"the mesh {_text(axes)} leaves out some of the {jax.device_count()} devices, but "
-                "all processes take part; choose a batch size that they divide, or another mesh."
-            )
         if self.strategy in ("none", "pmap") and jax.process_count() > 1:
             raise ValueError(
                 f"strategy {self.strategy!r} is for one process, but there are "
                 f"{jax.process_count()}; use 'jit'."
+            )
+        if needed < jax.device_count() and jax.process_count() > 1:
+            raise ValueError(
+                f"the mesh {_text(axes)} leaves out some of the {jax.device_count()} devices, but "
+                "all processes take part; choose a batch size that they divide, or another mesh."
             )
         strategy = self.strategy
         if strategy == "auto":
@@ -144,7 +149,7 @@ def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
         raise ValueError(
             f"a mesh has the axes {DATA} and {SEQUENCE}, each once, got {_text(axes)}."
         )
-    if any(size < 1 for _, size in axes):
+    if not axes or any(size < 1 for _, size in axes):
         raise ValueError(f"the axes of a mesh have at least one device, got {_text(axes)}.")
     return axes
 
@@ -198,7 +203,14 @@ class Placement:
         return ops.sequence_parallel(mechanism, self.mesh, SEQUENCE)
 
     def batch(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """The batch on its devices."""
+        """The batch on its devices.
+
+        Raises:
+            ValueError: its rows, or time steps, do not divide evenly.
+        """
+        parts = self.accumulate * (1 if self.mesh is None else self.mesh.shape.get(DATA, 1))
+        if parts > 1:
+            _check_rows(batch, parts)
         if self.mesh is None:
             return batch
         if self.strategy == "pmap":
@@ -260,6 +272,16 @@ class Placement:
             donate_argnums=donate,
         )
         return compiled
+
+
+def _check_rows(batch: Mapping[str, np.ndarray], parts: int) -> None:
+    for name, array in batch.items():
+        if not np.ndim(array) or len(array) % parts:
+            raise ValueError(
+                f"expected {name!r} with a number of rows that {parts} parts share evenly, got "
+                f"shape {np.shape(array)}; batches need one size: drop what is left over, or fill "
+                'it up with rows whose "weight" is 0.'
+            )
 
 
 ONE_DEVICE = Placement("none", None, False, 1, ())

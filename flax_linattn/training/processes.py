@@ -112,7 +112,7 @@ def together(advice: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
+        if jax.process_count() == 1 or "RESOURCE_EXHAUSTED" in str(error):
             raise
         reason = str(error).strip().splitlines()[0]
         raise LostProcessError(

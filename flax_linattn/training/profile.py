@@ -8,6 +8,8 @@ from typing import Any, Self
 
 import jax
 
+from flax_linattn.ops.mechanism import at_least
+
 WARM_UP = 10
 """Steps before the trace: the first ones compile."""
 
@@ -22,6 +24,7 @@ class Profile:
     """
 
     def __init__(self, folder: Path, step: int, count: int) -> None:
+        at_least(0, profile_steps=count)
         self._folder = folder
         self._first = step + WARM_UP
         self._end = self._first + count

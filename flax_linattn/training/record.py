@@ -31,7 +31,8 @@ class RunRecord:
         examples: Training examples seen in the unfinished epoch.
         tokens: Real tokens among them, where batches have a "mask".
         data_seconds: Part of the training time that went into making and placing batches.
-        saving_seconds: Time that training stood still for checkpoints, besides ``seconds``.
+        saving_seconds: Time that training stood still for checkpoints, besides ``seconds``; that
+            of an epoch's own checkpoint counts to the next epoch.
         history: One flat dict for each finished epoch, a line of metrics.jsonl.
     """
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import jax
+
 from flax_linattn.training.checkpoint import Snapshot, list_checkpoints, write_checkpoint
-from flax_linattn.training.processes import is_main
+from flax_linattn.training.processes import LostProcessError, is_main, largest
 from flax_linattn.training.record import RunRecord
 from flax_linattn.training.state import TrainState
 
@@ -26,6 +28,7 @@ class Saver:
     Raises:
         OSError: From any method, if a checkpoint could not be written: what failed, which
             checkpoint is the last one, and what to do.
+        LostProcessError: The same, in the processes that do not write.
     """
 
     def __init__(self, run_dir: Path, keep_latest: int) -> None:
@@ -52,22 +55,27 @@ class Saver:
     def save(self, state: TrainState, record: RunRecord) -> None:
         """Saves a checkpoint of the state as it is now."""
         self.wait()
-        snapshot = Snapshot.take(state, record)
-        if not is_main():
+        if not is_main() and all(x.is_fully_replicated for x in jax.tree.leaves(state)):
             return
-        self._step = snapshot.step
-        self._writing = self._thread.submit(
-            write_checkpoint, self._run_dir, snapshot, self._keep_latest
-        )
+        snapshot = Snapshot.take(state, record)  # of several processes, where they share arrays
+        if is_main():
+            self._step = snapshot.step
+            self._writing = self._thread.submit(
+                write_checkpoint, self._run_dir, snapshot, self._keep_latest
+            )
 
-    def wait(self) -> Path | None:
-        """Waits for the checkpoint that is being written; returns its path."""
-        if self._writing is None:
-            return None
-        try:
-            return self._writing.result()
-        except Exception as error:  # Orbax has errors of its own for a full disk
-            self._writing = None
+    def settle(self) -> None:
+        """Waits for the checkpoint that is being written, however it ends."""
+        if self._writing is not None:
+            self._writing.exception()
+
+    def wait(self) -> None:
+        """Waits for the checkpoint that is being written; all processes have to come here."""
+        self.settle()
+        error = None if self._writing is None else self._writing.exception()
+        self._writing = None
+        failed = largest(int(error is not None))
+        if error is not None:
             last = list_checkpoints(self._run_dir)
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise OSError(
@@ -75,3 +83,7 @@ class Saver:
                 + (f"The last one is {last[-1].path}. " if last else "There is none before it. ")
                 + "Make room if the disk is full, and go on with resume=True (--resume)."
             ) from error
+        if failed:
+            raise LostProcessError(
+                "Process 0 could not write a checkpoint; its own message says why."
+            )

@@ -160,20 +160,21 @@ def batch_gradients(
     axis, parts = placement.axis_name, placement.accumulate
 
     def part(model_state: nnx.State, batch: Batch, key: jax.Array) -> tuple[nnx.State, _Part]:
-        def loss_of(params: nnx.State) -> tuple[jax.Array, tuple[Metrics, nnx.State]]:
+        def loss_of(params: nnx.State) -> tuple[jax.Array, tuple[jax.Array, Metrics, nnx.State]]:
             # A copy, since the forward pass may change variables, and those outside belong to
             # another trace.
             model = nnx.merge(graphdef, params, model_state, copy=True)
             loss, metrics = loss_fn(model, batch, key)
             _, _, after = split_model(model)
             found = batch_metrics(loss, metrics, batch)
-            if loss_scale is not None:
-                loss = loss * loss_scale.value.astype(loss.dtype)
-            return loss, (found, after)
+            if loss_scale is None:
+                return loss, (loss, found, after)
+            scaled = loss.astype(accumulation_dtype(loss.dtype)) * loss_scale.value
+            return scaled, (loss, found, after)
 
-        (loss, (metrics, after)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        (_, (loss, metrics, after)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
         if loss_scale is not None:
-            loss, grads = jax.tree.map(partial(_unscale, loss_scale.value), (loss, grads))
+            grads = jax.tree.map(partial(_unscale, loss_scale.value), grads)
         return after, _Part(metrics["loss"][1], loss, grads, metrics)
 
     if axis is None and parts == 1:
@@ -210,8 +211,8 @@ def batch_gradients(
 
 
 def _unscale(scale: jax.Array, x: jax.Array) -> jax.Array:
-    """``x`` over the scale; in float32, where small float16 numbers are not lost."""
-    return x.astype(accumulation_dtype(x.dtype)) / scale
+    """``x`` over the scale."""
+    return (x.astype(accumulation_dtype(x.dtype)) / scale).astype(x.dtype)
 
 
 def _in_turns(x: jax.Array, parts: int) -> jax.Array:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +25,8 @@ class JsonLines:
     """A JSON object a line, with "step" and the values; NaN and infinities are null.
 
     Args:
-        path: The file, which is added to.
+        path: The file. What it holds of the first step logged and later ones, as when a run goes on
+            from an earlier checkpoint, is dropped.
 
     Example:
         >>> import tempfile
@@ -35,15 +38,26 @@ class JsonLines:
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
+        self._begun = False
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Writes a line."""
+        if not self._begun:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text("".join(f"{line}\n" for line in self._before(step)))
+            self._begun = True
         finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
         with open(self._path, "a") as file:
             file.write(json.dumps({"step": step, **finite}) + "\n")
 
     def close(self) -> None:
         """Does nothing: every line is written at once."""
+
+    def _before(self, step: int) -> Iterator[str]:
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # a kill cut it off
+                if json.loads(line)["step"] < step:
+                    yield line
 
 
 class TensorBoard:
@@ -63,13 +77,17 @@ class TensorBoard:
             raise ValueError(
                 "TensorBoard files need tensorboardX: pip install 'flax-linattn[tensorboard]'."
             ) from None
-        self._writer: Any = SummaryWriter(str(folder))
+        self._make_writer = partial(SummaryWriter, str(folder))
+        self._writer: Any = None  # which writes a file as soon as it is made
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Adds a point to the curve of each value."""
+        if self._writer is None:
+            self._writer = self._make_writer()
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Writes what is left and closes the file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

@@ -38,7 +38,9 @@ def test_every_sequence_is_there_once(lengths, length):
         ({"x": [np.ones(2)], "y": []}, "the same sequences"),
         ({"x": [np.ones(2)], "y": [np.ones(3)]}, "sequence 0 differ in length"),
         ({"x": [np.ones(2), np.ones(5)]}, "sequence 1 has 5 tokens"),
-        ({"x": [np.ones(0)]}, "sequence 0 has 0 tokens"),
+        ({"x": [np.ones(0)]}, "sequence 0 has no tokens"),
+        ({"x": [np.ones(2), np.ones(2, int)]}, "of 'x' differ in shape or dtype"),
+        ({"x": [np.ones((2, 1)), np.ones((2, 2))]}, "of 'x' differ in shape or dtype"),
         ({"mask": [np.ones(2)]}, "makes 'mask' itself"),
     ],
 )

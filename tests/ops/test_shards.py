@@ -23,6 +23,8 @@ def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(ValueError, match="'seq' is Explicit; make the mesh with"):
         ops.sequence_parallel(aaren, jax.make_mesh((8,), ("seq",)), "seq")
     split = ops.sequence_parallel(aaren, mesh, "seq")
+    with pytest.raises(ValueError, match="'aaren' is split over 'seq' already"):
+        ops.sequence_parallel(split, mesh, "seq")
     q, x = jnp.ones((2, 3)), jnp.ones((1, 10, 2, 3))
     with pytest.raises(ValueError, match="10 tokens cannot be split evenly over the 4 devices"):
         split.attend(q, x, x, is_causal=True)

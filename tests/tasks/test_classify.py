@@ -172,7 +172,7 @@ def test_devices_and_precision_are_flags(options, toy, tmp_path, capsys):
         for name in ("metrics.jsonl", "steps.jsonl")
     )
     assert all(np.isfinite(line["train_loss"]) for line in epochs)
-    assert steps[-1]["tokens_per_second"] > 0
+    assert steps[-1]["tokens_per_second"] > 0 and steps[-1]["model_flops_per_second"] > 0
     assert tasks.evaluate_run(folder)["num_test"] == 6
 
 

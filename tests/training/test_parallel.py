@@ -98,9 +98,9 @@ def test_parameters_lie_where_they_are_said_to() -> None:
 
 def test_auto_takes_the_devices_that_divide_the_batch() -> None:
     assert str(Parallel().place(16)) == "8 devices (jit, data=8)"
-    assert str(Parallel().place(12)) == "4 devices (jit, data=4)"
+    assert str(Parallel().place(12)) == "6 devices (jit, data=6)"
     assert str(Parallel().place(16, 6)) == "2 devices (jit, data=2)"
-    assert str(Parallel().place(7)) == "one device"
+    assert str(Parallel().place(11)) == "one device"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +112,8 @@ def test_auto_takes_the_devices_that_divide_the_batch() -> None:
         ({"mesh": {"data": 0}}, 8, "at least one device, got data=0"),
         ({"mesh": "data=16"}, 16, "needs 16 devices, but there are 8"),
         ({"strategy": "none", "mesh": "data=2"}, 8, "strategy 'none' uses one"),
+        ({"strategy": "none", "shard_parameters": True}, 8, "strategy 'none' uses one"),
+        ({"mesh": {}}, 8, "at least one device, got "),
         ({"strategy": "pmap", "mesh": "data=2,seq=2"}, 8, "splits batches only"),
         ({"accumulate": 0}, 8, "accumulate must be at least 1, got 0"),
         ({"accumulate": 3}, 8, "a batch of 8 rows cannot be taken in 3 equal parts"),
@@ -121,3 +123,12 @@ def test_auto_takes_the_devices_that_divide_the_batch() -> None:
 def test_bad_settings_are_refused(options: dict[str, Any], rows: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Parallel(**options).place(rows)
+
+
+@pytest.mark.parametrize("parallel", [Parallel("jit"), Parallel("none", accumulate=4)])
+def test_a_batch_of_another_size_is_refused(parallel: Parallel) -> None:
+    placement = parallel.place(8)
+    with pytest.raises(ValueError, match=r"expected 'x' .* got shape \(6, 2\); batches need"):
+        placement.batch({"x": np.ones((6, 2))})
+    with pytest.raises(ValueError, match=r"expected 'rate' .* got shape \(\)"):
+        placement.batch({"rate": np.float32(1)})

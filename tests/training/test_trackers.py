@@ -48,7 +48,8 @@ def test_trackers_get_steps_and_epochs(tmp_path: Path) -> None:
     assert [step for step, _ in kept.lines] == [5, 10, 15, 20, 20, 25]  # 20 = a step, and an epoch
     step, epoch = kept.lines[3][1], kept.lines[4][1]
     assert "train_loss" in step and "validation_loss" not in step
-    assert epoch["validation_accuracy"] >= 0 and epoch["model_flops_per_second"] > 0
+    assert epoch["validation_accuracy"] >= 0
+    assert "model_flops_per_second" not in epoch  # tokens are not known
     assert epoch["data_seconds"] <= epoch["seconds"]
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line.pop("step"), line) for line in lines] == kept.lines
