@@ -15,7 +15,7 @@ import pytest
 from flax_linattn.training import Parallel, list_checkpoints
 from tests.training.problem import make_batches, read_metrics, train
 
-PATIENCE = 60
+PATIENCE = 300
 
 
 def start(run_dir: Path, count: int, *how: str) -> list[subprocess.Popen]:
