@@ -36,7 +36,10 @@ def place(mesh: Any, tree: Any, batch: str | None = None) -> Any:
     return jax.tree.map(put, tree)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["one", "packed"])
+@pytest.mark.parametrize(
+    "packed",
+    [pytest.param(False, marks=pytest.mark.slow, id="one"), pytest.param(True, id="packed")],
+)
 @pytest.mark.parametrize(("mechanism", "is_causal"), PAPERS)
 def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> None:
     """Values, states and gradients, with padding, after an earlier call."""

@@ -155,8 +155,8 @@ def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
     [
         "--parallel jit --mesh data=2,seq=2",
         "--parallel pmap --accumulate 2 --mesh data=4",
-        "--parallel auto --shard-parameters --dtype bfloat16 --remat blocks",
-        "--dtype float16 --tensorboard --profile 1",
+        "--parallel auto --shard-parameters --dtype float16 --tensorboard --profile 1",
+        pytest.param("--dtype bfloat16 --remat blocks", marks=pytest.mark.slow),
     ],
 )
 def test_devices_and_precision_are_flags(options, toy, tmp_path, capsys):

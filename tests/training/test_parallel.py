@@ -60,7 +60,14 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return train(tmp_path_factory.mktemp("one"), Parallel("none"))
 
 
-@pytest.mark.parametrize("parallel", SPLIT, ids=describe)
+def fast(parallel: Parallel) -> Any:
+    """Two and eight devices are fast tests, one and four slow ones."""
+    devices = dict(parallel.mesh or ()).get("data")
+    slow = parallel.accumulate == 1 and devices in (1, 4)
+    return pytest.param(parallel, marks=pytest.mark.slow) if slow else parallel
+
+
+@pytest.mark.parametrize("parallel", [fast(parallel) for parallel in SPLIT], ids=describe)
 def test_the_loss_curve_is_that_of_one_device(
     parallel: Parallel, one_device: Any, tmp_path: Path
 ) -> None:
