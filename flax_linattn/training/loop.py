@@ -141,6 +141,8 @@ def fit(
             holds a run and ``resume`` is False, or the run to resume is a different one.
         FileNotFoundError: If there is nothing to resume.
         NonFiniteLossError: If the loss, a gradient or a parameter becomes NaN or infinite.
+        OSError: If a checkpoint cannot be written.
+        LostProcessError: If another process of the run is lost, or could not write.
         Interrupted: After a SIGINT or SIGTERM, with the run saved.
 
     Example:
@@ -184,7 +186,7 @@ def fit(
         display = ProgressDisplay(progress and is_main(), config.epochs, total_steps, run.step)
         ends.enter_context(display)
         ends.enter_context(run.saver)
-        ends.enter_context(run.profile)
+        ends.callback(run.profile.stop)
         for tracker in run.trackers:
             ends.callback(tracker.close)
         while not run.record.is_over(config):
@@ -360,7 +362,7 @@ class _Run:
         for index in range(len(self.validation_batches)):
             if jax.process_count() == 1 and stop.signum is not None:
                 return None
-            batch = self.placement.batch(self.validation_batches.batch(index))
+            batch = self.placement.batch(self.validation_batches.batch(index), whole=True)
             total = self.evaluation_step(self.state.params, self.state.model_state, total, batch)
         means = mean_metrics(total)
         value = means[self.config.monitor]

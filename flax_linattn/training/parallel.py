@@ -202,13 +202,18 @@ class Placement:
             return mechanism
         return ops.sequence_parallel(mechanism, self.mesh, SEQUENCE)
 
-    def batch(self, batch: Mapping[str, np.ndarray]) -> Any:
+    def batch(self, batch: Mapping[str, np.ndarray], *, whole: bool = False) -> Any:
         """The batch on its devices.
+
+        Args:
+            batch: arrays of one number of rows.
+            whole: it is not taken in parts, as for evaluation.
 
         Raises:
             ValueError: its rows, or time steps, do not divide evenly.
         """
-        parts = self.accumulate * (1 if self.mesh is None else self.mesh.shape.get(DATA, 1))
+        parts = 1 if self.mesh is None else self.mesh.shape.get(DATA, 1)
+        parts *= 1 if whole else self.accumulate
         if parts > 1:
             _check_rows(batch, parts)
         if self.mesh is None:

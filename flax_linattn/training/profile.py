@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 
@@ -30,19 +29,6 @@ class Profile:
         self._end = self._first + count
         self._tracing = False
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._tracing:
-            jax.profiler.stop_trace()
-            self._tracing = False
-
     def before(self, step: int) -> None:
         """Begins the trace where it is to begin."""
         if step == self._first < self._end:
@@ -53,4 +39,10 @@ class Profile:
         """Ends the trace where it is to end, once the state is computed."""
         if self._tracing and step == self._end:
             jax.block_until_ready(state)
-            self.__exit__(None, None, None)
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the trace if it has begun."""
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from flax_linattn.data import Batches
 from flax_linattn.training import FitConfig, Parallel, fit
 from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches, signal_at
 
@@ -139,3 +140,20 @@ def test_a_batch_of_another_size_is_refused(parallel: Parallel) -> None:
         placement.batch({"x": np.ones((6, 2))})
     with pytest.raises(ValueError, match=r"expected 'rate' .* got shape \(\)"):
         placement.batch({"rate": np.float32(1)})
+
+
+def test_validation_is_not_taken_in_parts(tmp_path: Path) -> None:
+    """Its batches may have a number of rows that the parts of training do not share."""
+    placement = Parallel("none", accumulate=4).place(8, 6)
+    assert placement.batch({"x": np.ones((6, 2))}, whole=True)["x"].shape == (6, 2)
+    fit(
+        Net(),
+        loss_fn,
+        OPTIMIZER,
+        make_batches(),
+        Batches({"x": np.ones((6, 3), np.float32), "y": np.ones(6, np.float32)}, 6, seed=None),
+        config=FitConfig(epochs=1),
+        run_dir=tmp_path,
+        progress=False,
+        parallel=Parallel("none", accumulate=4),
+    )
