@@ -10,6 +10,7 @@ say nothing about real ones.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -73,39 +74,46 @@ def measure(size: Size, journal: Journal) -> None:
     for mechanism in MECHANISMS:
         for tokens in size.tokens:
             for which in PASSES:
-                kept: dict[str, Any] = {}
+                one = partial(run, size, mechanism, tokens, which)
+                reference = functools.cache(partial(one, min(size.devices)))
                 for devices in size.devices:
                     key = {"mechanism": mechanism, "tokens": tokens, "pass": which}
                     key |= {"devices": devices}
-                    journal.row(
-                        key, partial(measure_one, size, mechanism, tokens, which, devices, kept)
-                    )
+                    found = reference if devices == min(size.devices) else partial(one, devices)
+                    journal.row(key, partial(compare, found, reference))
 
 
-def measure_one(
-    size: Size, mechanism: str, tokens: int, which: str, devices: int, kept: dict[str, Any]
-) -> dict[str, Any]:
-    """Facts of the program, the seconds of a run, and how far its results are from those kept.
+Ran = tuple[dict[str, Any], list[Any] | None]
+
+
+def compare(measure_one: Callable[[], Ran], reference: Callable[[], Ran]) -> dict[str, Any]:
+    """Facts of a program, and how far its results are from others.
 
     The error counts relative to the largest result: some gradients are 0 but for rounding.
     """
-    placement = training.Parallel("jit", {"seq": devices}).place(1)
-    run, params = PASSES[which](build(mechanism, size, placement))
-    batch = placement.batch({"values": np.asarray(observations(1, tokens, 4))})
-    arguments = (placement.state(params), batch["values"])
-    compiled, facts = compile_program(run, arguments)
-    facts["communicated"] = communicated(compiled)
-    needed = facts["total_bytes"] * devices
-    if needed > size.memory_limit:
-        return facts | {"not_run": f"needs {needed / 1e9:.0f} GB"}
-    begin = time.perf_counter()
-    results = jax.tree.leaves(jax.block_until_ready(compiled(*arguments)))
-    facts["seconds"] = time.perf_counter() - begin
-    results = jax.device_get(results)
-    want = kept.setdefault("results", results)
+    (facts, results), (_, want) = measure_one(), reference()
+    if results is None or want is None:
+        return facts
     largest = max(np.max(np.abs(x)) for x in want)
     errors = [np.max(np.abs(a - b)) for a, b in zip(results, want, strict=True)]
     return facts | {"error": float(max(errors) / largest)}
+
+
+def run(size: Size, mechanism: str, tokens: int, which: str, devices: int) -> Ran:
+    """Facts of the program, and its results where it fits."""
+    placement = training.Parallel("jit", {"seq": devices}).place(1)
+    program, params = PASSES[which](build(mechanism, size, placement))
+    batch = placement.batch({"values": np.asarray(observations(1, tokens, 4))}, 1)
+    arguments = (placement.state(params), batch["values"])
+    compiled, facts = compile_program(program, arguments)
+    facts["communicated"] = communicated(compiled)
+    needed = facts["total_bytes"] * devices
+    if needed > size.memory_limit:
+        return facts | {"not_run": f"needs {needed / 1e9:.0f} GB"}, None
+    begin = time.perf_counter()
+    results = jax.tree.leaves(jax.block_until_ready(compiled(*arguments)))
+    facts["seconds"] = time.perf_counter() - begin
+    return facts, jax.device_get(results)
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -114,6 +122,7 @@ def table(rows: Rows, size: Size) -> str:
     lines = []
     for row in rows:
         ran = "seconds" in row
+        compared = "error" in row and row["devices"] > min(size.devices)
         lines.append(
             [
                 row["mechanism"],
@@ -122,7 +131,7 @@ def table(rows: Rows, size: Size) -> str:
                 str(row["devices"]),
                 number(row["temporary_bytes"] / 1e6),
                 number(sum(row["communicated"].values()) / 1e6),
-                f"{row['error']:.1e}" if ran and row["devices"] > min(size.devices) else "-",
+                f"{row['error']:.1e}" if compared else "-",
                 number(row["seconds"]) if ran else row["not_run"],
             ]
         )

@@ -1,7 +1,7 @@
 """Data: official file formats to arrays, embedded sets, transforms, splits and batches."""
 
 from flax_linattn.data.arff import load_arff
-from flax_linattn.data.batching import Batches
+from flax_linattn.data.batching import Batches, BucketBatches
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.embedded import japanese_vowels
 from flax_linattn.data.files import DataFormatError
@@ -14,6 +14,7 @@ from flax_linattn.data.ts import load_ts
 
 __all__ = [
     "Batches",
+    "BucketBatches",
     "DataFormatError",
     "GrainBatches",
     "IteratorBatches",

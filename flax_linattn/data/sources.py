@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
+
+from flax_linattn.data.batching import ALL_ROWS, ExampleBatches, in_rows
 
 Batch = Mapping[str, NDArray]
 
 
-class GrainBatches:
-    """The batches of a ``grain.MapDataset``, which finds any of them by its number.
+class GrainBatches(ExampleBatches):
+    """Batches of the examples of a ``grain.MapDataset``, which finds any of them by its number.
 
     Its order, shuffled anew in every epoch if the data set shuffles, is a function of the step, so
-    that a resumed run needs nothing but its step.
+    that a resumed run needs nothing but its step. Only the rows that a process asks for are loaded.
 
     Args:
-        dataset: a ``grain.MapDataset`` whose elements are batches, dicts of arrays, all of one
-            size (``batch(..., drop_remainder=True)``).
+        dataset: a ``grain.MapDataset`` of one epoch whose elements are examples, dicts of arrays
+            of the same shapes.
+        batch_size: B, the rows of every batch; the last one of an epoch is filled up as in
+            ``Batches``, which see for ``"weight"``.
 
     Raises:
         ValueError: it is empty, endless, or holds something else.
@@ -26,40 +31,38 @@ class GrainBatches:
     Example:
         >>> import grain, numpy as np
         >>> rows = grain.MapDataset.source([{"x": np.full(2, i)} for i in range(6)])
-        >>> batches = GrainBatches(rows.shuffle(seed=0).batch(2))
-        >>> len(batches), batches.batch(7)["x"].shape
-        (3, (2, 2))
+        >>> batches = GrainBatches(rows.shuffle(seed=0), batch_size=4)
+        >>> len(batches), batches.batch(7)["x"].shape, batches.batch(7)["weight"].tolist()
+        (2, (4, 2), [1.0, 1.0, 0.0, 0.0])
     """
 
-    def __init__(self, dataset: Any) -> None:
-        self._length = len(dataset)
-        if not 0 < self._length < 2**62:
-            raise ValueError(
-                f"expected a data set of one epoch, with at least one batch, got {self._length} "
-                "batches; leave repeat() out"
-            )
+    def __init__(self, dataset: Any, batch_size: int) -> None:
+        length = len(dataset)
+        if not length < 2**62:
+            raise ValueError("expected a data set of one epoch, got an endless one; drop repeat()")
+        super().__init__(length, batch_size)
         if not isinstance(dataset[0], Mapping):
             raise ValueError(
-                "expected a data set of batches, dicts of arrays, got elements of type "
-                f"{type(dataset[0]).__name__}; add map(...) or batch(...)"
+                "expected a data set of examples, dicts of arrays, got elements of type "
+                f"{type(dataset[0]).__name__}; add map(...)"
             )
         self._epochs = dataset.repeat()
 
-    def __len__(self) -> int:
-        """Number of batches in an epoch."""
-        return self._length
+    def _plan(self, epoch: int) -> NDArray[np.int64]:
+        return in_rows(np.arange(self.num_examples), self.batch_size)
 
-    def batch(self, step: int) -> Batch:
-        """Returns the batch of a step, counted from 0 over all epochs."""
-        batch: Batch = self._epochs[step]
-        return batch
+    def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+        begin = epoch * self.num_examples
+        taken = [self._epochs[begin + int(i)] for i in examples]
+        return {name: np.stack([example[name] for example in taken]) for name in taken[0]}
 
 
 class IteratorBatches:
     """Batches of a generator, or of anything else that is iterated over once an epoch.
 
-    A resumed run begins in the middle of an epoch by taking and dropping what comes before: make
-    that cheap, or use a source that finds batches by their number.
+    A resumed run begins in the middle of an epoch by taking and dropping what comes before, and
+    each of several processes makes whole batches to use its rows of them: make that cheap, or use a
+    source that finds examples by their number.
 
     Args:
         make_epoch: gives the batches of an epoch, counted from 0, all of one size; the same ones
@@ -92,10 +95,13 @@ class IteratorBatches:
         """Number of batches in an epoch."""
         return self._num_batches
 
-    def batch(self, step: int) -> Batch:
-        """Returns the batch of a step, counted from 0 over all epochs."""
-        if self._last is not None and self._last[0] == step:
-            return self._last[1]
+    def batch(self, step: int, rows: slice = ALL_ROWS) -> Batch:
+        """Returns the batch of a step, counted from 0 over all epochs, or some of its rows."""
+        if self._last is None or self._last[0] != step:
+            self._last = step, self._advance_to(step)
+        return {name: array[rows] for name, array in self._last[1].items()}
+
+    def _advance_to(self, step: int) -> Batch:
         epoch, position = divmod(step, self._num_batches)
         begin = epoch * self._num_batches
         if position == 0 or not begin < self._next <= step:
@@ -109,5 +115,4 @@ class IteratorBatches:
                     f"{self._num_batches}; give the true num_batches"
                 ) from None
             self._next += 1
-        self._last = step, batch
         return batch

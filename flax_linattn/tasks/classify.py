@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -21,6 +22,9 @@ from flax_linattn.typing import Array
 
 LOSS_SCALE = 2.0**15
 """The first loss scale of a run in float16."""
+
+_ANY_LENGTH = (("mean", "causal"), ("last", "causal"))
+"""Pooling and embedding of models that see no padding."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +53,8 @@ class ClassifyConfig:
         epochs: most passes over the training data.
         patience: epochs without improvement before stopping.
         batch_size: sequences a step.
+        buckets: lengths to pad to, each for an equal share of the sequences; a batch holds those of
+            one. Less padding is computed, and the model compiled once for each.
         learning_rate: of RAdam.
         schedule: "constant", or "steps": after every fifth epoch e the rate becomes
             learning_rate * 0.5**(e - 1), as Time-Series-Library had it at the time of the
@@ -78,6 +84,7 @@ class ClassifyConfig:
     epochs: int = 100
     patience: int = 10
     batch_size: int = 16
+    buckets: int = 1
     learning_rate: float = 1e-3
     schedule: Literal["auto", "constant", "steps"] = "auto"
     clip_norm: float = 4.0
@@ -95,7 +102,7 @@ class ClassifyConfig:
                     f"{name} must be one of {', '.join(get_args(hint))}, got "
                     f"{getattr(self, name)!r}."
                 )
-        for name in ("epochs", "batch_size", "patience"):
+        for name in ("epochs", "batch_size", "buckets", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         for name in ("learning_rate", "clip_norm"):
@@ -103,6 +110,12 @@ class ClassifyConfig:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}.")
+        resolved = self.resolve() if "auto" in (self.pooling, self.embedding) else self
+        if self.buckets > 1 and (resolved.pooling, resolved.embedding) not in _ANY_LENGTH:
+            raise ValueError(
+                "buckets need a model whose parameters and results do not depend on the padding: "
+                "pooling mean or last, and embedding causal."
+            )
 
     def resolve(self) -> ClassifyConfig:
         """Makes paths absolute and replaces "auto" by what the protocol stands for."""
@@ -505,18 +518,18 @@ def _batches(
     *,
     seed: int | None,
     spans: int = 1,
-) -> data.Batches:
+) -> data.BucketBatches:
     """Batches whose length is a multiple of ``spans``, where the model allows it."""
     standardizer = problem.standardizer
     if config.protocol == "tslib":
         standardizer = data.Standardizer.fit(dataset.series)
-    # The circular embedding of Time-Series-Library wraps around the longest sequence of both sets.
-    length = problem.max_length
-    if config.embedding != "circular":
-        length = -(-int(dataset.lengths.max()) // spans) * spans
-    values, mask = data.pad(standardizer.apply(dataset.series), length)
+    shares = np.linspace(0, 1, config.buckets + 1)[1:]
+    lengths = np.ceil(np.quantile(dataset.lengths, shares) / spans).astype(int) * spans
+    if config.embedding == "circular":  # it wraps around the longest sequence of both sets
+        lengths[:] = problem.max_length
+    values, mask = data.pad(standardizer.apply(dataset.series), int(lengths[-1]))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
-    return data.Batches(arrays, config.batch_size, seed=seed)
+    return data.BucketBatches(arrays, config.batch_size, lengths=lengths.tolist(), seed=seed)
 
 
 def _optimizer(config: ClassifyConfig, steps_per_epoch: int) -> optax.GradientTransformation:

@@ -15,7 +15,6 @@ from typing import Any, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 
@@ -219,9 +218,10 @@ def _start(
     profile_steps: int,
 ) -> _Run:
     """The run as it stands before this call's first step."""
-    rows = [_count_rows(batches.batch(0)) for batches in (train_batches, validation_batches)]
-    placement = parallel.place(*rows)
-    names = metric_names(model, loss_fn, validation_batches.batch(0))
+    first = [batches.batch(0) for batches in (train_batches, validation_batches)]
+    sizes = [len(next(iter(batch.values()))) for batch in first]
+    placement = parallel.place(*sizes)
+    names = metric_names(model, loss_fn, first[1])
     if config.monitor not in names:
         raise ValueError(
             f"FitConfig.monitor is {config.monitor!r}, but the loss function reports "
@@ -246,6 +246,8 @@ def _start(
         run_dir=run_dir,
         train_batches=train_batches,
         validation_batches=validation_batches,
+        batch_size=sizes[0],
+        validation_batch_size=sizes[1],
         train_step=make_train_step(
             graphdef, loss_fn, optimizer, config.seed, placement, config.max_skipped_steps
         ),
@@ -270,6 +272,8 @@ class _Run:
     run_dir: Path
     train_batches: BatchSource
     validation_batches: BatchSource
+    batch_size: int
+    validation_batch_size: int
     train_step: TrainStep
     evaluation_step: EvaluationStep
     placement: Placement
@@ -290,14 +294,13 @@ class _Run:
         while self.step < last_step:
             self.profile.before(self.step)
             begin = time.perf_counter()
-            batch = self.train_batches.batch(self.step)
-            placed = self.placement.batch(batch)
+            batch = self._load(self.train_batches, self.step, self.batch_size)
+            placed = self.placement.batch(batch, self.batch_size)
             record.data_seconds += time.perf_counter() - begin
             self.state = self.train_step(self.state, placed)
             self.step += 1
             self.profile.after(self.step, self.state)
-            record.examples += _count_examples(batch)
-            record.tokens += _count_tokens(batch)
+            record.count(batch, self.batch_size)
             display.step(self.step, epoch)
             if signum := self._asked_to_stop(stop):
                 self._interrupt(signum, timer)
@@ -333,6 +336,11 @@ class _Run:
         if signum := self._asked_to_stop(stop, now=True):
             self._interrupt(signum, timer)
 
+    def _load(self, source: BatchSource, step: int, batch_size: int) -> Batch:
+        """The rows of a batch that this process needs."""
+        rows = self.placement.rows(batch_size)
+        return source.batch(step) if rows == slice(0, batch_size) else source.batch(step, rows)
+
     def _track(self, values: dict[str, float]) -> None:
         """Gives the trackers these values and the speed."""
         if not self.trackers:
@@ -362,8 +370,9 @@ class _Run:
         for index in range(len(self.validation_batches)):
             if jax.process_count() == 1 and stop.signum is not None:
                 return None
-            batch = self.placement.batch(self.validation_batches.batch(index), whole=True)
-            total = self.evaluation_step(self.state.params, self.state.model_state, total, batch)
+            batch = self._load(self.validation_batches, index, self.validation_batch_size)
+            placed = self.placement.batch(batch, self.validation_batch_size, whole=True)
+            total = self.evaluation_step(self.state.params, self.state.model_state, total, placed)
         means = mean_metrics(total)
         value = means[self.config.monitor]
         if not math.isfinite(value):
@@ -429,22 +438,6 @@ class _Timer:
         now = time.perf_counter()
         self._record.seconds += now - self._since
         self._since = now
-
-
-def _count_rows(batch: Batch) -> int:
-    return len(next(iter(batch.values())))
-
-
-def _count_examples(batch: Batch) -> int:
-    return int(np.sum(batch["weight"])) if "weight" in batch else _count_rows(batch)
-
-
-def _count_tokens(batch: Batch) -> int:
-    """Real tokens of the real examples, where the batch says which are."""
-    if "mask" not in batch:
-        return 0
-    mask = np.asarray(batch["mask"])
-    return int(np.sum(mask[np.asarray(batch["weight"]) > 0] if "weight" in batch else mask))
 
 
 def _go_on_from(run_dir: Path) -> str:

@@ -202,11 +202,23 @@ class Placement:
             return mechanism
         return ops.sequence_parallel(mechanism, self.mesh, SEQUENCE)
 
-    def batch(self, batch: Mapping[str, np.ndarray], *, whole: bool = False) -> Any:
+    def rows(self, batch_size: int) -> slice:
+        """The rows of a batch that this process has to load: those of its own devices."""
+        if self.mesh is None or self.strategy == "pmap" or jax.process_count() == 1:
+            return slice(0, batch_size)
+        sharding = NamedSharding(self.mesh, PartitionSpec(self._data_axis))
+        parts: Any = sharding.addressable_devices_indices_map((batch_size,)).values()
+        begins, ends, _ = zip(*(part.indices(batch_size) for (part,) in parts), strict=True)
+        return slice(min(begins), max(ends))
+
+    def batch(
+        self, batch: Mapping[str, np.ndarray], batch_size: int, *, whole: bool = False
+    ) -> Any:
         """The batch on its devices.
 
         Args:
-            batch: arrays of one number of rows.
+            batch: arrays ``[rows, ...]``, with the ``rows(batch_size)`` of this process.
+            batch_size: rows of the whole batch.
             whole: it is not taken in parts, as for evaluation.
 
         Raises:
@@ -214,18 +226,29 @@ class Placement:
         """
         parts = 1 if self.mesh is None else self.mesh.shape.get(DATA, 1)
         parts *= 1 if whole else self.accumulate
+        own = self.rows(batch_size)
         if parts > 1:
-            _check_rows(batch, parts)
+            _check_rows(batch, batch_size, own.stop - own.start, parts)
         if self.mesh is None:
             return batch
         if self.strategy == "pmap":
             devices = self.mesh.shape[DATA]
             return {k: np.reshape(x, (devices, -1, *x.shape[1:])) for k, x in batch.items()}
-        return {
-            # Each process gives its devices their part only.
-            k: jax.make_array_from_callback(x.shape, self._of_array(k, x), x.__getitem__)
-            for k, x in batch.items()
-        }
+
+        def place(name: str, array: np.ndarray) -> jax.Array:
+            def part(index: Any) -> np.ndarray:
+                begin, end, _ = index[0].indices(batch_size)
+                return array[(slice(begin - own.start, end - own.start), *index[1:])]
+
+            shape = (batch_size, *array.shape[1:])
+            return jax.make_array_from_callback(shape, self._of_array(name, array), part)
+
+        return {name: place(name, array) for name, array in batch.items()}
+
+    @property
+    def _data_axis(self) -> str | None:
+        assert self.mesh is not None
+        return DATA if DATA in self.mesh.shape else None
 
     def _of_array(self, name: str, array: np.ndarray) -> NamedSharding:
         assert self.mesh is not None
@@ -234,8 +257,7 @@ class Placement:
                 f"{array.shape[1]} time steps of {name!r} cannot be split evenly over "
                 f"{self.spans} devices; pad the sequences, and mask the padding."
             )
-        data = DATA if DATA in self.mesh.shape else None
-        axes = (data, SEQUENCE) if name in self.time_arrays else (data,)
+        axes = (self._data_axis, SEQUENCE) if name in self.time_arrays else (self._data_axis,)
         return NamedSharding(self.mesh, PartitionSpec(*axes))
 
     def state(self, state: Tree) -> Tree:
@@ -279,13 +301,13 @@ class Placement:
         return compiled
 
 
-def _check_rows(batch: Mapping[str, np.ndarray], parts: int) -> None:
+def _check_rows(batch: Mapping[str, np.ndarray], batch_size: int, own: int, parts: int) -> None:
     for name, array in batch.items():
-        if not np.ndim(array) or len(array) % parts:
+        if not np.ndim(array) or len(array) != own or batch_size % parts:
             raise ValueError(
-                f"expected {name!r} with a number of rows that {parts} parts share evenly, got "
-                f"shape {np.shape(array)}; batches need one size: drop what is left over, or fill "
-                'it up with rows whose "weight" is 0.'
+                f"expected {name!r} with {own} rows of a batch of {batch_size} that {parts} parts "
+                f"share evenly, got shape {np.shape(array)}; batches need one size: drop what is "
+                'left over, or fill it up with rows whose "weight" is 0.'
             )
 
 

@@ -6,8 +6,11 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from flax_linattn.training.config import FitConfig
 
@@ -30,6 +33,7 @@ class RunRecord:
         seconds: Training time spent in the unfinished epoch.
         examples: Training examples seen in the unfinished epoch.
         tokens: Real tokens among them, where batches have a "mask".
+        positions: Tokens that were computed for them, padding too.
         data_seconds: Part of the training time that went into making and placing batches.
         saving_seconds: Time that training stood still for checkpoints, besides ``seconds``; that
             of an epoch's own checkpoint counts to the next epoch.
@@ -47,6 +51,7 @@ class RunRecord:
     seconds: float = 0.0
     examples: int = 0
     tokens: int = 0
+    positions: int = 0
     data_seconds: float = 0.0
     saving_seconds: float = 0.0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -111,12 +116,30 @@ class RunRecord:
             }
         )
         self.seconds = self.data_seconds = self.saving_seconds = 0.0
-        self.examples = self.tokens = 0
+        self.examples = self.tokens = self.positions = 0
         return improved
+
+    def count(self, batch: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Counts a training batch; of several processes this one's rows stand for all.
+
+        Args:
+            batch: Arrays of the rows that this process loaded.
+            batch_size: Rows of the whole batch.
+        """
+        rows = len(next(iter(batch.values())))
+        real = np.asarray(batch["weight"]) > 0 if "weight" in batch else np.ones(rows, bool)
+        self.examples += int(real.sum()) * batch_size // rows
+        if "mask" in batch:
+            mask = np.asarray(batch["mask"])
+            self.tokens += int(mask[real].sum()) * batch_size // rows
+            self.positions += mask.size * batch_size // rows
 
     def speed(self) -> dict[str, float]:
         """How fast the unfinished epoch trains, and what its time goes into."""
-        tokens = {"tokens_per_second": round(self.tokens / self.seconds, 1)} if self.tokens else {}
+        tokens = {}
+        if self.tokens:
+            tokens["tokens_per_second"] = round(self.tokens / self.seconds, 1)
+            tokens["real_token_share"] = round(self.tokens / self.positions, 3)
         return {
             "seconds": round(self.seconds, 3),
             "data_seconds": round(self.data_seconds, 3),

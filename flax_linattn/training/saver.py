@@ -21,6 +21,11 @@ class Saver:
     A save copies the arrays to the host, which takes as long as that; what Orbax writes, checksums
     and the removal of old checkpoints come behind. One that has not finished holds up the next.
 
+    The thread is ours, and Orbax's own asynchronous writer is not used, because a checkpoint is
+    more than what Orbax writes: checksums of its files, the host's record, and the name that tells
+    a complete one, which all come after, in order, with errors that reach the training loop.
+    Parameters split over devices are gathered for it: the largest one that fits is that of a host.
+
     Args:
         run_dir: The run folder.
         keep_latest: As in ``FitConfig``.

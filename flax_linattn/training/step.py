@@ -39,8 +39,13 @@ class BatchSource(Protocol):
     def __len__(self) -> int:
         """Returns the batches of one epoch."""
 
-    def batch(self, step: int) -> Batch:
-        """Returns the batch of this step, counted from 0 over all epochs."""
+    def batch(self, step: int, rows: slice = ...) -> Batch:
+        """Returns the batch of this step, counted from 0 over all epochs.
+
+        Args:
+            step: Its number.
+            rows: Which of its rows to load; given to a process of several that needs no others.
+        """
 
 
 def _all_finite(tree: Any) -> jax.Array:

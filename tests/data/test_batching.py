@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn.data import Batches
+from flax_linattn.data import Batches, BucketBatches
 
 sizes = st.integers(1, 30)
 seeds = st.none() | st.integers(0, 2**32)
@@ -96,3 +96,43 @@ def test_refusals(arrays, batch_size, seed, message):
 def test_refuses_a_negative_step():
     with pytest.raises(ValueError, match="step of at least 0, got -1"):
         make(2, 1, None).batch(-1)
+
+
+@given(sizes, sizes, seeds, st.integers(1, 4))
+def test_rows_of_a_batch_are_those_of_the_whole(num_examples, batch_size, seed, parts):
+    """However many processes share it."""
+    batches = make(num_examples, batch_size * parts, seed)
+    for step in range(len(batches)):
+        whole = batches.batch(step)
+        shares = [
+            batches.batch(step, slice(i * batch_size, (i + 1) * batch_size)) for i in range(parts)
+        ]
+        for name, array in whole.items():
+            np.testing.assert_array_equal(np.concatenate([s[name] for s in shares]), array)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), sizes, seeds, st.integers(0, 2))
+def test_buckets_hold_every_example_once_an_epoch(lengths, batch_size, seed, epoch):
+    mask = np.arange(9) < np.array(lengths)[:, None]
+    arrays = {"mask": mask, "values": mask * 1.0, "id": np.arange(len(lengths))}
+    batches = BucketBatches(arrays, batch_size, lengths=(3, 9), seed=seed)
+    seen = []
+    for step in range(epoch * len(batches), (epoch + 1) * len(batches)):
+        batch = batches.batch(step)
+        ids = batch["id"][batch["weight"] > 0]
+        length = batch["mask"].shape[1]
+        assert length == (3 if np.all(np.array(lengths)[ids] <= 3) else 9)
+        np.testing.assert_array_equal(batch["values"], mask[batch["id"], :length])
+        np.testing.assert_array_equal(batch["mask"].sum(1), np.array(lengths)[batch["id"]])
+        seen += ids.tolist()
+    assert sorted(seen) == list(range(len(lengths)))
+    assert 0 <= batches.efficiency <= 1
+
+
+def test_buckets_that_do_not_fit_are_refused():
+    arrays = {"mask": np.ones((2, 5), bool), "values": np.ones((2, 5))}
+    for lengths in ((), (3,), (0, 5)):
+        with pytest.raises(ValueError, match="of up to 5 tokens"):
+            BucketBatches(arrays, 2, lengths=lengths, seed=0)
+    with pytest.raises(ValueError, match=r"expected arrays \['mask'\]"):
+        BucketBatches({"values": np.ones((2, 5))}, 2, lengths=(5,), seed=0)

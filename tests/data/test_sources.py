@@ -17,7 +17,7 @@ SIZE, COUNT = 4, 6
 def from_grain(seed=3):
     grain = pytest.importorskip("grain")
     rows = grain.MapDataset.source([{"id": np.int32(i)} for i in range(SIZE * COUNT)])
-    return data.GrainBatches(rows.shuffle(seed=seed).batch(SIZE))
+    return data.GrainBatches(rows.shuffle(seed=seed), SIZE)
 
 
 def from_generator():
@@ -82,10 +82,10 @@ def test_every_example_comes_once_an_epoch(make, tmp_path):
 def test_sources_that_cannot_serve_are_refused():
     grain = pytest.importorskip("grain")
     rows = grain.MapDataset.source([{"id": np.int32(i)} for i in range(4)])
-    with pytest.raises(ValueError, match="leave repeat"):
-        data.GrainBatches(rows.batch(2).repeat())
+    with pytest.raises(ValueError, match="drop repeat"):
+        data.GrainBatches(rows.repeat(), 2)
     with pytest.raises(ValueError, match="dicts of arrays, got elements of type int"):
-        data.GrainBatches(grain.MapDataset.range(4))
+        data.GrainBatches(grain.MapDataset.range(4), 2)
     with pytest.raises(ValueError, match="at least one batch"):
         data.IteratorBatches(lambda epoch: [], 0)
     with pytest.raises(ValueError, match="epoch 0 has 2 batches, expected 3"):

@@ -16,6 +16,14 @@ from experiments.efficiency.crossing import where
 
 TINY: dict[str, dict[str, Any]] = {
     "aaren_stream": {"num_layers": 1, "features": 16, "tokens": 128},
+    "bert_training": {
+        "num_layers": 1,
+        "features": 16,
+        "num_heads": 2,
+        "lengths": (8,),
+        "tokens": 16,
+        "rounds": 1,
+    },
     "elementwise_inference": {"num_layers": 1, "features": 16, "tokens": 96, "batches": (2,)},
     "elementwise_training": {
         "num_layers": 1,
@@ -26,6 +34,8 @@ TINY: dict[str, dict[str, Any]] = {
         "rounds": 1,
     },
     "long_sequence": {"num_layers": 1, "features": 16, "tokens": (64,), "devices": (1, 2)},
+    "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 2, "rounds": 1},
+    "strategies": {"mechanisms": ("aaren",), "devices": (2,), "epochs": 1},
     "taylorshift_crossover": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
     "taylorshift_heads": {"heads": (64,), "length": 8, "images": 1, "rounds": 1},
     "taylorshift_lengths": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
@@ -35,7 +45,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 SLOW = {"elementwise_inference", "elementwise_training", "taylorshift_crossover"}
-SLOW |= {"taylorshift_transformer"}
+SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
 
 
 @pytest.mark.parametrize(

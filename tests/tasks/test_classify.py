@@ -156,6 +156,7 @@ def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
         "--parallel jit --mesh data=2,seq=2",
         "--parallel pmap --accumulate 2 --mesh data=4",
         "--parallel auto --shard-parameters --dtype float16 --tensorboard --profile 1",
+        "--buckets 2",
         pytest.param("--dtype bfloat16 --remat blocks", marks=pytest.mark.slow),
     ],
 )
@@ -222,6 +223,11 @@ class TestBadInput:
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
         message = fail(capsys, *args, "--coordinator", "localhost:1234")
         assert "--num-processes and --process-id belong together" in message
+
+    def test_buckets_where_padding_matters(self, toy, tmp_path, capsys):
+        args = ["train", "classify", *toy, "--run", str(tmp_path / "run"), "--buckets", "2"]
+        message = fail(capsys, *args, "--protocol", "tslib")
+        assert "pooling mean or last, and embedding causal" in message
 
     def test_unknown_mechanism(self, tmp_path, capsys):
         message = fail(

@@ -49,7 +49,8 @@ def loss_fn(model, batch, dropout_key):
 def make_batches(count: int = 38, seed: int | None = 0) -> Batches:
     """38 examples in batches of 8: the last of the five is padded."""
     x = np.random.default_rng(7).normal(size=(count, 3)).astype(np.float32)
-    return Batches({"x": x, "y": (x @ [1.0, -2.0, 0.5]).astype(np.float32)}, 8, seed=seed)
+    y = (x @ [1.0, -2.0, 0.5]).astype(np.float32)
+    return Batches({"x": x, "y": y, "id": np.arange(count)}, 8, seed=seed)
 
 
 class Source:
@@ -77,6 +78,23 @@ def signal_at(batches, step, signum=signal.SIGINT):
 def poison_at(batches, step, name="x"):
     """Batches with a NaN in one step's array."""
     return Source(batches, step, lambda batch: batch | {name: np.full_like(batch[name], np.nan)})
+
+
+class Recorded:
+    """Batches that note in a file which examples are loaded for which step."""
+
+    def __init__(self, batches, path):
+        self.batches, self.path = batches, path
+
+    def __len__(self):
+        return len(self.batches)
+
+    def batch(self, step, rows=slice(None)):
+        batch = self.batches.batch(step, rows)
+        real = batch["id"][batch["weight"] > 0]
+        with self.path.open("a") as file:
+            file.write(json.dumps([step, real.tolist()]) + "\n")
+        return batch
 
 
 def train(run_dir: Path, *, epochs=3, model=None, train=None, validation=None, parallel=None,

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 
 from flax_linattn.training import Parallel, start_process
-from tests.training.problem import Source, make_batches, train
+from tests.training.problem import Recorded, make_batches, train
 
 if __name__ == "__main__":
     folder, address, count, index, *how = sys.argv[1:]
@@ -16,18 +16,17 @@ if __name__ == "__main__":
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     start_process(address, int(count), int(index), heartbeat_timeout=10)
 
-    class Slow(Source):
+    class Slow(Recorded):
         """Time to be caught at work."""
 
-        def batch(self, step):
-            time.sleep(0.05)
-            return super().batch(step)
+        def batch(self, step, rows=slice(None)):
+            time.sleep(0.05 if "slow" in how else 0)
+            return super().batch(step, rows)
 
-    batches = Slow(make_batches(), -1, None) if "slow" in how else make_batches()
     _, result = train(
         Path(folder),
         epochs=200 if "slow" in how else 3,
-        train=batches,
+        train=Slow(make_batches(), Path(folder).parent / f"ids-{count}-{index}"),
         validation=make_batches(seed=None),
         resume="resume" in how,
         parallel=Parallel(shard_parameters="fsdp" in how),

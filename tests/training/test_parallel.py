@@ -137,15 +137,15 @@ def test_bad_settings_are_refused(options: dict[str, Any], rows: int, message: s
 def test_a_batch_of_another_size_is_refused(parallel: Parallel) -> None:
     placement = parallel.place(8)
     with pytest.raises(ValueError, match=r"expected 'x' .* got shape \(6, 2\); batches need"):
-        placement.batch({"x": np.ones((6, 2))})
+        placement.batch({"x": np.ones((6, 2))}, 8)
     with pytest.raises(ValueError, match=r"expected 'rate' .* got shape \(\)"):
-        placement.batch({"rate": np.float32(1)})
+        placement.batch({"rate": np.float32(1)}, 8)
 
 
 def test_validation_is_not_taken_in_parts(tmp_path: Path) -> None:
     """Its batches may have a number of rows that the parts of training do not share."""
     placement = Parallel("none", accumulate=4).place(8, 6)
-    assert placement.batch({"x": np.ones((6, 2))}, whole=True)["x"].shape == (6, 2)
+    assert placement.batch({"x": np.ones((6, 2))}, 6, whole=True)["x"].shape == (6, 2)
     fit(
         Net(),
         loss_fn,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flax_linattn.training import Parallel, list_checkpoints
-from tests.training.problem import make_batches, read_metrics, train
+from tests.training.problem import Recorded, make_batches, read_metrics, train
 
 PATIENCE = 300
 
@@ -58,12 +58,32 @@ def test_processes_are_one_run(
     count: int, how: list[str], one_process: list[float], tmp_path: Path
 ) -> None:
     """The loss curve in every process, one line an epoch, one set of checkpoints."""
-    for status, out, err in finish(start(tmp_path, count, *how)):
+    run_dir = tmp_path / "run"
+    for status, out, err in finish(start(run_dir, count, *how)):
         assert status == 0, err
         curve = json.loads(out.splitlines()[-1])
         np.testing.assert_allclose(curve, one_process, rtol=1e-5)
-    assert [line["epoch"] for line in read_metrics(tmp_path)] == [1, 2, 3]
-    assert list_checkpoints(tmp_path)[-1].step == 15
+    assert [line["epoch"] for line in read_metrics(run_dir)] == [1, 2, 3]
+    assert list_checkpoints(run_dir)[-1].step == 15
+    check_examples(tmp_path, epochs=3, shared_by=count)
+
+
+def check_examples(folder: Path, epochs: int, shared_by: int) -> None:
+    """Each example was loaded once an epoch, whichever processes did so, and however often.
+
+    What is done again after a kill is the same; and the first batch is made whole by each process.
+    """
+    loaded: dict[int, dict[str, set[int]]] = {}
+    for file in folder.glob("ids-*"):
+        for line in file.read_text().splitlines():
+            step, ids = json.loads(line)
+            loaded.setdefault(step, {}).setdefault(file.name, set()).update(ids)
+    for epoch in range(epochs):
+        steps = [loaded[step] for step in range(epoch * 5, epoch * 5 + 5)]
+        examples = [set().union(*step.values()) for step in steps]
+        assert sum(map(len, examples)) == len(set().union(*examples)) == 38
+    parts = [len(ids) for name, ids in loaded[1].items() if name.startswith(f"ids-{shared_by}")]
+    assert parts == [8 // shared_by] * shared_by
 
 
 def wait_for_steps(run_dir: Path, steps: int, processes: list[subprocess.Popen]) -> None:
@@ -86,17 +106,27 @@ def test_a_signal_to_one_stops_all(tmp_path: Path) -> None:
     assert step % 20 == 0 or step % 5 == 0  # where processes tell each other
 
 
-def test_a_dead_process_stops_the_others(one_process: list[float], tmp_path: Path) -> None:
-    """With a message, and a checkpoint from which the run goes on."""
-    processes = start(tmp_path, 2, "slow")
-    wait_for_steps(tmp_path, 4, processes)
+@pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_dead_process_stops_the_others(
+    count: int, one_process: list[float], tmp_path: Path
+) -> None:
+    """With a message, and a checkpoint from which another number of processes goes on."""
+    run_dir = tmp_path / "run"
+    processes = start(run_dir, 2, "slow")
+    wait_for_steps(run_dir, 4, processes)
     processes[1].kill()
     (status, _, err), _ = finish(processes)
     assert status != 0
     assert "another task died" in err  # JAX itself
-    assert f"start all processes again with resume=True (--resume): {tmp_path}." in err
-    alone = {"parallel": Parallel("none"), "validation": make_batches(seed=None)}
-    _, result = train(tmp_path, epochs=3, resume=True, **alone)
-    np.testing.assert_allclose(
-        [line["validation_loss"] for line in result.history][:3], one_process, rtol=1e-5
-    )
+    assert f"start all processes again with resume=True (--resume): {run_dir}." in err
+    done = list_checkpoints(run_dir)[-1].step
+    if count > 1:
+        for status, _, err in finish(start(run_dir, count, "resume")):
+            assert status == 0, err
+    else:
+        source = Recorded(make_batches(), tmp_path / "ids-1-0")
+        alone = {"parallel": Parallel("none"), "validation": make_batches(seed=None)}
+        train(run_dir, epochs=3, resume=True, train=source, **alone)
+    curve = [line["validation_loss"] for line in read_metrics(run_dir)][:3]
+    np.testing.assert_allclose(curve, one_process, rtol=1e-5)
+    check_examples(tmp_path, epochs=max(3, done // 5), shared_by=2)

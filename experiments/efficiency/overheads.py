@@ -1,0 +1,178 @@
+"""What saving and making batches cost a training run.
+
+    python -m experiments.efficiency.overheads
+
+Checkpoints: a classifier of Japanese Vowels, trained in turns without checkpoints and with one
+after so many steps. A checkpoint holds up training while its arrays are copied; a thread writes it
+on the same cores, which may slow the steps. Batches: the same run without checkpoints and from a
+source that takes its time, waiting as for a disk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from flax import nnx
+
+from experiments.efficiency.runner import Experiment, Rows
+from flax_linattn import data, tasks, training
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown, number
+from flax_linattn.tasks import classify
+
+NEVER = 10**9
+Times = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    features: tuple[int, ...] = (128, 512)
+    save_every: tuple[int, ...] = (17, 100)
+    waits: tuple[float, ...] = (0.5, 1.0, 2.0)
+    """How long a batch takes to make, in steps."""
+    epochs: int = 13
+    rounds: int = 3
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for features in size.features:
+        run = partial(train, features, size.epochs)
+        for every in size.save_every:
+            ways = {"without": partial(run, NEVER), "with": partial(run, every)}
+            key = {"what": "checkpoints", "features": features, "every": every}
+            journal.row(key, partial(in_turns, ways, size.rounds))
+        for wait in size.waits:
+            key = {"what": "batches", "features": features, "wait": wait}
+            journal.row(key, partial(batches, run, wait, size.rounds))
+
+
+def batches(run: Any, wait: float, rounds: int) -> dict[str, Any]:
+    """Times with a source that takes so many steps' time for a batch."""
+    seconds = wait * run(NEVER)["step"]
+    ways = {"without": partial(run, NEVER), "with": partial(run, NEVER, seconds)}
+    return {"wait_seconds": seconds} | in_turns(ways, rounds)
+
+
+def in_turns(ways: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """Every way's times, medians over the rounds."""
+    found: dict[str, list[Times]] = {name: [] for name in ways}
+    for index in range(rounds):
+        for name in list(ways)[:: 1 if index % 2 else -1]:
+            found[name].append(ways[name]())
+    overheads = [b["step"] / a["step"] - 1 for a, b in zip(*found.values(), strict=True)]
+    medians = {
+        name: {key: statistics.median(t[key] for t in times) for key in times[0]}
+        for name, times in found.items()
+    }
+    return medians | {"overheads": overheads}
+
+
+class Waiting:
+    """Batches that take their time."""
+
+    def __init__(self, source: data.Batches, seconds: float) -> None:
+        self._source, self._seconds = source, seconds
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def batch(self, step: int, rows: slice = slice(None)) -> training.Batch:
+        time.sleep(self._seconds)
+        return self._source.batch(step, rows)
+
+
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(4.0), optax.radam(1e-3))
+
+
+def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
+    """Seconds a step after the first epoch, and those of them in which saving held it up."""
+    dataset, _ = data.japanese_vowels()
+    standardizer = data.Standardizer.fit(dataset.series)
+    values, mask = data.pad(standardizer.apply(dataset.series))
+    arrays = {"values": values, "mask": mask, "labels": dataset.labels}
+    config = tasks.ClassifyConfig(features=features, hidden_features=2 * features)
+    problem = classify.ClassifyProblem(
+        dataset.name, dataset.channels, dataset.classes, values.shape[1], standardizer
+    )
+    model = classify.build_model(config, problem)
+    source = data.Batches(arrays, config.batch_size, seed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        result = training.fit(
+            model,
+            classify.classification_loss,
+            OPTIMIZER,
+            Waiting(source, wait) if wait else source,
+            data.Batches({k: x[:16] for k, x in arrays.items()}, 16, seed=None),
+            # Of falling losses only the first is the highest: no new best epoch is saved.
+            config=training.FitConfig(
+                epochs=epochs, checkpoint_every_steps=every, monitor_mode="max"
+            ),
+            run_dir=Path(folder),
+            progress=False,
+            parallel=training.Parallel("none"),
+        )
+    lines = result.history[1:]
+    saving = sum(line["saving_seconds"] for line in lines)
+    steps = len(source) * len(lines)
+    size = sum(x.nbytes for x in jax.tree.leaves(nnx.state(model, nnx.Param)))
+    return {
+        "step": (sum(line["seconds"] for line in lines) + saving) / steps,
+        "saving": saving / steps,
+        "megabytes": 3 * size / 1e6,  # parameters and the optimizer's two moments
+    }
+
+
+def table(rows: Rows, size: Size) -> str:
+    def spread(overheads: list[float]) -> str:
+        low, median, high = min(overheads), statistics.median(overheads), max(overheads)
+        return f"{100 * median:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+    heads = ["state, MB", "saved every", "ms a step without", "with", "longer by", "standing still"]
+    saved = [
+        [
+            number(row["with"]["megabytes"]),
+            f"{row['every']} steps",
+            number(1e3 * row["without"]["step"]),
+            number(1e3 * row["with"]["step"]),
+            spread(row["overheads"]),
+            f"{100 * row['with']['saving'] / row['with']['step']:.1f} %",
+        ]
+        for row in rows
+        if row["what"] == "checkpoints"
+    ]
+    made = [
+        [
+            number(1e3 * row["wait_seconds"]),
+            number(1e3 * row["without"]["step"]),
+            number(1e3 * row["with"]["step"]),
+            number(1e3 * (row["wait_seconds"] + row["without"]["step"])),
+        ]
+        for row in rows
+        if row["what"] == "batches"
+    ]
+    batch_heads = ["ms to make a batch", "ms a step without", "with", "one after the other"]
+    return markdown(heads, saved) + "\n\n" + markdown(batch_heads, made)
+
+
+EXPERIMENT = Experiment(
+    name="overheads",
+    paper="none of the papers measures it",
+    sizes={"cpu": Size()},
+    measure=measure,
+    table=table,
+    draw=None,
+    left_out={"cpu": "an accelerator, where saving and computing do not share cores"},
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

@@ -1,0 +1,188 @@
+"""Training on more devices: how far results differ, and what the devices send each other.
+
+    python -m experiments.efficiency.strategies
+
+The classifier of Japanese Vowels without dropout, trained anew for each strategy and number of
+devices, against one device. Communication is what the compiled training step leaves on a device,
+memory what it needs there. On a CPU the devices are simulated: they share the same cores, and
+times would say nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from flax import nnx
+
+from experiments.efficiency.runner import Experiment, Rows
+from flax_linattn import data, tasks, training
+from flax_linattn.bench import Journal, communicated
+from flax_linattn.bench.report import markdown, number
+from flax_linattn.tasks import classify
+from flax_linattn.training.state import TrainState, split_model
+from flax_linattn.training.step import make_train_step, metric_names
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    mechanisms: tuple[str, ...] = ("aaren", "elementwise_series:order=6", "softmax")
+    devices: tuple[int, ...] = (2, 4, 8)
+    epochs: int = 3
+    batch_size: int = 16
+
+
+def strategies(devices: int) -> dict[str, training.Parallel]:
+    """By name, what to compare with one device."""
+    return {
+        "jit": training.Parallel("jit", {"data": devices}),
+        "jit, sharded parameters": training.Parallel(
+            "jit", {"data": devices}, shard_parameters=True
+        ),
+        "jit, split sequences": training.Parallel("jit", {"seq": devices}),
+        "jit, two parts a batch": training.Parallel("jit", {"data": devices}, accumulate=2),
+        "pmap": training.Parallel("pmap", {"data": devices}),
+    }
+
+
+def measure(size: Size, journal: Journal) -> None:
+    problem, batches = read(size)
+    for mechanism in size.mechanisms:
+        one = partial(train, size, problem, batches, mechanism)
+        reference = functools.cache(partial(one, training.Parallel("none")))
+        for devices in (1, *size.devices):
+            ways = strategies(devices) if devices > 1 else {"none": training.Parallel("none")}
+            for name, parallel in ways.items():
+                if "split" in name and mechanism == "softmax":  # it is refused
+                    continue
+                key = {"mechanism": mechanism, "strategy": name, "devices": devices}
+                found = reference if name == "none" else partial(one, parallel)
+                journal.row(key, partial(compare, found, reference))
+
+
+def compare(run: Callable[[], Outcome], reference: Callable[[], Outcome]) -> dict[str, Any]:
+    """Largest differences between two runs, and facts of the first one's training step."""
+    found, want = run(), reference()
+    largest = np.max(np.abs(want.parameters))
+    return {
+        **found.facts,
+        "curve_error": float(np.max(np.abs(found.curve / want.curve - 1))),
+        "parameter_error": float(np.max(np.abs(found.parameters - want.parameters)) / largest),
+    }
+
+
+class Outcome(NamedTuple):
+    """What a run came to: its losses and accuracies, its parameters, and facts of its step."""
+
+    curve: np.ndarray
+    parameters: np.ndarray
+    facts: dict[str, Any]
+
+
+def read(size: Size) -> tuple[classify.ClassifyProblem, tuple[data.Batches, data.Batches]]:
+    """Japanese Vowels: what the model has to know, and batches whose time eight devices share."""
+    train, test = data.japanese_vowels()
+    standardizer = data.Standardizer.fit(train.series)
+    problem = classify.ClassifyProblem(train.name, train.channels, train.classes, 32, standardizer)
+
+    def batches(dataset: data.TimeSeriesDataset, seed: int | None) -> data.Batches:
+        values, mask = data.pad(standardizer.apply(dataset.series), problem.max_length)
+        arrays = {"values": values, "mask": mask, "labels": dataset.labels}
+        return data.Batches(arrays, size.batch_size, seed=seed)
+
+    return problem, (batches(train, 0), batches(test, None))
+
+
+def train(
+    size: Size,
+    problem: classify.ClassifyProblem,
+    batches: tuple[data.Batches, data.Batches],
+    mechanism: str,
+    parallel: training.Parallel,
+) -> Outcome:
+    """Trains anew."""
+    config = tasks.ClassifyConfig(mechanism=mechanism, dropout_rate=0.0)
+    placement = parallel.place(size.batch_size)
+    model = classify.build_model(config, problem, placement)
+    facts = step_facts(model, batches[0].batch(0), placement)
+    with tempfile.TemporaryDirectory() as folder:
+        result = training.fit(
+            model,
+            classify.classification_loss,
+            OPTIMIZER,
+            *batches,
+            config=training.FitConfig(epochs=size.epochs),
+            run_dir=Path(folder),
+            progress=False,
+            parallel=parallel,
+        )
+    names = ("train_loss", "validation_loss", "validation_accuracy")
+    curve = np.asarray([[line[name] for name in names] for line in result.history])
+    params = [np.ravel(x) for x in jax.tree.leaves(nnx.state(model, nnx.Param))]
+    return Outcome(curve, np.concatenate(params), facts)
+
+
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(4.0), optax.radam(1e-3))
+
+
+def step_facts(
+    model: nnx.Module, batch: dict[str, np.ndarray], placement: training.Placement
+) -> dict[str, Any]:
+    """Memory and communication of the compiled training step."""
+    graphdef, params, rest = split_model(model)
+    names = metric_names(model, classify.classification_loss, batch)
+    state = placement.state(TrainState.create(params, rest, OPTIMIZER, names))
+    step: Any = make_train_step(graphdef, classify.classification_loss, OPTIMIZER, 0, placement)
+    rows = len(batch["labels"])
+    compiled = step.lower(state, placement.batch(batch, rows)).compile()
+    memory = compiled.memory_analysis()
+    return {
+        "communicated": communicated(compiled),
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "argument_bytes": memory.argument_size_in_bytes,
+    }
+
+
+def table(rows: Rows, size: Size) -> str:
+    heads = ["mechanism", "strategy", "devices", "losses and accuracies differ by"]
+    heads += ["parameters differ by", "kB received by a device in a step"]
+    heads += ["arguments, kB a device", "temporary kB a device"]
+    lines = [
+        [
+            row["mechanism"],
+            row["strategy"],
+            str(row["devices"]),
+            f"{row['curve_error']:.1e}" if row["devices"] > 1 else "-",
+            f"{row['parameter_error']:.1e}" if row["devices"] > 1 else "-",
+            number(sum(row["communicated"].values()) / 1e3),
+            number(row["argument_bytes"] / 1e3),
+            number(row["temporary_bytes"] / 1e3),
+        ]
+        for row in rows
+    ]
+    return markdown(heads, lines)
+
+
+EXPERIMENT = Experiment(
+    name="strategies",
+    paper="none of the papers trains on several devices",
+    sizes={"cpu": Size()},
+    measure=measure,
+    table=table,
+    draw=None,
+    left_out={"cpu": "times: the eight devices are simulated on the same cores"},
+)
+
+if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
+    EXPERIMENT.main()
