@@ -1,4 +1,4 @@
-"""The ``flax-linattn`` command: train, evaluate, stream, bench.
+"""The ``flax-linattn`` command: train, evaluate, stream, data, bench.
 
 Each command is a function whose parameters are its options. Heavy imports wait until a
 command runs, so that ``--help`` is quick.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -22,8 +21,9 @@ Attention that trains in parallel and runs as a recurrent network.
 
 commands:
   train classify   train a time-series classifier (JapaneseVowels, or your own files)
+  train forecast   train a forecaster (ETTh1, or your own CSV file)
   evaluate RUN     test a run, and compare its stream with the parallel model
-  stream RUN       class probabilities after each observation of a stream
+  stream RUN       class probabilities, or forecasts, after each observation of a stream
   bench            speed and memory against named peers, and against stored ratios
 
 'flax-linattn COMMAND --help' lists a command's options."""
@@ -107,87 +107,114 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
         return INTERRUPTED
 
 
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """Where and how a run is trained: options that do not change what it computes."""
+
+    run: Path | None = None
+    """the run folder; default runs/ and a name of data and options."""
+    resume: bool = False
+    """go on where the run in that folder stopped; its options for data, model and training are
+    the defaults, those for devices and trackers are not kept."""
+    progress: bool = True
+    """show a progress bar."""
+    parallel: Literal["auto", "none", "jit", "pmap"] = "auto"
+    """devices: jit over a mesh, pmap, or none; auto is jit where they divide the batch."""
+    mesh: str | None = None
+    """axes of the mesh, such as data=4,seq=2; default all devices along data."""
+    shard_parameters: bool = False
+    """split parameters and optimizer state over the devices, too (FSDP)."""
+    accumulate: int = 1
+    """take the gradient of a batch in so many parts."""
+    tensorboard: bool = False
+    """write event files for TensorBoard into the run folder (needs tensorboardX)."""
+    profile: int = 0
+    """trace so many steps with jax.profiler into the run folder."""
+    distributed: bool = False
+    """one of several processes, as SLURM, Open MPI or Cloud TPU start them."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, for processes that you start yourself."""
+    num_processes: int | None = None
+    """how many processes there are."""
+    process_id: int | None = None
+    """which of them this is, counted from 0."""
+
+
 def _train_classify(args: list[str]) -> int:
+    from flax_linattn.tasks import classify
+
+    @dataclasses.dataclass(frozen=True)
+    class TrainClassify(_How, classify.ClassifyConfig):
+        pass
+
+    about = "Trains a time-series classifier and tests the selected parameters."
+    return _train(args, classify.ClassifyConfig, TrainClassify, classify.train_classifier, about)
+
+
+def _train_forecast(args: list[str]) -> int:
+    from flax_linattn.tasks import forecast
+
+    @dataclasses.dataclass(frozen=True)
+    class TrainForecast(_How, forecast.ForecastConfig):
+        pass
+
+    about = "Trains a forecaster, selects on validation rows and tests it."
+    return _train(args, forecast.ForecastConfig, TrainForecast, forecast.train_forecaster, about)
+
+
+def _train(
+    args: list[str],
+    config_class: Any,
+    options_class: Any,
+    train: Callable[..., dict[str, Any]],
+    about: str,
+) -> int:
     import tyro
 
     from flax_linattn import ops, training
-    from flax_linattn.tasks import classify
-    from flax_linattn.training import Interrupted, Parallel
 
-    @dataclasses.dataclass(frozen=True)
-    class TrainClassify(classify.ClassifyConfig):
-        run: Path | None = None
-        """the run folder; default runs/DATA-MECHANISM-PROTOCOL-SEED."""
-        resume: bool = False
-        """go on where the run in that folder stopped; its options for data, model and training are
-        the defaults, those for devices and trackers are not kept."""
-        progress: bool = True
-        """show a progress bar."""
-        parallel: Literal["auto", "none", "jit", "pmap"] = "auto"
-        """devices: jit over a mesh, pmap, or none; auto is jit where they divide the batch."""
-        mesh: str | None = None
-        """axes of the mesh, such as data=4,seq=2; default all devices along data."""
-        shard_parameters: bool = False
-        """split parameters and optimizer state over the devices, too (FSDP)."""
-        accumulate: int = 1
-        """take the gradient of a batch in so many parts."""
-        tensorboard: bool = False
-        """write event files for TensorBoard into the run folder (needs tensorboardX)."""
-        profile: int = 0
-        """trace so many steps with jax.profiler into the run folder."""
-        distributed: bool = False
-        """one of several processes, as SLURM, Open MPI or Cloud TPU start them."""
-        coordinator: str | None = None
-        """HOST:PORT of process 0, for processes that you start yourself."""
-        num_processes: int | None = None
-        """how many processes there are."""
-        process_id: int | None = None
-        """which of them this is, counted from 0."""
-
-    default = TrainClassify()
+    command = f"flax-linattn train {config_class.task}"
+    default = options_class()
     run = _value_of(args, "--run")
     if "--resume" in args and run is not None:
-        default = TrainClassify(**dataclasses.asdict(classify.read_config(Path(run))))
+        default = options_class(**dataclasses.asdict(config_class.read(Path(run))))
     options = tyro.cli(
-        TrainClassify,
+        options_class,
         args=args,
         default=default,
-        prog="flax-linattn train classify",
-        description="Trains a time-series classifier and tests the selected parameters. "
-        f"Mechanisms: {', '.join(ops.list_mechanisms())}.",
+        prog=command,
+        description=f"{about} Mechanisms: {', '.join(ops.list_mechanisms())}.",
     )
     values = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(classify.ClassifyConfig)
+        field.name: getattr(options, field.name) for field in dataclasses.fields(config_class)
     }
-    config = classify.ClassifyConfig(**values)
+    config = config_class(**values)
     process = (options.coordinator, options.num_processes, options.process_id)
     if options.distributed or process != (None, None, None):
         training.start_process(*process)
     if options.resume and options.run is None:
         raise ValueError("--resume needs the run folder: --run RUN.")
-    run_dir = options.run if options.run is not None else _default_run_dir(config)
+    run_dir = options.run if options.run is not None else Path("runs") / config.name
     trackers: list[training.Tracker] = [training.JsonLines(run_dir / "steps.jsonl")]
     if options.tensorboard:
         trackers.append(training.TensorBoard(run_dir / "tensorboard"))
     try:
-        report = classify.train_classifier(
+        report = train(
             config,
             run_dir,
             resume=options.resume,
             progress=options.progress,
-            parallel=Parallel(
+            parallel=training.Parallel(
                 options.parallel, options.mesh, options.shard_parameters, options.accumulate
             ),
             trackers=trackers,
             profile_steps=options.profile,
         )
-    except Interrupted:
+    except training.Interrupted:
         if training.is_main():
             given = [a for a in args if a != "--resume"]
             given += [] if options.run is not None else ["--run", str(run_dir)]
-            command = shlex.join(["flax-linattn", "train", "classify", *given, "--resume"])
-            print(command, file=sys.stderr)
+            print(shlex.join([*command.split(), *given, "--resume"]), file=sys.stderr)
         raise
     if training.is_main():
         _print_report(report)
@@ -198,18 +225,9 @@ def _train_classify(args: list[str]) -> int:
 def _evaluate(args: list[str]) -> int:
     import tyro
 
-    from flax_linattn.tasks import classify
+    from flax_linattn.tasks import evaluate
 
-    def evaluate(run: Path, /, test_file: Path | None = None) -> dict[str, Any]:
-        """Tests a run, and compares its stream with the parallel model at every step.
-
-        Args:
-            run: the run folder.
-            test_file: another .ts or .arff file than the run's own test data.
-        """
-        return classify.evaluate_run(run, test_file)
-
-    _print_report(tyro.cli(evaluate, args=args, prog="flax-linattn evaluate"))
+    _print_report(tyro.cli(evaluate.evaluate_run, args=args, prog="flax-linattn evaluate"))
     return 0
 
 
@@ -235,6 +253,7 @@ def _bench(args: list[str]) -> int:
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train classify": _train_classify,
+    "train forecast": _train_forecast,
     "evaluate": _evaluate,
     "stream": _stream,
     "bench": _bench,
@@ -248,12 +267,6 @@ def _value_of(args: list[str], flag: str) -> str | None:
         if arg == flag and i + 1 < len(args):
             return args[i + 1]
     return None
-
-
-def _default_run_dir(config: Any) -> Path:
-    name = "japanese-vowels" if config.train_file is None else config.train_file.name.split(".")[0]
-    mechanism = re.sub(r"[^\w.]+", "-", config.mechanism)
-    return Path("runs") / f"{name}-{mechanism}-{config.protocol}-{config.seed}"
 
 
 def _print_report(report: dict[str, Any]) -> None:

@@ -3,14 +3,19 @@
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.batching import Batches, BucketBatches
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.embedded import japanese_vowels
+from flax_linattn.data.embedded import etth1, japanese_vowels
 from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.load import load_dataset
+from flax_linattn.data.load import load_dataset, load_series
+from flax_linattn.data.marks import calendar_features
 from flax_linattn.data.packing import Packed, pack
+from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
 from flax_linattn.data.split import stratified_split
+from flax_linattn.data.table import load_table
 from flax_linattn.data.transforms import Standardizer, interpolate_missing, pad
 from flax_linattn.data.ts import load_ts
+from flax_linattn.data.tsf import load_tsf
+from flax_linattn.data.windows import Split, Windows, chronological_split
 
 __all__ = [
     "Batches",
@@ -19,13 +24,22 @@ __all__ = [
     "GrainBatches",
     "IteratorBatches",
     "Packed",
+    "Split",
     "Standardizer",
+    "TimeSeries",
     "TimeSeriesDataset",
+    "Windows",
+    "calendar_features",
+    "chronological_split",
+    "etth1",
     "interpolate_missing",
     "japanese_vowels",
     "load_arff",
     "load_dataset",
+    "load_series",
+    "load_table",
     "load_ts",
+    "load_tsf",
     "pack",
     "pad",
     "stratified_split",

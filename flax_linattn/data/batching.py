@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,10 +80,8 @@ class ExampleBatches(abc.ABC):
 class Batches(ExampleBatches):
     """Batches of aligned arrays; every example comes exactly once in an epoch.
 
-    The batch of a step depends on nothing but the arrays, the batch size, the seed and the step:
-    the position in the data is the step itself, and there is no state to save. No example is
-    dropped: the last batch of an epoch is filled up with copies of its row 0, and the ``weight`` of
-    a row tells a real example (1) from filler (0).
+    See ``ExampleBatches``: the position in the data is the step itself, and the last batch of an
+    epoch is filled up with rows of ``weight`` 0.
 
     Args:
         arrays: Arrays of one first axis N, one row an example; memory-mapped ones are read row by
@@ -113,10 +111,7 @@ class Batches(ExampleBatches):
                 f"expected arrays of one first axis of at least one example, got sizes {sizes}; "
                 "pass one row for each example in every array"
             )
-        if "weight" in arrays:
-            raise ValueError(
-                'expected no array named "weight", as batches carry their own, got one; rename it'
-            )
+        check_names(arrays)
         if seed is not None and seed < 0:
             raise ValueError(f"expected a seed of at least 0, or None, got {seed}; choose another")
         super().__init__(next(iter(sizes.values())), batch_size)
@@ -144,7 +139,7 @@ class BucketBatches(Batches):
         arrays: As in ``Batches``; "mask", bool ``[N, T]``, says where sequences end: a row is True
             up to its last token.
         batch_size: B, the rows of every batch.
-        lengths: Lengths to cut to; the longest holds every sequence.
+        lengths: Lengths to cut to, at most T; the longest holds every sequence.
         time_arrays: Names of the arrays ``[N, T, ...]`` to cut.
         seed: As in ``Batches``; None takes the shortest first.
 
@@ -173,7 +168,7 @@ class BucketBatches(Batches):
             raise ValueError(f"expected arrays {sorted(missing)} among those to cut, got none")
         mask = arrays["mask"]
         needed = np.where(mask.any(1), mask.shape[1] - np.argmax(mask[:, ::-1], axis=1), 1)
-        self._lengths = np.unique(np.asarray(lengths, np.int64))
+        self._lengths = np.unique(np.minimum(np.asarray(lengths, np.int64), mask.shape[1]))
         if not self._lengths.size or self._lengths[0] < 1 or self._lengths[-1] < needed.max():
             raise ValueError(
                 f"expected lengths of at least 1 of which the longest holds all sequences, of up "
@@ -212,6 +207,18 @@ class BucketBatches(Batches):
             name: array[examples, :length] if name in self._time_arrays else array[examples]
             for name, array in self._arrays.items()
         }
+
+
+def check_names(arrays: Iterable[str]) -> None:
+    """Refuses an array of the name that batches add.
+
+    Raises:
+        ValueError: One is named "weight".
+    """
+    if "weight" in arrays:
+        raise ValueError(
+            'expected no array named "weight", as batches carry their own, got one; rename it'
+        )
 
 
 def in_rows(order: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:

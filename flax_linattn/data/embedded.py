@@ -3,6 +3,8 @@
 from importlib import resources
 
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
 
 
@@ -31,3 +33,22 @@ def japanese_vowels() -> tuple[TimeSeriesDataset, TimeSeriesDataset]:
     ):
         train_set = load_ts(train)
         return train_set, load_ts(test).with_classes(train_set.classes)
+
+
+def etth1() -> TimeSeries:
+    """Loads ETTh1: hourly loads and oil temperature (OT) of an electricity transformer.
+
+    17,420 rows of 7 channels, July 2016 to June 2018, the official file. It is customary to split
+    its rows 8640/2880/2880 and to leave the rest out.
+
+    Source: H. Zhou et al., "Informer: Beyond efficient transformer for long sequence time-series
+    forecasting", AAAI 2021. CC BY-ND 4.0.
+
+    Example:
+        >>> series = etth1()
+        >>> series.num_steps, series.channels[-1], series.times[0]
+        (17420, 'OT', np.datetime64('2016-07-01T00:00:00'))
+    """
+    folder = resources.files("flax_linattn.data") / "sets" / "ETTh1"
+    with resources.as_file(folder / "ETTh1.csv.gz") as path:
+        return load_table(path)

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
+from flax_linattn.data.tsf import load_tsf
 
 _LOADERS = {".ts": load_ts, ".arff": load_arff}
 
@@ -28,11 +33,57 @@ def load_dataset(path: str | Path) -> TimeSeriesDataset:
         ...     load_dataset(path).classes
         ('a', 'b')
     """
-    name = Path(path).name.removesuffix(".gz").removesuffix(".xz")
-    loader = _LOADERS.get(Path(name).suffix.lower())
+    loader = _LOADERS.get(_suffix(path))
     if loader is None:
         raise ValueError(
             f"expected a file name ending in .ts or .arff (then .gz or .xz), got "
             f"{Path(path).name!r}; rename the file, or call load_ts or load_arff"
         )
     return loader(path)
+
+
+def load_series(path: str | Path, *, header: bool | None = None) -> TimeSeries:
+    r"""Loads one long series from a table or a ``.tsf`` file, also with ``.gz`` or ``.xz`` after.
+
+    Args:
+        path: The file; ``.tsf`` by its name, anything else is read as a table.
+        header: As in ``load_table``.
+
+    Raises:
+        ValueError: The series of a ``.tsf`` file are not of the same times.
+        FileNotFoundError: There is no such file.
+        DataFormatError: The file breaks its format; see ``load_table`` and ``load_tsf``.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "toy.csv")
+        ...     _ = path.write_text("a,b\n1,2\n3,4\n")
+        ...     load_series(path).values.tolist()
+        [[1.0, 2.0], [3.0, 4.0]]
+    """
+    if _suffix(path) != ".tsf":
+        return load_table(path, header=header)
+    found = load_tsf(path)
+    first = found[0]
+    for series in found[1:]:
+        if series.num_steps != first.num_steps or not np.array_equal(
+            np.asarray(series.times), np.asarray(first.times)
+        ):
+            raise ValueError(
+                f"expected series of the same times, but {series.name} has {series.num_steps} "
+                f"steps from {_start(series)} and {first.name} {first.num_steps} from "
+                f"{_start(first)}; load_tsf gives each by itself"
+            )
+    values = np.concatenate([series.values for series in found], axis=1)
+    name = Path(path).name.split(".")[0]
+    return TimeSeries(name, values, tuple(series.name for series in found), first.times)
+
+
+def _start(series: TimeSeries) -> str:
+    return "an unknown time" if series.times is None else str(series.times[0])
+
+
+def _suffix(path: str | Path) -> str:
+    name = Path(path).name.removesuffix(".gz").removesuffix(".xz")
+    return Path(name).suffix.lower()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.batching import ALL_ROWS, ExampleBatches, in_rows
+from flax_linattn.data.batching import ALL_ROWS, ExampleBatches, check_names, in_rows
 
 Batch = Mapping[str, NDArray]
 
@@ -44,8 +44,9 @@ class GrainBatches(ExampleBatches):
         if not isinstance(dataset[0], Mapping):
             raise ValueError(
                 "expected a data set of examples, dicts of arrays, got elements of type "
-                f"{type(dataset[0]).__name__}; add map(...)"
+                f"{type(dataset[0]).__name__}; add map(...), and filter its source, not it"
             )
+        check_names(dataset[0])
         self._epochs = dataset.repeat()
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
@@ -53,8 +54,14 @@ class GrainBatches(ExampleBatches):
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         begin = epoch * self.num_examples
-        taken = [self._epochs[begin + int(i)] for i in examples]
-        return {name: np.stack([example[name] for example in taken]) for name in taken[0]}
+        distinct, places = np.unique(examples, return_inverse=True)
+        taken = [self._epochs[begin + int(i)] for i in distinct]
+        if any(example is None for example in taken):
+            raise ValueError(
+                "an example of the data set is None: filter() of a grain.MapDataset keeps the "
+                "places that it empties; filter what it is made of instead"
+            )
+        return {name: np.stack([example[name] for example in taken])[places] for name in taken[0]}
 
 
 class IteratorBatches:
@@ -99,7 +106,8 @@ class IteratorBatches:
         """Returns the batch of a step, counted from 0 over all epochs, or some of its rows."""
         if self._last is None or self._last[0] != step:
             self._last = step, self._advance_to(step)
-        return {name: array[rows] for name, array in self._last[1].items()}
+        # Copies: a generator may fill the same arrays again while a device still reads them.
+        return {name: np.array(array[rows]) for name, array in self._last[1].items()}
 
     def _advance_to(self, step: int) -> Batch:
         epoch, position = divmod(step, self._num_batches)

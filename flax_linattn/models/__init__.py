@@ -2,6 +2,9 @@
 
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.classifier import ClassifierState, SequenceClassifier
+from flax_linattn.models.encoder_decoder import EncoderDecoder
+from flax_linattn.models.forecaster import Forecaster, ForecasterState
+from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.sizes import SIZES, Size, get_size
 
@@ -11,8 +14,13 @@ __all__ = [
     "Backbone",
     "BackboneState",
     "ClassifierState",
+    "EncoderDecoder",
+    "Forecaster",
+    "ForecasterState",
     "LastPooling",
     "MeanPooling",
+    "Moments",
+    "MomentsState",
     "Pooling",
     "SequenceClassifier",
     "Size",

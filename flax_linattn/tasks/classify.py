@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +17,16 @@ import optax
 from flax import nnx
 
 from flax_linattn import data, inference, models, ops, training
+from flax_linattn.tasks.runs import RunConfig, as_name, read_json, write_json
 from flax_linattn.training.processes import is_main, on_main
 from flax_linattn.typing import Array
 
 LOSS_SCALE = 2.0**15
 """The first loss scale of a run in float16."""
 
-_ANY_LENGTH = (("mean", "causal"), ("last", "causal"))
-"""Pooling and embedding of models that see no padding."""
-
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyConfig:
+class ClassifyConfig(RunConfig):
     """Everything that a classification run depends on; the defaults are Time-Series-Library's.
 
     Attributes:
@@ -68,6 +66,8 @@ class ClassifyConfig:
         seed: of initialisation, order and dropout.
     """
 
+    task: ClassVar[str] = "classify"
+
     train_file: Path | None = None
     test_file: Path | None = None
     mechanism: str = "aaren"
@@ -96,12 +96,7 @@ class ClassifyConfig:
     def __post_init__(self) -> None:
         if (self.train_file is None) != (self.test_file is None):
             raise ValueError("give both train_file and test_file, or neither for JapaneseVowels.")
-        for name, hint in get_type_hints(type(self)).items():
-            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
-                raise ValueError(
-                    f"{name} must be one of {', '.join(get_args(hint))}, got "
-                    f"{getattr(self, name)!r}."
-                )
+        super().__post_init__()
         for name in ("epochs", "batch_size", "buckets", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
@@ -110,48 +105,38 @@ class ClassifyConfig:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
         if not 0 <= self.dropout_rate < 1:
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}.")
-        resolved = self.resolve() if "auto" in (self.pooling, self.embedding) else self
-        if self.buckets > 1 and (resolved.pooling, resolved.embedding) not in _ANY_LENGTH:
+        chosen = self._chosen
+        if self.buckets > 1 and (
+            chosen["pooling"] == "flatten" or chosen["embedding"] == "circular"
+        ):
             raise ValueError(
                 "buckets need a model whose parameters and results do not depend on the padding: "
                 "pooling mean or last, and embedding causal."
             )
 
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        dataset = "japanese-vowels" if self.train_file is None else self.train_file.name
+        return as_name(dataset.split(".")[0], self.mechanism, self.protocol, self.seed)
+
     def resolve(self) -> ClassifyConfig:
         """Makes paths absolute and replaces "auto" by what the protocol stands for."""
+        return dataclasses.replace(super().resolve(), **self._chosen)
+
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        """What the protocol stands for where an option is "auto"."""
         honest = self.protocol == "honest"
-        changes: dict[str, Any] = {
-            name: path.resolve()
-            for name in ("train_file", "test_file")
-            if (path := getattr(self, name)) is not None
+        defaults = {
+            "pooling": "mean" if honest else "flatten",
+            "embedding": "causal" if honest else "circular",
+            "schedule": "constant" if honest else "steps",
         }
-        if self.pooling == "auto":
-            changes["pooling"] = "mean" if honest else "flatten"
-        if self.embedding == "auto":
-            changes["embedding"] = "causal" if honest else "circular"
-        if self.schedule == "auto":
-            changes["schedule"] = "constant" if honest else "steps"
-        return dataclasses.replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
         return {
-            name: str(value) if isinstance(value, Path) else value
-            for name, value in dataclasses.asdict(self).items()
+            name: default if getattr(self, name) == "auto" else getattr(self, name)
+            for name, default in defaults.items()
         }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ClassifyConfig:
-        """Back from ``to_json``.
-
-        Raises:
-            TypeError: a field is unknown to this version.
-        """
-        paths = {
-            name: None if values[name] is None else Path(values[name])
-            for name in ("train_file", "test_file")
-        }
-        return cls(**{**values, **paths})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,15 +147,20 @@ class ClassifyProblem:
         dataset: its name.
         channels: names of the observed channels.
         classes: names of the classes, in the order of the logits.
-        max_length: longest sequence of training and test data.
+        lengths: lengths that sequences are padded to; the longest is that of all data.
         standardizer: mean and standard deviation a channel.
     """
 
     dataset: str
     channels: tuple[str, ...]
     classes: tuple[str, ...]
-    max_length: int
+    lengths: tuple[int, ...]
     standardizer: data.Standardizer
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence of training and test data."""
+        return self.lengths[-1]
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -186,7 +176,7 @@ class ClassifyProblem:
             dataset=values["dataset"],
             channels=tuple(values["channels"]),
             classes=tuple(values["classes"]),
-            max_length=values["max_length"],
+            lengths=tuple(values.get("lengths") or [values["max_length"]]),
             standardizer=data.Standardizer.from_json(json.dumps(values["standardizer"])),
         )
 
@@ -294,7 +284,7 @@ def train_classifier(
     config = config.resolve()
     parallel = training.Parallel() if parallel is None else parallel
     placement = parallel.place(config.batch_size)
-    on_main(partial(_check_run_dir, config, run_dir, resume))
+    on_main(partial(config.check_run_dir, run_dir, resume))
     train, test = (_complete(dataset) for dataset in _load_data(config))
     if config.protocol == "honest":
         kept, held_out = data.stratified_split(
@@ -307,7 +297,7 @@ def train_classifier(
         dataset=train.name,
         channels=train.channels,
         classes=train.classes,
-        max_length=int(max(train.lengths.max(), test.lengths.max())),
+        lengths=_lengths(fitted, train, test, config.buckets),
         standardizer=data.Standardizer.fit(fitted.series),
     )
     model = build_model(config, problem, placement)
@@ -323,8 +313,8 @@ def train_classifier(
         )
 
     def write_options() -> None:
-        _write_json(run_dir / "config.json", {"task": "classify", **config.to_json()})
-        _write_json(run_dir / "problem.json", problem.to_json())
+        config.write(run_dir)
+        write_json(run_dir / "problem.json", problem.to_json())
 
     on_main(write_options)
     # Time-Series-Library's early stopping watches the accuracy; on a small held-out share the
@@ -363,7 +353,7 @@ def train_classifier(
         "num_test": test.num_examples,
         **{f"test_{name}": value for name, value in metrics.items()},
     }
-    on_main(partial(_write_json, run_dir / "test.json", report))
+    on_main(partial(write_json, run_dir / "test.json", report))
     if is_main():
         training.learning_curve(run_dir)
     return report
@@ -376,35 +366,11 @@ def load_run(run_dir: Path) -> ClassifyRun:
         FileNotFoundError: there is no such run, or it has no checkpoint.
         ValueError: its files are damaged.
     """
-    config = read_config(run_dir)
-    problem = ClassifyProblem.from_json(_read_json(run_dir / "problem.json"))
+    config = ClassifyConfig.read(run_dir)
+    problem = ClassifyProblem.from_json(read_json(run_dir / "problem.json"))
     model = build_model(config, problem)
     training.load_best(model, run_dir)
     return ClassifyRun(model, config, problem)
-
-
-def read_config(run_dir: Path) -> ClassifyConfig:
-    """The options of the run in a folder.
-
-    Raises:
-        FileNotFoundError: there is no such run.
-        ValueError: config.json is damaged or of another task.
-    """
-    if not (run_dir / "config.json").is_file():
-        raise FileNotFoundError(
-            f"{run_dir} is no run folder: it has no config.json; make one with "
-            f"`flax-linattn train classify --run {run_dir}`."
-        )
-    values = _read_json(run_dir / "config.json")
-    task = values.pop("task", None)
-    if task != "classify":
-        raise ValueError(f"{run_dir} is a run of task {task!r}, expected 'classify'.")
-    try:
-        return ClassifyConfig.from_json(values)
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{run_dir / 'config.json'} does not fit this version: {error}."
-        ) from error
 
 
 def load_test(run: ClassifyRun, test_file: Path | None = None) -> data.TimeSeriesDataset:
@@ -477,23 +443,6 @@ def _compare_stream(model: models.SequenceClassifier, batches: data.Batches) -> 
     return {"stream_max_error": largest, "stream_steps": steps}
 
 
-def _check_run_dir(config: ClassifyConfig, run_dir: Path, resume: bool) -> None:
-    if not resume:
-        if any((run_dir / "checkpoints").glob("step_*")):
-            raise ValueError(
-                f"{run_dir} already holds a run; add --resume to go on with it, or give another "
-                "folder with --run."
-            )
-        return
-    stored = read_config(run_dir).to_json()
-    for name, value in config.to_json().items():
-        if name != "epochs" and stored[name] != value:
-            raise ValueError(
-                f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed run "
-                "may change only its number of epochs. Start a new run for other options."
-            )
-
-
 def _load_data(config: ClassifyConfig) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
     if config.train_file is None or config.test_file is None:
         return data.japanese_vowels()
@@ -523,13 +472,24 @@ def _batches(
     standardizer = problem.standardizer
     if config.protocol == "tslib":
         standardizer = data.Standardizer.fit(dataset.series)
-    shares = np.linspace(0, 1, config.buckets + 1)[1:]
-    lengths = np.ceil(np.quantile(dataset.lengths, shares) / spans).astype(int) * spans
-    if config.embedding == "circular":  # it wraps around the longest sequence of both sets
-        lengths[:] = problem.max_length
-    values, mask = data.pad(standardizer.apply(dataset.series), int(lengths[-1]))
+    # Sequences of a file that came later may be longer.
+    longest = max(problem.max_length, int(dataset.lengths.max()))
+    lengths = [-(-length // spans) * spans for length in (*problem.lengths[:-1], longest)]
+    values, mask = data.pad(standardizer.apply(dataset.series), lengths[-1])
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
-    return data.BucketBatches(arrays, config.batch_size, lengths=lengths.tolist(), seed=seed)
+    return data.BucketBatches(arrays, config.batch_size, lengths=lengths, seed=seed)
+
+
+def _lengths(
+    fitted: data.TimeSeriesDataset,
+    train: data.TimeSeriesDataset,
+    test: data.TimeSeriesDataset,
+    buckets: int,
+) -> tuple[int, ...]:
+    """Lengths for equal shares of the sequences to train on, and that of the longest of all."""
+    shares = np.linspace(0, 1, buckets + 1)[1:-1]
+    longest = int(max(train.lengths.max(), test.lengths.max()))
+    return (*np.ceil(np.quantile(fitted.lengths, shares)).astype(int).tolist(), longest)
 
 
 def _optimizer(config: ClassifyConfig, steps_per_epoch: int) -> optax.GradientTransformation:
@@ -543,17 +503,3 @@ def _optimizer(config: ClassifyConfig, steps_per_epoch: int) -> optax.GradientTr
             [e * steps_per_epoch for e in range(5, config.epochs + 1, 5)],
         )
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.radam(schedule))
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values, indent=2) + "\n")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: the run folder is not complete.") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error

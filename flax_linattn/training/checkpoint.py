@@ -26,6 +26,7 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from jax.experimental import multihost_utils
 
+from flax_linattn.training.processes import is_main
 from flax_linattn.training.record import RunRecord
 from flax_linattn.training.state import TrainState, split_model
 
@@ -72,11 +73,7 @@ class Snapshot(NamedTuple):
     @classmethod
     def take(cls, state: TrainState, record: RunRecord) -> Snapshot:
         """Copies a state and a record."""
-        arrays = {
-            item: {name: np.array(array) for name, array in found.items()}
-            for item, found in _items(state).items()
-        }
-        return cls(int(state.step), arrays, dataclasses.asdict(record))
+        return cls(int(state.step), _items(state), dataclasses.asdict(record))
 
 
 def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) -> Path:
@@ -130,15 +127,20 @@ def set_aside_damaged(run_dir: str | Path) -> None:
             damaged.append((checkpoint.path, error))
             continue
         for path, reason in damaged:
-            aside = path.with_name(f"corrupt_{path.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            path.rename(aside)
-            print(f"warning: {reason} Falling back to {checkpoint.path.name}.", file=sys.stderr)
+            _set_aside(path, reason, checkpoint)
         return
 
 
+def _set_aside(path: Path, reason: Exception, instead: Checkpoint) -> None:
+    """Frees a checkpoint's name, so that the run can save that step again."""
+    aside = path.with_name(f"corrupt_{path.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    path.rename(aside)
+    print(f"warning: {reason} Falling back to {instead.path.name}.", file=sys.stderr)
+
+
 def restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, RunRecord]:
-    """Reads the newest checkpoint that can be read; those before it that cannot are named.
+    """Reads the newest checkpoint that can be read; newer ones are set aside, and named.
 
     Args:
         run_dir: The run folder.
@@ -154,19 +156,19 @@ def restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, 
             f"There is no checkpoint to resume from in {_folder(run_dir)}. "
             "Check the folder, or start the run without resume."
         )
-    reasons: list[CorruptCheckpointError] = []
+    unread: list[tuple[Path, CorruptCheckpointError]] = []
     for checkpoint in reversed(checkpoints):
         try:
             restored = _read_state(checkpoint.path, state)
         except CorruptCheckpointError as error:
-            reasons.append(error)
+            unread.append((checkpoint.path, error))
             continue
-        for reason in reasons:
-            print(f"warning: {reason} Falling back to {checkpoint.path.name}.", file=sys.stderr)
+        for path, reason in unread if is_main() else ():
+            _set_aside(path, reason, checkpoint)
         return restored
     raise ValueError(
         f"None of the {len(checkpoints)} checkpoints in {_folder(run_dir)} can be read. "
-        f"The newest: {reasons[0]} Restore the folder from a copy, or start a new run in "
+        f"The newest: {unread[0][1]} Restore the folder from a copy, or start a new run in "
         "another run_dir."
     )
 
@@ -318,6 +320,7 @@ def _training_tree(state: TrainState) -> dict[str, Any]:
 
 
 def _items(state: TrainState) -> dict[str, dict[str, np.ndarray]]:
+    """Copies of all arrays on the host, one after another."""
     model: dict[str, jax.Array] = {}
     for part in _model_tree(state):
         model |= named_leaves(part)
@@ -335,8 +338,8 @@ def _is_key(leaf: jax.Array) -> bool:
 def _to_host(leaf: jax.Array) -> np.ndarray:
     array = jax.random.key_data(leaf) if _is_key(leaf) else leaf
     if getattr(array, "is_fully_addressable", True) or array.is_fully_replicated:
-        return np.asarray(array)
-    return np.asarray(multihost_utils.process_allgather(array, tiled=True))
+        return np.array(array)
+    return np.array(multihost_utils.process_allgather(array, tiled=True))
 
 
 def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:

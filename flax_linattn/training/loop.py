@@ -32,11 +32,11 @@ from flax_linattn.training.metrics import mean_metrics, non_finite_arrays, zero_
 from flax_linattn.training.parallel import Parallel, Placement
 from flax_linattn.training.processes import (
     announce,
+    check_shared,
     is_main,
     largest,
     on_main,
     together,
-    wait_for_all,
 )
 from flax_linattn.training.profile import Profile
 from flax_linattn.training.progress import ProgressDisplay
@@ -190,7 +190,6 @@ def fit(
             ends.callback(tracker.close)
         while not run.record.is_over(config):
             run.epoch(stop, display)
-    wait_for_all("the last checkpoint")
     best_checkpoint = load_best(model, run_dir)
     record = run.record
     return FitResult(
@@ -228,15 +227,16 @@ def _start(
             f"{', '.join(names)}. Choose one of these."
         )
     on_main(partial(open_for_writing, run_dir, resume=resume))
+    check_shared(run_dir)
     graphdef, params, model_state = split_model(model)
     state = placement.state(
         TrainState.create(params, model_state, optimizer, names, config.loss_scale)
     )
-    record = RunRecord.start(config, len(train_batches))
+    record = begun = RunRecord.start(config, len(train_batches), sizes[0])
     if resume:
         on_main(partial(set_aside_damaged, run_dir))
         state, record = restore_latest(run_dir, state)
-        record.check_same_run(config, len(train_batches))
+        record.check_same_run(begun)
     on_main(partial(record.write_metrics, run_dir))
     announce(f"Then start all processes again with resume=True (--resume): {run_dir}.")
     return _Run(
@@ -294,17 +294,17 @@ class _Run:
         while self.step < last_step:
             self.profile.before(self.step)
             begin = time.perf_counter()
-            batch = self._load(self.train_batches, self.step, self.batch_size)
-            placed = self.placement.batch(batch, self.batch_size)
+            batch, placed = self._load(self.train_batches, self.step, self.batch_size)
             record.data_seconds += time.perf_counter() - begin
             self.state = self.train_step(self.state, placed)
             self.step += 1
             self.profile.after(self.step, self.state)
-            record.count(batch, self.batch_size)
+            record.count(batch, self.share)
             display.step(self.step, epoch)
             if signum := self._asked_to_stop(stop):
                 self._interrupt(signum, timer)
             if self.step % LOG_EVERY_STEPS == 0:
+                record.share_counts()
                 self._check_finite()
                 timer.tick()
                 means = mean_metrics(self.state.metrics)
@@ -313,6 +313,7 @@ class _Run:
             # At the end of the epoch the checkpoint waits for the validation.
             if every and self.step % every == 0 and self.step < last_step:
                 self._save(timer)
+        record.share_counts()
         self._check_finite()
         timer.tick()
 
@@ -336,10 +337,19 @@ class _Run:
         if signum := self._asked_to_stop(stop, now=True):
             self._interrupt(signum, timer)
 
-    def _load(self, source: BatchSource, step: int, batch_size: int) -> Batch:
-        """The rows of a batch that this process needs."""
+    def _load(
+        self, source: BatchSource, step: int, batch_size: int, *, whole: bool = False
+    ) -> tuple[Batch, Any]:
+        """The rows of a batch that this process needs, and the batch on its devices."""
         rows = self.placement.rows(batch_size)
-        return source.batch(step) if rows == slice(0, batch_size) else source.batch(step, rows)
+        batch = source.batch(step) if rows == slice(0, batch_size) else source.batch(step, rows)
+        return batch, self.placement.batch(batch, batch_size, whole=whole)
+
+    @property
+    def share(self) -> float:
+        """Rows of a batch that this process loads, by all of them."""
+        rows = self.placement.rows(self.batch_size)
+        return (rows.stop - rows.start) / self.batch_size
 
     def _track(self, values: dict[str, float]) -> None:
         """Gives the trackers these values and the speed."""
@@ -370,12 +380,13 @@ class _Run:
         for index in range(len(self.validation_batches)):
             if jax.process_count() == 1 and stop.signum is not None:
                 return None
-            batch = self._load(self.validation_batches, index, self.validation_batch_size)
-            placed = self.placement.batch(batch, self.validation_batch_size, whole=True)
+            size = self.validation_batch_size
+            _, placed = self._load(self.validation_batches, index, size, whole=True)
             total = self.evaluation_step(self.state.params, self.state.model_state, total, placed)
         means = mean_metrics(total)
         value = means[self.config.monitor]
         if not math.isfinite(value):
+            self.saver.settle()  # it may be the last finite one
             found = [
                 f"validation batch {index}: {array}"
                 for index in range(len(self.validation_batches))
@@ -412,7 +423,6 @@ class _Run:
     def _interrupt(self, signum: int, timer: _Timer) -> NoReturn:
         self._save(timer)
         self.saver.wait()
-        wait_for_all("the last checkpoint")
         path = list_checkpoints(self.run_dir)[-1].path
         message = (
             f"Stopped by {signal.Signals(signum).name} after step {self.step} "

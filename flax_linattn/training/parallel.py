@@ -204,7 +204,7 @@ class Placement:
 
     def rows(self, batch_size: int) -> slice:
         """The rows of a batch that this process has to load: those of its own devices."""
-        if self.mesh is None or self.strategy == "pmap" or jax.process_count() == 1:
+        if self.mesh is None or jax.process_count() == 1:
             return slice(0, batch_size)
         sharding = NamedSharding(self.mesh, PartitionSpec(self._data_axis))
         parts: Any = sharding.addressable_devices_indices_map((batch_size,)).values()
@@ -227,7 +227,7 @@ class Placement:
         parts = 1 if self.mesh is None else self.mesh.shape.get(DATA, 1)
         parts *= 1 if whole else self.accumulate
         own = self.rows(batch_size)
-        if parts > 1:
+        if self.mesh is not None or parts > 1:
             _check_rows(batch, batch_size, own.stop - own.start, parts)
         if self.mesh is None:
             return batch

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -70,10 +71,27 @@ def largest(value: int) -> int:
     return int(np.max(multihost_utils.process_allgather(np.asarray(value, np.int32))))
 
 
-def wait_for_all(what: str) -> None:
-    """Waits until every process has come here."""
-    if jax.process_count() > 1:
-        multihost_utils.sync_global_devices(what)
+def average(values: Sequence[float]) -> list[float]:
+    """The means over all processes; they wait for each other."""
+    if jax.process_count() == 1:
+        return list(values)
+    found = multihost_utils.process_allgather(np.asarray(values, np.float32))
+    return [float(value) for value in np.mean(found, axis=0)]
+
+
+def check_shared(folder: Path) -> None:
+    """Checks that every process sees a folder that process 0 has made.
+
+    Raises:
+        ValueError: One does not; in every process.
+    """
+    missing = jax.process_count() > 1 and not folder.is_dir()
+    if largest(int(missing)):
+        raise ValueError(
+            f"process {jax.process_index()} {'does not see' if missing else 'sees'} {folder}, and "
+            f"{'others do' if missing else 'another does not'}; the run folder has to be on a "
+            "file system that all processes share."
+        )
 
 
 def on_main(function: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flax_linattn.training.config import FitConfig
+from flax_linattn.training.processes import average
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -26,6 +27,7 @@ class RunRecord:
         monitor: As in FitConfig.
         monitor_mode: As in FitConfig.
         steps_per_epoch: Training batches in an epoch.
+        batch_size: Rows of a training batch; None in checkpoints of earlier versions.
         best_value: The best monitored value so far; None before the first epoch's end.
         best_epoch: Its epoch, counted from 1.
         best_step: The training steps done at its end.
@@ -44,22 +46,23 @@ class RunRecord:
     monitor: str
     monitor_mode: str
     steps_per_epoch: int
+    batch_size: int | None = None
     best_value: float | None = None
     best_epoch: int | None = None
     best_step: int | None = None
     bad_epochs: int = 0
     seconds: float = 0.0
-    examples: int = 0
-    tokens: int = 0
-    positions: int = 0
+    examples: float = 0
+    tokens: float = 0
+    positions: float = 0
     data_seconds: float = 0.0
     saving_seconds: float = 0.0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def start(cls, config: FitConfig, steps_per_epoch: int) -> RunRecord:
+    def start(cls, config: FitConfig, steps_per_epoch: int, batch_size: int) -> RunRecord:
         """Returns the record of a run before its first step."""
-        return cls(config.seed, config.monitor, config.monitor_mode, steps_per_epoch)
+        return cls(config.seed, config.monitor, config.monitor_mode, steps_per_epoch, batch_size)
 
     @property
     def epochs_done(self) -> int:
@@ -119,20 +122,26 @@ class RunRecord:
         self.examples = self.tokens = self.positions = 0
         return improved
 
-    def count(self, batch: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Counts a training batch; of several processes this one's rows stand for all.
+    def count(self, batch: Mapping[str, np.ndarray], share: float = 1.0) -> None:
+        """Counts a training batch.
 
         Args:
             batch: Arrays of the rows that this process loaded.
-            batch_size: Rows of the whole batch.
+            share: Those rows by all rows of the batch: they stand for the others, until processes
+                ``share_counts``.
         """
-        rows = len(next(iter(batch.values())))
-        real = np.asarray(batch["weight"]) > 0 if "weight" in batch else np.ones(rows, bool)
-        self.examples += int(real.sum()) * batch_size // rows
+        real = np.asarray(batch["weight"]) > 0 if "weight" in batch else slice(None)
+        rows = np.ones(len(next(iter(batch.values()))))
+        self.examples += float(rows[real].sum()) / share
         if "mask" in batch:
             mask = np.asarray(batch["mask"])
-            self.tokens += int(mask[real].sum()) * batch_size // rows
-            self.positions += mask.size * batch_size // rows
+            self.tokens += float(mask[real].sum()) / share
+            self.positions += mask.size / share
+
+    def share_counts(self) -> None:
+        """Takes the mean of what all processes counted, which is right where rows are even."""
+        counts = average([self.examples, self.tokens, self.positions])
+        self.examples, self.tokens, self.positions = counts
 
     def speed(self) -> dict[str, float]:
         """How fast the unfinished epoch trains, and what its time goes into."""
@@ -148,20 +157,19 @@ class RunRecord:
             **tokens,
         }
 
-    def check_same_run(self, config: FitConfig, steps_per_epoch: int) -> None:
-        """Checks that a restored record belongs to this run.
+    def check_same_run(self, now: RunRecord) -> None:
+        """Checks that a restored record belongs to the run that this one begins.
 
         Raises:
-            ValueError: If the seed, the monitor or the number of batches differs: the data position
-                or the best epoch would mean something else.
+            ValueError: If the seed, the monitor, or the number or size of batches differs: the data
+                position or the best epoch would mean something else.
         """
-        now = dataclasses.asdict(self.start(config, steps_per_epoch))
-        for name in ("seed", "monitor", "monitor_mode", "steps_per_epoch"):
-            was = getattr(self, name)
-            if was != now[name]:
+        for name in ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size"):
+            was, wanted = getattr(self, name), getattr(now, name)
+            if was is not None and was != wanted:
                 raise ValueError(
                     f"The run to resume was made with {name}={was!r}, but now {name} is "
-                    f"{now[name]!r}. Resume with the settings and data it was started with, or "
+                    f"{wanted!r}. Resume with the settings and data it was started with, or "
                     "start a new run in another run_dir."
                 )
 

@@ -24,7 +24,8 @@ class Saver:
     The thread is ours, and Orbax's own asynchronous writer is not used, because a checkpoint is
     more than what Orbax writes: checksums of its files, the host's record, and the name that tells
     a complete one, which all come after, in order, with errors that reach the training loop.
-    Parameters split over devices are gathered for it: the largest one that fits is that of a host.
+    Parameters split over the devices of several processes are gathered for it, one after another:
+    each has to fit whole on a device, and all on every host.
 
     Args:
         run_dir: The run folder.

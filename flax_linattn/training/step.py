@@ -45,6 +45,10 @@ class BatchSource(Protocol):
         Args:
             step: Its number.
             rows: Which of its rows to load; given to a process of several that needs no others.
+
+        Returns:
+            Arrays of as many rows in every batch. They are not written to afterwards: a device may
+            still be reading them.
         """
 
 

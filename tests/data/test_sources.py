@@ -28,6 +28,26 @@ def from_generator():
     return data.IteratorBatches(make_epoch, COUNT)
 
 
+def from_one_array():
+    """A generator that fills the same array again and again."""
+    ids = np.empty(SIZE, np.int32)
+
+    def make_epoch(epoch):
+        order = np.random.default_rng(epoch).permutation(SIZE * COUNT).astype(np.int32)
+        for part in order.reshape(COUNT, SIZE):
+            ids[:] = part
+            yield {"id": ids}
+
+    return data.IteratorBatches(make_epoch, COUNT)
+
+
+def from_buckets():
+    ids = np.arange(SIZE * COUNT, dtype=np.int32)
+    mask = np.arange(9) < (1 + ids % 9)[:, None]
+    arrays = {"id": ids, "mask": mask}
+    return data.BucketBatches(arrays, SIZE, lengths=(9,), time_arrays=(), seed=1)
+
+
 def from_arrays():
     return data.Batches({"id": np.arange(SIZE * COUNT, dtype=np.int32)}, SIZE, seed=1)
 
@@ -41,8 +61,8 @@ class Recorded:
     def __len__(self):
         return len(self.batches)
 
-    def batch(self, step):
-        batch = self.batches.batch(step)
+    def batch(self, step, rows=slice(None)):
+        batch = self.batches.batch(step, rows)
         self.seen[step] = np.asarray(batch["id"]).tolist()
         return batch
 
@@ -51,7 +71,25 @@ def loss_fn(model, batch, dropout_key):
     return (model(batch["id"][:, None].astype(np.float32)) ** 2).mean(), {}
 
 
-SOURCES = {"grain": from_grain, "generator": from_generator, "arrays": from_arrays}
+SOURCES = {
+    "grain": from_grain,
+    "generator": from_generator,
+    "one array": from_one_array,
+    "arrays": from_arrays,
+    "buckets": from_buckets,
+}
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
+def test_rows_of_a_batch_are_those_of_the_whole(make):
+    """However many processes share it; and what was given out stays as it is."""
+    whole, parts = make(), make()
+    for step in range(2 * COUNT):
+        batch = whole.batch(step)
+        shares = [parts.batch(step, slice(i, i + 2)) for i in range(0, SIZE, 2)]
+        whole.batch(step + 1)
+        for name, array in batch.items():
+            np.testing.assert_array_equal(np.concatenate([s[name] for s in shares]), array)
 
 
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
@@ -86,6 +124,10 @@ def test_sources_that_cannot_serve_are_refused():
         data.GrainBatches(rows.repeat(), 2)
     with pytest.raises(ValueError, match="dicts of arrays, got elements of type int"):
         data.GrainBatches(grain.MapDataset.range(4), 2)
+    with pytest.raises(ValueError, match='no array named "weight"'):
+        data.GrainBatches(rows.map(lambda x: x | {"weight": 1.0}), 2)
+    with pytest.raises(ValueError, match="filter what it is made of"):
+        data.GrainBatches(rows.filter(lambda x: x["id"] != 3), 2).batch(1)
     with pytest.raises(ValueError, match="at least one batch"):
         data.IteratorBatches(lambda epoch: [], 0)
     with pytest.raises(ValueError, match="epoch 0 has 2 batches, expected 3"):

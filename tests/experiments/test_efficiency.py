@@ -34,7 +34,7 @@ TINY: dict[str, dict[str, Any]] = {
         "rounds": 1,
     },
     "long_sequence": {"num_layers": 1, "features": 16, "tokens": (64,), "devices": (1, 2)},
-    "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 2, "rounds": 1},
+    "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 3, "rounds": 1},
     "strategies": {"mechanisms": ("aaren",), "devices": (2,), "epochs": 1},
     "taylorshift_crossover": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
     "taylorshift_heads": {"heads": (64,), "length": 8, "images": 1, "rounds": 1},

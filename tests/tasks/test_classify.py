@@ -280,8 +280,8 @@ class TestBadInput:
     def test_damaged_config(self, run_dir, tmp_path, capsys):
         (tmp_path / "config.json").write_text('{"task": "classify", ')
         assert "config.json:1: not valid JSON" in fail(capsys, "evaluate", str(tmp_path))
-        (tmp_path / "config.json").write_text('{"task": "forecast"}')
-        assert "task 'forecast', expected 'classify'" in fail(capsys, "evaluate", str(tmp_path))
+        (tmp_path / "config.json").write_text('{"task": "tides"}')
+        assert "task 'tides', expected one of classify, forecast" in fail(capsys, "evaluate", str(tmp_path))
 
     def test_corrupt_checkpoint(self, run_dir, tmp_path, capsys):
         copy = tmp_path / "copy"

@@ -10,9 +10,9 @@ from tests.training.problem import Source, make_batches, train
 
 
 class Slow(Source):
-    def batch(self, step):
+    def batch(self, step, rows=slice(None)):
         time.sleep(0.01)
-        return super().batch(step)
+        return super().batch(step, rows)
 
 
 if __name__ == "__main__":

@@ -46,11 +46,11 @@ def loss_fn(model, batch, dropout_key):
     return total / count, {"loss": (total, count), "accuracy": (near, count)}
 
 
-def make_batches(count: int = 38, seed: int | None = 0) -> Batches:
+def make_batches(count: int = 38, seed: int | None = 0, size: int = 8) -> Batches:
     """38 examples in batches of 8: the last of the five is padded."""
     x = np.random.default_rng(7).normal(size=(count, 3)).astype(np.float32)
     y = (x @ [1.0, -2.0, 0.5]).astype(np.float32)
-    return Batches({"x": x, "y": y, "id": np.arange(count)}, 8, seed=seed)
+    return Batches({"x": x, "y": y, "id": np.arange(count)}, size, seed=seed)
 
 
 class Source:
@@ -62,8 +62,8 @@ class Source:
     def __len__(self):
         return len(self.batches)
 
-    def batch(self, step):
-        batch = self.batches.batch(step)
+    def batch(self, step, rows=slice(None)):
+        batch = self.batches.batch(step, rows)
         if step == self.at:
             batch = self.action(batch) or batch
         return batch

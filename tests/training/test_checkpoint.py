@@ -90,6 +90,22 @@ def test_falls_back_to_the_one_before(run_dir, finished, capfd, damage):
     assert newest.with_name(f"corrupt_{newest.name}").is_dir()
 
 
+def test_falls_back_where_orbax_cannot_read(run_dir, finished, monkeypatch):
+    """And frees the name, so that the run can save that step again."""
+    newest = list_checkpoints(run_dir)[-1].path
+    restore = ocp.Checkpointer.restore
+
+    def refuse(self, path, *args, **kwargs):
+        if newest in Path(path).parents and not newest.with_name(f"corrupt_{newest.name}").exists():
+            raise KeyError("written by another version")
+        return restore(self, path, *args, **kwargs)
+
+    monkeypatch.setattr(ocp.Checkpointer, "restore", refuse)
+    model, _ = train(run_dir, resume=True)
+    assert bits(model) == finished[1]
+    assert fingerprint(run_dir) == finished[2]
+
+
 def test_every_damaged_byte_is_noticed(finished, tmp_path):
     source = list_checkpoints(finished[0])[-1].path
     arrays = [p.relative_to(source) for p in (source / "arrays").rglob("*") if p.is_file()]

@@ -33,7 +33,7 @@ from tests.training.problem import (
 def record_of(values, **config):
     """A record after epochs of these validation losses, and after which of them it was over."""
     config = FitConfig(epochs=10, **config)
-    record = RunRecord.start(config, steps_per_epoch=4)
+    record = RunRecord.start(config, steps_per_epoch=4, batch_size=8)
     over = []
     for value in values:
         record.seconds = 1.0

@@ -133,7 +133,9 @@ def test_bad_settings_are_refused(options: dict[str, Any], rows: int, message: s
         Parallel(**options).place(rows)
 
 
-@pytest.mark.parametrize("parallel", [Parallel("jit"), Parallel("none", accumulate=4)])
+@pytest.mark.parametrize(
+    "parallel", [Parallel("jit"), Parallel("jit", "seq=2"), Parallel("none", accumulate=4)]
+)
 def test_a_batch_of_another_size_is_refused(parallel: Parallel) -> None:
     placement = parallel.place(8)
     with pytest.raises(ValueError, match=r"expected 'x' .* got shape \(6, 2\); batches need"):

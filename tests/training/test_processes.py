@@ -63,7 +63,10 @@ def test_processes_are_one_run(
         assert status == 0, err
         curve = json.loads(out.splitlines()[-1])
         np.testing.assert_allclose(curve, one_process, rtol=1e-5)
-    assert [line["epoch"] for line in read_metrics(run_dir)] == [1, 2, 3]
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    counts = [line["examples_per_second"] * line["seconds"] for line in lines]
+    np.testing.assert_allclose(counts, 38, rtol=0.01)  # processes count together
     assert list_checkpoints(run_dir)[-1].step == 15
     check_examples(tmp_path, epochs=3, shared_by=count)
 

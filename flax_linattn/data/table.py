@@ -1,0 +1,187 @@
+"""Tables of numbers, one row a time: CSV files of forecasting data sets, and users' own."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.files import LineReader, shorten
+from flax_linattn.data.series import TimeSeries
+
+MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
+"""How files write a missing value, in lower case."""
+
+_SLASHES = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2}))?)?")
+
+
+def load_table(path: str | Path, *, header: bool | None = None) -> TimeSeries:
+    r"""Loads a table of numbers separated by commas, plain, ``.gz`` or ``.xz``.
+
+    The first column holds the times if it is no number: ISO 8601 (``2016-07-01 00:00:00``) or
+    ``2016/7/1 0:00``, rising; a time zone is dropped. Time-Series-Library's files are of this
+    kind, and those of laiguokun's collection, which have neither header nor times. An empty cell,
+    ``?``, ``NA`` or ``NaN`` is a missing value. Blank lines and lines that begin with ``#`` are
+    left out.
+
+    Args:
+        path: The file.
+        header: Whether the first line names the columns. Default: if it holds anything but times
+            and numbers. Where it holds numbers alone that has to be said, but for ``.txt`` files,
+            which have none.
+
+    Returns:
+        The series; without a header its channels are ``0``, ``1``, ...
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFormatError: The file breaks the format; the message names the line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "toy.csv")
+        ...     _ = path.write_text("date,load,OT\n2016-07-01 00:00,5,30.5\n2016-07-01 01:00,,27\n")
+        ...     series = load_table(path)
+        >>> series.channels, series.values.tolist(), series.times[1]
+        (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], np.datetime64('2016-07-01T01:00:00'))
+    """
+    with LineReader(path) as reader:
+        lines = _cells(reader)
+        first = next(lines, None)
+        if first is None:
+            raise reader.error("rows of numbers", "none", "check that this is the right file")
+        named = _is_header(reader, first) if header is None else header
+        table = _Table(reader, first if named else None)
+        if not named:
+            table.add(first)
+        for cells in lines:
+            table.add(cells)
+        return table.finish()
+
+
+class _Table:
+    """Rows as they are read; the first one says whether there are times."""
+
+    def __init__(self, reader: LineReader, names: list[str] | None) -> None:
+        self._reader = reader
+        self._names = names
+        self._width = 0
+        self._timed = False
+        self._times: list[datetime] = []
+        self._rows: list[NDArray[np.float64]] = []
+
+    def add(self, cells: list[str]) -> None:
+        if not self._rows:
+            self._width = len(cells) if self._names is None else len(self._names)
+            self._timed = not _is_number(cells[0])
+        if len(cells) != self._width:
+            raise self._reader.error(
+                f"{self._width} cells, as in the first line",
+                f"{len(cells)}",
+                "the line is damaged or cut short: mend it, or fetch the file again",
+            )
+        if self._timed:
+            self._add_time(cells[0])
+        self._rows.append(self._numbers(cells[self._timed :]))
+
+    def _add_time(self, text: str) -> None:
+        time = parse_time(text)
+        if time is None:
+            raise self._reader.error(
+                "a time such as 2016-07-01 00:00:00 in the first column",
+                shorten(text),
+                "write times so, or leave the column out",
+            )
+        if self._times and time <= self._times[-1]:
+            raise self._reader.error(
+                f"a time after {self._times[-1]}, that of the row before",
+                f"{time}",
+                "sort the rows, drop repeated ones, and write times in UTC where clocks go back",
+            )
+        self._times.append(time)
+
+    def _numbers(self, cells: list[str]) -> NDArray[np.float64]:
+        try:
+            if not any("_" in cell for cell in cells):  # Python reads "1_0" as ten
+                values = np.array(cells, np.float64)
+                if not np.isinf(values).any():
+                    return values
+        except ValueError:
+            pass
+        values = np.empty(len(cells))
+        for column, cell in enumerate(cells):
+            if cell.lower() not in MISSING and not _is_number(cell):
+                place = column + self._timed
+                name = f" ({self._names[place]})" if self._names else ""
+                raise self._reader.error(
+                    f"a finite number in column {place + 1}{name}",
+                    shorten(cell),
+                    "correct it, or leave the cell empty if the value is missing",
+                )
+            values[column] = math.nan if cell.lower() in MISSING else float(cell)
+        return values
+
+    def finish(self) -> TimeSeries:
+        if not self._rows:
+            raise self._reader.error("rows of numbers after the header", "none", "add some")
+        if self._width == self._timed:
+            raise self._reader.error("a column of numbers beside the times", "none", "add one")
+        names = [str(i) for i in range(self._width - self._timed)]
+        if self._names is not None:
+            names = self._names[self._timed :]
+        values = np.stack(self._rows)
+        times = np.array(self._times, "M8[s]") if self._timed else None
+        name = self._reader.path.name.split(".")[0]
+        try:
+            return TimeSeries(name, values, tuple(names), times)
+        except ValueError as error:  # names that occur twice
+            self._reader.line = 1
+            raise self._reader.error("columns of a table", str(error), "mend the header") from None
+
+
+def parse_time(text: str) -> datetime | None:
+    """A time as files write it, to the second, its time zone dropped; None if it is none.
+
+    Example:
+        >>> parse_time("2016/7/1 2:00"), parse_time("2016-07-01T02:00:00Z"), parse_time("noon")
+        (datetime.datetime(2016, 7, 1, 2, 0), datetime.datetime(2016, 7, 1, 2, 0), None)
+    """
+    try:
+        if found := _SLASHES.fullmatch(text):
+            return datetime(*(int(part) for part in found.groups(default="0")))  # type: ignore[arg-type]
+        return datetime.fromisoformat(text).replace(tzinfo=None, microsecond=0)
+    except ValueError:
+        return None
+
+
+def _cells(reader: LineReader) -> Iterator[list[str]]:
+    for text in reader:
+        if text.strip() and not text.startswith("#"):
+            yield [cell.strip() for cell in text.split(",")]
+
+
+def _is_header(reader: LineReader, cells: list[str]) -> bool:
+    if any(not _is_number(cell) and cell.lower() not in MISSING for cell in cells[1:]):
+        return True
+    if not _is_number(cells[0]):
+        return parse_time(cells[0]) is None
+    if ".txt" in reader.path.suffixes:
+        return False
+    raise reader.error(
+        "a first line that names the columns, or that begins with a time",
+        "numbers alone",
+        "say whether it is a header: header=True or header=False (--header, --no-header)",
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text)) and "_" not in text
+    except ValueError:
+        return False

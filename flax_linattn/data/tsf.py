@@ -1,0 +1,168 @@
+"""The ``.tsf`` format of the Monash forecasting archive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.files import LineReader, shorten
+from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.table import MISSING
+
+_SECONDS = {
+    "secondly": 1,
+    "seconds": 1,
+    "minutely": 60,
+    "minutes": 60,
+    "half_hourly": 1800,
+    "hourly": 3600,
+    "daily": 86400,
+    "weekly": 7 * 86400,
+}
+_MONTHS = {"monthly": 1, "quarterly": 3, "yearly": 12}
+
+
+def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
+    r"""Loads the series of a ``.tsf`` file, plain, ``.gz`` or ``.xz``.
+
+    Lines that begin with ``#`` are comments. A header of tags (``@attribute NAME TYPE`` with type
+    string, numeric or date, ``@frequency``, ``@horizon``, ``@missing``, ``@equallength``) ends with
+    ``@data``; then comes one series a line: its attributes and its values, separated by ``:``, the
+    values by ``,``; ``?`` is a missing one.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The series, each of one channel and its own length, named by its first attribute. They have
+        times if the file has a date attribute and a frequency.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFormatError: The file breaks the format; the message names the line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> text = ("@relation toy\n@attribute series_name string\n@attribute start date\n"
+        ...         "@frequency daily\n@data\nT1:2024-01-01 00-00-00:1,2,?\n")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "toy.tsf")
+        ...     _ = path.write_text(text)
+        ...     (series,) = load_tsf(path)
+        >>> series.name, series.values.ravel().tolist(), series.times[-1]
+        ('T1', [1.0, 2.0, nan], np.datetime64('2024-01-03T00:00:00'))
+    """
+    with LineReader(path) as reader:
+        attributes, tags = _read_header(reader)
+        found = tuple(_read_series(reader, attributes, tags))
+        if not found:
+            raise reader.error("series after @data", "none", "fetch the file again")
+        lengths = {series.num_steps for series in found}
+        if tags.get("equallength") == "true" and len(lengths) > 1:
+            raise reader.error(
+                "series of one length, as @equallength true says",
+                f"lengths from {min(lengths)} to {max(lengths)}",
+                "fetch the file again, or correct the header",
+            )
+        return found
+
+
+def _content(reader: LineReader) -> Iterator[str]:
+    return (text.strip() for text in reader if text.strip() and not text.startswith("#"))
+
+
+def _read_header(reader: LineReader) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    attributes: list[tuple[str, str]] = []
+    tags: dict[str, str] = {}
+    for text in _content(reader):
+        tag, *words = text.split()
+        tag = tag.lower()
+        if tag == "@data":
+            return attributes, tags
+        if tag == "@attribute" and len(words) == 2 and words[1].lower() in _TYPES:
+            attributes.append((words[0], words[1].lower()))
+        elif tag == "@frequency" and len(words) == 1 and _step(words[0]) is None:
+            raise reader.error(
+                f"a frequency such as 10_minutes or {', '.join([*_SECONDS, *_MONTHS])}",
+                shorten(words[0]),
+                "correct the header",
+            )
+        elif tag.startswith("@") and tag != "@attribute" and words:
+            tags[tag[1:]] = " ".join(words).lower()
+        else:
+            raise reader.error(
+                "a tag of the header, such as @attribute series_name string, or @data",
+                shorten(text),
+                "fetch the file again",
+            )
+    raise reader.error("@data after the header", "the end of the file", "fetch the file again")
+
+
+_TYPES = ("string", "numeric", "date")
+
+
+def _read_series(
+    reader: LineReader, attributes: list[tuple[str, str]], tags: dict[str, str]
+) -> Iterator[TimeSeries]:
+    for index, text in enumerate(_content(reader)):
+        *facts, last = text.split(":")
+        if len(facts) != len(attributes):
+            raise reader.error(
+                f"{len(attributes)} attributes and the values, separated by ':'",
+                f"{len(facts)} attributes",
+                "the line is damaged or cut short: fetch the file again",
+            )
+        values = _values(reader, last)
+        name, times = f"series {index}", None
+        for (_, kind), fact in zip(reversed(attributes), reversed(facts), strict=True):
+            if kind == "string":
+                name = fact
+            elif kind == "date" and "frequency" in tags:
+                times = _times(reader, fact, tags["frequency"], len(values))
+        yield TimeSeries(name, values[:, None], (name,), times)
+
+
+def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
+    cells = [cell.strip() for cell in text.split(",")]
+    try:
+        values = np.array(["nan" if c.lower() in MISSING - {""} else c for c in cells], np.float64)
+        if not np.isinf(values).any() and "_" not in text:
+            return values
+    except ValueError:
+        pass
+    bad = next(c for c in cells if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\?", c))
+    raise reader.error(
+        "finite numbers separated by ',', or ? for a missing one", shorten(bad), "correct the value"
+    )
+
+
+def _step(frequency: str) -> tuple[str, int] | None:
+    """Months or seconds of a frequency, such as "10_minutes"."""
+    count, unit = 1, frequency.lower()
+    if found := re.fullmatch(r"(\d+)_(\w+)", unit):
+        count, unit = int(found[1]), found[2]
+    if unit in _MONTHS:
+        return "M", count * _MONTHS[unit]
+    return ("s", count * _SECONDS[unit]) if unit in _SECONDS else None
+
+
+def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArray[np.datetime64]:
+    try:
+        first = np.datetime64(datetime.strptime(start.strip(), "%Y-%m-%d %H-%M-%S"), "s")
+    except ValueError:
+        raise reader.error(
+            "a date such as 2012-01-01 00-00-00", shorten(start), "correct it"
+        ) from None
+    step = _step(frequency)
+    assert step is not None  # the header was checked
+    unit, count = step
+    if unit == "s":
+        return first + np.arange(length) * np.timedelta64(count, "s")
+    within = first - first.astype("M8[M]").astype("M8[s]")
+    months = first.astype("M8[M]") + np.arange(length) * count
+    return months.astype("M8[s]") + within

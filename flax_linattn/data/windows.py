@@ -1,0 +1,138 @@
+"""Windows of a long series, and its split into past, middle and future."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.batching import ExampleBatches, in_rows
+
+
+class Split(NamedTuple):
+    """Rows of a series for training, validation and test, in the order of time.
+
+    Attributes:
+        train: The first rows.
+        validation: Those after.
+        test: Those after them.
+    """
+
+    train: range
+    validation: range
+    test: range
+
+
+def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
+    """Splits rows by time.
+
+    Args:
+        num_steps: T.
+        parts: Training, validation and test, separated by "/": shares of all rows, or numbers of
+            rows, which leave out what comes after. Of shares the first and the last are rounded
+            down, and the middle one takes the rest, as in Time-Series-Library.
+
+    Raises:
+        ValueError: The parts are no three such numbers, or do not fit the series.
+
+    Example:
+        >>> chronological_split(11)
+        Split(train=range(0, 7), validation=range(7, 9), test=range(9, 11))
+        >>> chronological_split(17420, "8640/2880/2880").test
+        range(11520, 14400)
+    """
+    try:
+        train, middle, test = (float(part) for part in parts.split("/"))
+    except ValueError:
+        raise ValueError(
+            f"expected three parts such as 0.7/0.1/0.2 or 8640/2880/2880, got {parts!r}"
+        ) from None
+    if min(train, middle, test) < 0 or train == 0:
+        raise ValueError(f"expected parts of at least 0, the first above 0, got {parts!r}")
+    if max(train, middle, test) <= 1:
+        if abs(train + middle + test - 1) > 1e-6:
+            raise ValueError(f"expected shares that add up to 1, got {parts!r}")
+        counts = [int(train * num_steps), 0, int(test * num_steps)]
+        counts[1] = num_steps - counts[0] - counts[2]
+    else:
+        if not all(part.is_integer() for part in (train, middle, test)):
+            raise ValueError(f"expected shares, or whole numbers of rows, got {parts!r}")
+        counts = [int(part) for part in (train, middle, test)]
+    if sum(counts) > num_steps:
+        raise ValueError(f"the series has {num_steps} rows, and {parts} needs {sum(counts)}")
+    ends = np.cumsum([0, *counts]).tolist()
+    return Split(*(range(a, b) for a, b in itertools.pairwise(ends)))
+
+
+class Windows(ExampleBatches):
+    """Batches of all windows of aligned series, one beginning at each row; see ``Batches``.
+
+    A window is cut out when it is asked for, so that the series is in memory once.
+
+    Args:
+        arrays: Arrays ``[T, ...]`` of one length.
+        rows: The rows that the last ``horizon`` of a window lie in: the part of a split. What a
+            window sees before them may lie in the part before.
+        input_length: Rows of a window before its horizon.
+        horizon: Rows to forecast.
+        batch_size: B.
+        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps time's.
+
+    Attributes:
+        arrays: As given.
+        starts: int64 ``[N]``, the first row of each window.
+
+    Raises:
+        ValueError: A length below 1, arrays that do not match, or rows too few for one window.
+
+    Example:
+        >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), input_length=3, horizon=2,
+        ...                   batch_size=2, seed=None)
+        >>> windows.num_examples, windows.batch(1)["values"].tolist()
+        (3, [[5.0, 6.0, 7.0, 8.0, 9.0], [5.0, 6.0, 7.0, 8.0, 9.0]])
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray],
+        rows: range,
+        *,
+        input_length: int,
+        horizon: int,
+        batch_size: int,
+        seed: int | None,
+    ) -> None:
+        for name, value in (("input_length", input_length), ("horizon", horizon)):
+            if value < 1:
+                raise ValueError(f"expected {name} of at least 1, got {value}")
+        lengths = {name: len(array) for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1 or rows.stop > min(lengths.values()):
+            raise ValueError(
+                f"expected arrays of one length of at least {rows.stop}, got {lengths}"
+            )
+        first = max(rows.start - input_length, 0)
+        count = rows.stop - first - input_length - horizon + 1
+        if count < 1:
+            raise ValueError(
+                f"a window of {input_length} rows and {horizon} to forecast does not fit: rows "
+                f"{rows.start} to {rows.stop - 1} and the {rows.start - first} before them are "
+                f"{rows.stop - first}; shorten it, or give more data"
+            )
+        super().__init__(count, batch_size)
+        self.starts = np.arange(first, first + count)
+        self.seed = seed
+        self.arrays = dict(arrays)
+        self._offsets = np.arange(input_length + horizon)
+
+    def _plan(self, epoch: int) -> NDArray[np.int64]:
+        order = np.arange(self.num_examples)
+        if self.seed is not None:
+            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
+        return in_rows(order, self.batch_size)
+
+    def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+        index = self.starts[examples, None] + self._offsets
+        return {name: array[index] for name, array in self.arrays.items()}

@@ -1,0 +1,125 @@
+"""Running means and standard deviations as a monoid: input normalisation that streams."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from flax_linattn.ops import prefix
+from flax_linattn.typing import Array, Mask
+
+EPSILON = 1e-5
+"""Added to variances, as in the Non-stationary Transformer (Liu et al., 2022)."""
+
+
+class MomentsState(NamedTuple):
+    """Moments of the real tokens so far; leaves [..., C] or [...].
+
+    Attributes:
+        num_tokens: int32, how many tokens.
+        weight: their total weight.
+        mean: weighted mean.
+        spread: weighted sum of squared differences from the mean.
+    """
+
+    num_tokens: Int[Array, "..."]
+    weight: Float[Array, "..."]
+    mean: Float[Array, "... C"]
+    spread: Float[Array, "... C"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Mean and standard deviation of each channel over the tokens so far.
+
+    Merged as Chan, Golub and LeVeque (1979) add up variances, which loses no digits where means are
+    large. With ``memory`` older tokens count less, exp(-age / memory): the moments follow a level
+    that drifts, over a stream of any length.
+
+    Args:
+        memory: tokens after which a weight has fallen to 1/e; None = all count the same.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.array([[[1.0], [3.0]]])
+        >>> (mean, std), state = Moments()(x, Moments().init_state(1, 1))
+        >>> mean.ravel().tolist(), std.ravel().round(3).tolist(), state.num_tokens.tolist()
+        ([1.0, 2.0], [0.003000000026077032, 1.0], [2])
+    """
+
+    memory: float | None = None
+
+    def __call__(
+        self,
+        x: Float[Array, "B T C"],
+        state: MomentsState,
+        *,
+        mask: Mask | None = None,
+        starts: Array | None = None,
+    ) -> tuple[tuple[Float[Array, "B T C"], Float[Array, "B T C"]], MomentsState]:
+        """The moments of every prefix.
+
+        Args:
+            x: float32; 0 at masked positions.
+            state: what came before.
+            mask: bool [B, T], True = a real token.
+            starts: bool [B, T], True = a packed segment begins here.
+
+        Returns:
+            (mean, standard deviation) after each token, and the state after the last one.
+        """
+        y, state = prefix.attend(
+            prefix.scanned(
+                lift=lambda x, _: self.lift(x),
+                merge=self.merge,
+                read=lambda _, state: jnp.concatenate(self.read(state), axis=-1),
+                identity=self.init_state(x.shape[0], x.shape[2]),
+            ),
+            None,
+            x,
+            x,
+            is_causal=True,
+            mask=mask,
+            starts=starts,
+            initial=state,
+            chunk_size=None,
+        )
+        mean, std = jnp.split(y, 2, axis=-1)
+        return (mean, std), state
+
+    def init_state(self, batch_size: int, num_channels: int) -> MomentsState:
+        """The state before the first token."""
+        zeros = jnp.zeros((batch_size, num_channels), jnp.float32)
+        return MomentsState(
+            jnp.zeros(batch_size, jnp.int32), jnp.zeros(batch_size, jnp.float32), zeros, zeros
+        )
+
+    def lift(self, x: Float[Array, "... C"]) -> MomentsState:
+        """The state of single tokens."""
+        count = jnp.ones(x.shape[:-1], jnp.int32)
+        return MomentsState(count, jnp.ones(x.shape[:-1], x.dtype), x, jnp.zeros_like(x))
+
+    def merge(self, a: MomentsState, b: MomentsState) -> MomentsState:
+        """The state of tokens a followed by tokens b."""
+        kept = jnp.ones_like(a.weight)
+        if self.memory is not None:
+            kept = jnp.exp(-b.num_tokens.astype(a.weight.dtype) / self.memory)
+        earlier = a.weight * kept
+        weight = earlier + b.weight
+        share = b.weight / jnp.where(weight > 0, weight, 1.0)
+        difference = b.mean - a.mean
+        between = jnp.square(difference) * (earlier * share)[..., None]
+        return MomentsState(
+            a.num_tokens + b.num_tokens,
+            weight,
+            a.mean + difference * share[..., None],
+            a.spread * kept[..., None] + b.spread + between,
+        )
+
+    def read(self, state: MomentsState) -> tuple[Float[Array, "... C"], Float[Array, "... C"]]:
+        """Mean and standard deviation; 0 and nearly 0 before the first token."""
+        variance = state.spread / jnp.where(state.weight > 0, state.weight, 1.0)[..., None]
+        return state.mean, jnp.sqrt(variance + EPSILON)
