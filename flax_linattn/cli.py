@@ -77,11 +77,20 @@ def run() -> None:
     Threads that still compile would otherwise crash while Python takes itself down.
     """
     status = main()
-    if status == INTERRUPTED:
+    if status == INTERRUPTED or (status and _is_one_of_several()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
+
+
+def _is_one_of_several() -> bool:
+    """Whether JAX would wait for other processes at the end of this one."""
+    if "jax" not in sys.modules:
+        return False
+    import jax
+
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def _run(command: Callable[[list[str]], int], args: list[str]) -> int:

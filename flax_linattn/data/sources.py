@@ -37,6 +37,11 @@ class GrainBatches(ExampleBatches):
     """
 
     def __init__(self, dataset: Any, batch_size: int) -> None:
+        if not hasattr(dataset, "repeat") or not hasattr(dataset, "__len__"):
+            raise ValueError(
+                f"expected a grain.MapDataset, which finds examples by number, got "
+                f"{type(dataset).__name__}; leave out to_iter_dataset(), or see IteratorBatches"
+            )
         length = len(dataset)
         if not length < 2**62:
             raise ValueError("expected a data set of one epoch, got an endless one; drop repeat()")

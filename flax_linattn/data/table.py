@@ -79,7 +79,7 @@ class _Table:
     def add(self, cells: list[str]) -> None:
         if not self._rows:
             self._width = len(cells) if self._names is None else len(self._names)
-            self._timed = not _is_number(cells[0])
+            self._timed = not _is_number(cells[0]) and cells[0].lower() not in MISSING
         if len(cells) != self._width:
             raise self._reader.error(
                 f"{self._width} cells, as in the first line",

@@ -133,6 +133,10 @@ class Windows(ExampleBatches):
             order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
         return in_rows(order, self.batch_size)
 
-    def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+    def take(self, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+        """Returns these windows, counted in the order of time: arrays ``[N, L + H, ...]``."""
         index = self.starts[examples, None] + self._offsets
         return {name: array[index] for name, array in self.arrays.items()}
+
+    def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+        return self.take(examples)

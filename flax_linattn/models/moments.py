@@ -92,9 +92,12 @@ class Moments:
 
     def init_state(self, batch_size: int, num_channels: int) -> MomentsState:
         """The state before the first token."""
-        zeros = jnp.zeros((batch_size, num_channels), jnp.float32)
+        shape = (batch_size, num_channels)
         return MomentsState(
-            jnp.zeros(batch_size, jnp.int32), jnp.zeros(batch_size, jnp.float32), zeros, zeros
+            jnp.zeros(batch_size, jnp.int32),
+            jnp.zeros(batch_size, jnp.float32),
+            jnp.zeros(shape, jnp.float32),  # an array each: a step reuses their memory
+            jnp.zeros(shape, jnp.float32),
         )
 
     def lift(self, x: Float[Array, "... C"]) -> MomentsState:

@@ -42,6 +42,7 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
     Raises:
         ValueError: the mechanism keeps all its tokens or mixes sequences as a whole, the mesh has
             no such axis, or the axis is of another type than ``AxisType.Auto``.
+        TypeError: no mechanism was given.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -54,6 +55,8 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
         >>> bool(jnp.allclose(y, series.attend(q, k, v, is_causal=True), atol=1e-5))
         True
     """
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(f"expected what ops.get_mechanism returns, got {type(mechanism).__name__}.")
     if isinstance(mechanism, SequenceParallel):
         raise ValueError(f"{mechanism.name!r} is split over {mechanism.axis!r} already.")
     if not isinstance(mechanism, StreamingMechanism):

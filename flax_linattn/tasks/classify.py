@@ -284,7 +284,7 @@ def train_classifier(
     config = config.resolve()
     parallel = training.Parallel() if parallel is None else parallel
     placement = parallel.place(config.batch_size)
-    on_main(partial(config.check_run_dir, run_dir, resume))
+    config.check_run_dir(run_dir, resume)
     train, test = (_complete(dataset) for dataset in _load_data(config))
     if config.protocol == "honest":
         kept, held_out = data.stratified_split(

@@ -18,6 +18,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models, ops, training
+from flax_linattn.tasks.forecast_figure import draw_windows
 from flax_linattn.tasks.forecast_metrics import Errors, naive, seasonal_naive
 from flax_linattn.tasks.runs import RunConfig, as_name, read_json, write_json
 from flax_linattn.training.processes import is_main, on_main
@@ -346,7 +347,7 @@ def train_forecaster(
     placement = parallel.place(config.batch_size)
     if placement.spans > 1:
         raise ValueError("forecasting runs do not split sequences; leave seq out of the mesh.")
-    on_main(partial(config.check_run_dir, run_dir, resume))
+    config.check_run_dir(run_dir, resume)
     series = load_data(config)
     split = data.chronological_split(series.num_steps, config.split)
     problem = describe(series, split, config)
@@ -389,8 +390,8 @@ def train_forecaster(
         "train_seconds": round(sum(line["seconds"] for line in result.history), 1),
     }
     on_main(partial(write_json, run_dir / "test.json", report))
-    if is_main():
-        training.learning_curve(run_dir)
+    if is_main() and training.learning_curve(run_dir) is not None:
+        draw_forecasts(run, windows(split.test, seed=None), run_dir / "forecasts.png")
     return report
 
 
@@ -504,6 +505,32 @@ def _compare_stream(
         return jnp.max(jnp.abs(model(x, every_step=True) - inference.unroll(model, x)))
 
     return {"stream_max_error": float(error(variables, x)), "stream_steps": x.shape[1]}
+
+
+def draw_forecasts(run: ForecastRun, windows: data.Windows, path: Path, count: int = 3) -> None:
+    """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    config, targets = run.config, list(run.problem.targets)
+    chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
+    batch = windows.take(chosen)
+    last = jnp.array([config.input_length - 1])
+    seen = jax.tree.map(jnp.asarray, batch)
+    forecasts = np.asarray(predict(run.model, seen, config.input_length, last))[:, 0]
+    scale = run.problem.standardizer.std[targets], run.problem.standardizer.mean[targets]
+    values = batch["values"][:, :, targets]
+    drawn = [
+        (
+            seen[: config.input_length] * scale[0] + scale[1],
+            seen[config.input_length :] * scale[0] + scale[1],
+            forecast * scale[0] + scale[1],
+        )
+        for seen, forecast in zip(values, forecasts, strict=True)
+    ]
+    titles = [f"from row {windows.starts[index] + config.input_length}" for index in chosen]
+    draw_windows(drawn, run.problem.target_names, path, titles)
 
 
 def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+
+from flax_linattn.training.processes import check_same, on_main
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,12 +89,17 @@ class RunConfig:
         write_json(run_dir / CONFIG_FILE, {"task": self.task, **self.to_json()})
 
     def check_run_dir(self, run_dir: Path, resume: bool) -> None:
-        """Checks that these options may run in a folder.
+        """Checks that these options may run in a folder, and are those of all processes.
 
         Raises:
-            ValueError: it holds a run already, or one of other options than those to resume.
+            ValueError: they differ between processes; the folder holds a run already, or one of
+                other options than those to resume.
             FileNotFoundError: there is no run to resume.
         """
+        check_same(self.to_json)
+        on_main(partial(self._check_run_dir, run_dir, resume))
+
+    def _check_run_dir(self, run_dir: Path, resume: bool) -> None:
         if not resume:
             if any((run_dir / "checkpoints").glob("step_*")):
                 raise ValueError(

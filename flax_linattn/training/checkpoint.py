@@ -235,6 +235,23 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
     )
 
 
+def fingerprint(model: nnx.Module) -> int:
+    """A number that tells models with different variables apart (CRC-32 of their bytes).
+
+    Example:
+        >>> a, b = (nnx.Linear(2, 2, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+        >>> fingerprint(a) == fingerprint(a), fingerprint(a) == fingerprint(b)
+        (True, False)
+    """
+    crc = 0
+    for leaf in jax.tree.leaves(nnx.state(model)):
+        array = (
+            jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+        )
+        crc = zlib.crc32(np.asarray(array).tobytes(), crc)
+    return crc
+
+
 def open_for_writing(run_dir: str | Path, *, resume: bool) -> None:
     """Makes the run folder ready, and clears what a kill left unfinished.
 

@@ -15,10 +15,12 @@ from typing import Any, NoReturn, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
 from flax_linattn.training.checkpoint import (
+    fingerprint,
     list_checkpoints,
     load_best,
     open_for_writing,
@@ -32,6 +34,7 @@ from flax_linattn.training.metrics import mean_metrics, non_finite_arrays, zero_
 from flax_linattn.training.parallel import Parallel, Placement
 from flax_linattn.training.processes import (
     announce,
+    check_same,
     check_shared,
     is_main,
     largest,
@@ -137,7 +140,9 @@ def fit(
 
     Raises:
         ValueError: If there are no batches, the monitored metric is not reported, ``run_dir``
-            holds a run and ``resume`` is False, or the run to resume is a different one.
+            holds a run and ``resume`` is False, the run to resume is a different one, or processes
+            were given different things.
+        TypeError: If a source of batches is none.
         FileNotFoundError: If there is nothing to resume.
         NonFiniteLossError: If the loss, a gradient or a parameter becomes NaN or infinite.
         OSError: If a checkpoint cannot be written.
@@ -158,6 +163,12 @@ def fit(
         >>> result.epochs, round(float(model.kernel[0, 0]), 2)
         (9, 3.0)
     """
+    for source in (train_batches, validation_batches):
+        if not hasattr(source, "batch") or not hasattr(source, "__len__"):
+            raise TypeError(
+                "expected batches with len() and batch(step), such as data.Batches, got "
+                f"{type(source).__name__}; data.IteratorBatches makes them of a generator."
+            )
     steps_per_epoch = len(train_batches)
     if not steps_per_epoch or not len(validation_batches):
         raise ValueError(
@@ -218,6 +229,16 @@ def _start(
 ) -> _Run:
     """The run as it stands before this call's first step."""
     first = [batches.batch(0) for batches in (train_batches, validation_batches)]
+    check_same(
+        lambda: {
+            "FitConfig": config,
+            "parallel": parallel,
+            "numbers of batches": (len(train_batches), len(validation_batches)),
+            "shapes of batches": [{n: np.shape(x) for n, x in batch.items()} for batch in first],
+            "shapes of parameters": jax.tree.map(jnp.shape, nnx.state(model)),
+            "values of parameters": fingerprint(model),
+        }
+    )
     sizes = [len(next(iter(batch.values()))) for batch in first]
     placement = parallel.place(*sizes)
     names = metric_names(model, loss_fn, first[1])

@@ -100,7 +100,7 @@ class Parallel:
             shown = " and ".join(map(str, dict.fromkeys((batch_size, *other_sizes))))
             raise ValueError(
                 f"batches of {shown} rows{taken} cannot be split evenly over {sizes[DATA]} "
-                "devices; change the batch size, or give Parallel.mesh."
+                "devices; change the batch size, or the mesh (Parallel.mesh, --mesh)."
             )
         needed = math.prod(sizes.values())
         if needed > jax.device_count():
@@ -115,8 +115,8 @@ class Parallel:
             )
         if needed < jax.device_count() and jax.process_count() > 1:
             raise ValueError(
-                f"the mesh {_text(axes)} leaves out some of the {jax.device_count()} devices, but "
-                "all processes take part; choose a batch size that they divide, or another mesh."
+                f"all processes take part, but of their {jax.device_count()} devices only {needed} "
+                f"do ({_text(axes)}); choose a batch size that all divide, or another mesh."
             )
         strategy = self.strategy
         if strategy == "auto":
@@ -135,6 +135,7 @@ class Parallel:
 
 def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
     """Names and sizes from a mapping, from pairs, or from ``"data=4,seq=2"``."""
+    given = mesh
     try:
         if isinstance(mesh, str):
             mesh = [part.split("=") for part in mesh.split(",")]
@@ -142,7 +143,7 @@ def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:
         axes = tuple((str(name).strip(), int(size)) for name, size in pairs)
     except (TypeError, ValueError):
         raise ValueError(
-            f"expected a mesh as names and sizes of its axes, such as data=4,seq=2, got {mesh!r}."
+            f"expected a mesh as names and sizes of its axes, such as data=4,seq=2, got {given!r}."
         ) from None
     names = [name for name, _ in axes]
     if set(names) - {DATA, SEQUENCE} or len(set(names)) < len(names):
@@ -187,10 +188,14 @@ class Placement:
         return 1 if self.mesh is None else self.mesh.shape.get(SEQUENCE, 1)
 
     def __str__(self) -> str:
+        there = jax.device_count()
+        used = 1 if self.mesh is None else self.mesh.size
+        count = "one" if used == 1 else str(used)
+        count = count if used == there else f"{count} of {there}"
+        noun = "device" if there == 1 else "devices"
         if self.mesh is None:
-            return "one device"
-        axes = tuple(self.mesh.shape.items())
-        return f"{math.prod(self.mesh.shape.values())} devices ({self.strategy}, {_text(axes)})"
+            return f"{count} {noun}"
+        return f"{count} {noun} ({self.strategy}, {_text(tuple(self.mesh.shape.items()))})"
 
     def mechanism(self, mechanism: ops.Mechanism) -> ops.Mechanism:
         """The mechanism for a model of this run: split over "seq" if the mesh has that axis.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -29,8 +33,11 @@ def start_process(
         heartbeat_timeout: Seconds without a sign of life after which a process is taken for dead,
             and JAX ends the others.
 
+    From then on an error that nobody catches ends the process at once, so that the others notice:
+    at its usual end JAX would wait for them.
+
     Raises:
-        ValueError: Only some of the three are given, or nothing tells them.
+        ValueError: Only some of the three are given, they are no such, or nothing tells them.
     """
     given = [x is not None for x in (coordinator, num_processes, process_id)]
     if any(given) and not all(given):
@@ -38,6 +45,12 @@ def start_process(
             "--coordinator, --num-processes and --process-id belong together; got "
             f"{coordinator!r}, {num_processes!r} and {process_id!r}."
         )
+    if coordinator is not None:
+        host, _, port = coordinator.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"--coordinator must be HOST:PORT, got {coordinator!r}.")
+        if process_id == 0:
+            print(f"waiting for {num_processes} processes at {coordinator}", file=sys.stderr)
     try:
         jax.distributed.initialize(
             coordinator, num_processes, process_id, heartbeat_timeout_seconds=heartbeat_timeout
@@ -47,6 +60,22 @@ def start_process(
             f"this process cannot join the others: {error} Start one process a machine, each with "
             "--coordinator HOST:PORT --num-processes N --process-id I."
         ) from error
+    if jax.process_count() > 1:
+        sys.excepthook = _end_at_once
+
+
+def _end_at_once(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    sys.__excepthook__(kind, error, traceback)
+    leave(1)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends this process without waiting for the others, which JAX then ends, too."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def announce(advice: str) -> None:
@@ -80,17 +109,51 @@ def average(values: Sequence[float]) -> list[float]:
 
 
 def check_shared(folder: Path) -> None:
-    """Checks that every process sees a folder that process 0 has made.
+    """Checks that every process sees the folder that process 0 sees.
 
     Raises:
         ValueError: One does not; in every process.
     """
-    missing = jax.process_count() > 1 and not folder.is_dir()
-    if largest(int(missing)):
+    if jax.process_count() == 1:
+        return
+    sign = folder / "shared_by"
+    number = 0
+    if is_main():
+        number = os.getpid()
+        sign.write_text(str(number))
+    number = largest(number)
+    missing = not sign.is_file() or sign.read_text() != str(number)
+    anywhere = largest(int(missing))
+    if is_main():
+        sign.unlink()
+    if anywhere:
+        who = f"process {jax.process_index()} does not see" if missing else "another does not see"
         raise ValueError(
-            f"process {jax.process_index()} {'does not see' if missing else 'sees'} {folder}, and "
-            f"{'others do' if missing else 'another does not'}; the run folder has to be on a "
-            "file system that all processes share."
+            f"{who} the folder {folder} of process 0; it has to be on a file system that all "
+            "processes share."
+        )
+
+
+def check_same(describe: Callable[[], Mapping[str, Any]]) -> None:
+    """Checks that all processes were given the same.
+
+    Args:
+        describe: Tells what has to be the same, by the name to show; called if there are several.
+
+    Raises:
+        ValueError: Something differs; in every process.
+    """
+    if jax.process_count() == 1:
+        return
+    facts = describe()
+    crcs = [zlib.crc32(repr(value).encode()) & 0x7FFFFFFF for value in facts.values()]
+    found = multihost_utils.process_allgather(np.asarray(crcs, np.int32))
+    differ = [n for n, column in zip(facts, found.T, strict=True) if len(set(column.tolist())) > 1]
+    if differ:
+        here = ", ".join(f"{name}={facts[name]!r}" for name in differ[:4])
+        raise ValueError(
+            f"processes of one run need the same options and data, but {', '.join(differ[:4])} "
+            f"differ{'s' if len(differ) == 1 else ''}; process {jax.process_index()} has {here}."
         )
 
 

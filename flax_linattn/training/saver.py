@@ -83,7 +83,10 @@ class Saver:
         failed = largest(int(error is not None))
         if error is not None:
             last = list_checkpoints(self._run_dir)
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            # Orbax says first what it wrote, and deep below why it could not.
+            full = "No space left on device"
+            reason = full if any(full in line for line in lines) else lines[0]
             raise OSError(
                 f"The checkpoint after step {self._step} could not be written: {reason[:300]}. "
                 + (f"The last one is {last[-1].path}. " if last else "There is none before it. ")

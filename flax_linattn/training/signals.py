@@ -6,10 +6,11 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-_NOTED = b"\nStopping after this step, to save it. A second Ctrl-C stops at once.\n"
+_NOTED = b"\nStopping after this step, to save it. A second signal stops at once.\n"
 
 
 class Interrupted(SystemExit):
@@ -32,15 +33,13 @@ class Interrupted(SystemExit):
         return self.message
 
 
-class StopRequest:
-    """A context in which the first SIGINT or SIGTERM is only noted, in ``signum``.
+class _Handlers:
+    """A context with other handlers of SIGINT and SIGTERM, which are put back at its end.
 
-    A second one stops at once. The handlers before are put back at the end. Python can handle
-    signals in the main thread only; elsewhere this does nothing.
+    Python can handle signals in the main thread only; elsewhere this does nothing.
     """
 
     def __init__(self) -> None:
-        self.signum: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -58,6 +57,26 @@ class StopRequest:
         self._restore()
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+    def _restore(self) -> None:
+        for signum, handler in self._before.items():
+            # None stands for a handler that was not installed from Python.
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
+        self._before.clear()
+
+
+class StopRequest(_Handlers):
+    """A context in which the first SIGINT or SIGTERM is only noted, in ``signum``.
+
+    A second one stops at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signum: int | None = None
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is None:
             self.signum = signum
             # Not print(): the signal may have come in the middle of one.
@@ -65,12 +84,36 @@ class StopRequest:
                 os.write(2, _NOTED)
             return
         self._restore()
-        if signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + signum)
+        _end(signum)
 
-    def _restore(self) -> None:
-        for signum, handler in self._before.items():
-            # None stands for a handler that was not installed from Python.
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)
-        self._before.clear()
+
+class BetweenBlocks(_Handlers):
+    """A context in which SIGINT and SIGTERM end the program between blocks, never within one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inside = False
+        self._signum: int | None = None
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[None]:
+        """A context that is left before a signal acts."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+        if self._signum is not None:
+            _end(self._signum)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self._inside:
+            self._signum = signum
+        else:
+            _end(signum)
+
+
+def _end(signum: int) -> NoReturn:
+    if signum == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + signum)

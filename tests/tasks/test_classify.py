@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, tasks
-from flax_linattn.tasks import stream
+from flax_linattn.tasks import classify_stream as stream
 
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
@@ -281,7 +281,9 @@ class TestBadInput:
         (tmp_path / "config.json").write_text('{"task": "classify", ')
         assert "config.json:1: not valid JSON" in fail(capsys, "evaluate", str(tmp_path))
         (tmp_path / "config.json").write_text('{"task": "tides"}')
-        assert "task 'tides', expected one of classify, forecast" in fail(capsys, "evaluate", str(tmp_path))
+        assert "task 'tides', expected one of classify, forecast" in fail(
+            capsys, "evaluate", str(tmp_path)
+        )
 
     def test_corrupt_checkpoint(self, run_dir, tmp_path, capsys):
         copy = tmp_path / "copy"

@@ -21,15 +21,18 @@ if __name__ == "__main__":
 
         def batch(self, step, rows=slice(None)):
             time.sleep(0.05 if "slow" in how else 0)
+            if "fail" in how and index == "1" and step == 6:
+                raise OSError("no more data")
             return super().batch(step, rows)
 
     _, result = train(
-        Path(folder),
+        Path(folder + index if "apart" in how else folder),
         epochs=200 if "slow" in how else 3,
         train=Slow(make_batches(), Path(folder).parent / f"ids-{count}-{index}"),
         validation=make_batches(seed=None),
         resume="resume" in how,
         parallel=Parallel(shard_parameters="fsdp" in how),
         checkpoint_every_steps=2,
+        patience=int(index) + 1 if "differ" in how else None,
     )
     print(json.dumps([line["validation_loss"] for line in result.history]))

@@ -106,9 +106,9 @@ def test_parameters_lie_where_they_are_said_to() -> None:
 
 def test_auto_takes_the_devices_that_divide_the_batch() -> None:
     assert str(Parallel().place(16)) == "8 devices (jit, data=8)"
-    assert str(Parallel().place(12)) == "6 devices (jit, data=6)"
-    assert str(Parallel().place(16, 6)) == "2 devices (jit, data=2)"
-    assert str(Parallel().place(11)) == "one device"
+    assert str(Parallel().place(12)) == "6 of 8 devices (jit, data=6)"
+    assert str(Parallel().place(16, 6)) == "2 of 8 devices (jit, data=2)"
+    assert str(Parallel().place(11)) == "one of 8 devices"
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,11 @@ def test_processes_are_one_run(
     check_examples(tmp_path, epochs=3, shared_by=count)
 
 
+def assert_lost(err: str) -> None:
+    """Our message where a computation of both fails first, else that of JAX itself."""
+    assert "cannot go on: another one has ended" in err or "another task died" in err
+
+
 def check_examples(folder: Path, epochs: int, shared_by: int) -> None:
     """Each example was loaded once an epoch, whichever processes did so, and however often.
 
@@ -120,7 +125,7 @@ def test_a_dead_process_stops_the_others(
     processes[1].kill()
     (status, _, err), _ = finish(processes)
     assert status != 0
-    assert "another task died" in err  # JAX itself
+    assert_lost(err)
     assert f"start all processes again with resume=True (--resume): {run_dir}." in err
     done = list_checkpoints(run_dir)[-1].step
     if count > 1:
@@ -133,3 +138,23 @@ def test_a_dead_process_stops_the_others(
     curve = [line["validation_loss"] for line in read_metrics(run_dir)][:3]
     np.testing.assert_allclose(curve, one_process, rtol=1e-5)
     check_examples(tmp_path, epochs=max(3, done // 5), shared_by=2)
+
+
+def test_what_differs_between_processes_is_named(tmp_path: Path) -> None:
+    """Before anything is trained; and an error of one process does not keep the others waiting."""
+    for status, _, err in finish(start(tmp_path / "a", 2, "differ")):
+        assert status == 1
+        assert "need the same options and data, but FitConfig differs; process" in err
+    begin = time.monotonic()
+    for status, _, err in finish(start(tmp_path / "b", 2, "apart")):
+        assert status == 1
+        assert "has to be on a file system that all processes share" in err
+    assert time.monotonic() - begin < PATIENCE
+
+
+@pytest.mark.slow
+def test_an_error_of_one_process_ends_the_others(tmp_path: Path) -> None:
+    (_, _, other), (status, _, err) = finish(start(tmp_path / "run", 2, "fail"))
+    assert status == 1
+    assert "no more data" in err
+    assert_lost(other)

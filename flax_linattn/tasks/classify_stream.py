@@ -1,0 +1,252 @@
+"""A trained classifier over a stream: observations in, class probabilities out."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import inference
+from flax_linattn.tasks.classify import ClassifyProblem, ClassifyRun, load_run, load_test
+
+MOST_DRAWN = 10_000
+"""Predictions kept for a figure, so that an endless stream stays in constant memory."""
+
+
+class Prediction(NamedTuple):
+    """What is known after one observation.
+
+    Attributes:
+        step: observations of this sequence so far.
+        probabilities: float32 [classes].
+    """
+
+    step: int
+    probabilities: NDArray[np.float32]
+
+
+def parse_observations(
+    lines: Iterable[str], num_channels: int, name: str = "standard input"
+) -> Iterator[NDArray[np.float64] | None]:
+    """Reads one observation a line: numbers separated by commas or blanks.
+
+    "?" and "nan" are missing values. A blank line ends the sequence; there are no headers.
+
+    Args:
+        lines: the text.
+        num_channels: numbers expected in a line.
+        name: of the source, for messages.
+
+    Yields:
+        float64 [channels], NaN = missing; None where a new sequence begins.
+
+    Raises:
+        ValueError: a line that holds something else; the message names it.
+
+    Example:
+        >>> [o if o is None else o.tolist() for o in parse_observations(["1, 2", "", "3 ?"], 2)]
+        [[1.0, 2.0], None, [3.0, nan]]
+    """
+    for number, line in enumerate(lines, start=1):
+        fields = line.replace(",", " ").split()
+        if not fields:
+            yield None
+            continue
+        if len(fields) != num_channels:
+            raise ValueError(
+                f"{name}:{number}: expected {num_channels} values, one for each channel, got "
+                f"{len(fields)} in {line.strip()!r}; separate them by commas or blanks."
+            )
+        try:
+            values = np.array([np.nan if field == "?" else float(field) for field in fields])
+        except ValueError:
+            bad = next(field for field in fields if field != "?" and not _is_number(field))
+            raise ValueError(
+                f"{name}:{number}: expected numbers, got {bad!r}; write '?' for a missing value, "
+                "and leave out headers and comments."
+            ) from None
+        if np.isinf(values).any():
+            raise ValueError(f"{name}:{number}: expected finite values, got an infinite one.")
+        yield values
+
+
+def predict_stream(
+    run: ClassifyRun,
+    observations: Iterable[NDArray[np.float64] | None],
+    *,
+    max_length: int | None = None,
+) -> Iterator[Prediction]:
+    """Feeds observations to a run's model, one compiled step each.
+
+    A missing value repeats the channel's last one, or the training mean if there is none.
+
+    Args:
+        run: the trained run.
+        observations: float [channels] each; None begins a new sequence.
+        max_length: most observations of a sequence, for mechanisms with a cache; default the
+            longest sequence of the run's data.
+
+    Yields:
+        The prediction after each observation.
+
+    Raises:
+        ValueError: the model cannot stream, or a sequence is longer than it can take.
+    """
+    stream = inference.Stream(run.model, max_length=max_length or run.problem.max_length)
+    mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
+    last = np.asarray(mean, np.float64)
+    for observation in observations:
+        if observation is None:
+            stream.reset()
+            last = np.asarray(mean, np.float64)
+            continue
+        last = np.where(np.isnan(observation), last, observation)
+        logits = stream.step(((last - mean) / std)[None].astype(np.float32))
+        probabilities = np.asarray(jax.nn.softmax(logits[0]))
+        if np.isnan(probabilities).any():
+            raise ValueError(
+                f"the model gives no answer for observation {stream.num_steps}: it is made for "
+                f"at most {max_length or run.problem.max_length} a sequence. Give a larger "
+                "--max-length for mechanisms with a cache; the flatten head has no longer form. "
+                "A blank line begins a new sequence."
+            )
+        yield Prediction(stream.num_steps, probabilities)
+
+
+def stream_run(
+    run: Path,
+    /,
+    input: Path | None = None,
+    sequence: int | None = None,
+    max_length: int | None = None,
+    figure: Path | None = None,
+) -> int:
+    """Prints the class probabilities after each observation, as CSV.
+
+    Time and memory an observation are constant for mechanisms with a state of constant size.
+
+    Reads one observation a line, numbers separated by commas or blanks, "?" for a missing
+    value, from standard input or a file. A blank line begins a new sequence.
+
+    Args:
+        run: the run folder.
+        input: a file to read instead of standard input.
+        sequence: stream this sequence of the run's test data instead (counted from 0).
+        max_length: most observations of a sequence, for mechanisms with a cache.
+        figure: draw the last 10,000 probabilities over time to this PNG file (needs matplotlib).
+
+    Returns:
+        The exit status.
+    """
+    if input is not None and sequence is not None:
+        raise ValueError("give --input or --sequence, not both.")
+    loaded = load_run(run)
+    if not loaded.model.backbone.streams:
+        raise ValueError(
+            f"the run {run} cannot stream: its model looks at the future. Train one with "
+            "--causal, --embedding causal and a mechanism with a causal form."
+        )
+    title = f"{loaded.problem.dataset}, {loaded.config.mechanism}"
+    if sequence is not None:
+        test = load_test(loaded)
+        if not 0 <= sequence < test.num_examples:
+            raise ValueError(
+                f"the test data have sequences 0 to {test.num_examples - 1}, got {sequence}."
+            )
+        truth = test.classes[test.labels[sequence]]
+        title += f": test sequence {sequence}, class {truth}"
+        print(f"# test sequence {sequence}, true class {truth}", file=sys.stderr)
+        return _print_predictions(loaded, iter(test.series[sequence]), max_length, figure, title)
+    source: IO[str]
+    if input is not None and not input.is_file():
+        raise FileNotFoundError(f"there is no file {input} to read observations from.")
+    with nullcontext(sys.stdin) if input is None else input.open() as source:
+        name = "standard input" if input is None else str(input)
+        observations = parse_observations(source, len(loaded.problem.channels), name)
+        return _print_predictions(loaded, observations, max_length, figure, title)
+
+
+def _print_predictions(
+    run: ClassifyRun,
+    observations: Iterable[NDArray[np.float64] | None],
+    max_length: int | None,
+    figure: Path | None,
+    title: str,
+) -> int:
+    classes = run.problem.classes
+    drawn: deque[Prediction] = deque(maxlen=MOST_DRAWN)
+    print(",".join(["step", "prediction", *(f"p({name})" for name in classes)]), flush=True)
+    any_yet = False
+    try:
+        for prediction in predict_stream(run, observations, max_length=max_length):
+            any_yet = True
+            best = classes[int(np.argmax(prediction.probabilities))]
+            shares = (f"{p:.4f}" for p in prediction.probabilities)
+            print(",".join([str(prediction.step), best, *shares]), flush=True)
+            if figure is not None:
+                drawn.append(prediction)
+    finally:  # a stream may well end by Ctrl-C
+        if drawn and figure is not None:
+            draw_stream(drawn, run.problem, figure, title)
+            print(f"# figure: {figure}", file=sys.stderr)
+    if not any_yet:
+        print("# no observation came: give one a line", file=sys.stderr)
+    return 0
+
+
+def draw_stream(
+    predictions: Sequence[Prediction], problem: ClassifyProblem, path: Path, title: str
+) -> None:
+    """Draws class probabilities over time to a PNG file.
+
+    Args:
+        predictions: of one or more sequences, in order; a line breaks between sequences.
+        problem: names the classes.
+        path: the file.
+        title: of the figure.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise ValueError("--figure needs matplotlib: pip install matplotlib.") from None
+    probabilities = np.stack([prediction.probabilities for prediction in predictions])
+    begins = [i for i, prediction in enumerate(predictions) if i and prediction.step == 1]
+    probabilities = np.insert(probabilities, begins, np.nan, axis=0)  # a gap between sequences
+    canvas = Figure(figsize=(8, 3.6), layout="constrained")
+    axes = canvas.subplots()
+    steps = np.insert(np.arange(1.0, len(predictions) + 1), begins, np.nan)
+    ranked = np.argsort(-np.nanmax(probabilities, axis=0))
+    for rank, index in enumerate(ranked):
+        axes.plot(
+            steps,
+            probabilities[:, index],
+            color=f"C{rank}" if rank < 4 else "0.75",
+            linewidth=2 if rank < 4 else 1,
+            marker="." if rank < 4 else None,
+            label=problem.classes[index] if rank < 4 else None,
+            zorder=len(ranked) - rank,
+        )
+    axes.set(xlabel="observations so far", ylabel="class probability", ylim=(0, 1.02), title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    canvas.savefig(path, dpi=120)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""Figures of forecasts: history, truth and prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Window = tuple[NDArray, NDArray | None, NDArray]
+MOST_TARGETS = 3
+
+
+def draw_windows(
+    windows: Sequence[Window], names: Sequence[str], path: Path, titles: Sequence[str]
+) -> None:
+    """Draws forecasts to a PNG file, a column a window and a row a target (the last three).
+
+    Args:
+        windows: what was seen [L, targets], what came [H, targets] or None, and the forecast.
+        names: of the targets.
+        path: the file.
+        titles: of the windows.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError("a figure needs matplotlib: pip install 'flax-linattn[plots]'.") from None
+    shown = range(max(0, len(names) - MOST_TARGETS), len(names))
+    canvas = Figure(figsize=(4.2 * len(windows), 2.2 * len(shown) + 0.7), layout="constrained")
+    grid = canvas.subplots(len(shown), len(windows), squeeze=False)
+    for column, ((seen, truth, forecast), title) in enumerate(zip(windows, titles, strict=True)):
+        for axes, target in zip(grid[:, column], shown, strict=True):
+            past = np.arange(1 - len(seen), 1)
+            axes.plot(past, seen[:, target], color="0.35", label="seen")
+            if truth is not None:
+                steps = np.arange(len(truth) + 1)
+                joined = np.append(seen[-1:, target], truth[:, target])
+                axes.plot(steps, joined, color="tab:blue", label="truth")
+            steps = np.arange(1, len(forecast) + 1)
+            axes.plot(steps, forecast[:, target], color="tab:orange", label="forecast")
+            axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
+            axes.set_ylabel(names[target] if column == 0 else "")
+        grid[0, column].set_title(title)
+        grid[-1, column].set_xlabel("steps from the last observation")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    canvas.savefig(path, dpi=120)

@@ -1,0 +1,160 @@
+"""Tables and .tsf files: real ones, and bad ones with their messages."""
+
+import gzip
+import lzma
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flax_linattn import data
+from flax_linattn.data import DataFormatError
+from flax_linattn.data.table import parse_time
+
+
+def write(tmp_path, text, name="toy.csv"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_the_embedded_series():
+    series = data.etth1()
+    assert series.values.shape == (17420, 7) and series.num_gaps == series.num_missing == 0
+    assert series.step == np.timedelta64(1, "h")
+    assert series.times is not None and str(series.times[-1]) == "2018-06-26T19:00:00"
+    np.testing.assert_allclose(series.values[0, [0, -1]], [5.827, 30.531], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("file", "shape", "step"),
+    [
+        ("ett/ETTm2.csv.gz", (69680, 7), np.timedelta64(15, "m")),
+        ("exchange_rate/exchange_rate.csv", (7588, 8), np.timedelta64(1, "D")),
+        ("exchange_rate/exchange_rate.txt.gz", (7588, 8), None),
+        ("electricity_subset/electricity_2clients_full_length.csv.gz", (26304, 2),
+         np.timedelta64(1, "h")),
+        ("electricity_subset/electricity_weekly_dataset.tsf.gz", (156, 321),
+         np.timedelta64(7, "D")),
+    ],
+)  # fmt: skip
+def test_official_files(file, shape, step, data_dir):
+    series = data.load_series(data_dir / file)
+    assert series.values.shape == shape and series.step == step
+
+
+def test_the_file_that_was_cut_short(data_dir):
+    path = data_dir / "traffic_subset" / "traffic_862sensors_first25rows_truncated.csv"
+    with pytest.raises(DataFormatError, match=r"truncated\.csv:27: expected 863 cells, .* got 242"):
+        data.load_series(path)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_compressed_or_not(tmp_path, suffix):
+    text = "# a comment\ndate,a\n2024-01-01,1\n\n2024-01-02,2\n"
+    path = tmp_path / f"toy.csv{suffix}"
+    opened = {"": open, ".gz": gzip.open, ".xz": lzma.open}[suffix]
+    with opened(path, "wt") as file:
+        file.write(text)
+    series = data.load_series(path)
+    assert series.values.ravel().tolist() == [1, 2] and series.name == "toy"
+
+
+@given(
+    st.lists(
+        st.lists(st.floats(allow_infinity=False, width=64), min_size=2, max_size=2), min_size=1
+    )
+)
+def test_what_is_written_is_read(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("table") / "toy.csv"
+    lines = [",".join("" if np.isnan(x) else repr(x) for x in row) for row in rows]
+    path.write_text("a,b\n" + "\n".join(lines) + "\n")
+    np.testing.assert_array_equal(data.load_table(path).values, np.array(rows))
+
+
+def test_headers(tmp_path):
+    numbers = "10,20\n1,2\n"
+    assert data.load_table(write(tmp_path, numbers), header=True).channels == ("10", "20")
+    assert data.load_table(write(tmp_path, numbers), header=False).num_steps == 2
+    assert data.load_table(write(tmp_path, numbers, "toy.txt")).channels == ("0", "1")
+    timed = data.load_table(write(tmp_path, "2024-01-01 00:00,1\n2024-01-01 01:00,2\n"))
+    assert timed.channels == ("0",) and timed.step == np.timedelta64(1, "h")
+    missing = data.load_table(write(tmp_path, "a,b\n?,NA\n1,\n"))
+    assert missing.num_missing == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"toy\.csv:1: expected rows of numbers, got none"),
+        ("a,b\n", r"toy\.csv:1: expected rows of numbers after the header, got none"),
+        ("1,2\n3,4\n", r"toy\.csv:1: .* got numbers alone; say whether it is a header"),
+        ("a,b\n1,2\n3\n", r"toy\.csv:3: expected 2 cells, as in the first line, got 1"),
+        ("a,b\n1,2\n3,4x\n", r"toy\.csv:3: expected a finite number in column 2 \(b\), got '4x'"),
+        ("a,b\n1,1_0\n", r"got '1_0'"),
+        ("a,b\n1,inf\n", r"got 'inf'"),
+        ("date,a\n2024-01-01,1\nsoon,2\n", r"toy\.csv:3: expected a time .* got 'soon'"),
+        ("date,a\n2024-01-02,1\n2024-01-01,2\n", r"toy\.csv:3: expected a time after 2024-01-02"),
+        ("date,a\n2024-01-01,1\n2024-01-01,2\n", r"sort the rows, drop repeated ones"),
+        ("date\n2024-01-01\n", r"a column of numbers beside the times, got none"),
+        ("a,a\n1,2\n", r"toy\.csv:1: .* got 'a' twice"),
+    ],
+)
+def test_bad_tables_are_named(tmp_path, text, message):
+    with pytest.raises(DataFormatError, match=message):
+        data.load_table(write(tmp_path, text))
+
+
+def test_times_as_files_write_them():
+    hour = parse_time("2016-07-01 02:00:00")
+    for text in ("2016/7/1 2:00", "2016-07-01T02:00:00Z", "2016-07-01 02:00:00+05:00"):
+        assert parse_time(text) == hour
+    assert parse_time("2016/13/1") is None and parse_time("12") is None
+
+
+TSF = (
+    "# made for a test\n@relation toy\n@attribute series_name string\n"
+    "@attribute start_timestamp date\n@frequency {}\n@horizon 2\n@missing false\n"
+    "@equallength {}\n@data\n"
+)
+
+
+def test_tsf_times_follow_the_frequency(tmp_path):
+    for frequency, last in (
+        ("half_hourly", "2024-01-31T10:00:00"),
+        ("10_minutes", "2024-01-31T09:20:00"),
+        ("monthly", "2024-03-31T09:00:00"),
+        ("yearly", "2026-01-31T09:00:00"),
+    ):
+        text = TSF.format(frequency, "false") + "T1:2024-01-31 09-00-00:1,2,?\n"
+        if frequency in ("monthly", "yearly"):
+            text = text.replace("2024-01-31", "2024-01-01")
+            last = last.replace("-31T", "-01T")
+        (series,) = data.load_tsf(write(tmp_path, text, "toy.tsf"))
+        assert series.times is not None and str(series.times[-1]) == last
+        assert series.num_missing == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("", r"toy\.tsf:9: expected series after @data, got none"),
+        ("T1:2024-01-01 00-00-00\n", r"toy\.tsf:10: expected 2 attributes and the values"),
+        ("T1:yesterday:1\n", r"expected a date such as .* got 'yesterday'"),
+        ("T1:2024-01-01 00-00-00:1,b\n", r"toy\.tsf:10: expected finite numbers .* got 'b'"),
+        ("T1:2024-01-01 00-00-00:1\nT2:2024-01-01 00-00-00:1,2\n", r"of one length, as @equal"),
+    ],
+)
+def test_bad_tsf_files_are_named(tmp_path, body, message):
+    with pytest.raises(DataFormatError, match=message):
+        data.load_tsf(write(tmp_path, TSF.format("daily", "true") + body, "toy.tsf"))
+    with pytest.raises(DataFormatError, match="a frequency such as 10_minutes"):
+        data.load_tsf(write(tmp_path, TSF.format("often", "true"), "toy.tsf"))
+
+
+def test_series_of_other_times_are_no_table(tmp_path):
+    text = TSF.format("daily", "false")
+    text += "T1:2024-01-01 00-00-00:1,2\nT2:2024-01-02 00-00-00:1,2\n"
+    with pytest.raises(ValueError, match="T2 has 2 steps from 2024-01-02"):
+        data.load_series(write(tmp_path, text, "toy.tsf"))

@@ -1,0 +1,99 @@
+"""Windows, splits and calendar features."""
+
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flax_linattn import data
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 8), st.integers(1, 5))
+def test_every_window_comes_once_an_epoch(extra, input_length, horizon, batch_size):
+    rows = range(3, 3 + horizon + extra)
+    values = np.arange(rows.stop + 2)
+    try:
+        windows = data.Windows({"values": values}, rows, input_length=input_length,
+                               horizon=horizon, batch_size=batch_size, seed=0)  # fmt: skip
+    except ValueError as error:
+        assert "does not fit" in str(error)
+        assert rows.stop - max(rows.start - input_length, 0) < input_length + horizon
+        return
+    seen = []
+    for batch in windows:
+        taken = batch["values"][batch["weight"] > 0]
+        assert (np.diff(taken, axis=1) == 1).all()
+        seen += taken[:, input_length].tolist()
+    first = max(rows.start, input_length)
+    assert sorted(seen) == list(range(first, rows.stop - horizon + 1))
+
+
+def test_customary_numbers_of_windows():
+    """Time-Series-Library's, at lengths 96 and 96."""
+    series = data.etth1()
+    split = data.chronological_split(series.num_steps, "8640/2880/2880")
+    counts = [
+        data.Windows({"values": series.values}, rows, input_length=96, horizon=96, batch_size=32,
+                     seed=None).num_examples
+        for rows in split
+    ]  # fmt: skip
+    assert counts == [8640 - 191, 2785, 2785]
+
+
+def test_shares_are_those_of_the_library():
+    split = data.chronological_split(7588)
+    assert [len(rows) for rows in split] == [5311, 760, 1517]
+    assert split.test.stop == 7588
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("0.7/0.3", "three parts such as"),
+        ("a/b/c", "three parts such as"),
+        ("0.7/0.2/0.2", "shares that add up to 1"),
+        ("0/0.5/0.5", "the first above 0"),
+        ("60/20/30", "has 100 rows, and 60/20/30 needs 110"),
+        ("60.5/20/10", "whole numbers of rows"),
+    ],
+)
+def test_bad_splits_are_refused(parts, message):
+    with pytest.raises(ValueError, match=message):
+        data.chronological_split(100, parts)
+
+
+REFERENCE = {
+    "minute": lambda t: t.minute / 59,
+    "hour": lambda t: t.hour / 23,
+    "weekday": lambda t: t.weekday() / 6,
+    "day": lambda t: (t.day - 1) / 30,
+    "day of year": lambda t: (t.timetuple().tm_yday - 1) / 365,
+    "week": lambda t: (t.isocalendar().week - 1) / 52,
+    "month": lambda t: (t.month - 1) / 11,
+}
+
+
+@given(
+    st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1)),
+    st.sampled_from([60, 3600, 86400, 604800, 2678400]),
+)
+def test_calendar_features_are_those_of_the_calendar(start, seconds):
+    times = [start.replace(microsecond=0) + timedelta(seconds=seconds * i) for i in range(20)]
+    found, names = data.calendar_features(np.array(times, "M8[s]"), np.timedelta64(seconds, "s"))
+    want = np.array([[REFERENCE[name](time) - 0.5 for name in names] for time in times])
+    np.testing.assert_allclose(found, want, atol=1e-6)
+
+
+def test_series_fill_forward_and_name_what_is_wrong():
+    nan = np.nan
+    series = data.TimeSeries("toy", np.array([[nan, 1.0], [2.0, nan], [nan, nan]]), ("a", "b"))
+    assert series.fill_forward().values.tolist() == [[2, 1], [2, 1], [2, 1]]
+    assert series.select(["b"]).channels == ("b",)
+    with pytest.raises(ValueError, match="unknown channel 'c'; toy has a, b"):
+        series.select(["c"])
+    with pytest.raises(ValueError, match="in channel 'b', got none"):
+        data.TimeSeries("toy", np.array([[1.0, nan]]), ("a", "b")).fill_forward()
+    with pytest.raises(ValueError, match="one for each column"):
+        data.TimeSeries("toy", np.ones((2, 2)), ("a",))

@@ -1,0 +1,167 @@
+"""Forecasters: parallel equals streamed, nothing looks ahead, padding changes nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flax_linattn import inference, models
+from tests.models.cases import moved, rows_of_segments
+from tests.nn.cases import CAUSAL
+
+CHANNELS, MARKS, HORIZON = 3, 2, 4
+
+
+def forecaster(mechanism="aaren", **options):
+    options = {"num_layers": 1, "targets": (2, 0), "memory": 5.0, "max_length": 8} | options
+    return moved(
+        models.Forecaster(CHANNELS, HORIZON, num_marks=MARKS, features=8, num_heads=2,
+                          hidden_features=12, mechanism=mechanism, rngs=nnx.Rngs(0), **options)
+    )  # fmt: skip
+
+
+def observations(*shape, seed=0):
+    x = np.random.default_rng(seed).normal(size=(*shape, CHANNELS + MARKS))
+    return (x * [3, 1, 0.1, 1, 1] + [5, 0, -2, 0, 0]).astype(np.float32)
+
+
+@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_streams_as_in_parallel(mechanism, normalize):
+    model = forecaster(mechanism, normalize=normalize)
+    x = jnp.asarray(observations(2, 7))
+    every = model(x, every_step=True)
+    assert every.shape == (2, 7, HORIZON, 2)
+    np.testing.assert_allclose(inference.unroll(model, x), every, rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(model(x), every[:, -1], rtol=1e-5, atol=1e-5)
+    at = model(x, positions=jnp.array([3, 1]))
+    np.testing.assert_allclose(at, every[:, jnp.array([3, 1])], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("split", [1, 3, 6])
+def test_goes_on_where_it_stopped(split):
+    model = forecaster()
+    x = jnp.asarray(observations(2, 7))
+    whole, end = model(x, every_step=True, return_state=True)
+    first, state = model(x[:, :split], every_step=True, return_state=True)
+    second, state = model(x[:, split:], every_step=True, state=state, return_state=True)
+    np.testing.assert_allclose(jnp.concatenate([first, second], 1), whole, rtol=1e-4, atol=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), state, end)
+
+
+def test_padding_changes_nothing_wherever_it_is():
+    model = forecaster()
+    x = observations(1, 5)
+    want = model(jnp.asarray(x))
+    for kept in ([0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [0, 2, 3, 5, 6]):
+        padded = np.full((1, 8, CHANNELS + MARKS), np.nan, np.float32)
+        padded[:, kept] = x
+        mask = np.zeros((1, 8), bool)
+        mask[:, kept] = True
+        np.testing.assert_allclose(model(padded, mask=mask), want, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            inference.unroll(model, jnp.nan_to_num(padded), mask)[:, kept[-1]], want,
+            rtol=1e-4, atol=1e-4,
+        )  # fmt: skip
+
+
+def test_packed_sequences_are_by_themselves():
+    model = forecaster()
+    ids, mask, sequences = rows_of_segments()
+    x = observations(2, 8)
+    found = model(x, mask=mask, segment_ids=ids, every_step=True)
+    for row, places in sequences:
+        alone = model(x[row : row + 1, places], every_step=True)
+        np.testing.assert_allclose(found[row, places], alone[0], rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="every_step=True, or positions"):
+        model(x, segment_ids=ids)
+
+
+def test_the_future_changes_no_earlier_forecast():
+    model = forecaster()
+    x = observations(2, 7)
+    before = model(jnp.asarray(x), every_step=True)[:, :4]
+    x[:, 4:] = 1e4
+    np.testing.assert_array_equal(model(jnp.asarray(x), every_step=True)[:, :4], before)
+
+
+def test_a_level_is_carried_through():
+    """Shifting and scaling the channels shifts and scales the forecasts."""
+    model = forecaster()
+    x = observations(2, 7)
+    y = model(jnp.asarray(x))
+    scale, shift = np.array([2.0, 3.0, 4.0]), np.array([-100.0, 7.0, 50.0])
+    x[..., :CHANNELS] = x[..., :CHANNELS] * scale + shift
+    want = y * scale[[2, 0]] + shift[[2, 0]]
+    np.testing.assert_allclose(model(jnp.asarray(x)), want, rtol=2e-3)
+
+
+def reference(x, memory):
+    """Weighted moments of every prefix, straight from their definition."""
+    means, stds = [], []
+    for t in range(1, len(x) + 1):
+        age = np.arange(t)[::-1]
+        weight = np.ones(t) if memory is None else np.exp(-age / memory)
+        mean = np.average(x[:t], axis=0, weights=weight)
+        variance = np.average(np.square(x[:t] - mean), axis=0, weights=weight)
+        means.append(mean)
+        stds.append(np.sqrt(variance + 1e-5))
+    return np.stack(means), np.stack(stds)
+
+
+@given(st.integers(1, 40), st.none() | st.floats(0.5, 50), st.integers(0, 9))
+def test_moments_are_those_of_the_definition(length, memory, seed):
+    x = np.random.default_rng(seed).normal(1000, 2, size=(1, length, 2)).astype(np.float32)
+    moments = models.Moments(memory)
+    (mean, std), _ = moments(jnp.asarray(x), moments.init_state(1, 2))
+    want_mean, want_std = reference(x[0].astype(np.float64), memory)
+    np.testing.assert_allclose(mean[0], want_mean, rtol=1e-6)
+    np.testing.assert_allclose(std[0], want_std, rtol=2e-3, atol=5e-4)
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match="channels 0 to 2, got \\(3,\\)"):
+        forecaster(targets=(3,))
+    with pytest.raises(ValueError, match="horizon of at least 1"):
+        models.Forecaster(1, 0, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("mechanism", CAUSAL)
+def test_encoder_decoder(mechanism):
+    """Shapes, gradients everywhere, and levels that are carried through."""
+    model = moved(
+        models.EncoderDecoder(CHANNELS, HORIZON, num_marks=MARKS, label_length=3, targets=(1,),
+                              features=8, num_heads=2, hidden_features=12, num_layers=1,
+                              mechanism=mechanism, rngs=nnx.Rngs(0))
+    )  # fmt: skip
+    values = observations(2, 6)[..., :CHANNELS]
+    marks = observations(2, 6 + HORIZON, seed=1)[..., CHANNELS:]
+    y = model(values, marks)
+    assert y.shape == (2, HORIZON, 1)
+    np.testing.assert_allclose(
+        model(values * np.float32(2) + np.float32(9), marks), y * 2 + 9, rtol=2e-3, atol=2e-3
+    )
+    graph, params, rest = nnx.split(model, nnx.Param, ...)
+    grads = jax.grad(lambda p: jnp.sum(jnp.square(nnx.merge(graph, p, rest)(values, marks))))(
+        params
+    )
+    flat = {jax.tree_util.keystr(p): g for p, g in jax.tree.leaves_with_path(grads)}
+    unused = [name for name, g in flat.items() if not np.any(g)]
+    # A softmax that every key shares does not see their bias.
+    assert all("key_projection" in name and "bias" in name for name in unused)
+
+
+def test_encoder_decoder_refuses_what_does_not_fit():
+    model = models.EncoderDecoder(2, 3, label_length=2, features=8, num_heads=2, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"expected values \[B, L >= 2, 2\]"):
+        model(jnp.ones((1, 1, 2)))
+    with pytest.raises(ValueError, match="expected no marks"):
+        model(jnp.ones((1, 4, 2)), jnp.ones((1, 7, 1)))
+    with pytest.raises(ValueError, match=r"\[1, 7, F\]"):
+        model(jnp.ones((1, 4, 2)), jnp.ones((1, 4, 1)))
+    with pytest.raises(ValueError, match="no causal form"):
+        models.EncoderDecoder(2, 3, label_length=2, features=8, num_heads=2,
+                              mechanism="linformer:max_length=8", rngs=nnx.Rngs(0))  # fmt: skip

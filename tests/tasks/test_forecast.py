@@ -1,0 +1,239 @@
+"""Forecasting, small: train, evaluate, stream, save a stream, resume; and what bad input says."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flax_linattn import cli, data
+from flax_linattn.tasks import forecast
+from flax_linattn.tasks.forecast_stream import ForecastStream, Row, parse_rows
+
+ROWS, INPUT, HORIZON = 200, 12, 4
+SMALL = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--label-length", "4"),
+    *("--positions", "3", "--epochs", "2", "--parallel", "none"),
+]
+
+
+def fail(capsys, *args: str) -> str:
+    """Runs a command that the user must mend; returns its message."""
+    assert cli.main(list(args)) == 2
+    message = capsys.readouterr().err
+    assert message
+    return message
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory) -> Path:
+    """Two hourly waves with a missing value and a gap."""
+    path = tmp_path_factory.mktemp("data") / "waves.csv"
+    hours = np.delete(np.arange(ROWS + 1), 50)
+    times = np.datetime64("2024-01-01T00:00:00") + hours * np.timedelta64(1, "h")
+    noise = np.random.default_rng(0).normal(size=(ROWS, 2))
+    values = 20 + 5 * np.sin(hours[:, None] * 2 * np.pi / 24 + [0, 1]) + 0.1 * noise
+    lines = [
+        f"{str(time).replace('T', ' ')},{a:.4f},{b:.4f}"
+        for time, (a, b) in zip(times, values, strict=True)
+    ]
+    lines[7] = lines[7].rpartition(",")[0] + ","
+    path.write_text("date,load,OT\n" + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_dir(csv, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    assert cli.main(["train", "forecast", "--csv", str(csv), "--run", str(folder), *SMALL]) == 0
+    return folder
+
+
+def test_run_folder_is_complete(run_dir, csv):
+    names = {"config.json", "problem.json", "metrics.jsonl", "test.json", "checkpoints"}
+    assert names <= {path.name for path in run_dir.iterdir()}
+    report = json.loads((run_dir / "test.json").read_text())
+    assert report["num_test_windows"] == 40 - HORIZON + 1
+    assert report["targets"] == "load, OT"
+    problem = forecast.ForecastProblem.from_json(json.loads((run_dir / "problem.json").read_text()))
+    assert problem.season == 24 and problem.marks == ("hour", "weekday", "day", "day of year")
+    fitted = data.load_table(csv).fill_forward().values[:140]
+    np.testing.assert_allclose(problem.standardizer.mean, fitted.mean(axis=0))
+
+
+def test_metrics_are_those_of_the_definition(run_dir, csv):
+    """Worked out again, window by window, from the file."""
+    report = json.loads((run_dir / "test.json").read_text())
+    run = forecast.load_run(run_dir)
+    values = data.load_table(csv).fill_forward().values
+    mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
+    stream = [ForecastStream(run, context=0) for _ in range(160, 200 - HORIZON + 1)]
+    squares, naives, seasonal = [], [], []
+    times = data.load_table(csv).times
+    assert times is not None
+    for i, start in enumerate(range(160, 200 - HORIZON + 1)):
+        for t in range(start - INPUT, start):
+            found = stream[i].step(Row(times[t].item(), values[t]))
+        truth = values[start : start + HORIZON]
+        squares.append(np.square((found - truth) / std))
+        naives.append(np.square((values[start - 1] - truth) / std))
+        last = values[start - INPUT : start]
+        seasonal.append(np.abs(last[np.arange(HORIZON) % INPUT] - truth))
+        if i == 3:
+            break
+    windows = forecast.make_windows(
+        data.load_table(csv), run.config, run.problem, range(160, 163 + HORIZON), seed=None
+    )
+    few = forecast.evaluate_forecaster(run, windows)
+    assert few["num_test_windows"] == 4
+    np.testing.assert_allclose(few["test_mse"], np.mean(squares), rtol=1e-4)
+    np.testing.assert_allclose(few["naive_mse"], np.mean(naives), rtol=1e-4)
+    np.testing.assert_allclose(few["seasonal_naive_original_mae"], np.mean(seasonal), rtol=1e-4)
+    assert mean.shape == (2,) and report["test_rmse"] == pytest.approx(report["test_mse"] ** 0.5)
+
+
+def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, csv, capsys):
+    report = json.loads((run_dir / "test.json").read_text())
+    again = forecast.evaluate_run(run_dir)
+    assert again["test_mse"] == pytest.approx(report["test_mse"])
+    assert again["stream_max_error"] < 1e-4
+    assert cli.main(["evaluate", str(run_dir), "--test-file", str(csv)]) == 0
+    assert f"num_test_windows              {ROWS - INPUT - HORIZON + 1}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("context", [0, 12, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
+    run = forecast.load_run(run_dir)
+    series = data.load_table(csv)
+    assert series.times is not None
+    (scaled,) = run.problem.standardizer.apply([series.fill_forward().values])
+    marks, _ = data.calendar_features(series.times, np.timedelta64(1, "h"))
+    x = np.concatenate([scaled, marks], axis=1).astype(np.float32)
+    stream = ForecastStream(run, context=context)
+    for t in range(30):
+        found = stream.step(Row(series.times[t].item(), series.values[t]))
+        assert stream.context == t + 1 if not context else context / 2 < stream.context <= context \
+            or stream.context == t + 1  # fmt: skip
+        if t in (3, 29):
+            want = np.asarray(run.model(x[None, t + 1 - stream.context : t + 1])[0])
+            want = want * run.problem.standardizer.std + run.problem.standardizer.mean
+            np.testing.assert_allclose(found, want, rtol=1e-4)
+
+
+def test_a_saved_stream_goes_on(run_dir, csv, tmp_path, capsys):
+    lines = csv.read_text().splitlines(keepends=True)
+    whole, first, second = (tmp_path / name for name in ("whole.csv", "first.csv", "second.csv"))
+    whole.write_text("".join(lines[:41]))
+    first.write_text("".join(lines[:21]))
+    second.write_text("".join(lines[21:41]))
+    assert cli.main(["stream", str(run_dir), "--input", str(whole)]) == 0
+    want = capsys.readouterr().out.splitlines()
+    state = tmp_path / "state.npz"
+    got = []
+    for source in (first, second):
+        args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
+        assert cli.main(args) == 0
+        got += capsys.readouterr().out.splitlines()[1:]
+    assert got == want[1:]
+    assert want[0].startswith("step,time,load+1,OT+1,load+2") and len(want) == 41
+    message = fail(capsys, "stream", str(run_dir), "--state", str(state), "--context", "6")
+    assert "with another --context" in message
+    state.write_bytes(state.read_bytes()[:100])
+    message = fail(capsys, "stream", str(run_dir), "--state", str(state))
+    assert "holds no whole state" in message
+
+
+def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
+    state = tmp_path / "state.npz"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flax_linattn.cli", "stream", str(run_dir), "--state", str(state)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("".join(csv.read_text().splitlines(keepends=True)[:4]))
+        process.stdin.flush()
+        for _ in range(4):  # a header and three forecasts
+            process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.stderr is not None
+        assert "saved after 3 observations" in process.stderr.read()
+    assert state.is_file()
+
+
+def test_rows_by_name_by_place_and_as_json():
+    channels = ("a", "b")
+    lines = ["time,b,x,a", "2024-01-01,1,9,2", "", "2024-01-02,?,9,3"]
+    rows = list(parse_rows(lines, channels))
+    assert [str(row.time)[:10] for row in rows] == ["2024-01-01", "2024-01-02"]
+    np.testing.assert_array_equal([row.values for row in rows], [[2, 1], [3, np.nan]])
+    (row,) = parse_rows(['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'], channels)
+    assert row.time is not None and row.time.hour == 3
+    np.testing.assert_array_equal(row.values, [np.nan, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1", r"standard input:1: expected 2 values \(a, b\), after the time"),
+        ("1,x", r"standard input:1: expected finite numbers, got 'x'"),
+        ("1,inf", "got 'inf'"),
+        ("noon,1,2", "expected a time such as .* got 'noon'"),
+        ('{"a": 1', "not valid JSON"),
+        ('{"a": 1}', "got none named 'b'; write null"),
+        ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
+    ],
+)
+def test_bad_rows_are_named(line, message):
+    with pytest.raises(ValueError, match=message):
+        list(parse_rows(line.split("\n"), ("a", "b")))
+
+
+@pytest.mark.parametrize(
+    "mechanism", ["softmax", pytest.param("taylorshift", marks=[pytest.mark.slow])]
+)
+def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
+    folder = tmp_path / "run"
+    args = ["train", "forecast", "--csv", str(csv), "--run", str(folder), *SMALL]
+    options = ["--model", "encoder-decoder", "--mechanism", mechanism, "--targets", "OT"]
+    assert cli.main([*args, *options]) == 0
+    assert "stream_max_error" not in forecast.evaluate_run(folder)
+    assert "Train one with --model decoder" in fail(capsys, "stream", str(folder))
+
+
+def test_resume_equals_one_go(csv, run_dir, tmp_path, capsys):
+    folder = tmp_path / "run"
+    args = ["train", "forecast", "--run", str(folder)]
+    assert cli.main([*args, "--csv", str(csv), *SMALL, "--epochs", "1"]) == 0
+    assert cli.main([*args, "--resume", "--epochs", "2", "--parallel", "none"]) == 0
+    names = ("test_mse", "test_mae", "best_epoch")
+    found, want = (json.loads((f / "test.json").read_text()) for f in (folder, run_dir))
+    assert [found[name] for name in names] == [want[name] for name in names]
+
+
+def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
+    args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
+    assert "unknown channel 'x'" in fail(capsys, *args, "--targets", "x")
+    assert "does not fit" in fail(capsys, *args, "--split", "190/3/7")
+    assert "positions (13) must be at most" in fail(capsys, *args, "--positions", "13")
+    assert "--sequence is for classifiers" in fail(
+        capsys, "stream", str(run_dir), "--sequence", "0"
+    )
+    assert "context must be 0, or 2" in fail(capsys, "stream", str(run_dir), "--context", "1")
+    no_times = tmp_path / "bare.csv"
+    no_times.write_text("load,OT\n" + "1,2\n" * 30)
+    message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(no_times))
+    assert "has no times, from which the run took hour" in message
+
+
+def test_forecast_stream_draws(run_dir, csv, tmp_path):
+    pytest.importorskip("matplotlib")
+    figure = tmp_path / "forecast.png"
+    assert cli.main(["stream", str(run_dir), "--input", str(csv), "--figure", str(figure)]) == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert (run_dir / "forecasts.png").is_file()
