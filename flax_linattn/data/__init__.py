@@ -2,6 +2,7 @@
 
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.batching import Batches, BucketBatches
+from flax_linattn.data.blocks import load_spoken_arabic_digits
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.embedded import etth1, japanese_vowels
 from flax_linattn.data.files import DataFormatError
@@ -37,6 +38,7 @@ __all__ = [
     "load_arff",
     "load_dataset",
     "load_series",
+    "load_spoken_arabic_digits",
     "load_table",
     "load_ts",
     "load_tsf",

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from flax_linattn.data.arff import load_arff
+from flax_linattn.data.blocks import load_spoken_arabic_digits
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
@@ -16,6 +17,8 @@ _LOADERS = {".ts": load_ts, ".arff": load_arff}
 
 def load_dataset(path: str | Path) -> TimeSeriesDataset:
     r"""Loads a ``.ts`` or ``.arff`` file, also with ``.gz`` or ``.xz`` after that.
+
+    The two files of Spoken Arabic Digits (``..._Arabic_Digit.txt``) are read, too.
 
     Args:
         path: The file; its name says the format.
@@ -33,7 +36,8 @@ def load_dataset(path: str | Path) -> TimeSeriesDataset:
         ...     load_dataset(path).classes
         ('a', 'b')
     """
-    loader = _LOADERS.get(_suffix(path))
+    digits = "_Arabic_Digit.txt" in Path(path).name
+    loader = load_spoken_arabic_digits if digits else _LOADERS.get(_suffix(path))
     if loader is None:
         raise ValueError(
             f"expected a file name ending in .ts or .arff (then .gz or .xz), got "

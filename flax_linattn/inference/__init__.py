@@ -3,6 +3,7 @@
 from flax_linattn.inference.generate import Generated, generate
 from flax_linattn.inference.prefill import prefill
 from flax_linattn.inference.rollout import Rollout, rollout, unroll
+from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.inference.state import gather_rows, reset_rows, state_bytes
 from flax_linattn.inference.stream import Stream
 from flax_linattn.inference.summary import Summary, summarize
@@ -14,9 +15,11 @@ __all__ = [
     "Summary",
     "gather_rows",
     "generate",
+    "load_state",
     "prefill",
     "reset_rows",
     "rollout",
+    "save_state",
     "state_bytes",
     "summarize",
     "unroll",

@@ -5,17 +5,34 @@ from flax_linattn.tasks.classify import (
     ClassifyProblem,
     ClassifyRun,
     build_model,
-    evaluate_run,
     load_run,
     train_classifier,
 )
+from flax_linattn.tasks.evaluate import evaluate_run
+from flax_linattn.tasks.forecast import (
+    ForecastConfig,
+    ForecastProblem,
+    ForecastRun,
+    load_forecaster,
+    train_forecaster,
+)
+from flax_linattn.tasks.forecast_stream import ForecastStream, Row
+from flax_linattn.tasks.runs import RunConfig
 
 __all__ = [
     "ClassifyConfig",
     "ClassifyProblem",
     "ClassifyRun",
+    "ForecastConfig",
+    "ForecastProblem",
+    "ForecastRun",
+    "ForecastStream",
+    "Row",
+    "RunConfig",
     "build_model",
     "evaluate_run",
+    "load_forecaster",
     "load_run",
     "train_classifier",
+    "train_forecaster",
 ]

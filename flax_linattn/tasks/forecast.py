@@ -464,7 +464,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
         FileNotFoundError: the run or the file is missing.
         ValueError: damaged files, or other channels.
     """
-    run = load_run(run_dir)
+    run = load_forecaster(run_dir)
     series = load_series(run, test_file)
     rows = range(series.num_steps)
     if test_file is None:
@@ -604,7 +604,7 @@ def make_windows(
     )
 
 
-def load_run(run_dir: Path) -> ForecastRun:
+def load_forecaster(run_dir: Path) -> ForecastRun:
     """Loads a run's model with its selected parameters.
 
     Raises:

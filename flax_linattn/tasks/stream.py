@@ -54,7 +54,7 @@ def stream_run(
         _refuse("forecasters", context=context, state=state)
         return classify_stream.stream_run(run, input, sequence, max_length, figure)
     _refuse("classifiers", sequence=sequence, max_length=max_length)
-    loaded = forecast.load_run(run)
+    loaded = forecast.load_forecaster(run)
     stream = forecast_stream.ForecastStream(loaded, context=context)
     if state is not None and state.is_file():
         stream.load(state)

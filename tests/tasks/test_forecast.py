@@ -68,7 +68,7 @@ def test_run_folder_is_complete(run_dir, csv):
 def test_metrics_are_those_of_the_definition(run_dir, csv):
     """Worked out again, window by window, from the file."""
     report = json.loads((run_dir / "test.json").read_text())
-    run = forecast.load_run(run_dir)
+    run = forecast.load_forecaster(run_dir)
     values = data.load_table(csv).fill_forward().values
     mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
     stream = [ForecastStream(run, context=0) for _ in range(160, 200 - HORIZON + 1)]
@@ -107,7 +107,7 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, csv, capsys):
 
 @pytest.mark.parametrize("context", [0, 12, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
-    run = forecast.load_run(run_dir)
+    run = forecast.load_forecaster(run_dir)
     series = data.load_table(csv)
     assert series.times is not None
     (scaled,) = run.problem.standardizer.apply([series.fill_forward().values])
