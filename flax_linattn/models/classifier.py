@@ -49,6 +49,8 @@ class SequenceClassifier(nnx.Module):
         pooling: "last", "mean" or "flatten".
         max_length: most observations of a sequence; needed by "flatten".
         dropout_rate: share of features dropped in training.
+        attends_to_padding: let attention see padding, whose observations are 0, as
+            Time-Series-Library does; pooling leaves it out all the same.
         rngs: holds the stream "params".
         **backbone: further arguments of :class:`Backbone` (is_causal, norm, activation,
             kernel_size, embedding_padding, position, dtype, remat).
@@ -84,6 +86,7 @@ class SequenceClassifier(nnx.Module):
         pooling: Literal["last", "mean", "flatten"] = "mean",
         max_length: int | None = None,
         dropout_rate: float = 0.0,
+        attends_to_padding: bool = False,
         rngs: nnx.Rngs,
         **backbone: Any,
     ) -> None:
@@ -98,6 +101,7 @@ class SequenceClassifier(nnx.Module):
         self.num_classes = num_classes
         self.max_length = max_length
         self.flatten = pooling == "flatten"
+        self.attends_to_padding = attends_to_padding
         self.pooling = poolings.POOLINGS[pooling]()
         self.pooled_features = num_classes if self.flatten else features
         self.backbone = Backbone(
@@ -165,8 +169,8 @@ class SequenceClassifier(nnx.Module):
             )
         key_backbone, key = split_key(dropout_key, 2)
         result: Any = self.backbone(
-            x,
-            mask=mask,
+            zero_padding(x, mask),
+            mask=None if self.attends_to_padding else mask,
             segment_ids=segment_ids,
             state=None if state is None else state.backbone,
             return_state=return_state,

@@ -47,6 +47,8 @@ class ClassifyConfig(RunConfig):
         pooling: "mean", "last" or "flatten"; "auto" is "mean" for honest, "flatten" for tslib.
         embedding: "causal" (streams) or "circular"; "auto" is "causal" for honest,
             "circular" for tslib.
+        padding: whether attention sees the padding of shorter sequences ("seen") or not
+            ("masked"); "auto" is "masked" for honest, "seen" for tslib.
         causal: whether attention sees only the past.
         epochs: most passes over the training data.
         patience: epochs without improvement before stopping.
@@ -80,6 +82,7 @@ class ClassifyConfig(RunConfig):
     norm: Literal["pre", "post"] = "post"
     pooling: Literal["auto", "mean", "last", "flatten"] = "auto"
     embedding: Literal["auto", "causal", "circular"] = "auto"
+    padding: Literal["auto", "masked", "seen"] = "auto"
     causal: bool = True
     epochs: int = 100
     patience: int = 10
@@ -107,11 +110,13 @@ class ClassifyConfig(RunConfig):
             raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}.")
         chosen = self._chosen
         if self.buckets > 1 and (
-            chosen["pooling"] == "flatten" or chosen["embedding"] == "circular"
+            chosen["pooling"] == "flatten"
+            or chosen["embedding"] == "circular"
+            or chosen["padding"] == "seen"
         ):
             raise ValueError(
                 "buckets need a model whose parameters and results do not depend on the padding: "
-                "pooling mean or last, and embedding causal."
+                "pooling mean or last, embedding causal and padding masked."
             )
 
     @property
@@ -131,6 +136,7 @@ class ClassifyConfig(RunConfig):
         defaults = {
             "pooling": "mean" if honest else "flatten",
             "embedding": "causal" if honest else "circular",
+            "padding": "masked" if honest else "seen",
             "schedule": "constant" if honest else "steps",
         }
         return {
@@ -229,6 +235,7 @@ def build_model(
         is_causal=config.causal,
         norm=config.norm,
         embedding_padding=config.embedding,
+        attends_to_padding=config.padding == "seen",
         dtype=None if config.dtype == "float32" else jnp.dtype(config.dtype),
         remat=config.remat,
         rngs=nnx.Rngs(config.seed),

@@ -320,3 +320,19 @@ def test_wrong_masks(mask):
 def test_wrong_options(options, message):
     with pytest.raises(ValueError, match=message):
         classifier(**options)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_may_see_padding(causal):
+    """Zeros, whatever stands there; from behind they reach what looks ahead only."""
+    options = {"is_causal": causal, "pooling": "flatten"}
+    masked, seen = (
+        classifier("softmax", attends_to_padding=see, **options) for see in (False, True)
+    )
+    x = np.random.default_rng(0).normal(size=(1, 8, CHANNELS)).astype(np.float32)
+    mask = np.arange(8) < np.array([[5]])
+    x[:, 5:] = 7.0
+    zeros = np.where(mask[..., None], x, 0.0)
+    np.testing.assert_allclose(seen(x, mask=mask), seen(zeros, mask=mask), rtol=1e-5)
+    same = np.allclose(masked(x, mask=mask), seen(x, mask=mask), rtol=1e-4, atol=1e-4)
+    assert same == causal

@@ -1,0 +1,1 @@
+"""Forecasting: the papers' tables."""

@@ -1,0 +1,332 @@
+"""Tables of trained runs: what all experiments on accuracy and error share.
+
+A table has a row a data set or problem, a column a mechanism, and a run for each cell and seed.
+Runs go on where they stopped; what is done is kept with the commit that made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flax_linattn import tasks, training
+from flax_linattn.bench.provenance import commit
+from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.runs import as_name
+
+TRAIN: dict[str, Callable[..., dict[str, Any]]] = {
+    "classify": tasks.train_classifier,
+    "forecast": tasks.train_forecaster,
+}
+T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+"""Student's t at 97.5 %, by the number of seeds."""
+
+Published = Mapping[str, tuple[float, float | None]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A number of test.json.
+
+    Attributes:
+        key: its name there.
+        name: its name in the table.
+        scale: to multiply it by.
+        digits: decimals to show.
+        larger_is_better: as accuracies are.
+    """
+
+    key: str
+    name: str
+    scale: float = 1.0
+    digits: int = 3
+    larger_is_better: bool = False
+
+    def shown(self, mean: float, deviation: float | None) -> str:
+        """Mean and deviation as text."""
+        spread = "" if deviation is None else f" ± {deviation:.{self.digits}f}"
+        return f"{mean:.{self.digits}f}{spread}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        row: of the table.
+        column: of the table.
+        config: the run's options but for the seed; None if it is not run here.
+        paper: the published numbers, (mean, deviation or None) by the metric's name.
+    """
+
+    row: str
+    column: str
+    config: Any
+    paper: Published = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A statement of a paper that compares two columns.
+
+    Attributes:
+        text: what it says.
+        column: the one that it is about.
+        other: the one that it is compared with.
+        metric: by which.
+    """
+
+    text: str
+    column: str
+    other: str
+    metric: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """An experiment.
+
+    Attributes:
+        module: whose command it is.
+        about: the published table.
+        cells: all cells; asked with the folder of real data, or None where there is none.
+        metrics: the numbers shown.
+        claims: of the paper.
+        baselines: columns whose numbers stand in the run of another one: the metric's key by the
+            column's name, such as a naive forecast.
+        data: where the data are from.
+        departures: what differs from the paper.
+        not_run: what was left out, and why.
+        sizes: options by the name of a size: "cpu", and "paper", its own.
+        quick: options of a run of a few seconds.
+    """
+
+    module: str
+    about: str
+    cells: Callable[[Path | None], Sequence[Cell]]
+    metrics: tuple[Metric, ...]
+    claims: tuple[Claim, ...]
+    data: str
+    departures: str
+    not_run: str
+    sizes: Mapping[str, Mapping[str, Any]]
+    quick: Mapping[str, Any]
+    baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        """Of its files, without suffix."""
+        return Path(__file__).parents[1].joinpath(*self.module.split("."))
+
+    def run(
+        self,
+        size: str,
+        seeds: int,
+        runs: Path,
+        output: Path,
+        *,
+        rows: str = "",
+        quick: bool = False,
+    ) -> str:
+        """Runs what is missing and writes results and page; returns the page."""
+        name = f"{self.path.name}-{'quick' if quick else size}"
+        store = Store(output / f"{name}.json")
+        options = {**self.sizes[size], **(self.quick if quick else {})}
+        wanted = [cell for cell in self.cells(data_folder()) if rows in cell.row]
+        for seed in range(seeds):
+            for cell in wanted:
+                if cell.config is not None:
+                    config = dataclasses.replace(cell.config, seed=seed, **options)
+                    store.run(cell, config, runs / name)
+        return self.write(store, size, output / f"{name}.md")
+
+    def write(self, store: Store, size: str, path: Path) -> str:
+        """Writes the page of stored results."""
+        cells = self.cells(None)
+        facts = [
+            ["paper", self.about],
+            ["command", f"`python -m {self.module} --size {size}`"],
+            ["size", ", ".join(f"{k} {v}" for k, v in self.sizes[size].items())],
+            ["code", f"commits {', '.join(store.commits) or '-'}"],
+            ["data", self.data],
+            ["departures", self.departures],
+            ["not run", self.not_run],
+        ]
+        parts = [
+            self._table(cells, store),
+            *self._verdicts(cells, store),
+            markdown(["", ""], facts),
+        ]
+        page = "\n\n".join(part for part in parts if part) + "\n"
+        path.write_text(page)
+        return page
+
+    def _table(self, cells: Sequence[Cell], store: Store) -> str:
+        columns = list(dict.fromkeys(cell.column for cell in cells))
+        heads = ["", *columns, *self.baselines, "seeds", "s a run"]
+        lines = []
+        for row in dict.fromkeys(cell.row for cell in cells):
+            of_row = {cell.column: cell for cell in cells if cell.row == row}
+            if not any(store.of(cell) for cell in of_row.values()):
+                continue
+            for metric in self.metrics:
+                lines.append(self._line(row, metric, columns, of_row, store))
+        return markdown(heads, lines)
+
+    def _line(
+        self,
+        row: str,
+        metric: Metric,
+        columns: Sequence[str],
+        cells: Mapping[str, Cell],
+        store: Store,
+    ) -> list[str]:
+        def shown(column: str) -> str:
+            cell = cells.get(column)
+            found = [] if cell is None else store.values(cell, metric)
+            ours = metric.shown(*spread(found)) if found else "-"
+            published = None if cell is None else cell.paper.get(metric.name)
+            return ours if published is None else f"{ours} (paper {metric.shown(*published)})"
+
+        done = [store.of(cell) for cell in cells.values() if store.of(cell)]
+        naive = [
+            metric.shown(metric.scale * done[0][0]["report"][f"{key}_{metric.key}"], None)
+            for key in self.baselines.values()
+        ]
+        counts = sorted({len(runs) for runs in done})
+        seconds = statistics.median(run["seconds"] for runs in done for run in runs)
+        return [
+            f"{row}: {metric.name}",
+            *(shown(column) for column in columns),
+            *naive,
+            " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
+            f"{seconds:.0f}",
+        ]
+
+    def _verdicts(self, cells: Sequence[Cell], store: Store) -> list[str]:
+        """What our runs say of each claim: a paired difference with a 95 % interval a row."""
+        parts = []
+        for claim in self.claims:
+            metric = next(m for m in self.metrics if m.name == claim.metric)
+            lines, counts = [], {"better": 0, "worse": 0, "no difference": 0}
+            for row in dict.fromkeys(cell.row for cell in cells):
+                of_row = {cell.column: cell for cell in cells if cell.row == row}
+                if not {claim.column, claim.other} <= set(of_row):
+                    continue
+                found = difference(store, of_row[claim.column], of_row[claim.other], metric)
+                if found is None:
+                    continue
+                middle, half = found
+                better = (middle > 0) == metric.larger_is_better
+                verdict = "no difference"
+                if abs(middle) > half:
+                    verdict = "better" if better else "worse"
+                counts[verdict] += 1
+                interval = f"{middle:+.{metric.digits}f} ± {half:.{metric.digits}f}"
+                lines.append([row, interval, verdict])
+            if lines:
+                told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
+                heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
+                parts += [f"*{claim.text}*: {told} of {len(lines)}.", markdown(heads, lines)]
+        return parts
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """The command line."""
+        parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.about)
+        parser.add_argument("--size", choices=list(self.sizes), default=next(iter(self.sizes)))
+        parser.add_argument("--seeds", type=int, default=3)
+        parser.add_argument("--rows", default="", help="only rows that contain this text")
+        parser.add_argument("--runs", type=Path, default=Path("runs"))
+        parser.add_argument("--output", type=Path, default=self.path.parent)
+        parser.add_argument("--quick", action="store_true", help="tiny models, one epoch")
+        options = parser.parse_args(arguments)
+        try:
+            page = self.run(
+                options.size,
+                1 if options.quick else options.seeds,
+                options.runs,
+                options.output,
+                rows=options.rows,
+                quick=options.quick,
+            )
+        except KeyboardInterrupt:
+            print("interrupted: the same command goes on from here.", file=sys.stderr)
+            raise SystemExit(130) from None
+        print(page, end="")
+
+
+class Store:
+    """Results of runs in a JSON file, one for each row, column and seed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: list[dict[str, Any]] = []
+        if path.is_file():
+            self._rows = json.loads(path.read_text())["runs"]
+
+    @property
+    def commits(self) -> list[str]:
+        """Those that made the results."""
+        return sorted({row["commit"] for row in self._rows})
+
+    def run(self, cell: Cell, config: Any, folder: Path) -> None:
+        """Trains a run, unless it is stored."""
+        key = {"row": cell.row, "column": cell.column, "seed": config.seed}
+        if any(key.items() <= row.items() for row in self._rows):
+            return
+        run_dir = folder / as_name(*key.values())
+        begin = time.perf_counter()
+        report = TRAIN[config.task](
+            config,
+            run_dir,
+            resume=any((run_dir / "checkpoints").glob("step_*")),
+            progress=False,
+            parallel=training.Parallel("none"),
+        )
+        seconds = round(time.perf_counter() - begin, 1)
+        row = {**key, "commit": commit(), "seconds": seconds, "report": report}
+        self._rows.append(row)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_suffix(".json.tmp")
+        partial.write_text(json.dumps({"runs": self._rows}, indent=1) + "\n")
+        os.replace(partial, self._path)
+        print(f"{cell.row}, {cell.column}, seed {config.seed}: {seconds} s", file=sys.stderr)
+
+    def of(self, cell: Cell) -> list[dict[str, Any]]:
+        """The runs of a cell, by seed."""
+        found = [r for r in self._rows if (r["row"], r["column"]) == (cell.row, cell.column)]
+        return sorted(found, key=lambda row: row["seed"])
+
+    def values(self, cell: Cell, metric: Metric) -> list[float]:
+        """A metric of the runs of a cell, by seed."""
+        return [metric.scale * row["report"][f"test_{metric.key}"] for row in self.of(cell)]
+
+
+def spread(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation; of one value no deviation."""
+    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+def difference(store: Store, cell: Cell, other: Cell, metric: Metric) -> tuple[float, float] | None:
+    """The mean difference over seeds and half its 95 % interval; None for fewer than two seeds."""
+    pairs = zip(store.values(cell, metric), store.values(other, metric), strict=False)
+    found = [a - b for a, b in pairs]
+    if len(found) < 2:
+        return None
+    half = T95.get(len(found), 1.96) * statistics.stdev(found) / math.sqrt(len(found))
+    return statistics.mean(found), half
+
+
+def data_folder() -> Path | None:
+    """The folder of real data sets, as the environment names it."""
+    name = os.environ.get("FLAX_LINATTN_DATA")
+    return Path(name) if name else None
