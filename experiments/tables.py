@@ -155,7 +155,7 @@ class Table:
         facts = [
             ["paper", self.about],
             ["command", f"`python -m {self.module} --size {size}`"],
-            ["size", ", ".join(f"{k} {v}" for k, v in self.sizes[size].items())],
+            ["size", ", ".join(f"{k} {v}" for k, v in self.sizes[size].items()) or "the paper's"],
             ["code", f"commits {', '.join(store.commits) or '-'}"],
             ["data", self.data],
             ["departures", self.departures],

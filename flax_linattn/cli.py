@@ -24,6 +24,9 @@ commands:
   train forecast   train a forecaster (ETTh1, or your own CSV file)
   evaluate RUN     test a run, and compare its stream with the parallel model
   stream RUN       class probabilities, or forecasts, after each observation of a stream
+  data list        public data sets that there are readers for
+  data info NAME   what one holds, its licence and files
+  data fetch NAME  download its official files
   bench            speed and memory against named peers, and against stored ratios
 
 'flax-linattn COMMAND --help' lists a command's options."""
@@ -248,6 +251,18 @@ def _stream(args: list[str]) -> int:
     return tyro.cli(stream.stream_run, args=args, prog="flax-linattn stream")
 
 
+def _data(name: str) -> Callable[[list[str]], int]:
+    def run(args: list[str]) -> int:
+        import tyro
+
+        from flax_linattn.tasks import data_sets
+
+        function = getattr(data_sets, f"{name}_data")
+        return tyro.cli(function, args=args, prog=f"flax-linattn data {name}")
+
+    return run
+
+
 def _bench(args: list[str]) -> int:
     import tyro
 
@@ -265,6 +280,9 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train forecast": _train_forecast,
     "evaluate": _evaluate,
     "stream": _stream,
+    "data list": _data("list"),
+    "data info": _data("info"),
+    "data fetch": _data("fetch"),
     "bench": _bench,
 }
 

@@ -3,8 +3,10 @@
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.batching import Batches, BucketBatches
 from flax_linattn.data.blocks import load_spoken_arabic_digits
+from flax_linattn.data.catalog import CATALOG, Entry, Source
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.embedded import etth1, japanese_vowels
+from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.load import load_dataset, load_series
 from flax_linattn.data.marks import calendar_features
@@ -19,12 +21,15 @@ from flax_linattn.data.tsf import load_tsf
 from flax_linattn.data.windows import Split, Windows, chronological_split
 
 __all__ = [
+    "CATALOG",
     "Batches",
     "BucketBatches",
     "DataFormatError",
+    "Entry",
     "GrainBatches",
     "IteratorBatches",
     "Packed",
+    "Source",
     "Split",
     "Standardizer",
     "TimeSeries",
@@ -33,6 +38,7 @@ __all__ = [
     "calendar_features",
     "chronological_split",
     "etth1",
+    "fetch",
     "interpolate_missing",
     "japanese_vowels",
     "load_arff",

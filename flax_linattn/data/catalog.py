@@ -1,0 +1,145 @@
+"""The public data sets that there are readers for, and where their official files are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+    """A file of a data set.
+
+    Attributes:
+        name: Its name on disk.
+        url: The official file, or the zip archive that holds it.
+        sha256: Of the file; None where it is not known here.
+    """
+
+    name: str
+    url: str
+    sha256: str | None = None
+
+
+class Entry(NamedTuple):
+    """A data set.
+
+    Attributes:
+        task: The command that takes it: "classify" or "forecast".
+        about: What it holds.
+        licence: As its source states it.
+        page: Where to read on.
+        sources: Its files.
+        embedded: Whether it comes with the package.
+    """
+
+    task: str
+    about: str
+    licence: str
+    page: str
+    sources: tuple[Source, ...]
+    embedded: bool = False
+
+
+_UEA_PAGE = "https://www.timeseriesclassification.com"
+
+
+def _uea(name: str, about: str, *sha256: str, licence: str = "not stated") -> Entry:
+    url = f"{_UEA_PAGE}/aeon-toolkit/{name}.zip"
+    names = [f"{name}_TRAIN.ts", f"{name}_TEST.ts"]
+    sums = sha256 or (None, None)
+    sources = tuple(Source(n, url, known) for n, known in zip(names, sums, strict=True))
+    page = f"{_UEA_PAGE}/description.php?Dataset={name}"
+    return Entry("classify", about, licence, page, sources, embedded=name == "JapaneseVowels")
+
+
+def _ett(name: str, about: str, sha256: str | None) -> Entry:
+    page = "https://github.com/zhouhaoyi/ETDataset"
+    url = f"https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/{name}.csv"
+    sources = (Source(f"{name}.csv", url, sha256),)
+    return Entry("forecast", about, "CC BY-ND 4.0", page, sources, embedded=name == "ETTh1")
+
+
+def _lai(name: str, about: str, sha256: str | None = None) -> Entry:
+    page = "https://github.com/laiguokun/multivariate-time-series-data"
+    raw = page.replace("github.com", "raw.githubusercontent.com")
+    sources = (Source(f"{name}.txt.gz", f"{raw}/master/{name}/{name}.txt.gz", sha256),)
+    return Entry("forecast", about, "not stated", page, sources)
+
+
+_DIGITS = "https://archive.ics.uci.edu/static/public/195/spoken+arabic+digit.zip"
+
+CATALOG: dict[str, Entry] = {
+    "BasicMotions": _uea(
+        "BasicMotions",
+        "4 motions of a smart watch, 6 channels of 100 steps, 40 + 40",
+        "8dc43cc6306cb679c888c01e26f91772ac4441a916da43bac8b79734a538b9d6",
+        "79213102bc6fca1a398ad98ce1185dff0208fa3d1465e687f48288946b0ff8dc",
+    ),
+    "EthanolConcentration": _uea(
+        "EthanolConcentration", "4 concentrations, 3 channels of 1,751 steps, 261 + 263"
+    ),
+    "FaceDetection": _uea("FaceDetection", "2 classes, 144 channels of 62 steps, 5,890 + 3,524"),
+    "Handwriting": _uea("Handwriting", "26 letters, 3 channels of 152 steps, 150 + 850"),
+    "Heartbeat": _uea("Heartbeat", "2 classes, 61 channels of 405 steps, 204 + 205"),
+    "JapaneseVowels": _uea(
+        "JapaneseVowels",
+        "9 speakers, 12 channels of 7 to 29 steps, 270 + 370",
+        "68a430eabd919cc77f40b1f5f3bc0dcafacc1486bca9260785aeb7d262cc78cd",
+        "b3d41d6a0ca3bcad3afb9ca7d4365382aa51341e2e58bae2a574babdda5b9462",
+        licence="CC BY 4.0",
+    ),
+    "PEMS-SF": _uea("PEMS-SF", "7 weekdays, 963 channels of 144 steps, 267 + 173"),
+    "SelfRegulationSCP1": _uea(
+        "SelfRegulationSCP1", "2 classes, 6 channels of 896 steps, 268 + 293"
+    ),
+    "SelfRegulationSCP2": _uea(
+        "SelfRegulationSCP2", "2 classes, 7 channels of 1,152 steps, 200 + 180"
+    ),
+    "SpokenArabicDigits": Entry(
+        "classify",
+        "10 digits, 13 channels of 4 to 93 steps, 6,600 + 2,200",
+        "CC BY 4.0",
+        "https://archive.ics.uci.edu/dataset/195/spoken+arabic+digit",
+        (
+            Source(
+                "Train_Arabic_Digit.txt",
+                _DIGITS,
+                "cecd3ee9951658e5391f0342e9b6467ba7c0e7ecff5c9012b9c1ed9f81b97bc6",
+            ),
+            Source(
+                "Test_Arabic_Digit.txt",
+                _DIGITS,
+                "de40eac66ce18fca8924bad592002ee7ef646fc84d48b065ce21ac9f88946922",
+            ),
+        ),
+    ),
+    "UWaveGestureLibrary": _uea(
+        "UWaveGestureLibrary",
+        "8 gestures, 3 channels of 315 steps, 120 + 320",
+        "e1d656037ceb880fe3d4ef7f83f2ee38459897ebaaada93527a17a86823bc92d",
+        "734b30171297cc4c209485020466d83dabd2b7ecf76edc10957354f2557d0964",
+    ),
+    "ETTh1": _ett(
+        "ETTh1",
+        "a transformer, 17,420 hours, 7 channels",
+        "f18de3ad269cef59bb07b5438d79bb3042d3be49bdeecf01c1cd6d29695ee066",
+    ),
+    "ETTh2": _ett(
+        "ETTh2",
+        "another transformer, 17,420 hours, 7 channels",
+        "a3dc2c597b9218c7ce1cd55eb77b283fd459a1d09d753063f944967dd6b9218b",
+    ),
+    "ETTm1": _ett("ETTm1", "that of ETTh1, 69,680 quarters of an hour, 7 channels", None),
+    "ETTm2": _ett(
+        "ETTm2",
+        "that of ETTh2, 69,680 quarters of an hour, 7 channels",
+        "db973ca252c6410a30d0469b13d696cf919648d0f3fd588c60f03fdbdbadd1fd",
+    ),
+    "electricity": _lai("electricity", "321 clients, 26,304 hours"),
+    "exchange_rate": _lai(
+        "exchange_rate",
+        "8 currencies, 7,588 days",
+        "6a4fbb561dcdee43f071a83badbeec9223a335552278348656738b556f1c2e9d",
+    ),
+    "solar_energy": _lai("solar-energy", "137 plants, 52,560 times ten minutes"),
+    "traffic": _lai("traffic", "862 sensors, 17,544 hours"),
+}
