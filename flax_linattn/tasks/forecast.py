@@ -517,8 +517,13 @@ def draw_forecasts(run: ForecastRun, windows: data.Windows, path: Path, count: i
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
     last = jnp.array([config.input_length - 1])
-    seen = jax.tree.map(jnp.asarray, batch)
-    forecasts = np.asarray(predict(run.model, seen, config.input_length, last))[:, 0]
+    graphdef, variables = nnx.split(run.model)
+
+    @jax.jit
+    def forecast(variables: Any, batch: dict[str, Array]) -> Array:
+        return predict(nnx.merge(graphdef, variables), batch, config.input_length, last)
+
+    forecasts = np.asarray(forecast(variables, batch))[:, 0]
     scale = run.problem.standardizer.std[targets], run.problem.standardizer.mean[targets]
     values = batch["values"][:, :, targets]
     drawn = [
