@@ -75,12 +75,13 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def run() -> None:
-    """The command as a process: ``main``, and an end at once where it was interrupted.
+    """The command as a process: ``main``, and an end at once where it was interrupted or failed.
 
-    Threads that still compile would otherwise crash while Python takes itself down.
+    Threads that still compile would otherwise crash while Python takes itself down, and a process
+    that failed would wait for the others of its run.
     """
     status = main()
-    if status == INTERRUPTED or (status and _is_one_of_several()):
+    if status == INTERRUPTED or (status in (1, 2) and _is_one_of_several()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
