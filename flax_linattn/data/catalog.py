@@ -143,3 +143,4 @@ CATALOG: dict[str, Entry] = {
     "solar_energy": _lai("solar-energy", "137 plants, 52,560 times ten minutes"),
     "traffic": _lai("traffic", "862 sensors, 17,544 hours"),
 }
+"""Data sets by name."""

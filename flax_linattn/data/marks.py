@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +48,8 @@ def _weekday(times: Times) -> NDArray[np.int64]:
 
 def _week(times: Times) -> NDArray[np.int64]:
     """The ISO week less one: that of the year in which its Thursday lies."""
-    thursday: Any = times.astype("M8[D]") - _weekday(times) + 3
-    return _since(thursday, "D", "Y") // 7
+    to_thursday = (3 - _weekday(times)).astype("m8[D]")
+    return _since(times.astype("M8[D]") + to_thursday, "D", "Y") // 7
 
 
 _FEATURES: dict[str, Callable[[Times], NDArray]] = {

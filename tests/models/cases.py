@@ -19,13 +19,11 @@ STREAMING = [
         *case.values,
         pooling,
         id=f"{case.id}-{pooling}",
-        marks=case.marks
-        or (() if case.id == "aaren" or pooling == "flatten" else pytest.mark.slow),
+        marks=case.marks or (() if case.id == "aaren" else pytest.mark.slow),
     )
     for case, pooling in itertools.product(CAUSAL, models.POOLINGS)
 ]
-"""Every mechanism that can stream with every pooling; quick are Aaren with all, and flatten with
-the representatives."""
+"""Every mechanism that can stream with every pooling; quick is Aaren with all."""
 
 
 def classifier(mechanism="aaren", pooling="mean", **options):

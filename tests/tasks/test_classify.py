@@ -154,9 +154,8 @@ def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
     "options",
     [
         "--parallel jit --mesh data=2,seq=2",
-        "--parallel pmap --accumulate 2 --mesh data=4",
+        "--parallel pmap --accumulate 2 --mesh data=4 --buckets 2",
         "--parallel auto --shard-parameters --dtype float16 --tensorboard --profile 1",
-        "--buckets 2",
         pytest.param("--dtype bfloat16 --remat blocks", marks=pytest.mark.slow),
     ],
 )
@@ -198,6 +197,7 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
 
 
+@pytest.mark.slow
 def test_own_files_of_unequal_length_and_missing_values(toy, tmp_path, capsys):
     folder = tmp_path / "run"
     assert cli.main(["train", "classify", *toy, "--run", str(folder)]) == 0
@@ -266,6 +266,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="protocol must be one of honest, tslib, got 'honset'"):
             tasks.ClassifyConfig(protocol="honset")  # type: ignore[arg-type]
 
+    @pytest.mark.slow
     def test_a_run_that_failed_at_once_can_start_anew(self, toy, tmp_path, capsys):
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
         assert cli.main([*args, "--learning-rate", "1e38", "--clip-norm", "1e38"]) == 1

@@ -208,6 +208,7 @@ def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
     assert "Train one with --model decoder" in fail(capsys, "stream", str(folder))
 
 
+@pytest.mark.slow
 def test_resume_equals_one_go(csv, run_dir, tmp_path, capsys):
     folder = tmp_path / "run"
     args = ["train", "forecast", "--run", str(folder)]
