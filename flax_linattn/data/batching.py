@@ -119,10 +119,7 @@ class Batches(ExampleBatches):
         self._arrays = dict(arrays)
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
-        order = np.arange(self.num_examples)
-        if self.seed is not None:
-            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
-        return in_rows(order, self.batch_size)
+        return in_rows(epoch_order(self.num_examples, self.seed, epoch), self.batch_size)
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         return {name: array[examples] for name, array in self._arrays.items()}
@@ -219,6 +216,13 @@ def check_names(arrays: Iterable[str]) -> None:
         raise ValueError(
             'expected no array named "weight", as batches carry their own, got one; rename it'
         )
+
+
+def epoch_order(num_examples: int, seed: int | None, epoch: int) -> NDArray[np.int64]:
+    """All examples, in an order drawn from the seed and the epoch, or in their own without one."""
+    if seed is None:
+        return np.arange(num_examples)
+    return np.random.default_rng([seed, epoch]).permutation(num_examples)
 
 
 def in_rows(order: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:

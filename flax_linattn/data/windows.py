@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.batching import ExampleBatches, in_rows
+from flax_linattn.data.batching import ExampleBatches, epoch_order, in_rows
 
 
 class Split(NamedTuple):
@@ -128,10 +128,7 @@ class Windows(ExampleBatches):
         self._offsets = np.arange(input_length + horizon)
 
     def _plan(self, epoch: int) -> NDArray[np.int64]:
-        order = np.arange(self.num_examples)
-        if self.seed is not None:
-            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
-        return in_rows(order, self.batch_size)
+        return in_rows(epoch_order(self.num_examples, self.seed, epoch), self.batch_size)
 
     def take(self, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         """Returns these windows, counted in the order of time: arrays ``[N, L + H, ...]``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -408,17 +408,9 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
         values and (``original_``) on those of the file.
     """
     config, problem = run.config, run.problem
-    graphdef, variables = nnx.split(run.model)
+    forecast = _compiled(run)
     targets = list(problem.targets)
     scale = problem.standardizer.std[targets]
-
-    @jax.jit
-    def forecast(variables: Any, batch: dict[str, Array]) -> Array:
-        model = nnx.merge(graphdef, variables)
-        return predict(model, batch, config.input_length, jnp.array([config.input_length - 1]))[
-            :, 0
-        ]
-
     season = config.season or problem.season
     found = {name: Errors(len(targets)) for name in ("model", "naive", "seasonal_naive")}
     for batch in windows:
@@ -426,7 +418,7 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
         seen = batch["values"][real][:, : config.input_length, targets]
         truth = batch["values"][real][:, config.input_length :, targets]
         forecasts = {
-            "model": np.asarray(forecast(variables, batch))[real],
+            "model": np.asarray(forecast(batch))[real],
             "naive": naive(seen, config.horizon),
             "seasonal_naive": seasonal_naive(seen, config.horizon, season),
         }
@@ -447,6 +439,19 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
         original = errors.metrics(scale).items()
         report |= {f"{prefix}_original_{key}": value for key, value in original}
     return report
+
+
+def _compiled(run: ForecastRun) -> Callable[[dict[str, NDArray]], Array]:
+    """The forecasts [B, H, targets] of windows, as one compiled program."""
+    graphdef, variables = nnx.split(run.model)
+    last = jnp.array([run.config.input_length - 1])
+
+    @jax.jit
+    def forecast(variables: Any, batch: dict[str, Array]) -> Array:
+        model = nnx.merge(graphdef, variables)
+        return predict(model, batch, run.config.input_length, last)[:, 0]
+
+    return partial(forecast, variables)
 
 
 def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]:
@@ -516,14 +521,7 @@ def draw_forecasts(run: ForecastRun, windows: data.Windows, path: Path, count: i
     config, targets = run.config, list(run.problem.targets)
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
-    last = jnp.array([config.input_length - 1])
-    graphdef, variables = nnx.split(run.model)
-
-    @jax.jit
-    def forecast(variables: Any, batch: dict[str, Array]) -> Array:
-        return predict(nnx.merge(graphdef, variables), batch, config.input_length, last)
-
-    forecasts = np.asarray(forecast(variables, batch))[:, 0]
+    forecasts = np.asarray(_compiled(run)(batch))
     scale = run.problem.standardizer.std[targets], run.problem.standardizer.mean[targets]
     values = batch["values"][:, :, targets]
     drawn = [

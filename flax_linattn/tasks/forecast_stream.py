@@ -69,16 +69,14 @@ class ForecastStream:
             )
         self._run = run
         self._context = context
-        rows = 2 if context else 1
-        self._stream = inference.Stream(run.model, batch_size=rows, max_length=context or None)
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self.num_steps = 0
+        rows = len(self._ages())
+        self._stream = inference.Stream(run.model, batch_size=rows, max_length=context or None)
 
     @property
     def context(self) -> int:
         """Observations that the last forecast looked back on."""
-        if not self._context:
-            return self.num_steps
         return max(self._ages()) if self.num_steps else 0
 
     def step(self, row: Row) -> NDArray[np.float64]:
@@ -95,12 +93,10 @@ class ForecastStream:
         scaled = (self._last - problem.standardizer.mean) / problem.standardizer.std
         x = np.concatenate([scaled, self._marks(row.time)]).astype(np.float32)
         self.num_steps += 1
-        reset = np.array([age == 1 for age in self._ages()]) if self._context else None
-        rows = 2 if self._context else 1
-        forecasts = self._stream.step(np.broadcast_to(x, (rows, x.size)), reset=reset)
-        longest = int(np.argmax(self._ages())) if self._context else 0
+        ages = np.array(self._ages())
+        forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
         targets = list(problem.targets)
-        forecast = np.asarray(forecasts[longest], np.float64)
+        forecast = np.asarray(forecasts[int(np.argmax(ages))], np.float64)
         return forecast * problem.standardizer.std[targets] + problem.standardizer.mean[targets]
 
     def save(self, path: Path) -> None:
@@ -128,8 +124,10 @@ class ForecastStream:
     def _owner(self) -> dict[str, Any]:
         return {"model": fingerprint(self._run.model), "context": self._context}
 
-    def _ages(self) -> tuple[int, int]:
-        """Observations of each of the two streams, this one counted."""
+    def _ages(self) -> tuple[int, ...]:
+        """Observations of each of the streams, this one counted."""
+        if not self._context:
+            return (self.num_steps,)
         count, half = self.num_steps - 1, self._context // 2
         second = (count - half) % self._context + 1 if count >= half else 1
         return count % self._context + 1, second
