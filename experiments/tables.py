@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from flax_linattn import tasks, training
 from flax_linattn.bench.provenance import commit
 from flax_linattn.bench.report import markdown
@@ -135,12 +137,11 @@ class Table:
         output: Path,
         *,
         rows: str = "",
-        quick: bool = False,
     ) -> str:
         """Runs what is missing and writes results and page; returns the page."""
-        name = f"{self.path.name}-{'quick' if quick else size}"
+        name = f"{self.path.name}-{size}"
         store = Store(output / f"{name}.json")
-        options = {**self.sizes[size], **(self.quick if quick else {})}
+        options = self.options(size)
         wanted = [cell for cell in self.cells(data_folder()) if rows in cell.row]
         for seed in range(seeds):
             for cell in wanted:
@@ -149,19 +150,26 @@ class Table:
                     store.run(cell, config, runs / name)
         return self.write(store, size, output / f"{name}.md")
 
+    def options(self, size: str) -> Mapping[str, Any]:
+        """What a size changes of the runs' options; "quick" makes tiny models of the first one."""
+        if size == "quick":
+            return {**next(iter(self.sizes.values())), **self.quick}
+        return self.sizes[size]
+
     def write(self, store: Store, size: str, path: Path) -> str:
         """Writes the page of stored results."""
         cells = self.cells(None)
         facts = [
             ["paper", self.about],
-            ["command", f"`python -m {self.module} --size {size}`"],
-            ["size", ", ".join(f"{k} {v}" for k, v in self.sizes[size].items()) or "the paper's"],
+            ["command", f"`python -m {self.module} --{'' if size == 'quick' else 'size '}{size}`"],
+            ["size", ", ".join(f"{k} {v}" for k, v in self.options(size).items()) or "the paper's"],
             ["code", f"commits {', '.join(store.commits) or '-'}"],
             ["data", self.data],
             ["departures", self.departures],
             ["not run", self.not_run],
         ]
         parts = [
+            "Tiny models, one epoch: no results." if size == "quick" else "",
             self._table(cells, store),
             *self._verdicts(cells, store),
             markdown(["", ""], facts),
@@ -172,7 +180,7 @@ class Table:
 
     def _table(self, cells: Sequence[Cell], store: Store) -> str:
         columns = list(dict.fromkeys(cell.column for cell in cells))
-        heads = ["", *columns, *self.baselines, "seeds", "s a run"]
+        heads = ["", *columns, *self.baselines, "seeds", "core-s a run"]
         lines = []
         for row in dict.fromkeys(cell.row for cell in cells):
             of_row = {cell.column: cell for cell in cells if cell.row == row}
@@ -203,7 +211,7 @@ class Table:
             for key in self.baselines.values()
         ]
         counts = sorted({len(runs) for runs in done})
-        seconds = statistics.median(run["seconds"] for runs in done for run in runs)
+        seconds = statistics.median(run["core_seconds"] for runs in done for run in runs)
         return [
             f"{row}: {metric.name}",
             *(shown(column) for column in columns),
@@ -251,12 +259,11 @@ class Table:
         options = parser.parse_args(arguments)
         try:
             page = self.run(
-                options.size,
+                "quick" if options.quick else options.size,
                 1 if options.quick else options.seeds,
                 options.runs,
                 options.output,
                 rows=options.rows,
-                quick=options.quick,
             )
         except KeyboardInterrupt:
             print("interrupted: the same command goes on from here.", file=sys.stderr)
@@ -284,7 +291,7 @@ class Store:
         if any(key.items() <= row.items() for row in self._rows):
             return
         run_dir = folder / as_name(*key.values())
-        begin = time.perf_counter()
+        begin, begin_core = time.perf_counter(), time.process_time()
         report = TRAIN[config.task](
             config,
             run_dir,
@@ -293,7 +300,15 @@ class Store:
             parallel=training.Parallel("none"),
         )
         seconds = round(time.perf_counter() - begin, 1)
-        row = {**key, "commit": commit(), "seconds": seconds, "report": report}
+        core_seconds = round(time.process_time() - begin_core, 1)
+        row = {
+            **key,
+            "commit": commit(),
+            "seconds": seconds,
+            "core_seconds": core_seconds,
+            "report": report,
+        }
+        jax.clear_caches()
         self._rows.append(row)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".json.tmp")

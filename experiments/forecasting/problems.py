@@ -23,6 +23,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 """Of those that are not read whole and split 0.7/0.1/0.2."""
 
+STRIDES = {"ETTm2": 16, "ECL": 8, "Traffic speed": 1}
+"""Rows from one training window to the next, of size cpu; of all others 4."""
+
 
 def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
     """Options of a run on this series; None where its file is not at hand."""
@@ -30,4 +33,4 @@ def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
     if file is None or (file and (folder is None or not (folder / file).is_file())):
         return None
     csv = folder / file if file and folder is not None else None
-    return {"csv": csv, **OPTIONS.get(name, {})}
+    return {"csv": csv, "stride": STRIDES.get(name, 4), **OPTIONS.get(name, {})}

@@ -68,7 +68,7 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
 
 
 class Windows(ExampleBatches):
-    """Batches of all windows of aligned series, one beginning at each row; see ``Batches``.
+    """Batches of windows of aligned series, one beginning every ``stride`` rows; see ``Batches``.
 
     A window is cut out when it is asked for, so that the series is in memory once.
 
@@ -78,6 +78,7 @@ class Windows(ExampleBatches):
             window sees before them may lie in the part before.
         input_length: Rows of a window before its horizon.
         horizon: Rows to forecast.
+        stride: Rows from the beginning of one window to the next one's; 1 = all windows.
         batch_size: B.
         seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps time's.
 
@@ -102,10 +103,15 @@ class Windows(ExampleBatches):
         *,
         input_length: int,
         horizon: int,
+        stride: int = 1,
         batch_size: int,
         seed: int | None,
     ) -> None:
-        for name, value in (("input_length", input_length), ("horizon", horizon)):
+        for name, value in (
+            ("input_length", input_length),
+            ("horizon", horizon),
+            ("stride", stride),
+        ):
             if value < 1:
                 raise ValueError(f"expected {name} of at least 1, got {value}")
         lengths = {name: len(array) for name, array in arrays.items()}
@@ -121,8 +127,8 @@ class Windows(ExampleBatches):
                 f"{rows.start} to {rows.stop - 1} and the {rows.start - first} before them are "
                 f"{rows.stop - first}; shorten it, or give more data"
             )
-        super().__init__(count, batch_size)
-        self.starts = np.arange(first, first + count)
+        self.starts = np.arange(first, first + count, stride)
+        super().__init__(len(self.starts), batch_size)
         self.seed = seed
         self.arrays = dict(arrays)
         self._offsets = np.arange(input_length + horizon)

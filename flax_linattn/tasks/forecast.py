@@ -57,6 +57,8 @@ class ForecastConfig(RunConfig):
         dropout_rate: share of features dropped in training.
         norm: LayerNorm before ("pre") or after ("post") each sublayer's residual.
         positions: observations of a window that the decoder learns to forecast from.
+        stride: rows from one training or validation window to the next; 1 takes all, and a long
+            series, whose windows overlap, loses little by a few. The test takes all.
         epochs: most passes over the training windows.
         patience: epochs without improvement before stopping.
         batch_size: windows a step.
@@ -91,6 +93,7 @@ class ForecastConfig(RunConfig):
     dropout_rate: float = 0.1
     norm: Literal["pre", "post"] = "post"
     positions: int = 8
+    stride: int = 1
     epochs: int = 10
     patience: int = 3
     batch_size: int = 32
@@ -102,11 +105,10 @@ class ForecastConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("input_length", "horizon", "label_length", "positions", "epochs", "patience"):
+        counts = ("input_length", "horizon", "label_length", "positions", "stride", "epochs")
+        for name in (*counts, "patience", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}.")
         if self.season < 0:
             raise ValueError(f"season must be at least 0, got {self.season}.")
         if not self.learning_rate > 0:
@@ -353,7 +355,7 @@ def train_forecaster(
     problem = describe(series, split, config)
     model = build_model(config, problem, placement)
     windows = partial(make_windows, series, config, problem)
-    train_windows = windows(split.train, seed=config.seed)
+    train_windows = windows(split.train, seed=config.seed, stride=config.stride)
     if progress and is_main():
         print(_about(series, problem, split), file=sys.stderr)
         if isinstance(model, models.Forecaster):
@@ -371,7 +373,7 @@ def train_forecaster(
         make_loss(config, problem),
         _optimizer(config, len(train_windows)),
         train_windows,
-        windows(split.validation, seed=None),
+        windows(split.validation, seed=None, stride=config.stride),
         config=training.FitConfig(
             epochs=config.epochs, patience=config.patience, monitor="mse", seed=config.seed
         ),
@@ -590,6 +592,7 @@ def make_windows(
     rows: range,
     *,
     seed: int | None,
+    stride: int = 1,
 ) -> data.Windows:
     """Standardised windows whose horizons lie in these rows."""
     (values,) = problem.standardizer.apply([series.fill_forward().values])
@@ -602,6 +605,7 @@ def make_windows(
         rows,
         input_length=config.input_length,
         horizon=config.horizon,
+        stride=stride,
         batch_size=config.batch_size,
         seed=seed,
     )

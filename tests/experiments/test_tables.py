@@ -15,14 +15,13 @@ from experiments import report, tables
 def test_a_quick_run_of_what_is_embedded(table, tmp_path, monkeypatch):
     monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
     rows = {"classification": "JapaneseVowels, honest", "forecasting": "ETTh1, 96"}
-    size = next(iter(table.sizes))
     row = rows[table.module.split(".")[1]]
-    page = table.run(size, 1, tmp_path / "runs", tmp_path, rows=row, quick=True)
+    page = table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
     found = [c for c in table.cells(None) if c.row == row and c.config is not None]
     stored = json.loads((tmp_path / f"{table.path.name}-quick.json").read_text())["runs"]
     assert len(stored) == len(found)
     assert (row in page) == bool(found)
-    again = table.run(size, 1, tmp_path / "runs", tmp_path, rows=row, quick=True)
+    again = table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
     assert again == page  # nothing was run again
 
 
@@ -30,7 +29,7 @@ def store_of(tmp_path, values):
     path = tmp_path / "runs.json"
     runs = [
         {"row": "r", "column": column, "seed": seed, "commit": "c", "seconds": 1.0,
-         "report": {"test_mse": value, "naive_mse": 9.0}}
+         "core_seconds": 1.0, "report": {"test_mse": value, "naive_mse": 9.0}}
         for column, of_column in values.items()
         for seed, value in enumerate(of_column)
     ]  # fmt: skip
