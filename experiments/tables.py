@@ -306,7 +306,7 @@ class Store:
             "commit": commit(),
             "seconds": seconds,
             "core_seconds": core_seconds,
-            "report": report,
+            "report": {k: v for k, v in report.items() if not isinstance(v, list)},
         }
         jax.clear_caches()
         self._rows.append(row)

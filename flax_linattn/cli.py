@@ -298,10 +298,22 @@ def _value_of(args: list[str], flag: str) -> str | None:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    width = max(map(len, report))
-    for name, value in report.items():
+    """Prints what is a line a name; the files hold the rest."""
+    single = {name: value for name, value in report.items() if not isinstance(value, list)}
+    width = max(map(len, single))
+    for name, value in single.items():
         shown = f"{value:.6g}" if isinstance(value, float) else value
         print(f"{name:<{width}}  {shown}")
+    if "classes" in report:
+        _print_table(report["classes"])
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    cells = [list(rows[0]), *(["" if v is None else str(v) for v in row.values()] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    print()
+    for line in cells:
+        print("  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":

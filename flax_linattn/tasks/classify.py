@@ -17,6 +17,7 @@ import optax
 from flax import nnx
 
 from flax_linattn import data, inference, models, ops, training
+from flax_linattn.tasks.classify_metrics import class_figures, confusion, draw_confusion
 from flax_linattn.tasks.runs import RunConfig, as_name, read_json, write_json
 from flax_linattn.training.processes import is_main, on_main
 from flax_linattn.typing import Array
@@ -270,7 +271,7 @@ def train_classifier(
     Args:
         config: the run's options.
         run_dir: the run folder: config.json, problem.json, metrics.jsonl, checkpoints,
-            learning_curve.png, test.json.
+            learning_curve.png, test.json, confusion.png.
         resume: go on where the run in that folder stopped.
         progress: show a progress bar.
         parallel: the devices, and what is split over them; default all that divide the batch.
@@ -278,8 +279,9 @@ def train_classifier(
         profile_steps: how many steps to trace, see ``training.fit``.
 
     Returns:
-        What test.json holds: the test metrics of the selected parameters and how they were
-        selected.
+        What test.json holds: the test metrics of the selected parameters, how they were selected,
+        the counts of test examples by class and prediction (``confusion``) and the figures of each
+        class (``classes``).
 
     Raises:
         ValueError: bad options or data; a run folder that is taken; options that differ from
@@ -348,7 +350,7 @@ def train_classifier(
         trackers=trackers,
         profile_steps=profile_steps,
     )
-    metrics = training.evaluate(model, classification_loss, batches(test, seed=None))
+    tested = _test(model, batches(test, seed=None), problem)
     report = {
         "dataset": problem.dataset,
         "mechanism": config.mechanism,
@@ -358,12 +360,25 @@ def train_classifier(
         else "TEST SET (as Time-Series-Library)",
         "best_epoch": result.best_epoch,
         "num_test": test.num_examples,
-        **{f"test_{name}": value for name, value in metrics.items()},
+        **tested,
     }
     on_main(partial(write_json, run_dir / "test.json", report))
-    if is_main():
-        training.learning_curve(run_dir)
+    if is_main() and training.learning_curve(run_dir) is not None:
+        counts = np.array(report["confusion"])
+        draw_confusion(counts, problem.classes, run_dir / "confusion.png")
     return report
+
+
+def _test(
+    model: models.SequenceClassifier, batches: data.Batches, problem: ClassifyProblem
+) -> dict[str, Any]:
+    metrics = training.evaluate(model, classification_loss, batches)
+    counts = confusion(model, batches)
+    return {
+        **{f"test_{name}": value for name, value in metrics.items()},
+        "classes": class_figures(counts, problem.classes),
+        "confusion": counts.tolist(),
+    }
 
 
 def load_run(run_dir: Path) -> ClassifyRun:
@@ -407,9 +422,9 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
         test_file: other test data than the run's own.
 
     Returns:
-        Test metrics; ``stream_max_error``, the largest difference between streamed and
-        parallel class probabilities over all steps of all sequences, and the number of steps
-        compared.
+        Test metrics, as ``train_classifier``; ``stream_max_error``, the largest difference between
+        streamed and parallel class probabilities over all steps of all sequences, and the number of
+        steps compared.
 
     Raises:
         FileNotFoundError: the run or the file is missing.
@@ -424,8 +439,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
         "protocol": run.config.protocol,
         "num_test": test.num_examples,
     }
-    metrics = training.evaluate(run.model, classification_loss, batches)
-    report |= {f"test_{name}": value for name, value in metrics.items()}
+    report |= _test(run.model, batches, run.problem)
     if run.model.backbone.streams:
         report |= _compare_stream(run.model, batches)
     return report

@@ -79,6 +79,13 @@ def test_run_folder_is_complete(run_dir):
     report = json.loads((run_dir / "test.json").read_text())
     assert report["num_test"] == 370
     assert report["selected_on"].startswith("validation share")
+    counts = np.array(report["confusion"])
+    assert counts.sum(axis=1).tolist() == np.bincount(data.japanese_vowels()[1].labels).tolist()
+    assert np.trace(counts) / 370 == pytest.approx(report["test_accuracy"])
+    assert [figures["recall"] for figures in report["classes"]] == pytest.approx(
+        np.diag(counts) / counts.sum(axis=1), abs=5e-4
+    )
+    assert (run_dir / "confusion.png").read_bytes().startswith(b"\x89PNG")
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
@@ -91,7 +98,11 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, capsys):
     assert report["stream_steps"] == sum(data.japanese_vowels()[1].lengths) == 5687
     assert report["stream_max_error"] < 1e-5
     assert cli.main(["evaluate", str(run_dir)]) == 0
-    assert "stream_max_error" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "stream_max_error" in out
+    assert out.splitlines()[-10].split() == [
+        *("class", "count", "recall", "precision", "f1", "taken_for")
+    ]
 
 
 def test_stream_equals_the_model_on_every_prefix(run_dir):
