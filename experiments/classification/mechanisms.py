@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.classification.japanese_vowels import summarise
 from flax_linattn import ops, tasks
 from flax_linattn.bench.provenance import commit
 
@@ -52,6 +52,19 @@ def run_cell(spec: str, causal: bool, seed: int, folder: Path, epochs: int) -> d
         report |= {**tasks.evaluate_run(run_dir), "checked": True}
         (run_dir / "test.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
+
+
+def summarise(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and spread of one cell of the table."""
+    accuracies = [100 * report["test_accuracy"] for report in reports]
+    errors = [report["stream_max_error"] for report in reports if "stream_max_error" in report]
+    return {
+        "accuracies": accuracies,
+        "mean": statistics.mean(accuracies),
+        "std": statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0,
+        "best_epochs": [report["best_epoch"] for report in reports],
+        **({"stream_max_error": max(errors)} if errors else {}),
+    }
 
 
 def table(cells: dict[str, Any]) -> str:

@@ -410,7 +410,7 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
         values and (``original_``) on those of the file.
     """
     config, problem = run.config, run.problem
-    forecast = _compiled(run)
+    forecast = compile_forecast(run)
     targets = list(problem.targets)
     scale = problem.standardizer.std[targets]
     season = config.season or problem.season
@@ -443,7 +443,7 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
     return report
 
 
-def _compiled(run: ForecastRun) -> Callable[[dict[str, NDArray]], Array]:
+def compile_forecast(run: ForecastRun) -> Callable[[dict[str, NDArray]], Array]:
     """The forecasts [B, H, targets] of windows, as one compiled program."""
     graphdef, variables = nnx.split(run.model)
     last = jnp.array([run.config.input_length - 1])
@@ -523,7 +523,7 @@ def draw_forecasts(run: ForecastRun, windows: data.Windows, path: Path, count: i
     config, targets = run.config, list(run.problem.targets)
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
-    forecasts = np.asarray(_compiled(run)(batch))
+    forecasts = np.asarray(compile_forecast(run)(batch))
     scale = run.problem.standardizer.std[targets], run.problem.standardizer.mean[targets]
     values = batch["values"][:, :, targets]
     drawn = [

@@ -9,13 +9,33 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 
 from experiments import report, tables
 
+ROWS = {"classification": "JapaneseVowels, honest", "forecasting": "ETTh1, 96"}
+
+
+def row_of(table):
+    """A row whose data come with the package."""
+    return ROWS[table.module.split(".")[1]]
+
+
+def test_a_quick_cell_really_trains(tmp_path, monkeypatch):
+    table = report.tables()[0]
+    monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
+    cell = next(c for c in table.cells(None) if (c.row, c.column) == (row_of(table), "aaren"))
+    page = dataclasses.replace(table, cells=lambda folder: [cell]).run(
+        "quick", 1, tmp_path / "runs", tmp_path
+    )
+    stored = json.loads((tmp_path / f"{table.path.name}-quick.json").read_text())["runs"]
+    metric = table.metrics[0]
+    value = metric.scale * stored[0]["report"][f"test_{metric.key}"]
+    assert f"{value:.{metric.digits}f}" in page
+    assert page.startswith("Tiny models, one epoch: no results.")
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("table", report.tables(), ids=lambda table: table.module)
 def test_a_quick_run_of_what_is_embedded(table, tmp_path, monkeypatch):
     monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
-    rows = {"classification": "JapaneseVowels, honest", "forecasting": "ETTh1, 96"}
-    row = rows[table.module.split(".")[1]]
+    row = row_of(table)
     page = table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
     found = [c for c in table.cells(None) if c.row == row and c.config is not None]
     stored = json.loads((tmp_path / f"{table.path.name}-quick.json").read_text())["runs"]

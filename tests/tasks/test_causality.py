@@ -1,0 +1,88 @@
+"""Real series whose future is changed: no earlier forecast or class probability may change."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import data, tasks
+from flax_linattn.tasks import forecast
+from tests.nn.cases import CAUSAL
+
+MECHANISMS = [
+    case if case.id == "aaren" else pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
+    for case in CAUSAL
+]
+SMALL = {"features": 8, "num_heads": 2, "hidden_features": 8, "num_layers": 1}
+CHANGED = 500
+"""The first row or step whose value another has taken."""
+
+
+def changed(values, first):
+    """The same until ``first``, and after it another series of three times the size."""
+    other = 3 * np.roll(values, 37, axis=0)
+    return np.where(np.arange(len(values))[:, None] < first, values, other)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    series = data.etth1()
+    return dataclasses.replace(series, values=series.values[:600], times=series.times[:600])
+
+
+@pytest.mark.parametrize("model", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_forecasts_of_real_rows(rows, mechanism, model):
+    config = tasks.ForecastConfig(
+        mechanism=mechanism, model=model, split="400/50/150", input_length=24, horizon=12,
+        label_length=12, batch_size=128, **SMALL,
+    )  # fmt: skip
+    split = data.chronological_split(len(rows.values), config.split)
+    other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))
+    found = []
+    for series in (rows, other):
+        problem = forecast.describe(series, split, config)
+        run = tasks.ForecastRun(forecast.build_model(config, problem), config, problem)
+        forecast_of = forecast.compile_forecast(run)
+        windows = forecast.make_windows(series, config, problem, split.test, seed=None)
+        found.append(np.concatenate([forecast_of(batch) for batch in windows]))
+    last_seen = windows.starts + config.input_length - 1
+    before = last_seen < CHANGED
+    assert 0 < before.sum() < len(before)
+    whole, other = (values[: len(before)] for values in found)
+    np.testing.assert_array_equal(other[before], whole[before])
+    assert np.abs(other[~before] - whole[~before]).max() > 0.1
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_forecasts_after_every_row(rows, mechanism):
+    config = tasks.ForecastConfig(mechanism=mechanism, input_length=600, horizon=12, **SMALL)
+    problem = forecast.describe(rows, data.chronological_split(600, "400/50/150"), config)
+    model = forecast.build_model(config, problem)
+    every = partial(nnx.jit(lambda model, x: model(x, every_step=True)), model)
+    marks, _ = data.calendar_features(rows.times, rows.step)
+    found = []
+    for values in (rows.values, changed(rows.values, CHANGED)):
+        (scaled,) = problem.standardizer.apply([values])
+        found.append(every(np.concatenate([scaled, marks], axis=1)[None].astype(np.float32))[0])
+    np.testing.assert_array_equal(found[1][:CHANGED], found[0][:CHANGED])
+    assert np.abs(found[1][CHANGED:] - found[0][CHANGED:]).max() > 0.1
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_class_probabilities_after_every_step(mechanism):
+    train, _ = data.japanese_vowels()
+    config = tasks.ClassifyConfig(mechanism=mechanism, **SMALL)
+    standardizer = data.Standardizer.fit(train.series)
+    problem = tasks.ClassifyProblem(train.name, train.channels, train.classes, (29,), standardizer)
+    model = tasks.build_model(config, problem)
+    values, _ = data.pad(standardizer.apply(train.series[:20]), 29)
+    every = partial(nnx.jit(lambda model, x: jax.nn.softmax(model(x, every_step=True))), model)
+    first = 10
+    other = np.stack([changed(sequence, first) for sequence in values])
+    whole, found = every(values), every(other)
+    np.testing.assert_array_equal(found[:, :first], whole[:, :first])
+    assert np.abs(found[:, first:] - whole[:, first:]).max() > 1e-3
