@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models, ops, training
 from flax_linattn.tasks.classify_metrics import class_figures, confusion, draw_confusion
@@ -310,7 +311,7 @@ def train_classifier(
         standardizer=data.Standardizer.fit(fitted.series),
     )
     model = build_model(config, problem, placement)
-    batches = partial(_batches, config=config, problem=problem, spans=placement.spans)
+    batches = partial(make_batches, config=config, problem=problem, spans=placement.spans)
     if progress and is_main():
         observation = jax.ShapeDtypeStruct((1, len(problem.channels)), jnp.float32)
         print(inference.summarize(model, observation), f"\non {placement}", file=sys.stderr)
@@ -432,7 +433,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
     """
     run = load_run(run_dir)
     test = _complete(load_test(run, test_file))
-    batches = _batches(test, run.config, run.problem, seed=None)
+    batches = make_batches(test, run.config, run.problem, seed=None)
     report: dict[str, Any] = {
         "dataset": test.name,
         "mechanism": run.config.mechanism,
@@ -481,7 +482,7 @@ def _complete(dataset: data.TimeSeriesDataset) -> data.TimeSeriesDataset:
     return dataclasses.replace(dataset, series=data.interpolate_missing(dataset.series))
 
 
-def _batches(
+def make_batches(
     dataset: data.TimeSeriesDataset,
     config: ClassifyConfig,
     problem: ClassifyProblem,
@@ -496,9 +497,18 @@ def _batches(
     # Sequences of a file that came later may be longer.
     longest = max(problem.max_length, int(dataset.lengths.max()))
     lengths = [-(-length // spans) * spans for length in (*problem.lengths[:-1], longest)]
-    values, mask = data.pad(standardizer.apply(dataset.series), lengths[-1])
+    series = standardizer.apply(dataset.series)
+    if config.protocol == "tslib" and dataset.name == "EthanolConcentration":
+        series = tuple(_scale_across_channels(values) for values in series)
+    values, mask = data.pad(series, lengths[-1])
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     return data.BucketBatches(arrays, config.batch_size, lengths=lengths, seed=seed)
+
+
+def _scale_across_channels(values: NDArray) -> NDArray:
+    """Time-Series-Library's for one data set: centred over time, scaled over channels, [T, C]."""
+    centred = values - values.mean(axis=0)
+    return centred / np.sqrt(centred.var(axis=1, keepdims=True) + 1e-5)
 
 
 def _lengths(

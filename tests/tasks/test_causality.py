@@ -21,6 +21,11 @@ CHANGED = 500
 """The first row or step whose value another has taken."""
 
 
+def spec(mechanism, length):
+    """The mechanism, with learned positions for sequences of this length."""
+    return mechanism.replace("max_length=16", f"max_length={length}")
+
+
 def changed(values, first):
     """The same until ``first``, and after it another series of three times the size."""
     other = 3 * np.roll(values, 37, axis=0)
@@ -37,7 +42,7 @@ def rows():
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_forecasts_of_real_rows(rows, mechanism, model):
     config = tasks.ForecastConfig(
-        mechanism=mechanism, model=model, split="400/50/150", input_length=24, horizon=12,
+        mechanism=spec(mechanism, 24), model=model, split="400/50/150", input_length=24, horizon=12,
         label_length=12, batch_size=128, **SMALL,
     )  # fmt: skip
     split = data.chronological_split(len(rows.values), config.split)
@@ -59,7 +64,9 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_forecasts_after_every_row(rows, mechanism):
-    config = tasks.ForecastConfig(mechanism=mechanism, input_length=600, horizon=12, **SMALL)
+    config = tasks.ForecastConfig(
+        mechanism=spec(mechanism, 600), input_length=600, horizon=12, **SMALL
+    )
     problem = forecast.describe(rows, data.chronological_split(600, "400/50/150"), config)
     model = forecast.build_model(config, problem)
     every = partial(nnx.jit(lambda model, x: model(x, every_step=True)), model)
@@ -75,7 +82,7 @@ def test_forecasts_after_every_row(rows, mechanism):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_class_probabilities_after_every_step(mechanism):
     train, _ = data.japanese_vowels()
-    config = tasks.ClassifyConfig(mechanism=mechanism, **SMALL)
+    config = tasks.ClassifyConfig(mechanism=spec(mechanism, 29), **SMALL)
     standardizer = data.Standardizer.fit(train.series)
     problem = tasks.ClassifyProblem(train.name, train.channels, train.classes, (29,), standardizer)
     model = tasks.build_model(config, problem)

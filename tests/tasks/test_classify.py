@@ -1,5 +1,6 @@
 """The main job, small: train, evaluate, stream, resume; and what bad input says."""
 
+import dataclasses
 import gzip
 import io
 import json
@@ -15,6 +16,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, tasks
+from flax_linattn.tasks import classify
 from flax_linattn.tasks import classify_stream as stream
 
 SMALL = [
@@ -353,3 +355,17 @@ def test_sigterm_saves_and_says_how_to_go_on(toy, tmp_path):
     assert process.returncode == 143
     assert "--resume" in rest and str(folder) in rest
     assert any(Path(folder / "checkpoints").iterdir())
+
+
+def test_one_data_set_is_scaled_across_channels_by_the_library():
+    train, _ = data.japanese_vowels()
+    named = dataclasses.replace(train, name="EthanolConcentration")
+    config = tasks.ClassifyConfig(protocol="tslib")
+    problem = tasks.ClassifyProblem(
+        named.name, train.channels, train.classes, (29,), data.Standardizer.fit(train.series)
+    )
+    values = classify.make_batches(named, config, problem, seed=None).batch(0)["values"][0]
+    x = problem.standardizer.apply(train.series)[0]
+    x = x - x.mean(axis=0)
+    expected = x / np.sqrt(np.mean((x - x.mean(1)[:, None]) ** 2, axis=1)[:, None] + 1e-5)
+    np.testing.assert_allclose(values[: len(x)], expected, rtol=1e-5)
