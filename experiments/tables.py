@@ -14,12 +14,13 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from experiments import figures
 from flax_linattn import tasks, training
 from flax_linattn.bench.provenance import commit
 from flax_linattn.bench.report import markdown
@@ -74,6 +75,10 @@ class Cell:
     column: str
     config: Any
     paper: Published = dataclasses.field(default_factory=dict)
+
+
+Rows = Mapping[str, Mapping[str, Cell]]
+"""Cells by row and column."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +163,6 @@ class Table:
 
     def write(self, store: Store, size: str, path: Path) -> str:
         """Writes the page of stored results."""
-        cells = self.cells(None)
         facts = [
             ["paper", self.about],
             ["command", f"`python -m {self.module} --{'' if size == 'quick' else 'size '}{size}`"],
@@ -168,27 +172,70 @@ class Table:
             ["departures", self.departures],
             ["not run", self.not_run],
         ]
+        rows = by_row(cell for cell in self.cells(None) if store.of(cell))
         parts = [
             "Tiny models, one epoch: no results." if size == "quick" else "",
-            self._table(cells, store),
-            *self._verdicts(cells, store),
+            self._table(rows, store),
+            *self._verdicts(rows, store),
+            "Seconds of one core a run, median over seeds:",
+            self._seconds(rows, store),
             markdown(["", ""], facts),
         ]
         page = "\n\n".join(part for part in parts if part) + "\n"
         path.write_text(page)
+        self._draw(rows, store, path.with_suffix(".png"))
         return page
 
-    def _table(self, cells: Sequence[Cell], store: Store) -> str:
-        columns = list(dict.fromkeys(cell.column for cell in cells))
-        heads = ["", *columns, *self.baselines, "seeds", "core-s a run"]
-        lines = []
-        for row in dict.fromkeys(cell.row for cell in cells):
-            of_row = {cell.column: cell for cell in cells if cell.row == row}
-            if not any(store.of(cell) for cell in of_row.values()):
-                continue
-            for metric in self.metrics:
-                lines.append(self._line(row, metric, columns, of_row, store))
-        return markdown(heads, lines)
+    def _table(self, rows: Rows, store: Store) -> str:
+        columns = columns_of(rows)
+        heads = ["", *columns, *self.baselines, "seeds"]
+        return markdown(
+            heads,
+            [
+                self._line(row, metric, columns, cells, store)
+                for row, cells in rows.items()
+                for metric in self.metrics
+            ],
+        )
+
+    def _seconds(self, rows: Rows, store: Store) -> str:
+        columns = columns_of(rows)
+
+        def shown(cell: Cell | None) -> str:
+            if cell is None:
+                return "-"
+            return f"{statistics.median(run['core_seconds'] for run in store.of(cell)):.0f}"
+
+        lines = [[row, *(shown(cells.get(c)) for c in columns)] for row, cells in rows.items()]
+        return markdown(["", *columns], lines)
+
+    def _draw(self, rows: Rows, store: Store, path: Path) -> None:
+        metric = self.metrics[0]
+        if rows:
+            figures.draw(
+                {
+                    row: {
+                        column: figures.Series(
+                            store.values(cell, metric), cell.paper.get(metric.name)
+                        )
+                        for column, cell in cells.items()
+                    }
+                    for row, cells in rows.items()
+                },
+                metric.name,
+                path,
+                {row: self._baselines(cells, metric, store) for row, cells in rows.items()},
+            )
+
+    def _baselines(
+        self, cells: Mapping[str, Cell], metric: Metric, store: Store
+    ) -> dict[str, float]:
+        """The numbers of the baselines, which every run of the row has."""
+        report = store.of(next(iter(cells.values())))[0]["report"]
+        return {
+            name: metric.scale * report[f"{key}_{metric.key}"]
+            for name, key in self.baselines.items()
+        }
 
     def _line(
         self,
@@ -200,37 +247,31 @@ class Table:
     ) -> list[str]:
         def shown(column: str) -> str:
             cell = cells.get(column)
-            found = [] if cell is None else store.values(cell, metric)
-            ours = metric.shown(*spread(found)) if found else "-"
-            published = None if cell is None else cell.paper.get(metric.name)
+            if cell is None:
+                return "-"
+            ours = metric.shown(*spread(store.values(cell, metric)))
+            published = cell.paper.get(metric.name)
             return ours if published is None else f"{ours} (paper {metric.shown(*published)})"
 
-        done = [store.of(cell) for cell in cells.values() if store.of(cell)]
-        naive = [
-            metric.shown(metric.scale * done[0][0]["report"][f"{key}_{metric.key}"], None)
-            for key in self.baselines.values()
-        ]
-        counts = sorted({len(runs) for runs in done})
-        seconds = statistics.median(run["core_seconds"] for runs in done for run in runs)
+        naive = self._baselines(cells, metric, store).values()
+        counts = sorted({len(store.of(cell)) for cell in cells.values()})
         return [
             f"{row}: {metric.name}",
             *(shown(column) for column in columns),
-            *naive,
+            *(metric.shown(value, None) for value in naive),
             " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
-            f"{seconds:.0f}",
         ]
 
-    def _verdicts(self, cells: Sequence[Cell], store: Store) -> list[str]:
+    def _verdicts(self, rows: Rows, store: Store) -> list[str]:
         """What our runs say of each claim: a paired difference with a 95 % interval a row."""
         parts = []
         for claim in self.claims:
             metric = next(m for m in self.metrics if m.name == claim.metric)
             lines, counts = [], {"better": 0, "worse": 0, "no difference": 0}
-            for row in dict.fromkeys(cell.row for cell in cells):
-                of_row = {cell.column: cell for cell in cells if cell.row == row}
-                if not {claim.column, claim.other} <= set(of_row):
+            for row, cells in rows.items():
+                if not {claim.column, claim.other} <= set(cells):
                     continue
-                found = difference(store, of_row[claim.column], of_row[claim.other], metric)
+                found = difference(store, cells[claim.column], cells[claim.other], metric)
                 if found is None:
                     continue
                 middle, half = found
@@ -324,6 +365,19 @@ class Store:
     def values(self, cell: Cell, metric: Metric) -> list[float]:
         """A metric of the runs of a cell, by seed."""
         return [metric.scale * row["report"][f"test_{metric.key}"] for row in self.of(cell)]
+
+
+def by_row(cells: Iterable[Cell]) -> Rows:
+    """Cells by row and column, in their order."""
+    found: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.row, {})[cell.column] = cell
+    return found
+
+
+def columns_of(rows: Rows) -> list[str]:
+    """The columns that any row has."""
+    return list(dict.fromkeys(column for cells in rows.values() for column in cells))
 
 
 def spread(values: Sequence[float]) -> tuple[float, float | None]:
