@@ -9,7 +9,8 @@ import argparse
 import importlib
 from pathlib import Path
 
-from experiments.tables import Store, Table
+from experiments.store import Store
+from experiments.tables import Table
 
 MODULES = (
     "experiments.classification.aaren",

@@ -8,30 +8,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
+from scipy import stats
 
 from experiments import figures
-from flax_linattn import tasks, training
-from flax_linattn.bench.provenance import commit
+from experiments.store import Store
+from flax_linattn import training
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.runs import as_name
-
-TRAIN: dict[str, Callable[..., dict[str, Any]]] = {
-    "classify": tasks.train_classifier,
-    "forecast": tasks.train_forecaster,
-}
-T95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-"""Student's t at 97.5 %, by the number of seeds."""
 
 Published = Mapping[str, tuple[float, float | None]]
 
@@ -90,12 +80,14 @@ class Claim:
         column: the one that it is about.
         other: the one that it is compared with.
         metric: by which.
+        rows: text of the rows that it is judged by; default all.
     """
 
     text: str
     column: str
     other: str
     metric: str
+    rows: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +144,7 @@ class Table:
             for cell in wanted:
                 if cell.config is not None:
                     config = dataclasses.replace(cell.config, seed=seed, **options)
-                    store.run(cell, config, runs / name)
+                    store.run(cell.row, cell.column, config, runs / name)
         return self.write(store, size, output / f"{name}.md")
 
     def options(self, size: str) -> Mapping[str, Any]:
@@ -172,7 +164,7 @@ class Table:
             ["departures", self.departures],
             ["not run", self.not_run],
         ]
-        rows = by_row(cell for cell in self.cells(None) if store.of(cell))
+        rows = by_row(cell for cell in self.cells(None) if store.of(cell.row, cell.column))
         parts = [
             "Tiny models, one epoch: no results." if size == "quick" else "",
             self._table(rows, store),
@@ -204,7 +196,9 @@ class Table:
         def shown(cell: Cell | None) -> str:
             if cell is None:
                 return "-"
-            return f"{statistics.median(run['core_seconds'] for run in store.of(cell)):.0f}"
+            runs = store.of(cell.row, cell.column).values()
+            seconds = [run["core_seconds"] for run in runs if "core_seconds" in run]
+            return f"{statistics.median(seconds):.0f}" if seconds else "-"
 
         lines = [[row, *(shown(cells.get(c)) for c in columns)] for row, cells in rows.items()]
         return markdown(["", *columns], lines)
@@ -216,7 +210,7 @@ class Table:
                 {
                     row: {
                         column: figures.Series(
-                            store.values(cell, metric), cell.paper.get(metric.name)
+                            list(values(store, cell, metric).values()), cell.paper.get(metric.name)
                         )
                         for column, cell in cells.items()
                     }
@@ -231,7 +225,8 @@ class Table:
         self, cells: Mapping[str, Cell], metric: Metric, store: Store
     ) -> dict[str, float]:
         """The numbers of the baselines, which every run of the row has."""
-        report = store.of(next(iter(cells.values())))[0]["report"]
+        cell = next(iter(cells.values()))
+        report = next(iter(store.of(cell.row, cell.column).values()))["report"]
         return {
             name: metric.scale * report[f"{key}_{metric.key}"]
             for name, key in self.baselines.items()
@@ -249,12 +244,14 @@ class Table:
             cell = cells.get(column)
             if cell is None:
                 return "-"
-            ours = metric.shown(*spread(store.values(cell, metric)))
+            ours = metric.shown(*spread(list(values(store, cell, metric).values())))
+            if failures := store.num_failures(cell.row, cell.column):
+                ours += f", {failures} diverged"
             published = cell.paper.get(metric.name)
             return ours if published is None else f"{ours} (paper {metric.shown(*published)})"
 
         naive = self._baselines(cells, metric, store).values()
-        counts = sorted({len(store.of(cell)) for cell in cells.values()})
+        counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
         return [
             f"{row}: {metric.name}",
             *(shown(column) for column in columns),
@@ -267,16 +264,16 @@ class Table:
         parts = []
         for claim in self.claims:
             metric = next(m for m in self.metrics if m.name == claim.metric)
-            lines, counts = [], {"better": 0, "worse": 0, "no difference": 0}
+            lines, counts = [], {"better": 0, "worse": 0, "not told apart": 0}
             for row, cells in rows.items():
-                if not {claim.column, claim.other} <= set(cells):
+                if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
                     continue
                 found = difference(store, cells[claim.column], cells[claim.other], metric)
                 if found is None:
                     continue
                 middle, half = found
                 better = (middle > 0) == metric.larger_is_better
-                verdict = "no difference"
+                verdict = "not told apart"
                 if abs(middle) > half:
                     verdict = "better" if better else "worse"
                 counts[verdict] += 1
@@ -285,7 +282,12 @@ class Table:
             if lines:
                 told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
                 heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
-                parts += [f"*{claim.text}*: {told} of {len(lines)}.", markdown(heads, lines)]
+                told = f"*{claim.text}*: {claim.column} {told} of {len(lines)}."
+                parts += [told, markdown(heads, lines)]
+        if parts:
+            parts.append(
+                "Intervals are of differences seed by seed; one that holds 0 proves no equality."
+            )
         return parts
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
@@ -306,65 +308,10 @@ class Table:
                 options.output,
                 rows=options.rows,
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, training.Interrupted):
             print("interrupted: the same command goes on from here.", file=sys.stderr)
             raise SystemExit(130) from None
         print(page, end="")
-
-
-class Store:
-    """Results of runs in a JSON file, one for each row, column and seed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._rows: list[dict[str, Any]] = []
-        if path.is_file():
-            self._rows = json.loads(path.read_text())["runs"]
-
-    @property
-    def commits(self) -> list[str]:
-        """Those that made the results."""
-        return sorted({row["commit"] for row in self._rows})
-
-    def run(self, cell: Cell, config: Any, folder: Path) -> None:
-        """Trains a run, unless it is stored."""
-        key = {"row": cell.row, "column": cell.column, "seed": config.seed}
-        if any(key.items() <= row.items() for row in self._rows):
-            return
-        run_dir = folder / as_name(*key.values())
-        begin, begin_core = time.perf_counter(), time.process_time()
-        report = TRAIN[config.task](
-            config,
-            run_dir,
-            resume=any((run_dir / "checkpoints").glob("step_*")),
-            progress=False,
-            parallel=training.Parallel("none"),
-        )
-        seconds = round(time.perf_counter() - begin, 1)
-        core_seconds = round(time.process_time() - begin_core, 1)
-        row = {
-            **key,
-            "commit": commit(),
-            "seconds": seconds,
-            "core_seconds": core_seconds,
-            "report": {k: v for k, v in report.items() if not isinstance(v, list)},
-        }
-        jax.clear_caches()
-        self._rows.append(row)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".json.tmp")
-        partial.write_text(json.dumps({"runs": self._rows}, indent=1) + "\n")
-        os.replace(partial, self._path)
-        print(f"{cell.row}, {cell.column}, seed {config.seed}: {seconds} s", file=sys.stderr)
-
-    def of(self, cell: Cell) -> list[dict[str, Any]]:
-        """The runs of a cell, by seed."""
-        found = [r for r in self._rows if (r["row"], r["column"]) == (cell.row, cell.column)]
-        return sorted(found, key=lambda row: row["seed"])
-
-    def values(self, cell: Cell, metric: Metric) -> list[float]:
-        """A metric of the runs of a cell, by seed."""
-        return [metric.scale * row["report"][f"test_{metric.key}"] for row in self.of(cell)]
 
 
 def by_row(cells: Iterable[Cell]) -> Rows:
@@ -380,19 +327,28 @@ def columns_of(rows: Rows) -> list[str]:
     return list(dict.fromkeys(column for cells in rows.values() for column in cells))
 
 
-def spread(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard deviation; of one value no deviation."""
-    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else None
+def spread(numbers: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation; of one number no deviation."""
+    return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def values(store: Store, cell: Cell, metric: Metric) -> dict[int, float]:
+    """A metric of the runs of a cell, by seed."""
+    runs = store.of(cell.row, cell.column).items()
+    return {seed: metric.scale * run["report"][f"test_{metric.key}"] for seed, run in runs}
 
 
 def difference(store: Store, cell: Cell, other: Cell, metric: Metric) -> tuple[float, float] | None:
-    """The mean difference over seeds and half its 95 % interval; None for fewer than two seeds."""
-    pairs = zip(store.values(cell, metric), store.values(other, metric), strict=False)
-    found = [a - b for a, b in pairs]
+    """The mean difference over the seeds that both have, and half its 95 % interval.
+
+    None for fewer than two such seeds.
+    """
+    ours, others = values(store, cell, metric), values(store, other, metric)
+    found = [ours[seed] - others[seed] for seed in sorted(ours.keys() & others.keys())]
     if len(found) < 2:
         return None
-    half = T95.get(len(found), 1.96) * statistics.stdev(found) / math.sqrt(len(found))
-    return statistics.mean(found), half
+    quantile = float(stats.t.ppf(0.975, len(found) - 1))
+    return statistics.mean(found), quantile * statistics.stdev(found) / math.sqrt(len(found))
 
 
 def data_folder() -> Path | None:

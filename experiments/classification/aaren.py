@@ -59,9 +59,18 @@ def cells(folder: Path | None) -> Sequence[Cell]:
                 found.append(Cell(f"{name}, {protocol}", column, config, published))
     for column, numbers in PAPER["JapaneseVowels"].items():
         config = ClassifyConfig(mechanism=MECHANISMS[column], **CONSTANT)
-        row = "JapaneseVowels, selected on the TEST SET, constant rate"
+        row = "JapaneseVowels, on the TEST SET, constant rate"
         found.append(Cell(row, column, config, {"accuracy, %": numbers}))
     return found
+
+
+def claims(*compared: tuple[str, str, str]) -> tuple[Claim, ...]:
+    """Claims that compare two columns, judged by each protocol."""
+    return tuple(
+        Claim(f"{text} ({protocol})", column, other, "accuracy, %", rows=protocol)
+        for text, column, other in compared
+        for protocol in PROTOCOLS
+    )
 
 
 TABLE = Table(
@@ -70,10 +79,11 @@ TABLE = Table(
     "seeds, selected on the test set",
     cells=cells,
     metrics=(Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True),),
-    claims=(Claim("Aaren is comparable to the Transformer", "aaren", "softmax", "accuracy, %"),),
+    claims=claims(("Aaren is comparable to the Transformer", "aaren", "softmax")),
     data="UEA archive, official splits; Spoken Arabic Digits the original text of UCI",
-    departures="no dropout on attention weights; the learning rate falls as in the library of the "
-    "paper's time",
+    departures="no dropout on attention weights. Selected on the test set: the learning rate "
+    "falls as in the library of the paper's time, and training ends at epoch 30 of 100, where it "
+    "is below 2e-12 (constant rate: as in later versions). Honest is our own protocol",
     not_run=NOT_HERE,
     sizes={"paper": {}},
     quick={

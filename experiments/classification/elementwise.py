@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.classification.aaren import PROTOCOLS
+from experiments.classification.aaren import PROTOCOLS, claims
 from experiments.classification.problems import NOT_HERE, problem
-from experiments.tables import Cell, Claim, Metric, Table
+from experiments.tables import Cell, Metric, Table
 from flax_linattn.tasks import ClassifyConfig
 
 MECHANISMS = {
@@ -46,16 +46,17 @@ def cells(folder: Path | None) -> Sequence[Cell]:
 
 TABLE = Table(
     module="experiments.classification.elementwise",
-    about="Element-wise Attention Is All You Need, 2025, table 3; seeds and spread not reported, "
-    "selected on the test set by the library that it follows",
+    about="Element-wise Attention Is All You Need, 2025, table 3; seeds and spread not reported; "
+    "selected on a validation set, which in the library that it follows is the test set",
     cells=cells,
     metrics=(Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True),),
-    claims=(
-        Claim("EA-6 is better than SA", "EA-6", "SA", "accuracy, %"),
-        Claim("SA is better than EA-2", "SA", "EA-2", "accuracy, %"),
+    claims=claims(
+        ("EA-6 is at least as good as SA", "EA-6", "SA"), ("SA is better than EA-2", "SA", "EA-2")
     ),
     data="UEA archive, official splits",
-    departures="no dropout on attention weights",
+    departures="no dropout on attention weights. Selected on the test set: the learning rate falls "
+    "as in the library of Aaren's time, and training ends at epoch 30 of 100, where it is below "
+    "2e-12; the library of this paper's time keeps it constant. Honest is our own protocol",
     not_run=NOT_HERE,
     sizes={"paper": {}},
     quick={

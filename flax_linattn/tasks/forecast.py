@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models, ops, training
 from flax_linattn.tasks.forecast_figure import draw_windows
-from flax_linattn.tasks.forecast_metrics import Errors, naive, seasonal_naive
+from flax_linattn.tasks.forecast_metrics import Errors, seasonal_naive
 from flax_linattn.tasks.runs import RunConfig, as_name, read_json, write_json
 from flax_linattn.training.processes import is_main, on_main
 from flax_linattn.typing import Array
@@ -63,7 +63,8 @@ class ForecastConfig(RunConfig):
         patience: epochs without improvement before stopping.
         batch_size: windows a step.
         learning_rate: of Adam.
-        schedule: "constant", or "halving" after each epoch, as Time-Series-Library has it.
+        schedule: "constant", or "halving" after the second epoch and each that follows, as
+            Time-Series-Library has it.
         season: rows of a season for the seasonal naive forecast; 0 = a day of rows closer than a
             day, a week of daily ones, a year of others.
         dtype: of the computation; parameters, sums and losses stay float32.
@@ -166,7 +167,7 @@ class ForecastProblem:
     def season(self) -> int:
         """Rows of a day, of a week of daily rows, or of a year; 1 if rows have no times."""
         day = 86400.0
-        for least, season in ((28 * day, 365.25 * day), (day, 7 * day), (0.0, day)):
+        for least, season in ((7 * day, 365.25 * day), (day, 7 * day), (0.0, day)):
             if self.step_seconds is not None and self.step_seconds >= least:
                 return max(1, round(season / self.step_seconds))
         return 1
@@ -371,7 +372,7 @@ def train_forecaster(
     result = training.fit(
         model,
         make_loss(config, problem),
-        _optimizer(config, len(train_windows)),
+        optax.adam(learning_rate(config, len(train_windows))),
         train_windows,
         windows(split.validation, seed=None, stride=config.stride),
         config=training.FitConfig(
@@ -402,7 +403,7 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
 
     Args:
         run: the run.
-        windows: of the series scaled by the run's standardizer.
+        windows: of the series scaled by the run's standardizer, in the order of time.
 
     Returns:
         MSE, MAE and RMSE over all windows, steps and targets, of the model, of repeating the last
@@ -413,19 +414,18 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
     forecast = compile_forecast(run)
     targets = list(problem.targets)
     scale = problem.standardizer.std[targets]
-    season = config.season or problem.season
+    seasons = {"naive": 1, "seasonal_naive": config.season or problem.season}
+    series = windows.arrays["values"][:, targets]
     found = {name: Errors(len(targets)) for name in ("model", "naive", "seasonal_naive")}
-    for batch in windows:
+    for first, batch in zip(
+        range(0, windows.num_examples, config.batch_size), windows, strict=True
+    ):
         real = batch["weight"] > 0
-        seen = batch["values"][real][:, : config.input_length, targets]
         truth = batch["values"][real][:, config.input_length :, targets]
-        forecasts = {
-            "model": np.asarray(forecast(batch))[real],
-            "naive": naive(seen, config.horizon),
-            "seasonal_naive": seasonal_naive(seen, config.horizon, season),
-        }
-        for name, values in forecasts.items():
-            found[name].add(values, truth)
+        last = windows.starts[first : first + len(truth)] + config.input_length - 1
+        found["model"].add(np.asarray(forecast(batch))[real], truth)
+        for name, season in seasons.items():
+            found[name].add(seasonal_naive(series, last, config.horizon, season), truth)
     report: dict[str, Any] = {
         "dataset": problem.dataset,
         "model": config.model,
@@ -625,13 +625,12 @@ def load_forecaster(run_dir: Path) -> ForecastRun:
     return ForecastRun(model, config, problem)
 
 
-def _optimizer(config: ForecastConfig, steps_per_epoch: int) -> optax.GradientTransformation:
-    schedule: float | optax.Schedule = config.learning_rate
-    if config.schedule == "halving":
-        schedule = optax.exponential_decay(
-            config.learning_rate, steps_per_epoch, 0.5, staircase=True
-        )
-    return optax.adam(schedule)
+def learning_rate(config: ForecastConfig, steps_per_epoch: int) -> optax.Schedule:
+    """The learning rate at each step."""
+    if config.schedule == "constant":
+        return optax.constant_schedule(config.learning_rate)
+    halved = {epoch * steps_per_epoch: 0.5 for epoch in range(2, config.epochs)}
+    return optax.piecewise_constant_schedule(config.learning_rate, halved)
 
 
 def _about(series: data.TimeSeries, problem: ForecastProblem, split: data.Split) -> str:

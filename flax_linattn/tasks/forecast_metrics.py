@@ -38,22 +38,27 @@ class Errors:
         return {"mse": square, "mae": absolute, "rmse": float(np.sqrt(square))}
 
 
-def naive(seen: NDArray, horizon: int) -> NDArray:
-    """Repeats the last observation: seen [B, L, C] -> [B, H, C].
+def seasonal_naive(values: NDArray, last: NDArray[np.int64], horizon: int, season: int) -> NDArray:
+    """Repeats the last season; with a season of one row, the last observation.
+
+    Where the series begins too late to know the season, the last observation stands in.
+
+    Args:
+        values: the series [T, C].
+        last: the last row that each forecast knows [N].
+        horizon: H.
+        season: rows of a season.
+
+    Returns:
+        Forecasts [N, H, C].
 
     Example:
-        >>> naive(np.array([[[1.0], [2.0]]]), 3).ravel().tolist()
-        [2.0, 2.0, 2.0]
-    """
-    return np.repeat(seen[:, -1:], horizon, axis=1)
-
-
-def seasonal_naive(seen: NDArray, horizon: int, season: int) -> NDArray:
-    """Repeats the last season, or all that was seen if that is less: [B, L, C] -> [B, H, C].
-
-    Example:
-        >>> seasonal_naive(np.array([[[1.0], [2.0], [3.0]]]), 3, season=2).ravel().tolist()
+        >>> values = np.arange(5.0)[:, None]
+        >>> seasonal_naive(values, np.array([3]), 3, season=2).ravel().tolist()
         [2.0, 3.0, 2.0]
+        >>> seasonal_naive(values, np.array([3]), 3, season=1).ravel().tolist()
+        [3.0, 3.0, 3.0]
     """
-    season = min(season, seen.shape[1])
-    return seen[:, seen.shape[1] - season + np.arange(horizon) % season]
+    ahead = np.arange(1, horizon + 1)
+    row = last[:, None] + ahead - season * -(-ahead // season)
+    return values[np.where(row >= 0, row, last[:, None])]

@@ -3,11 +3,13 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments import report, tables
+from experiments import report, store, tables
+from flax_linattn import training
 
 ROWS = {"classification": "JapaneseVowels, honest", "forecasting": "ETTh1, 96"}
 
@@ -49,17 +51,17 @@ def store_of(tmp_path, values):
     path = tmp_path / "runs.json"
     runs = [
         {"row": "r", "column": column, "seed": seed, "commit": "c", "seconds": 1.0,
-         "core_seconds": 1.0, "report": {"test_mse": value, "naive_mse": 9.0}}
+         "options": {}, "core_seconds": 1.0, "report": {"test_mse": value, "naive_mse": 9.0}}
         for column, of_column in values.items()
         for seed, value in enumerate(of_column)
     ]  # fmt: skip
     path.write_text(json.dumps({"runs": runs}))
-    return tables.Store(path)
+    return store.Store(path)
 
 
 @pytest.mark.parametrize(
     ("ours", "verdict"),
-    [([1.0, 1.1, 0.9], "no difference"), ([0.5, 0.52, 0.49], "better"), ([2, 2.1, 2.0], "worse")],
+    [([1.0, 1.1, 0.9], "not told apart"), ([0.5, 0.52, 0.49], "better"), ([2, 2.1, 2.0], "worse")],
 )
 def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
     cells = [
@@ -74,11 +76,58 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
         claims=(tables.Claim("a is better", "a", "b", "MSE"),),
         baselines={"naive": "naive"},
     )
-    store = store_of(tmp_path, {"a": ours, "b": [1.0, 1.05, 0.95]})
-    page = table.write(store, "cpu", tmp_path / "page.md")
-    assert f"*a is better*: {verdict} in 1" in page or f"{verdict} in 1" in page
+    stored = store_of(tmp_path, {"a": ours, "b": [1.0, 1.05, 0.95]})
+    page = table.write(stored, "cpu", tmp_path / "page.md")
+    assert f"{verdict} in 1" in page
     assert "(paper 0.700 ± 0.100)" in page and "| 9.000 |" in page
     assert "other" not in page.split("\n\n")[0]
-    middle, half = tables.difference(store, cells[0], cells[1], table.metrics[0])
+    middle, half = tables.difference(stored, cells[0], cells[1], table.metrics[0])
     assert middle == pytest.approx(sum(ours) / 3 - 1)
-    assert half > 0
+    deviation = np.std(np.subtract(ours, [1.0, 1.05, 0.95]), ddof=1)
+    assert half == pytest.approx(4.302653 * deviation / 3**0.5)
+
+
+def test_only_seeds_that_both_have_are_compared(tmp_path):
+    path = tmp_path / "runs.json"
+    runs = [
+        {"row": "r", "column": column, "seed": seed, "report": {"test_mse": seed}, "commit": "c"}
+        for column, seeds in {"a": (0, 1, 2), "b": (2, 1, 3)}.items()
+        for seed in seeds
+    ]
+    path.write_text(json.dumps({"runs": runs}))
+    cells = [tables.Cell("r", column, None) for column in "ab"]
+    metric = tables.Metric("mse", "MSE")
+    assert tables.difference(store.Store(path), *cells, metric) == (0.0, 0.0)
+
+
+class Options:
+    """A configuration that says how its run ends."""
+
+    task = "told"
+
+    def __init__(self, seed, outcome):
+        self.seed, self.outcome = seed, outcome
+
+    def to_json(self):
+        return {"seed": self.seed, "csv": "somewhere", "outcome": self.outcome}
+
+
+def test_a_result_of_other_options_is_replaced_and_a_failure_kept(tmp_path, monkeypatch):
+    trained = []
+
+    def train(config, *args, **options):
+        trained.append(config.outcome)
+        if config.outcome < 0:
+            raise training.NonFiniteLossError("the loss was nan")
+        return {"test_mse": config.outcome}
+
+    monkeypatch.setitem(store.TRAIN, "told", train)
+    first, second = (store.Store(tmp_path / "runs.json") for _ in range(2))
+    first.run("r", "a", Options(0, 1.0), tmp_path)
+    second.run("r", "b", Options(0, -1.0), tmp_path)  # knows nothing of the first yet
+    first.run("r", "a", Options(0, 1.0), tmp_path)
+    first.run("r", "a", Options(0, 2.0), tmp_path)
+    assert trained == [1.0, -1.0, 2.0]
+    found = store.Store(tmp_path / "runs.json")
+    assert found.of("r", "a")[0]["report"] == {"test_mse": 2.0}
+    assert not found.of("r", "b") and found.num_failures("r", "b") == 1

@@ -1,5 +1,6 @@
 """Forecasting, small: train, evaluate, stream, save a stream, resume; and what bad input says."""
 
+import dataclasses
 import json
 import signal
 import subprocess
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_linattn import cli, data
+from flax_linattn import cli, data, tasks
 from flax_linattn.tasks import forecast
+from flax_linattn.tasks.forecast_metrics import seasonal_naive
 from flax_linattn.tasks.forecast_stream import ForecastStream, Row, parse_rows
 
 ROWS, INPUT, HORIZON = 200, 12, 4
@@ -82,8 +84,7 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
         truth = values[start : start + HORIZON]
         squares.append(np.square((found - truth) / std))
         naives.append(np.square((values[start - 1] - truth) / std))
-        last = values[start - INPUT : start]
-        seasonal.append(np.abs(last[np.arange(HORIZON) % INPUT] - truth))
+        seasonal.append(np.abs(values[start - 24 : start - 24 + HORIZON] - truth))
         if i == 3:
             break
     windows = forecast.make_windows(
@@ -95,6 +96,30 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
     np.testing.assert_allclose(few["naive_mse"], np.mean(naives), rtol=1e-4)
     np.testing.assert_allclose(few["seasonal_naive_original_mae"], np.mean(seasonal), rtol=1e-4)
     assert mean.shape == (2,) and report["test_rmse"] == pytest.approx(report["test_mse"] ** 0.5)
+
+
+def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
+    values = np.arange(10.0)[:, None]
+    found = seasonal_naive(values, np.array([9, 2]), horizon=5, season=4)
+    assert found[..., 0].tolist() == [[6, 7, 8, 9, 6], [2, 0, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("step", "season"),
+    [(300.0, 288), (3600.0, 24), (86400.0, 7), (7 * 86400.0, 52), (30 * 86400.0, 12), (None, 1)],
+)
+def test_seasons_of_usual_steps(run_dir, step, season):
+    problem = forecast.load_forecaster(run_dir).problem
+    assert dataclasses.replace(problem, step_seconds=step).season == season
+
+
+def test_the_rate_halves_as_in_the_library():
+    """Its first two epochs have the full rate."""
+    config = tasks.ForecastConfig(learning_rate=0.8, schedule="halving", epochs=5)
+    rate = forecast.learning_rate(config, steps_per_epoch=3)
+    assert [float(rate(3 * epoch)) for epoch in range(5)] == pytest.approx(
+        [0.8, 0.8, 0.4, 0.2, 0.1]
+    )
 
 
 def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, csv, capsys):
