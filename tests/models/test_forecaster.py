@@ -165,9 +165,9 @@ def test_encoder_decoder(mechanism):
         call(model, values * np.float32(2) + np.float32(9), marks), y * 2 + 9, rtol=2e-3, atol=2e-3
     )
     graph, params, rest = nnx.split(model, nnx.Param, ...)
-    grads = jax.grad(lambda p: jnp.sum(jnp.square(nnx.merge(graph, p, rest)(values, marks))))(
-        params
-    )
+    grads = jax.jit(
+        jax.grad(lambda p: jnp.sum(jnp.square(nnx.merge(graph, p, rest)(values, marks))))
+    )(params)
     flat = {jax.tree_util.keystr(p): g for p, g in jax.tree.leaves_with_path(grads)}
     unused = [name for name, g in flat.items() if not np.any(g)]
     # A softmax that every key shares does not see their bias.

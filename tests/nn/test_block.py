@@ -92,7 +92,7 @@ def test_gelu_is_the_exact_one():
     assert np.abs(tanh - np.asarray(want)).max() > 1e-4
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", [pytest.param("pre", marks=pytest.mark.slow), "post"])
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_parallel_is_the_loop_of_steps_and_splits(mechanism, norm):
     block = make(mechanism, norm=norm)
@@ -110,7 +110,7 @@ def test_parallel_is_the_loop_of_steps_and_splits(mechanism, norm):
     assert_close(y_steps, whole, "float32")
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", [pytest.param("pre", marks=pytest.mark.slow), "post"])
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_padding_anywhere_changes_nothing(mechanism, norm):
     """Outputs at real positions and all parameter gradients, with NaN as padding."""
@@ -180,7 +180,7 @@ def test_dropout_masks_differ_between_sublayers():
     assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.04)
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("norm", [pytest.param("pre", marks=pytest.mark.slow), "post"])
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_bfloat16_computation(mechanism, norm):
     """Float32 inputs keep a float32 residual; bfloat16 ones a bfloat16 residual."""

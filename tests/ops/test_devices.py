@@ -13,6 +13,7 @@ from flax_linattn import ops
 
 STREAMING = ["aaren", "elementwise_series", "taylorshift", "linear"]
 CASES = [*STREAMING, "softmax", "expressive", "elementwise"]
+FURTHER = [pytest.param(form, marks=pytest.mark.slow) for form in ("chunked", "parallel")]
 
 
 def make_tokens(name: str, batch: int, length: int) -> list[Any]:
@@ -23,7 +24,7 @@ def make_tokens(name: str, batch: int, length: int) -> list[Any]:
     return [jnp.asarray(rng.normal(size=s), np.float32) for s in shapes]
 
 
-@pytest.mark.parametrize("form", ["auto", "chunked", "parallel"])
+@pytest.mark.parametrize("form", ["auto", *FURTHER])
 @pytest.mark.parametrize("name", CASES)
 def test_training_in_shard_map(name: str, form: str) -> None:
     """Each device has rows of its own; the gradient of a shared query is summed."""
@@ -44,7 +45,7 @@ def test_training_in_shard_map(name: str, form: str) -> None:
     jax.tree.map(close, jax.jit(sharded)(*tokens), want)
 
 
-@pytest.mark.parametrize("form", ["chunked", "parallel"])
+@pytest.mark.parametrize("form", ["auto", *FURTHER])
 @pytest.mark.parametrize("name", CASES)
 def test_export_for_any_batch(name: str, form: str) -> None:
     mechanism = ops.get_mechanism(name, chunk_size=4)

@@ -167,9 +167,14 @@ def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
     "options",
     [
         "--parallel jit --mesh data=2,seq=2",
-        "--parallel pmap --accumulate 2 --mesh data=4 --buckets 2",
-        "--parallel auto --shard-parameters --dtype float16 --tensorboard --profile 1",
-        pytest.param("--dtype bfloat16 --remat blocks", marks=pytest.mark.slow),
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (
+                "--parallel pmap --accumulate 2 --mesh data=4 --buckets 2",
+                "--parallel auto --shard-parameters --dtype float16 --tensorboard --profile 1",
+                "--dtype bfloat16 --remat blocks",
+            )
+        ),
     ],
 )
 def test_devices_and_precision_are_flags(options, toy, tmp_path, capsys):
