@@ -53,7 +53,6 @@ def cells(folder: Path | None) -> Sequence[Cell]:
                         model="encoder-decoder",
                         input_length=6,
                         label_length=3,
-                        positions=1,
                         horizon=horizon,
                         **options,
                     )

@@ -104,19 +104,25 @@ class TimeSeries:
         columns = [self.channels.index(name) for name in channels]
         return replace(self, values=self.values[:, columns], channels=tuple(channels))
 
-    def fill_forward(self) -> TimeSeries:
-        """Replaces missing values by the channel's last known one, so that no value looks ahead.
+    def fill_forward(self, initial: NDArray | None = None) -> TimeSeries:
+        """Replaces missing values by the channel's last known one.
 
-        Those before the first known value take that one.
+        Args:
+            initial: float64 ``[C]``, for those before the first known value; so no value looks
+                ahead. Default that first value.
 
         Raises:
-            ValueError: A channel has no value at all.
+            ValueError: A channel has no value at all, and no initial one.
         """
         known = ~np.isnan(self.values)
-        if not known.any(axis=0).all():
+        if initial is None and not known.any(axis=0).all():
             name = self.channels[int(np.argmin(known.any(axis=0)))]
             raise ValueError(f"expected values in channel {name!r}, got none; drop the channel")
         rows = np.where(known, np.arange(self.num_steps)[:, None], -1)
         last = np.maximum.accumulate(rows, axis=0)
-        last = np.where(last < 0, np.argmax(known, axis=0), last)
-        return replace(self, values=np.take_along_axis(self.values, last, axis=0))
+        before = last < 0
+        last = np.where(before, np.argmax(known, axis=0), last)
+        values = np.take_along_axis(self.values, last, axis=0)
+        if initial is not None:
+            values = np.where(before, initial, values)
+        return replace(self, values=values)

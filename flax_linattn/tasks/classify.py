@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models, ops, training
 from flax_linattn.tasks.classify_metrics import class_figures, confusion, draw_confusion
-from flax_linattn.tasks.runs import RunConfig, as_name, read_json, write_json
+from flax_linattn.tasks.runs import (
+    RunConfig,
+    as_name,
+    fingerprint,
+    keep_problem,
+    reading_problem,
+    write_json,
+)
 from flax_linattn.training.processes import is_main, on_main
 from flax_linattn.typing import Array
 
@@ -157,6 +164,7 @@ class ClassifyProblem:
         classes: names of the classes, in the order of the logits.
         lengths: lengths that sequences are padded to; the longest is that of all data.
         standardizer: mean and standard deviation a channel.
+        fingerprint: a checksum of training and test data.
     """
 
     dataset: str
@@ -164,6 +172,7 @@ class ClassifyProblem:
     classes: tuple[str, ...]
     lengths: tuple[int, ...]
     standardizer: data.Standardizer
+    fingerprint: str = ""
 
     @property
     def max_length(self) -> int:
@@ -184,8 +193,9 @@ class ClassifyProblem:
             dataset=values["dataset"],
             channels=tuple(values["channels"]),
             classes=tuple(values["classes"]),
-            lengths=tuple(values.get("lengths") or [values["max_length"]]),
+            lengths=tuple(values["lengths"]),
             standardizer=data.Standardizer.from_json(json.dumps(values["standardizer"])),
+            fingerprint=values["fingerprint"],
         )
 
 
@@ -309,6 +319,7 @@ def train_classifier(
         classes=train.classes,
         lengths=_lengths(fitted, train, test, config.buckets),
         standardizer=data.Standardizer.fit(fitted.series),
+        fingerprint=fingerprint([*train.series, train.labels, *test.series, test.labels]),
     )
     model = build_model(config, problem, placement)
     batches = partial(make_batches, config=config, problem=problem, spans=placement.spans)
@@ -323,8 +334,8 @@ def train_classifier(
         )
 
     def write_options() -> None:
+        keep_problem(run_dir, problem.to_json(), resume)
         config.write(run_dir)
-        write_json(run_dir / "problem.json", problem.to_json())
 
     on_main(write_options)
     # Time-Series-Library's early stopping watches the accuracy; on a small held-out share the
@@ -390,7 +401,8 @@ def load_run(run_dir: Path) -> ClassifyRun:
         ValueError: its files are damaged.
     """
     config = ClassifyConfig.read(run_dir)
-    problem = ClassifyProblem.from_json(read_json(run_dir / "problem.json"))
+    with reading_problem(run_dir) as values:
+        problem = ClassifyProblem.from_json(values)
     model = build_model(config, problem)
     training.load_best(model, run_dir)
     return ClassifyRun(model, config, problem)

@@ -18,7 +18,7 @@ def evaluate_run(run: Path, /, test_file: Path | None = None) -> dict[str, Any]:
             all rows are forecast.
 
     Returns:
-        What the task reports: see ``evaluate_classifier`` and ``evaluate_forecaster``.
+        What the task's test.json holds, and ``stream_max_error``.
 
     Raises:
         FileNotFoundError: the run or the file is missing.

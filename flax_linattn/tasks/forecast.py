@@ -20,11 +20,22 @@ from numpy.typing import NDArray
 from flax_linattn import data, inference, models, ops, training
 from flax_linattn.tasks.forecast_figure import draw_windows
 from flax_linattn.tasks.forecast_metrics import Errors, seasonal_naive
-from flax_linattn.tasks.runs import RunConfig, as_name, read_json, write_json
+from flax_linattn.tasks.runs import (
+    RunConfig,
+    as_name,
+    fingerprint,
+    keep_problem,
+    reading_problem,
+    write_json,
+)
 from flax_linattn.training.processes import is_main, on_main
 from flax_linattn.typing import Array
 
 Model = models.Forecaster | models.EncoderDecoder
+_OPTIONS_OF = {
+    "decoder": ("norm", "positions"),
+    "encoder-decoder": ("label_length", "num_decoder_layers", "causal"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +67,7 @@ class ForecastConfig(RunConfig):
         hidden_features: width of the feed-forward layers.
         dropout_rate: share of features dropped in training.
         norm: LayerNorm before ("pre") or after ("post") each sublayer's residual.
-        positions: observations of a window that the decoder learns to forecast from.
+        positions: most observations of a window that the decoder learns to forecast from.
         stride: rows from one training or validation window to the next; 1 takes all, and a long
             series, whose windows overlap, loses little by a few. The test takes all.
         epochs: most passes over the training windows.
@@ -121,10 +132,11 @@ class ForecastConfig(RunConfig):
                 f"label_length ({self.label_length}) must be at most input_length "
                 f"({self.input_length})."
             )
-        if self.positions > self.input_length:
-            raise ValueError(
-                f"positions ({self.positions}) must be at most input_length ({self.input_length})."
-            )
+        other = "encoder-decoder" if self.model == "decoder" else "decoder"
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in _OPTIONS_OF[other]:
+            if getattr(self, name) != defaults[name]:
+                raise ValueError(f"{name} is an option of --model {other}; leave it out.")
 
     @property
     def name(self) -> str:
@@ -149,6 +161,8 @@ class ForecastProblem:
         step_seconds: time between rows; None if rows have no times.
         marks: names of the calendar features.
         standardizer: mean and standard deviation a channel, of the training rows.
+        split: the rows of each part, [begin, end) of training, validation and test.
+        fingerprint: a checksum of those rows.
     """
 
     dataset: str
@@ -157,6 +171,8 @@ class ForecastProblem:
     step_seconds: float | None
     marks: tuple[str, ...]
     standardizer: data.Standardizer
+    split: tuple[tuple[int, int], ...]
+    fingerprint: str
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -184,6 +200,7 @@ class ForecastProblem:
         """Back from ``to_json``."""
         standardizer = data.Standardizer.from_json(json.dumps(values["standardizer"]))
         lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
+        lists["split"] = tuple((begin, end) for begin, end in values["split"])
         return cls(**{**values, **lists, "standardizer": standardizer})
 
 
@@ -355,8 +372,10 @@ def train_forecaster(
     split = data.chronological_split(series.num_steps, config.split)
     problem = describe(series, split, config)
     model = build_model(config, problem, placement)
-    windows = partial(make_windows, series, config, problem)
+    windows = partial(make_windows, standardize(series, problem), config)
     train_windows = windows(split.train, seed=config.seed, stride=config.stride)
+    validation_windows = windows(split.validation, seed=None, stride=config.stride)
+    test_windows = windows(split.test, seed=None)
     if progress and is_main():
         print(_about(series, problem, split), file=sys.stderr)
         if isinstance(model, models.Forecaster):
@@ -365,8 +384,8 @@ def train_forecaster(
             print(inference.summarize(model, observation), f"\non {placement}", file=sys.stderr)
 
     def write_options() -> None:
+        keep_problem(run_dir, problem.to_json(), resume)
         config.write(run_dir)
-        write_json(run_dir / "problem.json", problem.to_json())
 
     on_main(write_options)
     result = training.fit(
@@ -374,7 +393,7 @@ def train_forecaster(
         make_loss(config, problem),
         optax.adam(learning_rate(config, len(train_windows))),
         train_windows,
-        windows(split.validation, seed=None, stride=config.stride),
+        validation_windows,
         config=training.FitConfig(
             epochs=config.epochs, patience=config.patience, monitor="mse", seed=config.seed
         ),
@@ -386,7 +405,7 @@ def train_forecaster(
         profile_steps=profile_steps,
     )
     run = ForecastRun(model, config, problem)
-    report = evaluate_forecaster(run, windows(split.test, seed=None))
+    report = evaluate_forecaster(run, test_windows)
     report |= {
         "best_epoch": result.best_epoch,
         "epochs": result.epochs,
@@ -394,7 +413,7 @@ def train_forecaster(
     }
     on_main(partial(write_json, run_dir / "test.json", report))
     if is_main() and training.learning_curve(run_dir) is not None:
-        draw_forecasts(run, windows(split.test, seed=None), run_dir / "forecasts.png")
+        draw_forecasts(run, test_windows, run_dir / "forecasts.png")
     return report
 
 
@@ -460,8 +479,8 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
     """Tests a run on its test rows, or on all of another file.
 
     Where the model streams, ``stream_max_error`` is the largest difference, on standardised values,
-    between the forecasts after each of the first 300 test rows from a stream and from the
-    parallel model.
+    between the forecasts after each of the first 300 test rows (of a window, with a mechanism
+    whose state grows) from a stream and from the parallel model.
 
     Args:
         run_dir: the run folder.
@@ -469,17 +488,25 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
 
     Raises:
         FileNotFoundError: the run or the file is missing.
-        ValueError: damaged files, or other channels.
+        ValueError: damaged files, or other channels; the run's own file has changed.
     """
     run = load_forecaster(run_dir)
     series = load_series(run, test_file)
     rows = range(series.num_steps)
     if test_file is None:
-        rows = data.chronological_split(series.num_steps, run.config.split).test
-    windows = make_windows(series, run.config, run.problem, rows, seed=None)
+        rows = range(*run.problem.split[-1])
+        if _fingerprint(series, rows.stop) != run.problem.fingerprint:
+            raise ValueError(
+                f"the data of the run have changed since ({run.config.csv}, {series.num_steps} "
+                "rows); give other data with --test-file."
+            )
+    windows = make_windows(standardize(series, run.problem), run.config, rows, seed=None)
     report = evaluate_forecaster(run, windows)
     if isinstance(run.model, models.Forecaster) and run.model.backbone.streams:
-        report |= _compare_stream(run.model, windows.arrays, rows)
+        most = 300
+        if not run.model.backbone.mechanism.capabilities.constant_memory:
+            most = run.config.input_length
+        report |= _compare_stream(run.model, windows.arrays, rows[:most])
     return report
 
 
@@ -497,6 +524,12 @@ def load_series(run: ForecastRun, path: Path | None = None) -> data.TimeSeries:
             f"{path} has no times, from which the run took {', '.join(run.problem.marks)}; give "
             "times in the first column."
         )
+    seconds = _step_seconds(series)
+    if seconds is not None and seconds != run.problem.step_seconds:
+        raise ValueError(
+            f"expected rows {run.problem.step_seconds} seconds apart, as those that the run was "
+            f"trained on, got {seconds} in {path}."
+        )
     return series
 
 
@@ -504,7 +537,7 @@ def _compare_stream(
     model: models.Forecaster, arrays: dict[str, NDArray], rows: range
 ) -> dict[str, Any]:
     graphdef, variables = nnx.split(model)
-    x = np.concatenate(list(arrays.values()), axis=-1)[rows.start : rows.stop][None, :300]
+    x = np.concatenate(list(arrays.values()), axis=-1)[rows.start : rows.stop][None]
 
     @jax.jit
     def error(variables: Any, x: Array) -> Array:
@@ -541,12 +574,15 @@ def draw_forecasts(run: ForecastRun, windows: data.Windows, path: Path, count: i
 def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:
     """The loss of a run."""
     return ForecastLoss(
-        config.input_length, config.horizon, problem.targets, positions=config.positions
+        config.input_length,
+        config.horizon,
+        problem.targets,
+        positions=min(config.positions, config.input_length),
     )
 
 
 def load_data(config: ForecastConfig) -> data.TimeSeries:
-    """The series of a run, its channels chosen and its gaps filled by the last known value.
+    """The series of a run, its channels chosen.
 
     Raises:
         ValueError: a damaged file, or an unknown channel.
@@ -573,33 +609,53 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastConfig)
     marks: list[str] = []
     if config.calendar and series.times is not None and series.step is not None:
         _, marks = data.calendar_features(series.times[:1], series.step)
-    step = None if series.step is None else float(series.step / np.timedelta64(1, "s"))
-    values = series.fill_forward().values[: split.train.stop]
+    known = dataclasses.replace(series, values=series.values[: split.train.stop], times=None)
     return ForecastProblem(
         dataset=series.name,
         channels=series.channels,
         targets=tuple(series.channels.index(name) for name in targets),
-        step_seconds=step,
+        step_seconds=_step_seconds(series),
         marks=tuple(marks),
-        standardizer=data.Standardizer.fit([values]),
+        standardizer=data.Standardizer.fit([known.fill_forward().values]),
+        split=tuple((part.start, part.stop) for part in split),
+        fingerprint=_fingerprint(series, split.test.stop),
     )
 
 
+def _step_seconds(series: data.TimeSeries) -> float | None:
+    return None if series.step is None else float(series.step / np.timedelta64(1, "s"))
+
+
+def _fingerprint(series: data.TimeSeries, stop: int) -> str:
+    """A checksum of the first rows, which later ones do not change."""
+    times = [] if series.times is None else [series.times[:stop]]
+    return fingerprint([series.values[:stop], *times])
+
+
+def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, NDArray]:
+    """What a model sees of a series: ``values`` [T, channels], and ``marks`` of the calendar.
+
+    A missing value takes the last known one, or the training mean if there is none.
+    """
+    filled = series.fill_forward(problem.standardizer.mean)
+    (values,) = problem.standardizer.apply([filled.values])
+    arrays: dict[str, NDArray] = {"values": values.astype(np.float32)}
+    if problem.marks:
+        assert series.times is not None and problem.step_seconds is not None
+        step = np.timedelta64(round(problem.step_seconds), "s")
+        arrays["marks"], _ = data.calendar_features(series.times, step)
+    return arrays
+
+
 def make_windows(
-    series: data.TimeSeries,
+    arrays: dict[str, NDArray],
     config: ForecastConfig,
-    problem: ForecastProblem,
     rows: range,
     *,
     seed: int | None,
     stride: int = 1,
 ) -> data.Windows:
-    """Standardised windows whose horizons lie in these rows."""
-    (values,) = problem.standardizer.apply([series.fill_forward().values])
-    arrays: dict[str, NDArray] = {"values": values.astype(np.float32)}
-    if problem.marks:
-        assert series.times is not None and series.step is not None
-        arrays["marks"], _ = data.calendar_features(series.times, series.step)
+    """Windows of a standardised series whose horizons lie in these rows."""
     return data.Windows(
         arrays,
         rows,
@@ -619,7 +675,8 @@ def load_forecaster(run_dir: Path) -> ForecastRun:
         ValueError: its files are damaged.
     """
     config = ForecastConfig.read(run_dir)
-    problem = ForecastProblem.from_json(read_json(run_dir / "problem.json"))
+    with reading_problem(run_dir) as values:
+        problem = ForecastProblem.from_json(values)
     model = build_model(config, problem)
     training.load_best(model, run_dir)
     return ForecastRun(model, config, problem)

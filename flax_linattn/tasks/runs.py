@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import os
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flax_linattn.training.processes import check_same, on_main
 
@@ -134,10 +141,55 @@ def read_task(run_dir: Path) -> str:
     return str(read_json(run_dir / CONFIG_FILE).get("task"))
 
 
+PROBLEM_FILE = "problem.json"
+
+
+def fingerprint(arrays: Iterable[NDArray]) -> str:
+    """A checksum of arrays: shapes, dtypes and values."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def keep_problem(run_dir: Path, problem: dict[str, Any], resume: bool) -> None:
+    """Writes problem.json, or on ``resume`` checks that the data are those that it was made of.
+
+    Raises:
+        ValueError: they are others.
+    """
+    path = run_dir / PROBLEM_FILE
+    if not resume or not path.is_file():
+        write_json(path, problem)
+    elif read_json(path).get("fingerprint") != problem["fingerprint"]:
+        raise ValueError(
+            f"the data are not those that the run in {run_dir} began with; give the same files and "
+            "rows, or start a new run."
+        )
+
+
+@contextmanager
+def reading_problem(run_dir: Path) -> Iterator[dict[str, Any]]:
+    """What problem.json holds; where it does not fit, the error names the file.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: it is damaged, or of another version.
+    """
+    path = run_dir / PROBLEM_FILE
+    values = read_json(path)
+    try:
+        yield values
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not fit this version: {error!r}.") from error
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Writes values, and the folder where needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(values, indent=2) + "\n")
+    partial = path.with_name(path.name + ".tmp")
+    partial.write_text(json.dumps(values, indent=2) + "\n")
+    os.replace(partial, path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -153,6 +205,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path} is missing: the run folder is not complete.") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected names and values, got {type(values).__name__}.")
     return values
 
 

@@ -93,6 +93,7 @@ def test_series_fill_forward_and_name_what_is_wrong():
     nan = np.nan
     series = data.TimeSeries("toy", np.array([[nan, 1.0], [2.0, nan], [nan, nan]]), ("a", "b"))
     assert series.fill_forward().values.tolist() == [[2, 1], [2, 1], [2, 1]]
+    assert series.fill_forward(np.array([7.0, 8.0])).values.tolist() == [[7, 1], [2, 1], [2, 1]]
     assert series.select(["b"]).channels == ("b",)
     with pytest.raises(ValueError, match="unknown channel 'c'; toy has a, b"):
         series.select(["c"])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,12 @@ from flax_linattn.tasks.forecast_metrics import seasonal_naive
 from flax_linattn.tasks.forecast_stream import ForecastStream, Row, parse_rows
 
 ROWS, INPUT, HORIZON = 200, 12, 4
-SMALL = [
+ANY = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--label-length", "4"),
-    *("--positions", "3", "--epochs", "2", "--parallel", "none"),
+    *("--input-length", str(INPUT), "--horizon", str(HORIZON)),
+    *("--epochs", "2", "--parallel", "none"),
 ]
+SMALL = [*ANY, "--positions", "3"]
 
 
 def fail(capsys, *args: str) -> str:
@@ -87,9 +89,8 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
         seasonal.append(np.abs(values[start - 24 : start - 24 + HORIZON] - truth))
         if i == 3:
             break
-    windows = forecast.make_windows(
-        data.load_table(csv), run.config, run.problem, range(160, 163 + HORIZON), seed=None
-    )
+    arrays = forecast.standardize(data.load_table(csv), run.problem)
+    windows = forecast.make_windows(arrays, run.config, range(160, 163 + HORIZON), seed=None)
     few = forecast.evaluate_forecaster(run, windows)
     assert few["num_test_windows"] == 4
     np.testing.assert_allclose(few["test_mse"], np.mean(squares), rtol=1e-4)
@@ -226,9 +227,9 @@ def test_bad_rows_are_named(line, message):
 )
 def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
     folder = tmp_path / "run"
-    args = ["train", "forecast", "--csv", str(csv), "--run", str(folder), *SMALL]
+    args = ["train", "forecast", "--csv", str(csv), "--run", str(folder), *ANY]
     options = ["--model", "encoder-decoder", "--mechanism", mechanism, "--targets", "OT"]
-    assert cli.main([*args, *options]) == 0
+    assert cli.main([*args, *options, "--label-length", "4"]) == 0
     assert "stream_max_error" not in forecast.evaluate_run(folder)
     assert "Train one with --model decoder" in fail(capsys, "stream", str(folder))
 
@@ -248,7 +249,13 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
     assert "unknown channel 'x'" in fail(capsys, *args, "--targets", "x")
     assert "does not fit" in fail(capsys, *args, "--split", "190/3/7")
-    assert "positions (13) must be at most" in fail(capsys, *args, "--positions", "13")
+    assert "does not fit" in fail(capsys, *args, "--split", "150/48/2")  # found before training
+    assert not (tmp_path / "run").exists()
+    for option in (["--label-length", "4"], ["--no-causal"]):
+        message = fail(capsys, *args, *option)
+        assert "option of --model encoder-decoder" in " ".join(message.split())
+    message = fail(capsys, *args, "--model", "encoder-decoder")
+    assert "positions is an option of --model decoder" in " ".join(message.split())
     assert "--sequence is for classifiers" in fail(
         capsys, "stream", str(run_dir), "--sequence", "0"
     )
@@ -257,6 +264,74 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     no_times.write_text("load,OT\n" + "1,2\n" * 30)
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(no_times))
     assert "has no times, from which the run took hour" in message
+    days = tmp_path / "days.csv"
+    days.write_text("date,load,OT\n" + "".join(f"2024-01-{d:02},1,2\n" for d in range(1, 30)))
+    message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(days))
+    assert "expected rows 3600.0 seconds apart" in message and "got 86400.0" in message
+
+
+@pytest.fixture
+def copied(run_dir, csv, tmp_path):
+    """A run of a file that may change."""
+    folder, own = tmp_path / "copy", tmp_path / "own.csv"
+    shutil.copytree(run_dir, folder)
+    shutil.copy(csv, own)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "csv": str(own)}))
+    return folder, own
+
+
+def test_rows_that_came_later_change_no_test(copied, run_dir):
+    folder, own = copied
+    last = own.read_text().splitlines()[-1].split(",")[0]
+    later = np.datetime64(last.replace(" ", "T")) + np.timedelta64(1, "h")
+    own.write_text(own.read_text() + f"{str(later).replace('T', ' ')},1,2\n")
+    want = json.loads((run_dir / "test.json").read_text())
+    assert forecast.evaluate_run(folder)["test_mse"] == pytest.approx(want["test_mse"])
+
+
+@pytest.mark.parametrize("change", ["a value", "fewer rows"])
+def test_other_data_are_refused_and_leave_a_run_as_it_is(copied, capsys, change):
+    folder, own = copied
+    lines = own.read_text().splitlines(keepends=True)
+    if change == "a value":
+        lines[100] = lines[100].split(",")[0] + ",99,99\n"
+    own.write_text("".join(lines if change == "a value" else lines[:-5]))
+    before = {name: (folder / name).read_bytes() for name in ("config.json", "problem.json")}
+    message = fail(capsys, "train", "forecast", "--run", str(folder), "--resume", "--epochs", "3")
+    assert "the data are not those that the run" in message
+    assert before == {name: (folder / name).read_bytes() for name in before}
+    assert "the data of the run have changed since" in fail(capsys, "evaluate", str(folder))
+
+
+def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
+    """Before its first value it is at the mean of the training rows; those decide the scale."""
+    series = data.load_table(csv)
+    values = series.values.copy()
+    values[:30, 1] = np.nan
+    split = data.chronological_split(ROWS, "0.7/0.1/0.2")
+    config = tasks.ForecastConfig(csv=csv)
+    late = dataclasses.replace(series, values=values)
+    arrays = forecast.standardize(late, forecast.describe(late, split, config))
+    assert (arrays["values"][:30, 1] == 0).all() and arrays["values"][30, 1] != 0
+    values[: split.train.stop, 1] = np.nan
+    with pytest.raises(ValueError, match="expected values in channel 'OT', got none"):
+        forecast.describe(dataclasses.replace(series, values=values), split, config)
+
+
+@pytest.mark.slow
+def test_evaluates_a_model_of_as_many_positions_as_a_window(csv, tmp_path):
+    args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
+    assert cli.main([*args, "--mechanism", "aft"]) == 0
+    report = forecast.evaluate_run(tmp_path / "run")
+    assert report["stream_steps"] == INPUT and report["stream_max_error"] < 1e-4
+
+
+@pytest.mark.parametrize("name", ["problem.json", "config.json"])
+@pytest.mark.parametrize("text", ["{}", "[]", "{"])
+def test_damaged_files_of_a_run_are_named(copied, capsys, name, text):
+    (copied[0] / name).write_text(text)
+    assert f"{copied[0]}" in fail(capsys, "evaluate", str(copied[0]))
 
 
 def test_forecast_stream_draws(run_dir, csv, tmp_path):
