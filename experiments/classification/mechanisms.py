@@ -45,7 +45,7 @@ def run_cell(spec: str, causal: bool, seed: int, folder: Path, epochs: int) -> d
     run_dir = folder / f"{name}-{'causal' if causal else 'noncausal'}-{seed}"
     if not (run_dir / "test.json").exists():
         config = tasks.ClassifyConfig(mechanism=spec, causal=causal, seed=seed, epochs=epochs)
-        resume = (run_dir / "checkpoints").exists()
+        resume = any((run_dir / "checkpoints").glob("step_*"))
         tasks.train_classifier(config, run_dir, resume=resume, progress=False)
     report = json.loads((run_dir / "test.json").read_text())
     if "checked" not in report:

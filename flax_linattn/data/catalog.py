@@ -29,6 +29,7 @@ class Entry(NamedTuple):
         page: Where to read on.
         sources: Its files.
         embedded: Whether it comes with the package.
+        options: Of that command, as is customary for this data set.
     """
 
     task: str
@@ -37,6 +38,7 @@ class Entry(NamedTuple):
     page: str
     sources: tuple[Source, ...]
     embedded: bool = False
+    options: str = ""
 
 
 _UEA_PAGE = "https://www.timeseriesclassification.com"
@@ -55,13 +57,24 @@ def _ett(name: str, about: str, sha256: str | None) -> Entry:
     page = "https://github.com/zhouhaoyi/ETDataset"
     url = f"https://raw.githubusercontent.com/zhouhaoyi/ETDataset/main/ETT-small/{name}.csv"
     sources = (Source(f"{name}.csv", url, sha256),)
-    return Entry("forecast", about, "CC BY-ND 4.0", page, sources, embedded=name == "ETTh1")
+    months = (12, 4, 4) if name.startswith("ETTh") else (48, 16, 16)
+    split = "/".join(str(30 * 24 * count) for count in months)
+    return Entry(
+        "forecast",
+        about,
+        "CC BY-ND 4.0",
+        page,
+        sources,
+        embedded=name == "ETTh1",
+        options=f"--split {split}",
+    )
 
 
-def _lai(name: str, about: str, sha256: str | None = None) -> Entry:
+def _lai(path: str, about: str, sha256: str | None = None) -> Entry:
     page = "https://github.com/laiguokun/multivariate-time-series-data"
     raw = page.replace("github.com", "raw.githubusercontent.com")
-    sources = (Source(f"{name}.txt.gz", f"{raw}/master/{name}/{name}.txt.gz", sha256),)
+    name = path.rpartition("/")[2]
+    sources = (Source(f"{name}.txt.gz", f"{raw}/master/{path}.txt.gz", sha256),)
     return Entry("forecast", about, "not stated", page, sources)
 
 
@@ -134,13 +147,13 @@ CATALOG: dict[str, Entry] = {
         "that of ETTh2, 69,680 quarters of an hour, 7 channels",
         "db973ca252c6410a30d0469b13d696cf919648d0f3fd588c60f03fdbdbadd1fd",
     ),
-    "electricity": _lai("electricity", "321 clients, 26,304 hours"),
+    "electricity": _lai("electricity/electricity", "321 clients, 26,304 hours"),
     "exchange_rate": _lai(
-        "exchange_rate",
+        "exchange_rate/exchange_rate",
         "8 currencies, 7,588 days",
         "6a4fbb561dcdee43f071a83badbeec9223a335552278348656738b556f1c2e9d",
     ),
-    "solar_energy": _lai("solar-energy", "137 plants, 52,560 times ten minutes"),
-    "traffic": _lai("traffic", "862 sensors, 17,544 hours"),
+    "solar_energy": _lai("solar-energy/solar_AL", "137 plants, 52,560 times ten minutes"),
+    "traffic": _lai("traffic/traffic", "862 sensors, 17,544 hours"),
 }
 """Data sets by name."""

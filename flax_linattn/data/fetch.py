@@ -80,6 +80,11 @@ def _download(url: str, scratch: Path, wanted: list[Source], folder: Path) -> Pa
 def _extract(path: Path, wanted: list[Source], scratch: Path) -> None:
     if path.suffix != ".zip":
         return
+    if not zipfile.is_zipfile(path):
+        raise ValueError(
+            f"what {wanted[0].url} sent is no zip archive, or was cut short; fetch it "
+            f"again, or put {_names(wanted)} there by hand."
+        )
     with zipfile.ZipFile(path) as archive:
         members = {Path(member).name: member for member in archive.namelist()}
         for source in wanted:

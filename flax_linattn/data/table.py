@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Iterator
@@ -17,17 +18,20 @@ from flax_linattn.data.series import TimeSeries
 MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
 """How files write a missing value, in lower case."""
 
+_TIME = frozenset({"date", "time", "datetime", "timestamp"})
+"""Names of a first column that has to hold times."""
+
 _SLASHES = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2}))?)?")
 
 
 def load_table(path: str | Path, *, header: bool | None = None) -> TimeSeries:
     r"""Loads a table of numbers separated by commas, plain, ``.gz`` or ``.xz``.
 
-    The first column holds the times if it is no number: ISO 8601 (``2016-07-01 00:00:00``) or
-    ``2016/7/1 0:00``, rising; a time zone is dropped. Time-Series-Library's files are of this
-    kind, and those of laiguokun's collection, which have neither header nor times. An empty cell,
-    ``?``, ``NA`` or ``NaN`` is a missing value. Blank lines and lines that begin with ``#`` are
-    left out.
+    The first column holds the times if it is no number, or named date, time or timestamp: ISO 8601
+    (``2016-07-01 00:00:00``) or ``2016/7/1 0:00``, rising; a time zone is dropped.
+    Time-Series-Library's files are of this kind, and those of laiguokun's collection, which have
+    neither header nor times. Cells may stand in quotes. An empty one, ``?``, ``NA`` or ``NaN`` is a
+    missing value. Blank lines and lines that begin with ``#`` are left out.
 
     Args:
         path: The file.
@@ -79,7 +83,8 @@ class _Table:
     def add(self, cells: list[str]) -> None:
         if not self._rows:
             self._width = len(cells) if self._names is None else len(self._names)
-            self._timed = not _is_number(cells[0]) and cells[0].lower() not in MISSING
+            named = self._names is not None and self._names[0].lower() in _TIME
+            self._timed = named or not (is_number(cells[0]) or cells[0].lower() in MISSING)
         if len(cells) != self._width:
             raise self._reader.error(
                 f"{self._width} cells, as in the first line",
@@ -102,7 +107,8 @@ class _Table:
             raise self._reader.error(
                 f"a time after {self._times[-1]}, that of the row before",
                 f"{time}",
-                "sort the rows, drop repeated ones, and write times in UTC where clocks go back",
+                "sort the rows, drop repeated ones (fractions of a second do not count), and write "
+                "times in UTC where clocks go back",
             )
         self._times.append(time)
 
@@ -116,7 +122,7 @@ class _Table:
             pass
         values = np.empty(len(cells))
         for column, cell in enumerate(cells):
-            if cell.lower() not in MISSING and not _is_number(cell):
+            if cell.lower() not in MISSING and not is_number(cell):
                 place = column + self._timed
                 name = f" ({self._names[place]})" if self._names else ""
                 raise self._reader.error(
@@ -163,13 +169,23 @@ def parse_time(text: str) -> datetime | None:
 def _cells(reader: LineReader) -> Iterator[list[str]]:
     for text in reader:
         if text.strip() and not text.startswith("#"):
-            yield [cell.strip() for cell in text.split(",")]
+            yield split_cells(text)
+
+
+def split_cells(text: str) -> list[str]:
+    """The cells of a line, which may stand in quotes.
+
+    Example:
+        >>> split_cells('"date", "load, MW",OT')
+        ['date', 'load, MW', 'OT']
+    """
+    return [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
 
 
 def _is_header(reader: LineReader, cells: list[str]) -> bool:
-    if any(not _is_number(cell) and cell.lower() not in MISSING for cell in cells[1:]):
+    if any(not is_number(cell) and cell.lower() not in MISSING for cell in cells[1:]):
         return True
-    if not _is_number(cells[0]):
+    if not is_number(cells[0]):
         return parse_time(cells[0]) is None
     if ".txt" in reader.path.suffixes:
         return False
@@ -180,7 +196,8 @@ def _is_header(reader: LineReader, cells: list[str]) -> bool:
     )
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a cell holds a finite number."""
     try:
         return math.isfinite(float(text)) and "_" not in text
     except ValueError:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.files import LineReader, shorten
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.table import MISSING
+from flax_linattn.data.table import MISSING, is_number
 
 _SECONDS = {
     "secondly": 1,
@@ -118,6 +118,12 @@ def _read_series(
                 "the line is damaged or cut short: fetch the file again",
             )
         values = _values(reader, last)
+        if tags.get("missing") == "false" and np.isnan(values).any():
+            raise reader.error(
+                "no missing values, as the header has @missing false",
+                f"{np.isnan(values).sum()}",
+                "correct the header or the values",
+            )
         name, times = f"series {index}", None
         for (_, kind), fact in zip(reversed(attributes), reversed(facts), strict=True):
             if kind == "string":
@@ -135,7 +141,7 @@ def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
             return values
     except ValueError:
         pass
-    bad = next(c for c in cells if not re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|\?", c))
+    bad = next(c for c in cells if not is_number(c) and c.lower() not in MISSING - {""})
     raise reader.error(
         "finite numbers separated by ',', or ? for a missing one", shorten(bad), "correct the value"
     )

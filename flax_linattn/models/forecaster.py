@@ -94,6 +94,8 @@ class Forecaster(nnx.Module):
                 "expected num_channels and horizon of at least 1 and num_marks of at least 0, got "
                 f"{num_channels}, {horizon} and {num_marks}."
             )
+        if memory is not None and not memory > 0:
+            raise ValueError(f"expected memory above 0, or None, got {memory}.")
         self.num_channels = num_channels
         self.horizon = horizon
         self.targets = check_targets(targets, num_channels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from flax_linattn.data.catalog import CATALOG, Entry
@@ -56,9 +57,7 @@ def fetch_data(name: str, /, to: Path | None = None) -> int:
 
 def _usage(name: str, entry: Entry, folder: Path) -> str:
     """The command that trains on it."""
-    files = [folder / source.name for source in entry.sources]
-    if entry.task == "classify":
-        options = f"--train-file {files[0]} --test-file {files[1]}"
-    else:
-        options = f"--csv {files[0]}"
-    return f"flax-linattn train {entry.task} {options}"
+    flags = ["--train-file", "--test-file"] if entry.task == "classify" else ["--csv"]
+    files = [str(folder / source.name) for source in entry.sources]
+    named = [word for pair in zip(flags, files, strict=False) for word in pair]
+    return shlex.join(["flax-linattn", "train", entry.task, *named, *entry.options.split()])

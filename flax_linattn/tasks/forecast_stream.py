@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models
-from flax_linattn.data.table import MISSING, parse_time
+from flax_linattn.data.table import MISSING, is_number, parse_time, split_cells
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.forecast import ForecastRun
 from flax_linattn.training.checkpoint import fingerprint
@@ -70,6 +70,7 @@ class ForecastStream:
         self._run = run
         self._context = context
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
+        self._time: datetime | None = None
         self.num_steps = 0
         rows = len(self._ages())
         self._stream = inference.Stream(run.model, batch_size=rows, max_length=context or None)
@@ -86,10 +87,22 @@ class ForecastStream:
             The forecast, float64 [H, targets], in the units of the file.
 
         Raises:
-            ValueError: the run needs times, and the row has none.
+            ValueError: the run needs times, and the row has none, or one that is not after the last
+                one's; another number of values, or infinite ones.
         """
         problem = self._run.problem
-        self._last = np.where(np.isnan(row.values), self._last, row.values)
+        values = np.asarray(row.values, np.float64)
+        if values.shape != self._last.shape or np.isinf(values).any():
+            raise ValueError(
+                f"expected {len(self._last)} finite or missing values "
+                f"({', '.join(problem.channels)}), got {values.tolist()}."
+            )
+        if row.time is not None and self._time is not None and row.time <= self._time:
+            raise ValueError(
+                f"expected a time after {self._time}, that of the last observation, got {row.time}."
+            )
+        self._time = row.time if row.time is not None else self._time
+        self._last = np.where(np.isnan(values), self._last, values)
         scaled = (self._last - problem.standardizer.mean) / problem.standardizer.std
         x = np.concatenate([scaled, self._marks(row.time)]).astype(np.float32)
         self.num_steps += 1
@@ -101,7 +114,8 @@ class ForecastStream:
 
     def save(self, path: Path) -> None:
         """Writes all that the stream has to remember."""
-        facts = {"last": self._last.tolist(), "num_steps": self.num_steps}
+        time = None if self._time is None else self._time.isoformat()
+        facts = {"last": self._last.tolist(), "num_steps": self.num_steps, "time": time}
         save_state(path, self._stream.state, facts | self._owner())
 
     def load(self, path: Path) -> None:
@@ -119,6 +133,8 @@ class ForecastStream:
             )
         self._stream.state = state
         self._last = np.asarray(facts["last"], np.float64)
+        time = facts.get("time")
+        self._time = None if time is None else datetime.fromisoformat(time)
         self.num_steps = facts["num_steps"]
 
     def _owner(self) -> dict[str, Any]:
@@ -188,7 +204,7 @@ def parse_rows(
         if text.startswith("{"):
             yield _from_json(text, channels, place)
             continue
-        cells = [cell.strip() for cell in text.split(",")]
+        cells = split_cells(text)
         if columns is None and set(channels) <= set(cells):
             columns = cells
             continue
@@ -219,7 +235,7 @@ def _from_cells(
             raise ValueError(
                 f"{place}: expected {len(columns)} cells, as in the first line, got {len(cells)}."
             )
-        timed = columns[0] not in channels and parse_time(cells[0]) is not None
+        timed = columns[0] not in channels and not _is_value(cells[0])
         cells = [cells[0]] * timed + [cells[columns.index(channel)] for channel in channels]
     if len(cells) not in (len(channels), len(channels) + 1):
         raise ValueError(
@@ -232,17 +248,15 @@ def _from_cells(
 
 
 def _number(text: str, place: str) -> float:
-    if text.lower() in MISSING:
-        return float("nan")
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("inf")
-    if not np.isfinite(value):
+    if not _is_value(text):
         raise ValueError(
             f"{place}: expected finite numbers, got {text!r}; leave a missing value empty."
         )
-    return value
+    return float("nan") if text.lower() in MISSING else float(text)
+
+
+def _is_value(text: str) -> bool:
+    return text.lower() in MISSING or is_number(text)
 
 
 def _time(text: str, place: str) -> datetime:

@@ -83,13 +83,22 @@ def test_another_file_than_the_official_one_is_refused(server, tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_page_in_place_of_an_archive_is_named(server, tmp_path, monkeypatch, capsys):
+    folder, url = server
+    (folder / "toy.zip").write_text("<html>moved</html>")
+    monkeypatch.setitem(CATALOG, "toy", entry(catalog.Source("a.csv", f"{url}/toy.zip")))
+    assert cli.main(["data", "fetch", "toy", "--to", str(tmp_path)]) == 2
+    assert "sent is no zip archive" in capsys.readouterr().err
+
+
 def test_the_catalogue_is_shown(capsys):
     assert cli.main(["data", "list"]) == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in CATALOG)
     assert "ETTh1                 forecast  a transformer" in listed
     assert cli.main(["data", "info", "ETTh2"]) == 0
-    assert "licence: CC BY-ND 4.0" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "licence: CC BY-ND 4.0" in shown and "--split 8640/2880/2880" in shown
     assert cli.main(["data", "info", "ETTx"]) == 2
     assert "unknown data set 'ETTx'; choose one of: BasicMotions" in capsys.readouterr().err
 

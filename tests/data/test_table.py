@@ -80,6 +80,10 @@ def test_headers(tmp_path):
     assert data.load_table(write(tmp_path, numbers, "toy.txt")).channels == ("0", "1")
     timed = data.load_table(write(tmp_path, "2024-01-01 00:00,1\n2024-01-01 01:00,2\n"))
     assert timed.channels == ("0",) and timed.step == np.timedelta64(1, "h")
+    days = data.load_table(write(tmp_path, "Date,a\n20240101,1\n20240102,2\n"))
+    assert days.channels == ("a",) and days.step == np.timedelta64(1, "D")
+    quoted = data.load_table(write(tmp_path, '"date","b, c"\n"2024-01-01 00:00","1"\n'))
+    assert quoted.channels == ("b, c",) and quoted.values.tolist() == [[1.0]]
     missing = data.load_table(write(tmp_path, "a,b\n?,NA\n1,\n"))
     assert missing.num_missing == 3
 
@@ -99,6 +103,7 @@ def test_headers(tmp_path):
         ("date,a\n2024-01-01,1\n2024-01-01,2\n", r"sort the rows, drop repeated ones"),
         ("date\n2024-01-01\n", r"a column of numbers beside the times, got none"),
         ("a,a\n1,2\n", r"toy\.csv:1: .* got 'a' twice"),
+        ("date,a\n1704067200,1\n", r"toy\.csv:2: expected a time such as .* got '1704067200'"),
     ],
 )
 def test_bad_tables_are_named(tmp_path, text, message):
@@ -115,7 +120,7 @@ def test_times_as_files_write_them():
 
 TSF = (
     "# made for a test\n@relation toy\n@attribute series_name string\n"
-    "@attribute start_timestamp date\n@frequency {}\n@horizon 2\n@missing false\n"
+    "@attribute start_timestamp date\n@frequency {}\n@horizon 2\n@missing true\n"
     "@equallength {}\n@data\n"
 )
 
@@ -142,7 +147,8 @@ def test_tsf_times_follow_the_frequency(tmp_path):
         ("", r"toy\.tsf:9: expected series after @data, got none"),
         ("T1:2024-01-01 00-00-00\n", r"toy\.tsf:10: expected 2 attributes and the values"),
         ("T1:yesterday:1\n", r"expected a date such as .* got 'yesterday'"),
-        ("T1:2024-01-01 00-00-00:1,b\n", r"toy\.tsf:10: expected finite numbers .* got 'b'"),
+        ("T1:2024-01-01 00-00-00:NA,b\n", r"toy\.tsf:10: expected finite numbers .* got 'b'"),
+        ("T1:2024-01-01 00-00-00:1e999\n", r"got '1e999'"),
         ("T1:2024-01-01 00-00-00:1\nT2:2024-01-01 00-00-00:1,2\n", r"of one length, as @equal"),
     ],
 )
@@ -151,6 +157,9 @@ def test_bad_tsf_files_are_named(tmp_path, body, message):
         data.load_tsf(write(tmp_path, TSF.format("daily", "true") + body, "toy.tsf"))
     with pytest.raises(DataFormatError, match="a frequency such as 10_minutes"):
         data.load_tsf(write(tmp_path, TSF.format("often", "true"), "toy.tsf"))
+    text = TSF.format("daily", "true").replace("@missing true", "@missing false")
+    with pytest.raises(DataFormatError, match="no missing values, as the header has"):
+        data.load_tsf(write(tmp_path, text + "T1:2024-01-01 00-00-00:1,?\n", "toy.tsf"))
 
 
 def test_series_of_other_times_are_no_table(tmp_path):

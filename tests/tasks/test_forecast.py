@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -218,6 +219,8 @@ def test_rows_by_name_by_place_and_as_json():
         ("1,x", r"standard input:1: expected finite numbers, got 'x'"),
         ("1,inf", "got 'inf'"),
         ("noon,1,2", "expected a time such as .* got 'noon'"),
+        ("date,a,b\nnoon,1,2", "expected a time such as .* got 'noon'"),
+        ("1,1_0", "got '1_0'"),
         ('{"a": 1', "not valid JSON"),
         ('{"a": 1}', "got none named 'b'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
@@ -226,6 +229,21 @@ def test_rows_by_name_by_place_and_as_json():
 def test_bad_rows_are_named(line, message):
     with pytest.raises(ValueError, match=message):
         list(parse_rows(line.split("\n"), ("a", "b")))
+
+
+def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
+    run = forecast.load_forecaster(run_dir)
+    stream = ForecastStream(run)
+    noon = datetime(2024, 1, 1, 12)
+    for values in ([1.0], [1.0, np.inf]):
+        with pytest.raises(ValueError, match="expected 2 finite or missing values"):
+            stream.step(Row(noon, np.array(values)))
+    stream.step(Row(noon, np.array([1.0, 2.0])))
+    stream.save(tmp_path / "state.npz")
+    again = ForecastStream(run)
+    again.load(tmp_path / "state.npz")
+    with pytest.raises(ValueError, match="expected a time after 2024-01-01 12:00:00"):
+        again.step(Row(noon, np.array([1.0, 2.0])))
 
 
 @pytest.mark.parametrize(
