@@ -165,14 +165,16 @@ def _train_classify(args: list[str]) -> int:
 
 
 def _train_forecast(args: list[str]) -> int:
-    from flax_linattn.tasks import forecast
+    from flax_linattn.tasks import forecast, forecast_config
 
     @dataclasses.dataclass(frozen=True)
-    class TrainForecast(_How, forecast.ForecastConfig):
+    class TrainForecast(_How, forecast_config.ForecastConfig):
         pass
 
     about = "Trains a forecaster, selects on validation rows and tests it."
-    return _train(args, forecast.ForecastConfig, TrainForecast, forecast.train_forecaster, about)
+    return _train(
+        args, forecast_config.ForecastConfig, TrainForecast, forecast.train_forecaster, about
+    )
 
 
 def _train(

@@ -9,13 +9,10 @@ from flax_linattn.tasks.classify import (
     train_classifier,
 )
 from flax_linattn.tasks.evaluate import evaluate_run
-from flax_linattn.tasks.forecast import (
-    ForecastConfig,
-    ForecastProblem,
-    ForecastRun,
-    load_forecaster,
-    train_forecaster,
-)
+from flax_linattn.tasks.forecast import train_forecaster
+from flax_linattn.tasks.forecast_config import ForecastConfig
+from flax_linattn.tasks.forecast_data import ForecastProblem
+from flax_linattn.tasks.forecast_evaluate import ForecastRun, load_forecaster
 from flax_linattn.tasks.forecast_stream import ForecastStream, Row
 from flax_linattn.tasks.runs import RunConfig
 

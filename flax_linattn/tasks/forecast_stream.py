@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flax_linattn import data, inference, models
 from flax_linattn.data.table import MISSING, is_number, parse_time, split_cells
 from flax_linattn.inference.saved import load_state, save_state
-from flax_linattn.tasks.forecast import ForecastRun
+from flax_linattn.tasks.forecast_evaluate import ForecastRun
 from flax_linattn.training.checkpoint import fingerprint
 
 

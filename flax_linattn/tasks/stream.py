@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from flax_linattn.tasks import classify_stream, forecast, forecast_stream
+from flax_linattn.tasks import classify_stream, forecast_evaluate, forecast_stream
 from flax_linattn.tasks.runs import read_task
 from flax_linattn.training.signals import BetweenBlocks
 
@@ -54,7 +54,7 @@ def stream_run(
         _refuse("forecasters", context=context, state=state)
         return classify_stream.stream_run(run, input, sequence, max_length, figure)
     _refuse("classifiers", sequence=sequence, max_length=max_length)
-    loaded = forecast.load_forecaster(run)
+    loaded = forecast_evaluate.load_forecaster(run)
     stream = forecast_stream.ForecastStream(loaded, context=context)
     if state is not None and state.is_file():
         stream.load(state)
@@ -69,7 +69,7 @@ def stream_run(
 
 
 def _forecast(
-    run: forecast.ForecastRun,
+    run: forecast_evaluate.ForecastRun,
     stream: forecast_stream.ForecastStream,
     rows: Any,
     state: Path | None,

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import data, tasks
-from flax_linattn.tasks import forecast
+from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model
 from tests.nn.cases import CAUSAL
 
 MECHANISMS = [
@@ -49,11 +49,11 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
     other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))
     found = []
     for series in (rows, other):
-        problem = forecast.describe(series, split, config)
-        run = tasks.ForecastRun(forecast.build_model(config, problem), config, problem)
-        forecast_of = forecast.compile_forecast(run)
-        arrays = forecast.standardize(series, problem)
-        windows = forecast.make_windows(arrays, config, split.test, seed=None)
+        problem = forecast_data.describe(series, split, config)
+        run = tasks.ForecastRun(forecast_model.build_model(config, problem), config, problem)
+        forecast_of = forecast_evaluate.compile_forecast(run)
+        arrays = forecast_data.standardize(series, problem)
+        windows = forecast_data.make_windows(arrays, config, split.test, seed=None)
         found.append(np.concatenate([forecast_of(batch) for batch in windows]))
     last_seen = windows.starts + config.input_length - 1
     before = last_seen < CHANGED
@@ -68,8 +68,8 @@ def test_forecasts_after_every_row(rows, mechanism):
     config = tasks.ForecastConfig(
         mechanism=spec(mechanism, 600), input_length=600, horizon=12, **SMALL
     )
-    problem = forecast.describe(rows, data.chronological_split(600, "400/50/150"), config)
-    model = forecast.build_model(config, problem)
+    problem = forecast_data.describe(rows, data.chronological_split(600, "400/50/150"), config)
+    model = forecast_model.build_model(config, problem)
     every = partial(nnx.jit(lambda model, x: model(x, every_step=True)), model)
     marks, _ = data.calendar_features(rows.times, rows.step)
     found = []

@@ -15,7 +15,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, tasks
-from flax_linattn.tasks import forecast
+from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model
 from flax_linattn.tasks.forecast_metrics import seasonal_naive
 from flax_linattn.tasks.forecast_stream import ForecastStream, Row, parse_rows
 
@@ -71,7 +71,9 @@ def test_run_folder_is_complete(run_dir, csv):
     report = json.loads((run_dir / "test.json").read_text())
     assert report["num_test_windows"] == 40 - HORIZON + 1
     assert report["targets"] == "load, OT"
-    problem = forecast.ForecastProblem.from_json(json.loads((run_dir / "problem.json").read_text()))
+    problem = forecast_data.ForecastProblem.from_json(
+        json.loads((run_dir / "problem.json").read_text())
+    )
     assert problem.season == 24 and problem.marks == ("hour", "weekday", "day", "day of year")
     fitted = data.load_table(csv).fill_forward().values[:140]
     np.testing.assert_allclose(problem.standardizer.mean, fitted.mean(axis=0))
@@ -80,7 +82,7 @@ def test_run_folder_is_complete(run_dir, csv):
 def test_metrics_are_those_of_the_definition(run_dir, csv):
     """Worked out again, window by window, from the file."""
     report = json.loads((run_dir / "test.json").read_text())
-    run = forecast.load_forecaster(run_dir)
+    run = forecast_evaluate.load_forecaster(run_dir)
     values = data.load_table(csv).fill_forward().values
     mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
     stream = [ForecastStream(run, context=0) for _ in range(160, 200 - HORIZON + 1)]
@@ -96,9 +98,9 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
         seasonal.append(np.abs(values[start - 24 : start - 24 + HORIZON] - truth))
         if i == 3:
             break
-    arrays = forecast.standardize(data.load_table(csv), run.problem)
-    windows = forecast.make_windows(arrays, run.config, range(160, 163 + HORIZON), seed=None)
-    few = forecast.evaluate_forecaster(run, windows)
+    arrays = forecast_data.standardize(data.load_table(csv), run.problem)
+    windows = forecast_data.make_windows(arrays, run.config, range(160, 163 + HORIZON), seed=None)
+    few = forecast_evaluate.evaluate_forecaster(run, windows)
     assert few["num_test_windows"] == 4
     np.testing.assert_allclose(few["test_mse"], np.mean(squares), rtol=1e-4)
     np.testing.assert_allclose(few["naive_mse"], np.mean(naives), rtol=1e-4)
@@ -117,14 +119,14 @@ def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
     [(300.0, 288), (3600.0, 24), (86400.0, 7), (7 * 86400.0, 52), (30 * 86400.0, 12), (None, 1)],
 )
 def test_seasons_of_usual_steps(run_dir, step, season):
-    problem = forecast.load_forecaster(run_dir).problem
+    problem = forecast_evaluate.load_forecaster(run_dir).problem
     assert dataclasses.replace(problem, step_seconds=step).season == season
 
 
 def test_the_rate_halves_as_in_the_library():
     """Its first two epochs have the full rate."""
     config = tasks.ForecastConfig(learning_rate=0.8, schedule="halving", epochs=5)
-    rate = forecast.learning_rate(config, steps_per_epoch=3)
+    rate = forecast_model.learning_rate(config, steps_per_epoch=3)
     assert [float(rate(3 * epoch)) for epoch in range(5)] == pytest.approx(
         [0.8, 0.8, 0.4, 0.2, 0.1]
     )
@@ -132,7 +134,7 @@ def test_the_rate_halves_as_in_the_library():
 
 def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, csv, capsys):
     report = json.loads((run_dir / "test.json").read_text())
-    again = forecast.evaluate_run(run_dir)
+    again = forecast_evaluate.evaluate_run(run_dir)
     assert again["test_mse"] == pytest.approx(report["test_mse"])
     assert again["stream_max_error"] < 1e-4
     assert cli.main(["evaluate", str(run_dir), "--test-file", str(csv)]) == 0
@@ -141,7 +143,7 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, csv, capsys):
 
 @pytest.mark.parametrize("context", [0, 12, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
-    run = forecast.load_forecaster(run_dir)
+    run = forecast_evaluate.load_forecaster(run_dir)
     series = data.load_table(csv)
     assert series.times is not None
     (scaled,) = run.problem.standardizer.apply([series.fill_forward().values])
@@ -232,7 +234,7 @@ def test_bad_rows_are_named(line, message):
 
 
 def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
-    run = forecast.load_forecaster(run_dir)
+    run = forecast_evaluate.load_forecaster(run_dir)
     stream = ForecastStream(run)
     noon = datetime(2024, 1, 1, 12)
     for values in ([1.0], [1.0, np.inf]):
@@ -254,7 +256,7 @@ def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(folder), *ANY]
     options = ["--model", "encoder-decoder", "--mechanism", mechanism, "--targets", "OT"]
     assert cli.main([*args, *options, "--label-length", "4"]) == 0
-    assert "stream_max_error" not in forecast.evaluate_run(folder)
+    assert "stream_max_error" not in forecast_evaluate.evaluate_run(folder)
     assert "Train one with --model decoder" in fail(capsys, "stream", str(folder))
 
 
@@ -311,7 +313,7 @@ def test_rows_that_came_later_change_no_test(copied, run_dir):
     later = np.datetime64(last.replace(" ", "T")) + np.timedelta64(1, "h")
     own.write_text(own.read_text() + f"{str(later).replace('T', ' ')},1,2\n")
     want = json.loads((run_dir / "test.json").read_text())
-    assert forecast.evaluate_run(folder)["test_mse"] == pytest.approx(want["test_mse"])
+    assert forecast_evaluate.evaluate_run(folder)["test_mse"] == pytest.approx(want["test_mse"])
 
 
 @pytest.mark.parametrize("change", ["a value", "fewer rows"])
@@ -336,18 +338,18 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     split = data.chronological_split(ROWS, "0.7/0.1/0.2")
     config = tasks.ForecastConfig(csv=csv)
     late = dataclasses.replace(series, values=values)
-    arrays = forecast.standardize(late, forecast.describe(late, split, config))
+    arrays = forecast_data.standardize(late, forecast_data.describe(late, split, config))
     assert (arrays["values"][:30, 1] == 0).all() and arrays["values"][30, 1] != 0
     values[: split.train.stop, 1] = np.nan
     with pytest.raises(ValueError, match="expected values in channel 'OT', got none"):
-        forecast.describe(dataclasses.replace(series, values=values), split, config)
+        forecast_data.describe(dataclasses.replace(series, values=values), split, config)
 
 
 @pytest.mark.slow
 def test_evaluates_a_model_of_as_many_positions_as_a_window(csv, tmp_path):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
     assert cli.main([*args, "--mechanism", "aft"]) == 0
-    report = forecast.evaluate_run(tmp_path / "run")
+    report = forecast_evaluate.evaluate_run(tmp_path / "run")
     assert report["stream_steps"] == INPUT and report["stream_max_error"] < 1e-4
 
 

@@ -1,0 +1,148 @@
+"""The models of forecasting runs, and their loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from flax_linattn import models, ops, training
+from flax_linattn.tasks.forecast_config import ForecastConfig
+from flax_linattn.tasks.forecast_data import ForecastProblem
+from flax_linattn.typing import Array
+
+Model = models.Forecaster | models.EncoderDecoder
+
+
+def build_model(
+    config: ForecastConfig,
+    problem: ForecastProblem,
+    placement: training.Placement = training.ONE_DEVICE,
+) -> Model:
+    """The freshly initialised model of a run.
+
+    Args:
+        config: the run's options.
+        problem: what it learned of the data.
+        placement: the devices that it is to compute on.
+
+    Raises:
+        ValueError: an option that the model does not take.
+    """
+    try:
+        mechanism = ops.get_mechanism(config.mechanism)
+    except TypeError as error:  # in a configuration a hyperparameter is a value
+        raise ValueError(str(error)) from None
+    shared: dict[str, Any] = {
+        "num_marks": len(problem.marks),
+        "targets": problem.targets,
+        "normalize": config.normalize,
+        "features": config.features,
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "hidden_features": config.hidden_features,
+        "mechanism": placement.mechanism(mechanism),
+        "dropout_rate": config.dropout_rate,
+        "dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype),
+        "rngs": nnx.Rngs(config.seed),
+    }
+    if config.model == "decoder":
+        return models.Forecaster(
+            len(problem.channels),
+            config.horizon,
+            memory=config.input_length,
+            norm=config.norm,
+            max_length=config.input_length,
+            **shared,
+        )
+    return models.EncoderDecoder(
+        len(problem.channels),
+        config.horizon,
+        label_length=config.label_length,
+        num_decoder_layers=config.num_decoder_layers,
+        is_causal=config.causal,
+        **shared,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastLoss:
+    """Mean square error of forecasts, as ``training.fit`` takes it; the metrics add mean absolute.
+
+    In training a decoder forecasts from several observations of a window, evenly spread from a
+    random one on; in validation from the last one, as the others always do.
+
+    Args:
+        input_length: rows of a window before its horizon.
+        horizon: H.
+        targets: the channels that are forecast.
+        positions: observations to learn from.
+    """
+
+    input_length: int
+    horizon: int
+    targets: tuple[int, ...]
+    positions: int
+
+    def __call__(
+        self, model: Model, batch: dict[str, Array], dropout_key: Array | None
+    ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+        """The loss, and (sum, weight) of the metrics."""
+        last = jnp.array([self.input_length - 1])
+        if dropout_key is not None and isinstance(model, models.Forecaster):
+            dropout_key, key = jax.random.split(dropout_key)
+            stride = self.input_length // self.positions
+            begin = jax.random.randint(key, (), 0, stride)
+            last = self.input_length - 1 - begin - stride * jnp.arange(self.positions)
+        forecasts = predict(model, batch, self.input_length, last, dropout_key)
+        future = last[:, None] + 1 + jnp.arange(self.horizon)
+        truth = batch["values"][:, future][..., jnp.array(self.targets)]
+        errors = (forecasts - truth).reshape(truth.shape[0], -1)
+        weight = batch["weight"]
+        count = jnp.sum(weight)
+        square = jnp.sum(jnp.mean(jnp.square(errors), axis=1) * weight)
+        absolute = jnp.sum(jnp.mean(jnp.abs(errors), axis=1) * weight)
+        return square / count, {"mse": (square, count), "mae": (absolute, count)}
+
+
+def predict(
+    model: Model,
+    batch: dict[str, Array],
+    input_length: int,
+    positions: Array,
+    dropout_key: Array | None = None,
+) -> Array:
+    """Forecasts [B, P, H, targets] of windows, from each of these observations.
+
+    An encoder-decoder forecasts from the last one only.
+    """
+    values, marks = batch["values"], batch.get("marks")
+    seen = values[:, :input_length]
+    if isinstance(model, models.EncoderDecoder):
+        return model(seen, marks, dropout_key=dropout_key)[:, None]
+    if marks is not None:
+        seen = jnp.concatenate([seen, marks[:, :input_length]], axis=-1)
+    forecasts: Array = model(seen, positions=positions, dropout_key=dropout_key)
+    return forecasts
+
+
+def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:
+    """The loss of a run."""
+    return ForecastLoss(
+        config.input_length,
+        config.horizon,
+        problem.targets,
+        positions=min(config.positions, config.input_length),
+    )
+
+
+def learning_rate(config: ForecastConfig, steps_per_epoch: int) -> optax.Schedule:
+    """The learning rate at each step."""
+    if config.schedule == "constant":
+        return optax.constant_schedule(config.learning_rate)
+    halved = {epoch * steps_per_epoch: 0.5 for epoch in range(2, config.epochs)}
+    return optax.piecewise_constant_schedule(config.learning_rate, halved)
