@@ -15,6 +15,7 @@ from experiments.tables import Table
 MODULES = (
     "experiments.classification.aaren",
     "experiments.classification.elementwise",
+    "experiments.classification.mechanisms",
     "experiments.forecasting.aaren",
     "experiments.forecasting.elementwise",
 )

@@ -105,6 +105,9 @@ class Store:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(folder)

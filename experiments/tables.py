@@ -164,13 +164,15 @@ class Table:
             ["departures", self.departures],
             ["not run", self.not_run],
         ]
-        rows = by_row(cell for cell in self.cells(None) if store.of(cell.row, cell.column))
+        cells = self.cells(None)
+        rows = by_row(cell for cell in cells if store.of(cell.row, cell.column))
+        missing = [row for row in by_row(cells) if row not in rows]
+        facts.append(["rows without a run", "; ".join(missing) or "none"])
         parts = [
             "Tiny models, one epoch: no results." if size == "quick" else "",
             self._table(rows, store),
             *self._verdicts(rows, store),
-            "Seconds of one core a run, median over seeds:",
-            self._seconds(rows, store),
+            *self._seconds(rows, store),
             markdown(["", ""], facts),
         ]
         page = "\n\n".join(part for part in parts if part) + "\n"
@@ -190,7 +192,7 @@ class Table:
             ],
         )
 
-    def _seconds(self, rows: Rows, store: Store) -> str:
+    def _seconds(self, rows: Rows, store: Store) -> list[str]:
         columns = columns_of(rows)
 
         def shown(cell: Cell | None) -> str:
@@ -201,7 +203,9 @@ class Table:
             return f"{statistics.median(seconds):.0f}" if seconds else "-"
 
         lines = [[row, *(shown(cells.get(c)) for c in columns)] for row, cells in rows.items()]
-        return markdown(["", *columns], lines)
+        if all(set(line[1:]) == {"-"} for line in lines):
+            return []
+        return ["Seconds of one core a run, median over seeds:", markdown(["", *columns], lines)]
 
     def _draw(self, rows: Rows, store: Store, path: Path) -> None:
         metric = self.metrics[0]

@@ -12,6 +12,7 @@ _OPTIONS_OF = {
     "decoder": ("norm", "positions"),
     "encoder-decoder": ("label_length", "num_decoder_layers", "causal"),
 }
+"""Options that only one model takes."""
 
 
 @dataclasses.dataclass(frozen=True)
