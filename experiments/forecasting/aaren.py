@@ -68,8 +68,8 @@ TABLE = Table(
     "Exchange at 336 trained as long as the others (the script: one epoch); standard deviations "
     "with n - 1. Of size cpu, another width, learning rate and schedule, and training and "
     "validation windows every 4 rows (ETTm2 16, ECL 8); all test windows",
-    not_run="Weather, Traffic and ETTm1, whose files are not at hand; EA itself, which costs ten times "
-    "as much as its series",
+    not_run="Weather, Traffic and ETTm1, whose files are not at hand; EA itself, which costs ten "
+    "times as much as its series",
     sizes={
         "cpu": {
             "features": 32,
