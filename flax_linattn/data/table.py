@@ -18,8 +18,8 @@ from flax_linattn.data.series import TimeSeries
 MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
 """How files write a missing value, in lower case."""
 
-_TIME = frozenset({"date", "time", "datetime", "timestamp"})
-"""Names of a first column that has to hold times."""
+TIME = frozenset({"date", "time", "datetime", "timestamp"})
+"""Names of a column of times, in lower case."""
 
 _SLASHES = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2}))?)?")
 
@@ -60,7 +60,17 @@ def load_table(path: str | Path, *, header: bool | None = None) -> TimeSeries:
         first = next(lines, None)
         if first is None:
             raise reader.error("rows of numbers", "none", "check that this is the right file")
+        if len(first) == 1 and (separator := next((s for s in ";\t|" if s in first[0]), None)):
+            raise reader.error(
+                "columns separated by ','", f"{separator!r}", "write the file with commas"
+            )
         named = _is_header(reader, first) if header is None else header
+        if named and "" in first:
+            raise reader.error(
+                "a name for each column",
+                f"none for column {first.index('') + 1}",
+                "name it, or drop it (pandas: to_csv(..., index=False))",
+            )
         table = _Table(reader, first if named else None)
         if not named:
             table.add(first)
@@ -83,7 +93,7 @@ class _Table:
     def add(self, cells: list[str]) -> None:
         if not self._rows:
             self._width = len(cells) if self._names is None else len(self._names)
-            named = self._names is not None and self._names[0].lower() in _TIME
+            named = self._names is not None and self._names[0].lower() in TIME
             self._timed = named or not (is_number(cells[0]) or cells[0].lower() in MISSING)
         if len(cells) != self._width:
             raise self._reader.error(
@@ -146,9 +156,12 @@ class _Table:
         name = self._reader.path.name.split(".")[0]
         try:
             return TimeSeries(name, values, tuple(names), times)
-        except ValueError as error:  # names that occur twice
+        except ValueError:
             self._reader.line = 1
-            raise self._reader.error("columns of a table", str(error), "mend the header") from None
+            twice = next(name for name in names if names.count(name) > 1)
+            raise self._reader.error(
+                "different names of columns", f"{twice!r} twice", "rename one"
+            ) from None
 
 
 def parse_time(text: str) -> datetime | None:
@@ -192,7 +205,7 @@ def _is_header(reader: LineReader, cells: list[str]) -> bool:
     raise reader.error(
         "a first line that names the columns, or that begins with a time",
         "numbers alone",
-        "say whether it is a header: header=True or header=False (--header, --no-header)",
+        "say whether it is a header: --header yes or --header no (header=True or False)",
     )
 
 

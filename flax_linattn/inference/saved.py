@@ -67,10 +67,11 @@ def load_state(path: str | Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
         raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
-            f"{path} holds no whole state ({type(error).__name__}); remove it to begin anew."
+            f"{path} is no state file, or a damaged one ({type(error).__name__}); give another "
+            "name to begin anew."
         ) from error
     if facts.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} was written by another version; remove it to begin anew.")
+        raise ValueError(f"{path} was written by another version; give another name to begin anew.")
     wanted = [(leaf.shape, leaf.dtype) for leaf in leaves]
     if [(array.shape, array.dtype) for array in found] != wanted:
         raise ValueError(

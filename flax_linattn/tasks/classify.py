@@ -108,6 +108,8 @@ class ClassifyConfig(RunConfig):
     def __post_init__(self) -> None:
         if (self.train_file is None) != (self.test_file is None):
             raise ValueError("give both train_file and test_file, or neither for JapaneseVowels.")
+        if self.train_file is not None and self.train_file == self.test_file:
+            raise ValueError(f"train_file and test_file are the same file, {self.train_file}.")
         super().__post_init__()
         for name in ("epochs", "batch_size", "buckets", "patience"):
             if getattr(self, name) < 1:

@@ -10,12 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models, training
 from flax_linattn.tasks.forecast_config import ForecastConfig
 from flax_linattn.tasks.forecast_data import (
-    ForecastProblem,
     describe,
     load_data,
     make_windows,
@@ -69,12 +70,15 @@ def train_forecaster(
     split = data.chronological_split(series.num_steps, config.split)
     problem = describe(series, split, config)
     model = build_model(config, problem, placement)
-    windows = partial(make_windows, standardize(series, problem), config)
-    train_windows = windows(split.train, seed=config.seed, stride=config.stride)
-    validation_windows = windows(split.validation, seed=None, stride=config.stride)
-    test_windows = windows(split.test, seed=None)
+    windows = partial(_windows_of, standardize(series, problem), config)
+    train_windows = windows("training", split.train, seed=config.seed, stride=config.stride)
+    validation_windows = windows("validation", split.validation, seed=None, stride=config.stride)
+    test_windows = windows("test", split.test, seed=None)
+    if is_main():
+        for line in _notes(series):
+            print(line, file=sys.stderr)
     if progress and is_main():
-        print(_about(series, problem, split), file=sys.stderr)
+        print(_about(series, split), file=sys.stderr)
         if isinstance(model, models.Forecaster):
             width = len(problem.channels) + len(problem.marks)
             observation = jax.ShapeDtypeStruct((1, width), jnp.float32)
@@ -114,17 +118,40 @@ def train_forecaster(
     return report
 
 
-def _about(series: data.TimeSeries, problem: ForecastProblem, split: data.Split) -> str:
-    """A few lines on the data, with what deserves a second look."""
+def _windows_of(
+    arrays: dict[str, NDArray], config: ForecastConfig, part: str, rows: range, **options: Any
+) -> data.Windows:
+    try:
+        return make_windows(arrays, config, rows, **options)
+    except ValueError as error:
+        raise ValueError(
+            f"too few {part} rows ({len(rows)}): {error}. See --split, --input-length and "
+            f"--horizon (now {config.split}, {config.input_length} and {config.horizon})."
+        ) from None
+
+
+def _about(series: data.TimeSeries, split: data.Split) -> str:
+    """A few lines on the data."""
     lines = [
         f"{series.name}: {series.num_steps} rows of {', '.join(series.channels[:8])}"
         + (f" and {len(series.channels) - 8} more" if len(series.channels) > 8 else "")
     ]
     if series.times is not None:
         lines.append(f"from {series.times[0]} to {series.times[-1]}, usually every {series.step}")
-    if series.num_gaps:
-        lines.append(f"note: {series.num_gaps} rows do not follow after that time")
-    if series.num_missing:
-        lines.append(f"note: {series.num_missing} missing values take the last known one")
     parts = ", ".join(f"{name} {len(rows)}" for name, rows in split._asdict().items())
     return "\n".join([*lines, f"rows: {parts}"])
+
+
+def _notes(series: data.TimeSeries) -> list[str]:
+    """What deserves a second look."""
+    constant = [
+        name
+        for name, values in zip(series.channels, series.values.T, strict=True)
+        if np.nanmin(values) == np.nanmax(values)
+    ]
+    counts = {
+        "rows do not follow after the usual time": series.num_gaps,
+        "missing values take the last known one": series.num_missing,
+        f"channels never change: {', '.join(constant)}": len(constant),
+    }
+    return [f"note: {count} {what}" for what, count in counts.items() if count]

@@ -97,6 +97,12 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastConfig)
     if config.calendar and series.times is not None and series.step is not None:
         _, marks = data.calendar_features(series.times[:1], series.step)
     known = dataclasses.replace(series, values=series.values[: split.train.stop], times=None)
+    empty = np.isnan(known.values).all(axis=0)
+    if empty.any():
+        raise ValueError(
+            f"{series.name}: channel {series.channels[int(np.argmax(empty))]!r} has no value in "
+            f"the training rows (the first {split.train.stop}); choose others with --channels."
+        )
     return ForecastProblem(
         dataset=series.name,
         channels=series.channels,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models
-from flax_linattn.data.table import MISSING, is_number, parse_time, split_cells
+from flax_linattn.data.table import MISSING, TIME, is_number, parse_time, split_cells
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.forecast_evaluate import ForecastRun
 from flax_linattn.training.checkpoint import fingerprint
@@ -99,7 +99,8 @@ class ForecastStream:
             )
         if row.time is not None and self._time is not None and row.time <= self._time:
             raise ValueError(
-                f"expected a time after {self._time}, that of the last observation, got {row.time}."
+                f"expected a time after {self._time}, that of the last observation, got "
+                f"{row.time}; leave out what the stream has seen."
             )
         self._time = row.time if row.time is not None else self._time
         self._last = np.where(np.isnan(values), self._last, values)
@@ -168,7 +169,7 @@ def check_time(run: ForecastRun, time: datetime | None) -> None:
     if run.problem.marks and time is None:
         raise ValueError(
             f"the run looks at the calendar ({', '.join(run.problem.marks)}): begin each line with "
-            "the time."
+            'the time, name its column time, or give JSON objects a "time".'
         )
 
 
@@ -177,10 +178,10 @@ def parse_rows(
 ) -> Iterator[Row]:
     """Reads one observation a line: a JSON object, or cells separated by commas.
 
-    A JSON object has the channels by name, and perhaps "time" (or "date"). Cells are the channels
-    in the run's order, after the time if there is one; a first line that names them may order them
-    otherwise, and have further ones. Blank lines are left out; an empty cell, "?", "NaN" or null is
-    a missing value.
+    A JSON object has the channels by name, and perhaps "time" (or "date", "datetime", "timestamp").
+    Cells are the channels in the run's order, after the time if there is one; a first line that
+    names them may order them otherwise, and have further ones. Blank lines are left out; an empty
+    cell, "?", "NaN" or null is a missing value.
 
     Args:
         lines: the text.
@@ -205,8 +206,15 @@ def parse_rows(
             yield _from_json(text, channels, place)
             continue
         cells = split_cells(text)
-        if columns is None and set(channels) <= set(cells):
+        words = not any(map(_is_value, cells)) and parse_time(cells[0]) is None
+        if columns is None and (words or set(channels) <= set(cells)):
             columns = cells
+            for channel in channels:
+                if channel not in columns:
+                    raise ValueError(
+                        f"{place}: expected the names of the channels {', '.join(channels)}, got "
+                        f"none {channel!r}; leave out the line, or name all."
+                    )
             continue
         yield _from_cells(cells, channels, columns, place)
 
@@ -222,7 +230,7 @@ def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
                 f"{place}: expected the channels {', '.join(channels)}, got none named {channel!r};"
                 " write null for a missing value."
             )
-    time = found.get("time", found.get("date"))
+    time = next((value for name, value in found.items() if name.lower() in TIME), None)
     values = [_number("" if found[c] is None else str(found[c]), place) for c in channels]
     return Row(None if time is None else _time(str(time), place), np.array(values))
 
@@ -235,9 +243,14 @@ def _from_cells(
             raise ValueError(
                 f"{place}: expected {len(columns)} cells, as in the first line, got {len(cells)}."
             )
-        timed = columns[0] not in channels and not _is_value(cells[0])
-        cells = [cells[0]] * timed + [cells[columns.index(channel)] for channel in channels]
-    if len(cells) not in (len(channels), len(channels) + 1):
+        times = [i for i, name in enumerate(columns) if name not in channels]
+        timed = next((i for i in times if columns[i].lower() in TIME), None)
+        if timed is None and columns[0] not in channels and not _is_value(cells[0]):
+            timed = 0
+        of_channels = [cells[columns.index(channel)] for channel in channels]
+        cells = of_channels if timed is None else [cells[timed], *of_channels]
+    expected = len(channels) + (not _is_value(cells[0]) and parse_time(cells[0]) is not None)
+    if len(cells) not in (expected, len(channels) + 1):
         raise ValueError(
             f"{place}: expected {len(channels)} values ({', '.join(channels)}), after the time if "
             f"there is one, got {len(cells)} cells."

@@ -181,7 +181,7 @@ def test_a_saved_stream_goes_on(run_dir, csv, tmp_path, capsys):
     assert "with another --context" in message
     state.write_bytes(state.read_bytes()[:100])
     message = fail(capsys, "stream", str(run_dir), "--state", str(state))
-    assert "holds no whole state" in message
+    assert "is no state file, or a damaged one" in message
 
 
 def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
@@ -209,6 +209,10 @@ def test_rows_by_name_by_place_and_as_json():
     rows = list(parse_rows(lines, channels))
     assert [str(row.time)[:10] for row in rows] == ["2024-01-01", "2024-01-02"]
     np.testing.assert_array_equal([row.values for row in rows], [[2, 1], [3, np.nan]])
+    (row,) = parse_rows(["b,a,Timestamp", "1,2,2024-01-01"], channels)
+    assert row.time is not None and row.values.tolist() == [2, 1]
+    (row,) = parse_rows(['{"timestamp": "2024-01-01", "b": 1, "a": 2}'], channels)
+    assert row.time is not None
     (row,) = parse_rows(['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'], channels)
     assert row.time is not None and row.time.hour == 3
     np.testing.assert_array_equal(row.values, [np.nan, 1.5])
@@ -226,6 +230,8 @@ def test_rows_by_name_by_place_and_as_json():
         ('{"a": 1', "not valid JSON"),
         ('{"a": 1}', "got none named 'b'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
+        ("2024-01-01,1", r"expected 2 values \(a, b\), after the time if .* got 2 cells"),
+        ("time,A,B", "expected the names of the channels a, b, got none 'a'"),
     ],
 )
 def test_bad_rows_are_named(line, message):
@@ -274,7 +280,7 @@ def test_resume_equals_one_go(csv, run_dir, tmp_path, capsys):
 def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
     assert "unknown channel 'x'" in fail(capsys, *args, "--targets", "x")
-    assert "does not fit" in fail(capsys, *args, "--split", "190/3/7")
+    assert "too few validation rows (3)" in fail(capsys, *args, "--split", "190/3/7")
     assert "does not fit" in fail(capsys, *args, "--split", "150/48/2")  # found before training
     assert not (tmp_path / "run").exists()
     for option in (["--label-length", "4"], ["--no-causal"]):
@@ -330,6 +336,19 @@ def test_other_data_are_refused_and_leave_a_run_as_it_is(copied, capsys, change)
     assert "the data of the run have changed since" in fail(capsys, "evaluate", str(folder))
 
 
+def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
+    path = tmp_path / "still.csv"
+    path.write_text("load,still\n" + "".join(f"{i % 7},5\n" for i in range(100)) + "?,5\n")
+    args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
+    assert "too few test rows" in fail(capsys, *args, "--no-progress", "--split", "60/39/2")
+    assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
+    assert notes == [
+        "note: 1 missing values take the last known one",
+        "note: 1 channels never change: still",
+    ]
+
+
 def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     """Before its first value it is at the mean of the training rows; those decide the scale."""
     series = data.load_table(csv)
@@ -341,7 +360,7 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     arrays = forecast_data.standardize(late, forecast_data.describe(late, split, config))
     assert (arrays["values"][:30, 1] == 0).all() and arrays["values"][30, 1] != 0
     values[: split.train.stop, 1] = np.nan
-    with pytest.raises(ValueError, match="expected values in channel 'OT', got none"):
+    with pytest.raises(ValueError, match="channel 'OT' has no value in the training rows"):
         forecast_data.describe(dataclasses.replace(series, values=values), split, config)
 
 
