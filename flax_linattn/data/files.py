@@ -3,9 +3,17 @@
 import gzip
 import lzma
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+_COMPRESSED: dict[str, tuple[bytes, Callable[..., TextIO]]] = {
+    ".gz": (b"\x1f\x8b", gzip.open),
+    ".xz": (b"\xfd7zXZ\x00", lzma.open),
+}
+"""First bytes, and what opens it, by suffix."""
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
@@ -14,12 +22,12 @@ class DataFormatError(ValueError):
 
 
 class LineReader:
-    r"""Lines of a plain, gzip (``.gz``) or xz (``.xz``) text file.
+    r"""Lines of a text file, plain or compressed by gzip or xz.
 
     A byte that is not UTF-8 (old files hold Latin-1 comments) becomes a backslash escape.
 
     Args:
-        path: The file; its last suffix says how it is compressed.
+        path: The file; its first bytes say whether it is compressed.
 
     Attributes:
         path: The file.
@@ -28,7 +36,8 @@ class LineReader:
 
     Raises:
         FileNotFoundError: There is no such file.
-        DataFormatError: While reading, where the compressed stream is damaged or cut short.
+        DataFormatError: The file is no UTF-8 text, or not what its suffix says; while reading,
+            where the compressed stream is damaged or cut short.
 
     Example:
         >>> import gzip, pathlib, tempfile
@@ -44,13 +53,33 @@ class LineReader:
         self.path = Path(path)
         self.line = 0
         self.terminated = True
+        self._suffix = ""
         if not self.path.is_file():
             got = "a folder" if self.path.is_dir() else "nothing"
             raise FileNotFoundError(
                 f"expected a data file at {self.path}, found {got} there; check the path, or "
                 f"download the file first (working folder: {Path.cwd()})"
             )
-        self._file: TextIO = _open_text(self.path)
+        self._file = self._open()
+
+    def _open(self) -> TextIO:
+        with open(self.path, "rb") as file:
+            start = file.read(6)
+        if start.startswith(_UTF16):
+            raise self.error("UTF-8 text", "UTF-16", "save it as UTF-8")
+        # utf-8-sig drops the byte-order mark that some editors put first.
+        how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "backslashreplace"}
+        for suffix, (magic, opener) in _COMPRESSED.items():
+            if start.startswith(magic):
+                self._suffix = suffix
+                return opener(self.path, "rt", **how)
+            if self.path.suffix == suffix:
+                raise self.error(
+                    f"a whole {suffix} stream",
+                    f"a damaged or truncated one, or another kind of file ({start!r})",
+                    "fetch the file again, or leave out the suffix if it is plain text",
+                )
+        return open(self.path, **how)
 
     def __enter__(self) -> "LineReader":
         return self
@@ -66,7 +95,7 @@ class LineReader:
             text = self._file.readline()
         except _DAMAGE as damage:
             raise self.error(
-                f"a whole {self.path.suffix} stream",
+                f"a whole {self._suffix} stream",
                 f"a damaged or truncated one ({damage})",
                 "fetch the file again",
             ) from damage
@@ -96,13 +125,3 @@ def shorten(text: str, width: int = 40) -> str:
         "'0.25,0.5...'"
     """
     return repr(text if len(text) <= width else text[:width] + "...")
-
-
-def _open_text(path: Path) -> TextIO:
-    # utf-8-sig drops the byte-order mark that some editors put first.
-    encoding, errors = "utf-8-sig", "backslashreplace"
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding=encoding, errors=errors)
-    if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding=encoding, errors=errors)
-    return open(path, encoding=encoding, errors=errors)

@@ -41,7 +41,8 @@ def load_dataset(path: str | Path) -> TimeSeriesDataset:
     if loader is None:
         raise ValueError(
             f"expected a file name ending in .ts or .arff (then .gz or .xz), got "
-            f"{Path(path).name!r}; rename the file, or call load_ts or load_arff"
+            f"{Path(path).name!r}; rename the file, or call load_ts or load_arff (a table of one "
+            "long series is for `flax-linattn train forecast`)"
         )
     return loader(path)
 

@@ -39,6 +39,11 @@ def stratified_split(
         )
     _, members, counts = np.unique(labels, return_inverse=True, return_counts=True)
     total = round(fraction * labels.size)
+    if labels.size <= counts.size:
+        raise ValueError(
+            f"expected more examples than classes, so that some can be held out, got {labels.size} "
+            f"of {counts.size} classes; give more examples"
+        )
     if not 0 < total <= labels.size - counts.size:
         raise ValueError(
             f"expected 1 to {labels.size - counts.size} validation examples, so that each of the "

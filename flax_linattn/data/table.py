@@ -111,7 +111,7 @@ class _Table:
             raise self._reader.error(
                 "a time such as 2016-07-01 00:00:00 in the first column",
                 shorten(text),
-                "write times so, or leave the column out",
+                "write times so (neither day/month/year nor seconds), or leave the column out",
             )
         if self._times and time <= self._times[-1]:
             raise self._reader.error(
@@ -135,6 +135,12 @@ class _Table:
             if cell.lower() not in MISSING and not is_number(cell):
                 place = column + self._timed
                 name = f" ({self._names[place]})" if self._names else ""
+                if parse_time(cell) is not None:
+                    raise self._reader.error(
+                        f"times in the first column, and numbers in column {place + 1}{name}",
+                        shorten(cell),
+                        "put the column of times first, without another index",
+                    )
                 raise self._reader.error(
                     f"a finite number in column {place + 1}{name}",
                     shorten(cell),

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Series = Sequence[NDArray[np.float64]]
+LARGEST = 1e100
+"""Magnitude up to which values are standardized: the square of a larger one may overflow."""
 
 
 def interpolate_missing(series: Series) -> tuple[NDArray[np.float64], ...]:
@@ -104,6 +106,11 @@ class Standardizer:
             raise ValueError(
                 "expected finite values to fit on, got missing or infinite ones; call "
                 "interpolate_missing first"
+            )
+        if (largest := float(np.abs(steps).max())) > LARGEST:
+            raise ValueError(
+                f"expected values up to {LARGEST:g}, got {largest:g}; does it stand for a missing "
+                "one? Leave that empty"
             )
         mean = steps.mean(axis=0)
         std = np.sqrt(np.square(steps - mean).sum(axis=0) / max(len(steps) - 1, 1))

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import re
 
 import pytest
 
@@ -27,9 +28,9 @@ def test_every_truncation_of_a_compressed_file_is_refused(tmp_path, name):
     whole = WRITERS[name](TEXT.encode())
     for size in range(1, len(whole)):
         path.write_bytes(whole[:size])
-        with LineReader(path) as reader, pytest.raises(DataFormatError) as caught:
+        with pytest.raises(DataFormatError) as caught, LineReader(path) as reader:
             list(reader)
-        assert str(caught.value).startswith(f"{path}:{max(reader.line, 1)}: ")
+        assert re.match(rf"{re.escape(str(path))}:[123]: ", str(caught.value))
         assert "damaged or truncated" in str(caught.value)
         assert "fetch the file again" in str(caught.value)
 
@@ -47,8 +48,22 @@ def test_damage_inside_a_compressed_file_is_refused(tmp_path, name):
 def test_plain_text_under_a_compressed_name_is_refused(tmp_path):
     path = tmp_path / "a.ts.gz"
     path.write_text(TEXT, encoding="utf-8")
-    with LineReader(path) as reader, pytest.raises(DataFormatError, match=r"a whole \.gz stream"):
-        list(reader)
+    with pytest.raises(DataFormatError, match=r"a whole \.gz stream.*leave out the suffix"):
+        LineReader(path)
+
+
+def test_compressed_text_under_a_plain_name_is_read(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(gzip.compress(TEXT.encode()))
+    with LineReader(path) as reader:
+        assert list(reader) == TEXT.splitlines()
+
+
+def test_utf_16_is_named(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(TEXT, encoding="utf-16")
+    with pytest.raises(DataFormatError, match=r"expected UTF-8 text, got UTF-16; save it"):
+        LineReader(path)
 
 
 def test_line_ends_byte_order_mark_and_latin_1(tmp_path):

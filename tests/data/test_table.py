@@ -103,6 +103,7 @@ def test_headers(tmp_path):
         ("date,a\n2024-01-01,1\n2024-01-01,2\n", r"sort the rows, drop repeated ones"),
         ("date\n2024-01-01\n", r"a column of numbers beside the times, got none"),
         ("a,a\n1,2\n", r"toy\.csv:1: .* got 'a' twice"),
+        ("a,when\n1,2024-01-01\n", r"expected times in the first column, and numbers in column 2"),
         (",a\n0,1\n", r"toy\.csv:1: expected a name for each column, got none for column 1"),
         ("date;a\n2024-01-01;1\n", r"toy\.csv:1: expected columns separated by ',', got ';'"),
         ("date,a\n1704067200,1\n", r"toy\.csv:2: expected a time such as .* got '1704067200'"),
