@@ -42,7 +42,7 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
         num_keys: S, cached tokens included.
         size: numbers in all rows of the batch: streaming, those that a token lifts to; cache,
             the scores of a pair of a query and a key (B * H, times K where channels have their
-            own).
+            own). One that is symbolic, as in an export for any batch, counts as large.
 
     Returns:
         "parallel" or "chunked".
@@ -53,10 +53,14 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     """
     if kind == "streaming":
         length = max(num_queries, num_keys)
-        fits = length <= PARALLEL_LENGTH and size * length <= PARALLEL_FLOATS
+        fits = length <= PARALLEL_LENGTH and _at_most(size * length, PARALLEL_FLOATS)
     else:
-        fits = size * num_queries * num_keys <= PARALLEL_SCORES
+        fits = _at_most(size * num_queries * num_keys, PARALLEL_SCORES)
     return "parallel" if fits else "chunked"
+
+
+def _at_most(number: Any, most: int) -> bool:
+    return isinstance(number, int) and number <= most
 
 
 CACHED_FEATURES = 1 << 20
