@@ -23,6 +23,9 @@ from experiments.store import Store
 from flax_linattn import training
 from flax_linattn.bench.report import markdown
 
+QUICK = {"features": 8, "hidden_features": 8, "num_heads": 2, "num_layers": 1, "epochs": 1}
+"""A model that trains in seconds."""
+
 Published = Mapping[str, tuple[float, float | None]]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from experiments.classification.aaren import PROTOCOLS, claims
 from experiments.classification.problems import NOT_HERE, problem
-from experiments.tables import Cell, Metric, Table
+from experiments.tables import QUICK, Cell, Metric, Table
 from flax_linattn.tasks import ClassifyConfig
 
 MECHANISMS = {
@@ -59,14 +59,7 @@ TABLE = Table(
     "2e-12; the library of this paper's time keeps it constant. Honest is our own protocol",
     not_run=NOT_HERE,
     sizes={"paper": {}},
-    quick={
-        "features": 8,
-        "hidden_features": 8,
-        "num_heads": 2,
-        "num_layers": 1,
-        "epochs": 1,
-        "batch_size": 90,
-    },
+    quick={**QUICK, "batch_size": 90},
 )
 
 if __name__ == "__main__":

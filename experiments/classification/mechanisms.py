@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.tables import Cell, Metric, Table
+from experiments.tables import QUICK, Cell, Metric, Table
 from flax_linattn import ops
 from flax_linattn.tasks import ClassifyConfig
 
@@ -47,14 +47,7 @@ TABLE = Table(
     "mechanism; of size cpu 30 epochs",
     not_run="directions that a mechanism does not offer",
     sizes={"cpu": {"epochs": 30}, "full": {}},
-    quick={
-        "features": 8,
-        "hidden_features": 8,
-        "num_heads": 2,
-        "num_layers": 1,
-        "epochs": 1,
-        "batch_size": 90,
-    },
+    quick={**QUICK, "batch_size": 90},
 )
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.forecasting.problems import problem
-from experiments.tables import Cell, Claim, Metric, Table
+from experiments.forecasting.problems import SIZES, problem
+from experiments.tables import QUICK, Cell, Claim, Metric, Table
 from flax_linattn.tasks import ForecastConfig
 
 MECHANISMS = {
@@ -70,24 +70,8 @@ TABLE = Table(
     "validation windows every 4 rows (ETTm2 16, ECL 8); all test windows",
     not_run="Weather, Traffic and ETTm1, whose files are not at hand; EA itself, which costs ten "
     "times as much as its series",
-    sizes={
-        "cpu": {
-            "features": 32,
-            "hidden_features": 64,
-            "num_heads": 4,
-            "learning_rate": 1e-3,
-            "schedule": "constant",
-        },
-        "paper": {"features": 512, "hidden_features": 2048, "learning_rate": 1e-4, "stride": 1},
-    },
-    quick={
-        "features": 8,
-        "hidden_features": 8,
-        "num_heads": 2,
-        "num_layers": 1,
-        "epochs": 1,
-        "split": "900/900/900",
-    },
+    sizes=SIZES,
+    quick={**QUICK, "split": "900/900/900"},
 )
 
 if __name__ == "__main__":

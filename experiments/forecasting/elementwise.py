@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.forecasting.problems import problem
-from experiments.tables import Cell, Claim, Metric, Table
+from experiments.forecasting.problems import SIZES, problem
+from experiments.tables import QUICK, Cell, Claim, Metric, Table
 from flax_linattn.tasks import ForecastConfig
 
 MECHANISMS = {
@@ -79,25 +79,8 @@ TABLE = Table(
     "rate and the decoder's share of the input are not stated either. The channel OT is our "
     "choice. Of size cpu, training and validation windows every 2 rows; all test windows",
     not_run="Traffic, whose file is not at hand",
-    sizes={
-        "cpu": {
-            "features": 32,
-            "hidden_features": 64,
-            "num_heads": 4,
-            "learning_rate": 1e-3,
-            "schedule": "constant",
-            "stride": 2,
-        },
-        "paper": {"features": 512, "hidden_features": 2048, "learning_rate": 1e-4, "stride": 1},
-    },
-    quick={
-        "features": 8,
-        "hidden_features": 8,
-        "num_heads": 2,
-        "num_layers": 1,
-        "epochs": 1,
-        "split": "400/200/400",
-    },
+    sizes={**SIZES, "cpu": {**SIZES["cpu"], "stride": 2}},
+    quick={**QUICK, "split": "400/200/400"},
 )
 
 if __name__ == "__main__":

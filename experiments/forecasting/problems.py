@@ -26,6 +26,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
 STRIDES = {"ETTm2": 16, "ECL": 8, "Traffic speed": 1}
 """Rows from one training window to the next, of size cpu; of all others 4."""
 
+SIZES: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "features": 32,
+        "hidden_features": 64,
+        "num_heads": 4,
+        "learning_rate": 1e-3,
+        "schedule": "constant",
+    },
+    "paper": {"features": 512, "hidden_features": 2048, "learning_rate": 1e-4, "stride": 1},
+}
+"""Options of the tables' sizes."""
+
 
 def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
     """Options of a run on this series; None where its file is not at hand."""
