@@ -13,6 +13,7 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data, models
+from flax_linattn.tasks.figure import new_figure
 from flax_linattn.typing import Array
 
 
@@ -74,13 +75,9 @@ def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path
     Raises:
         ValueError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("a figure needs matplotlib: pip install 'flax-linattn[plots]'.") from None
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     side = 2.0 + 0.45 * len(classes)
-    canvas = Figure(figsize=(side + 0.8, side), layout="constrained")
+    canvas = new_figure(side + 0.8, side)
     axes = canvas.subplots()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for (row, column), count in np.ndenumerate(counts):

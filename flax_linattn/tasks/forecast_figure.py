@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.tasks.figure import new_figure
+
 Window = tuple[NDArray, NDArray | None, NDArray]
 MOST_TARGETS = 3
 
@@ -26,12 +28,8 @@ def draw_windows(
     Raises:
         ValueError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("a figure needs matplotlib: pip install 'flax-linattn[plots]'.") from None
     shown = range(max(0, len(names) - MOST_TARGETS), len(names))
-    canvas = Figure(figsize=(4.2 * len(windows), 2.2 * len(shown) + 0.7), layout="constrained")
+    canvas = new_figure(4.2 * len(windows), 2.2 * len(shown) + 0.7)
     grid = canvas.subplots(len(shown), len(windows), squeeze=False)
     for column, ((seen, truth, forecast), title) in enumerate(zip(windows, titles, strict=True)):
         for axes, target in zip(grid[:, column], shown, strict=True):
