@@ -117,6 +117,7 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
     except SystemExit as exit:  # after --help, unusable options, or a signal while training
         return exit.code if isinstance(exit.code, int) else 2
     except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -274,7 +275,7 @@ def _bench(args: list[str]) -> int:
     try:
         return tyro.cli(bench.run_bench, args=args, prog="flax-linattn bench")
     except KeyboardInterrupt:
-        print("interrupted: the same command goes on from here.", file=sys.stderr)
+        print("the same command goes on from here.", file=sys.stderr)
         raise
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -22,7 +22,7 @@ from flax_linattn.tasks.classify_metrics import class_figures, confusion, draw_c
 from flax_linattn.tasks.runs import (
     RunConfig,
     as_name,
-    fingerprint,
+    checksum,
     keep_problem,
     reading_problem,
     write_json,
@@ -166,7 +166,7 @@ class ClassifyProblem:
         classes: names of the classes, in the order of the logits.
         lengths: lengths that sequences are padded to; the longest is that of all data.
         standardizer: mean and standard deviation a channel.
-        fingerprint: a checksum of training and test data.
+        checksum: of the training data ("train") and the test data ("test").
     """
 
     dataset: str
@@ -174,7 +174,7 @@ class ClassifyProblem:
     classes: tuple[str, ...]
     lengths: tuple[int, ...]
     standardizer: data.Standardizer
-    fingerprint: str = ""
+    checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def max_length(self) -> int:
@@ -197,7 +197,7 @@ class ClassifyProblem:
             classes=tuple(values["classes"]),
             lengths=tuple(values["lengths"]),
             standardizer=data.Standardizer.from_json(json.dumps(values["standardizer"])),
-            fingerprint=values["fingerprint"],
+            checksum=values["checksum"],
         )
 
 
@@ -293,8 +293,9 @@ def train_classifier(
 
     Returns:
         What test.json holds: the test metrics of the selected parameters, how they were selected,
-        the counts of test examples by class and prediction (``confusion``) and the figures of each
-        class (``classes``).
+        the accuracy of always answering the most frequent class (``constant_accuracy``), the counts
+        of test examples by class and prediction (``confusion``) and the figures of each class
+        (``classes``).
 
     Raises:
         ValueError: bad options or data; a run folder that is taken; options that differ from
@@ -307,7 +308,8 @@ def train_classifier(
     parallel = training.Parallel() if parallel is None else parallel
     placement = parallel.place(config.batch_size)
     config.check_run_dir(run_dir, resume)
-    train, test = (_complete(dataset) for dataset in _load_data(config))
+    loaded = _load_data(config)
+    train, test = map(_complete, loaded)
     if config.protocol == "honest":
         kept, held_out = data.stratified_split(
             train.labels, config.validation_fraction, config.seed
@@ -321,7 +323,7 @@ def train_classifier(
         classes=train.classes,
         lengths=_lengths(fitted, train, test, config.buckets),
         standardizer=data.Standardizer.fit(fitted.series),
-        fingerprint=fingerprint([*train.series, train.labels, *test.series, test.labels]),
+        checksum=dict(zip(("train", "test"), map(_checksum, loaded), strict=True)),
     )
     model = build_model(config, problem, placement)
     batches = partial(make_batches, config=config, problem=problem, spans=placement.spans)
@@ -402,6 +404,7 @@ def _test(
     counts = confusion(model, batches)
     return {
         **{f"test_{name}": value for name, value in metrics.items()},
+        "constant_accuracy": float(counts.sum(axis=1).max() / counts.sum()),
         "classes": class_figures(counts, problem.classes),
         "confusion": counts.tolist(),
     }
@@ -426,17 +429,24 @@ def load_test(run: ClassifyRun, test_file: Path | None = None) -> data.TimeSerie
     """A run's test data, or those of another file, on the run's classes.
 
     Raises:
-        ValueError: other channels or classes than the run was trained on.
+        ValueError: other channels or classes than the run was trained on; the run's own file has
+            changed.
         FileNotFoundError: the file is missing.
     """
-    test_file = run.config.test_file if test_file is None else test_file
-    if test_file is None:
-        return data.japanese_vowels()[1]
-    test = data.load_dataset(test_file).with_classes(run.problem.classes)
+    path = run.config.test_file if test_file is None else test_file
+    if path is None:
+        test = data.japanese_vowels()[1]
+    else:
+        test = data.load_dataset(path).with_classes(run.problem.classes)
     if test.num_channels != len(run.problem.channels):
         raise ValueError(
-            f"{test_file} has {test.num_channels} channels, the run was trained on "
+            f"{path} has {test.num_channels} channels, the run was trained on "
             f"{len(run.problem.channels)}; give a file of the same problem."
+        )
+    if test_file is None and _checksum(test) != run.problem.checksum["test"]:
+        raise ValueError(
+            f"the data of the run have changed since ({path}, {test.num_examples} sequences); give "
+            "other data with --test-file."
         )
     return test
 
@@ -502,6 +512,10 @@ def _load_data(config: ClassifyConfig) -> tuple[data.TimeSeriesDataset, data.Tim
             f"{test.num_channels}; give two files of one problem."
         )
     return train, test
+
+
+def _checksum(dataset: data.TimeSeriesDataset) -> str:
+    return checksum([*dataset.series, dataset.labels])
 
 
 def _complete(dataset: data.TimeSeriesDataset) -> data.TimeSeriesDataset:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.tasks.classify import ClassifyProblem, ClassifyRun, load_run, load_test
+from flax_linattn.tasks.figure import new_figure
 
 MOST_DRAWN = 10_000
 """Predictions kept for a figure, so that an endless stream stays in constant memory."""
@@ -215,30 +216,20 @@ def draw_stream(
     Raises:
         ValueError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise ValueError("--figure needs matplotlib: pip install matplotlib.") from None
     probabilities = np.stack([prediction.probabilities for prediction in predictions])
     begins = [i for i, prediction in enumerate(predictions) if i and prediction.step == 1]
     probabilities = np.insert(probabilities, begins, np.nan, axis=0)  # a gap between sequences
-    canvas = Figure(figsize=(8, 3.6), layout="constrained")
+    canvas = new_figure(8, 3.6)
     axes = canvas.subplots()
     steps = np.insert(np.arange(1.0, len(predictions) + 1), begins, np.nan)
-    ranked = np.argsort(-np.nanmax(probabilities, axis=0))
-    for rank, index in enumerate(ranked):
-        axes.plot(
-            steps,
-            probabilities[:, index],
-            color=f"C{rank}" if rank < 4 else "0.75",
-            linewidth=2 if rank < 4 else 1,
-            marker="." if rank < 4 else None,
-            label=problem.classes[index] if rank < 4 else None,
-            zorder=len(ranked) - rank,
-        )
+    likeliest = set(np.argsort(-np.nanmax(probabilities, axis=0))[:4].tolist())
+    for index, name in enumerate(problem.classes):
+        if index in likeliest:
+            axes.plot(steps, probabilities[:, index], linewidth=2, marker=".", label=name)
+        else:
+            axes.plot(steps, probabilities[:, index], linewidth=1, color="0.75", zorder=1)
     axes.set(xlabel="observations so far", ylabel="class probability", ylim=(0, 1.02), title=title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(path, dpi=120)

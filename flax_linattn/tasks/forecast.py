@@ -114,7 +114,7 @@ def train_forecaster(
     }
     on_main(partial(write_json, run_dir / "test.json", report))
     if is_main() and training.learning_curve(run_dir) is not None:
-        draw_forecasts(run, test_windows, run_dir / "forecasts.png")
+        draw_forecasts(run, test_windows, run_dir / "forecasts.png", series.times)
     return report
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.tasks.forecast_config import ForecastConfig
-from flax_linattn.tasks.runs import fingerprint
+from flax_linattn.tasks.runs import checksum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ForecastProblem:
         marks: names of the calendar features.
         standardizer: mean and standard deviation a channel, of the training rows.
         split: the rows of each part, [begin, end) of training, validation and test.
-        fingerprint: a checksum of those rows.
+        checksum: of those rows.
     """
 
     dataset: str
@@ -36,7 +36,7 @@ class ForecastProblem:
     marks: tuple[str, ...]
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
-    fingerprint: str
+    checksum: str
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastConfig)
         marks=tuple(marks),
         standardizer=data.Standardizer.fit([known.fill_forward().values]),
         split=tuple((part.start, part.stop) for part in split),
-        fingerprint=fingerprint_of(series, split.test.stop),
+        checksum=checksum_of(series, split.test.stop),
     )
 
 
@@ -120,10 +120,10 @@ def step_seconds(series: data.TimeSeries) -> float | None:
     return None if series.step is None else float(series.step / np.timedelta64(1, "s"))
 
 
-def fingerprint_of(series: data.TimeSeries, stop: int) -> str:
+def checksum_of(series: data.TimeSeries, stop: int) -> str:
     """A checksum of the first rows, which later ones do not change."""
     times = [] if series.times is None else [series.times[:stop]]
-    return fingerprint([series.values[:stop], *times])
+    return checksum([series.values[:stop], *times])
 
 
 def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, NDArray]:

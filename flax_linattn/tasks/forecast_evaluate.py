@@ -18,7 +18,7 @@ from flax_linattn import data, inference, models, training
 from flax_linattn.tasks.forecast_config import ForecastConfig
 from flax_linattn.tasks.forecast_data import (
     ForecastProblem,
-    fingerprint_of,
+    checksum_of,
     load_data,
     make_windows,
     standardize,
@@ -138,7 +138,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
     rows = range(series.num_steps)
     if test_file is None:
         rows = range(*run.problem.split[-1])
-        if fingerprint_of(series, rows.stop) != run.problem.fingerprint:
+        if checksum_of(series, rows.stop) != run.problem.checksum:
             raise ValueError(
                 f"the data of the run have changed since ({run.config.csv}, {series.num_steps} "
                 "rows); give other data with --test-file."
@@ -190,8 +190,21 @@ def _compare_stream(
     return {"stream_max_error": float(error(variables, x)), "stream_steps": x.shape[1]}
 
 
-def draw_forecasts(run: ForecastRun, windows: data.Windows, path: Path, count: int = 3) -> None:
+def draw_forecasts(
+    run: ForecastRun,
+    windows: data.Windows,
+    path: Path,
+    times: NDArray[np.datetime64] | None = None,
+    count: int = 3,
+) -> None:
     """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units.
+
+    Args:
+        run: the run.
+        windows: of the series scaled by the run's standardizer.
+        path: the file.
+        times: of the series' rows; None if not known.
+        count: how many forecasts.
 
     Raises:
         ValueError: matplotlib is not installed.
@@ -210,5 +223,6 @@ def draw_forecasts(run: ForecastRun, windows: data.Windows, path: Path, count: i
         )
         for seen, forecast in zip(values, forecasts, strict=True)
     ]
-    titles = [f"from row {windows.starts[index] + config.input_length}" for index in chosen]
+    begins = windows.starts[chosen] + config.input_length
+    titles = [f"from row {row}" if times is None else f"from {times[row].item()}" for row in begins]
     draw_windows(drawn, run.problem.target_names, path, titles)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from flax_linattn import data, inference, models
 from flax_linattn.data.table import MISSING, TIME, is_number, parse_time, split_cells
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.forecast_evaluate import ForecastRun
+from flax_linattn.tasks.forecast_figure import draw_windows
 from flax_linattn.training.checkpoint import fingerprint
 
 
@@ -40,7 +40,8 @@ class ForecastStream:
     that after the other: the longer one answers, whose forecast is that of the model on the last
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream remembers all.
 
-    A missing value repeats the channel's last one, or the training mean if there is none.
+    A missing value repeats the channel's last one, or the training mean if there is none. A missing
+    observation is not filled in: the next one counts as the next step, whatever its time.
 
     Args:
         run: the trained run.
@@ -48,6 +49,8 @@ class ForecastStream:
 
     Attributes:
         num_steps: observations so far.
+        num_gaps: those, since this object was made, that did not come one of the run's steps
+            after the last.
 
     Raises:
         ValueError: the run's model cannot stream, or the context is out of range.
@@ -72,6 +75,7 @@ class ForecastStream:
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._time: datetime | None = None
         self.num_steps = 0
+        self.num_gaps = 0
         rows = len(self._ages())
         self._stream = inference.Stream(run.model, batch_size=rows, max_length=context or None)
 
@@ -102,6 +106,7 @@ class ForecastStream:
                 f"expected a time after {self._time}, that of the last observation, got "
                 f"{row.time}; leave out what the stream has seen."
             )
+        self.num_gaps += self._is_gap(row.time)
         self._time = row.time if row.time is not None else self._time
         self._last = np.where(np.isnan(values), self._last, values)
         scaled = (self._last - problem.standardizer.mean) / problem.standardizer.std
@@ -137,6 +142,11 @@ class ForecastStream:
         time = facts.get("time")
         self._time = None if time is None else datetime.fromisoformat(time)
         self.num_steps = facts["num_steps"]
+
+    def _is_gap(self, time: datetime | None) -> bool:
+        if time is None or self._time is None or self._run.problem.step_seconds is None:
+            return False
+        return (time - self._time).total_seconds() != self._run.problem.step_seconds
 
     def _owner(self) -> dict[str, Any]:
         return {"model": fingerprint(self._run.model), "context": self._context}
@@ -279,18 +289,6 @@ def _time(text: str, place: str) -> datetime:
     return time
 
 
-class History(NamedTuple):
-    """What a figure of a stream shows.
-
-    Attributes:
-        observed: observations of the targets, oldest first.
-        forecast: the last forecast [H, targets].
-    """
-
-    observed: deque[NDArray[np.float64]]
-    forecast: NDArray[np.float64]
-
-
 def print_header(run: ForecastRun) -> None:
     """The names of the columns: each target one to H steps ahead."""
     names = [
@@ -306,21 +304,21 @@ def print_forecast(step: int, row: Row, forecast: NDArray[np.float64]) -> None:
     print(",".join([str(step), time, *numbers]), flush=True)
 
 
-def draw_forecast(run: ForecastRun, history: History, path: Path) -> None:
+def draw_forecast(
+    run: ForecastRun, seen: Sequence[Row], forecast: NDArray[np.float64], path: Path
+) -> None:
     """Draws the last observations and the forecast from them to a PNG file.
+
+    Args:
+        run: the run.
+        seen: the observations, oldest first.
+        forecast: of the targets, [H, targets].
+        path: the file.
 
     Raises:
         ValueError: matplotlib is not installed.
     """
-    from flax_linattn.tasks.forecast_figure import draw_windows
-
-    observed = np.stack(history.observed)
-    draw_windows(
-        [(observed, None, history.forecast)], run.problem.target_names, path, ["the last forecast"]
-    )
+    observed = np.stack([row.values for row in seen])[:, list(run.problem.targets)]
+    title = "the last forecast" if seen[-1].time is None else f"after {seen[-1].time}"
+    draw_windows([(observed, None, forecast)], run.problem.target_names, path, [title])
     print(f"# figure: {path}", file=sys.stderr)
-
-
-def observed_targets(run: ForecastRun, row: Row) -> NDArray[np.float64]:
-    """The targets among an observation."""
-    return row.values[list(run.problem.targets)]

@@ -144,8 +144,8 @@ def read_task(run_dir: Path) -> str:
 PROBLEM_FILE = "problem.json"
 
 
-def fingerprint(arrays: Iterable[NDArray]) -> str:
-    """A checksum of arrays: shapes, dtypes and values."""
+def checksum(arrays: Iterable[NDArray]) -> str:
+    """A SHA-256 of arrays: shapes, dtypes and values."""
     found = hashlib.sha256()
     for array in arrays:
         found.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
@@ -161,7 +161,7 @@ def keep_problem(run_dir: Path, problem: dict[str, Any], resume: bool) -> None:
     path = run_dir / PROBLEM_FILE
     if not resume or not path.is_file():
         write_json(path, problem)
-    elif read_json(path).get("fingerprint") != problem["fingerprint"]:
+    elif read_json(path).get("checksum") != problem["checksum"]:
         raise ValueError(
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."

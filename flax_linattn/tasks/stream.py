@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -71,11 +72,11 @@ def stream_run(
 def _forecast(
     run: forecast_evaluate.ForecastRun,
     stream: forecast_stream.ForecastStream,
-    rows: Any,
+    rows: Iterable[forecast_stream.Row],
     state: Path | None,
     figure: Path | None,
 ) -> int:
-    observed: Any = deque(maxlen=2 * run.config.input_length)
+    seen: deque[forecast_stream.Row] = deque(maxlen=2 * run.config.input_length)
     found = None
     try:
         with BetweenBlocks() as signals:
@@ -84,18 +85,26 @@ def _forecast(
                     if found is None:
                         forecast_stream.check_time(run, row.time)
                         forecast_stream.print_header(run)
+                    gaps = stream.num_gaps
                     found = stream.step(row)
+                    if stream.num_gaps > gaps == 0:
+                        print(
+                            f"# note: {row.time} is not {run.problem.step_seconds:g} s after the "
+                            "last observation; it counts as the next step",
+                            file=sys.stderr,
+                        )
                     forecast_stream.print_forecast(stream.num_steps, row, found)
-                    observed.append(forecast_stream.observed_targets(run, row))
+                    seen.append(row)
                     if state is not None and stream.num_steps % SAVE_EVERY == 0:
                         stream.save(state)
     finally:
+        if stream.num_gaps > 1:
+            print(f"# note: {stream.num_gaps} observations came so", file=sys.stderr)
         if state is not None and stream.num_steps:
             stream.save(state)
             print(f"# saved after {stream.num_steps} observations: {state}", file=sys.stderr)
         if figure is not None and found is not None:
-            history = forecast_stream.History(observed, found)
-            forecast_stream.draw_forecast(run, history, figure)
+            forecast_stream.draw_forecast(run, seen, found, figure)
     if found is None:
         print("# no observation came: give one a line", file=sys.stderr)
     return 0

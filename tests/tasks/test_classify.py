@@ -84,6 +84,7 @@ def test_run_folder_is_complete(run_dir):
     counts = np.array(report["confusion"])
     assert counts.sum(axis=1).tolist() == np.bincount(data.japanese_vowels()[1].labels).tolist()
     assert np.trace(counts) / 370 == pytest.approx(report["test_accuracy"])
+    assert report["constant_accuracy"] == pytest.approx(88 / 370)
     assert [figures["recall"] for figures in report["classes"]] == pytest.approx(
         np.diag(counts) / counts.sum(axis=1), abs=5e-4
     )
@@ -105,6 +106,17 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, capsys):
     assert out.splitlines()[-10].split() == [
         *("class", "count", "recall", "precision", "f1", "taken_for")
     ]
+
+
+def test_test_data_that_changed_are_refused(run_dir, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(run_dir, folder)
+    problem = json.loads((folder / "problem.json").read_text())
+    problem["checksum"]["test"] = "of other data"
+    (folder / "problem.json").write_text(json.dumps(problem))
+    message = "the data of the run have changed since"
+    assert message in fail(capsys, "evaluate", str(folder))
+    assert message in fail(capsys, "stream", str(folder), "--sequence", "0")
 
 
 def test_stream_equals_the_model_on_every_prefix(run_dir):

@@ -184,6 +184,17 @@ def test_a_saved_stream_goes_on(run_dir, csv, tmp_path, capsys):
     assert "is no state file, or a damaged one" in message
 
 
+def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
+    source = tmp_path / "gaps.csv"
+    lines = csv.read_text().splitlines(keepends=True)[:12]
+    source.write_text("".join(lines[:5] + lines[6:8] + lines[10:]))
+    assert cli.main(["stream", str(run_dir), "--input", str(source)]) == 0
+    told = capsys.readouterr().err
+    late = lines[6].split(",")[0]
+    assert f"note: {late} is not 3600 s after the last observation" in told
+    assert "note: 2 observations came so" in told
+
+
 def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
     state = tmp_path / "state.npz"
     process = subprocess.Popen(
