@@ -39,6 +39,7 @@ class Metric:
         scale: to multiply it by.
         digits: decimals to show.
         larger_is_better: as accuracies are.
+        margin: the share of the other's mean within which two columns are comparable.
     """
 
     key: str
@@ -46,6 +47,7 @@ class Metric:
     scale: float = 1.0
     digits: int = 3
     larger_is_better: bool = False
+    margin: float = 0.05
 
     def shown(self, mean: float, deviation: float | None) -> str:
         """Mean and deviation as text."""
@@ -268,10 +270,11 @@ class Table:
 
     def _verdicts(self, rows: Rows, store: Store) -> list[str]:
         """What our runs say of each claim: a paired difference with a 95 % interval a row."""
-        parts = []
+        parts, margins = [], set()
         for claim in self.claims:
             metric = next(m for m in self.metrics if m.name == claim.metric)
-            lines, counts = [], {"better": 0, "worse": 0, "not told apart": 0}
+            lines: list[list[str]] = []
+            counts = dict.fromkeys(("better", "worse", "not told apart", "comparable"), 0)
             for row, cells in rows.items():
                 if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
                     continue
@@ -284,16 +287,23 @@ class Table:
                 if abs(middle) > half:
                     verdict = "better" if better else "worse"
                 counts[verdict] += 1
+                mean, _ = spread(list(values(store, cells[claim.other], metric).values()))
+                if abs(middle) + half <= metric.margin * abs(mean):
+                    counts["comparable"] += 1
+                    verdict += ", comparable"
                 interval = f"{middle:+.{metric.digits}f} ± {half:.{metric.digits}f}"
                 lines.append([row, interval, verdict])
             if lines:
+                margins.add(f"{100 * metric.margin:g} %")
                 told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
                 heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
                 told = f"*{claim.text}*: {claim.column} {told} of {len(lines)}."
                 parts += [told, markdown(heads, lines)]
         if parts:
             parts.append(
-                "Intervals are of differences seed by seed; one that holds 0 proves no equality."
+                "Intervals are of differences seed by seed. Where one holds 0, two are not told "
+                "apart, which proves no equality; they are comparable where it lies within our "
+                f"margin, {' or '.join(sorted(margins))} of the other's mean."
             )
         return parts
 

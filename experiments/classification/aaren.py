@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.classification.problems import NOT_HERE, problem
-from experiments.tables import QUICK, Cell, Claim, Metric, Table
+from experiments.classification.problems import ACCURACY, NOT_HERE, problem
+from experiments.tables import QUICK, Cell, Claim, Table
 from flax_linattn.tasks import ClassifyConfig
 
 MECHANISMS = {
@@ -78,7 +78,7 @@ TABLE = Table(
     about="Feng et al., Attention as an RNN, 2024, table 4: mean and standard deviation over 5 "
     "seeds, selected on the test set",
     cells=cells,
-    metrics=(Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True),),
+    metrics=(ACCURACY,),
     claims=claims(("Aaren is comparable to the Transformer", "aaren", "softmax")),
     data="UEA archive, official splits; Spoken Arabic Digits the original text of UCI",
     departures="no dropout on attention weights. Selected on the test set: the learning rate "

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.classification.aaren import PROTOCOLS, claims
-from experiments.classification.problems import NOT_HERE, problem
-from experiments.tables import QUICK, Cell, Metric, Table
+from experiments.classification.problems import ACCURACY, NOT_HERE, problem
+from experiments.tables import QUICK, Cell, Table
 from flax_linattn.tasks import ClassifyConfig
 
 MECHANISMS = {
@@ -49,7 +49,7 @@ TABLE = Table(
     about="Element-wise Attention Is All You Need, 2025, table 3; seeds and spread not reported; "
     "selected on a validation set, which in the library that it follows is the test set",
     cells=cells,
-    metrics=(Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True),),
+    metrics=(ACCURACY,),
     claims=claims(
         ("EA-6 is at least as good as SA", "EA-6", "SA"), ("SA is better than EA-2", "SA", "EA-2")
     ),

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from experiments.tables import Metric
+
+ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=0.01)
+
 NAMES = {
     "EthanolConcentration": "uea/EthanolConcentration/EthanolConcentration_{}.ts.gz",
     "FaceDetection": "uea/FaceDetection/FaceDetection_{}.ts.gz",
