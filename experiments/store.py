@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import sys
@@ -59,7 +60,9 @@ class Store:
         options = {k: v for k, v in config.to_json().items() if k not in LOCAL}
         if any({**key, "options": options}.items() <= r.items() for r in self._read()):
             return
-        run_dir = folder / as_name(*key.values())
+        # Runs of other options have folders of their own: they are not to be gone on with.
+        digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
+        run_dir = folder / as_name(*key.values(), digest)
         resume = any((run_dir / "checkpoints").glob("step_*"))
         begin, begin_core = time.perf_counter(), time.process_time()
         result: dict[str, Any]
