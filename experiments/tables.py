@@ -26,6 +26,9 @@ from flax_linattn.bench.report import markdown
 QUICK = {"features": 8, "hidden_features": 8, "num_heads": 2, "num_layers": 1, "epochs": 1}
 """A model that trains in seconds."""
 
+VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not told apart"
+COMPARABLE = "comparable"
+
 Published = Mapping[str, tuple[float, float | None]]
 
 
@@ -273,37 +276,37 @@ class Table:
         parts, margins = [], set()
         for claim in self.claims:
             metric = next(m for m in self.metrics if m.name == claim.metric)
-            lines: list[list[str]] = []
-            counts = dict.fromkeys(("better", "worse", "not told apart", "comparable"), 0)
+            lines, shares = [], []
+            counts = dict.fromkeys((*VERDICTS, COMPARABLE), 0)
             for row, cells in rows.items():
                 if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
                     continue
                 found = difference(store, cells[claim.column], cells[claim.other], metric)
                 if found is None:
                     continue
-                middle, half = found
-                better = (middle > 0) == metric.larger_is_better
-                verdict = "not told apart"
-                if abs(middle) > half:
-                    verdict = "better" if better else "worse"
-                counts[verdict] += 1
                 mean, _ = spread(list(values(store, cells[claim.other], metric).values()))
-                if abs(middle) + half <= metric.margin * abs(mean):
-                    counts["comparable"] += 1
-                    verdict += ", comparable"
-                interval = f"{middle:+.{metric.digits}f} ± {half:.{metric.digits}f}"
-                lines.append([row, interval, verdict])
-            if lines:
-                margins.add(f"{100 * metric.margin:g} %")
-                told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
-                heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
-                told = f"*{claim.text}*: {claim.column} {told} of {len(lines)}."
-                parts += [told, markdown(heads, lines)]
+                verdicts = judge(*found, metric, metric.margin * abs(mean))
+                for verdict in verdicts:
+                    counts[verdict] += 1
+                shares.append(100 * found[0] / abs(mean))
+                lines.append([row, shown_interval(*found, metric.digits), ", ".join(verdicts)])
+            if not lines:
+                continue
+            if over_rows := interval(shares):
+                verdicts = judge(*over_rows, metric, 100 * metric.margin)
+                shown = f"{shown_interval(*over_rows, 1)} %"
+                lines.append([f"mean of rows, % of {claim.other}", shown, ", ".join(verdicts)])
+            margins.add(f"{100 * metric.margin:g} %")
+            told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
+            heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
+            told = f"*{claim.text}*: {claim.column} {told} of {sum(counts[v] for v in VERDICTS)}."
+            parts += [told, markdown(heads, lines)]
         if parts:
             parts.append(
-                "Intervals are of differences seed by seed. Where one holds 0, two are not told "
-                "apart, which proves no equality; they are comparable where it lies within our "
-                f"margin, {' or '.join(sorted(margins))} of the other's mean."
+                "Intervals are of differences seed by seed, the last line's of the rows. Where one "
+                "holds 0, two are not told apart, which proves no equality; they are comparable "
+                f"where it lies within our margin, {' or '.join(sorted(margins))} of the other's "
+                "mean."
             )
         return parts
 
@@ -361,11 +364,28 @@ def difference(store: Store, cell: Cell, other: Cell, metric: Metric) -> tuple[f
     None for fewer than two such seeds.
     """
     ours, others = values(store, cell, metric), values(store, other, metric)
-    found = [ours[seed] - others[seed] for seed in sorted(ours.keys() & others.keys())]
-    if len(found) < 2:
+    return interval([ours[seed] - others[seed] for seed in sorted(ours.keys() & others.keys())])
+
+
+def interval(numbers: Sequence[float]) -> tuple[float, float] | None:
+    """The mean, and half its 95 % interval (Student's t); None for fewer than two numbers."""
+    if len(numbers) < 2:
         return None
-    quantile = float(stats.t.ppf(0.975, len(found) - 1))
-    return statistics.mean(found), quantile * statistics.stdev(found) / math.sqrt(len(found))
+    quantile = float(stats.t.ppf(0.975, len(numbers) - 1))
+    half = quantile * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    return statistics.mean(numbers), half
+
+
+def shown_interval(middle: float, half: float, digits: int) -> str:
+    """An interval as text."""
+    return f"{middle:+.{digits}f} ± {half:.{digits}f}"
+
+
+def judge(middle: float, half: float, metric: Metric, margin: float) -> list[str]:
+    """What an interval of a difference says: one of VERDICTS, and perhaps COMPARABLE."""
+    verdict = BETTER if (middle > 0) == metric.larger_is_better else WORSE
+    verdicts = [verdict if abs(middle) > half else UNDECIDED]
+    return verdicts + [COMPARABLE] * (abs(middle) + half <= margin)
 
 
 def data_folder() -> Path | None:

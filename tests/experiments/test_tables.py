@@ -93,6 +93,30 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
     assert half == pytest.approx(4.302653 * deviation / 3**0.5)
 
 
+def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
+    path = tmp_path / "runs.json"
+    runs = [
+        {"row": row, "column": column, "seed": seed, "report": {"test_mse": scale * value + seed},
+         "commit": "c"}
+        for row, scale in {"r": 1.0, "s": 10.0}.items()
+        for column, value in {"a": 1.02 if row == "r" else 1.04, "b": 1.0}.items()
+        for seed in range(2)
+    ]  # fmt: skip
+    path.write_text(json.dumps({"runs": runs}))
+    table = dataclasses.replace(
+        report.tables()[2],
+        cells=lambda folder: [tables.Cell(r, c, None) for r in "rs" for c in "ab"],
+        metrics=(tables.Metric("mse", "MSE"),),
+        claims=(tables.Claim("a is comparable", "a", "b", "MSE"),),
+        baselines={},
+    )
+    page = table.write(store.Store(path), "cpu", tmp_path / "page.md")
+    shares = [100 * 0.02 / 1.5, 100 * 0.4 / 10.5]
+    middle, half = tables.interval(shares)
+    assert f"| mean of rows, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in page
+    assert "worse in 2, not told apart in 0, comparable in 2 of 2" in page
+
+
 def test_only_seeds_that_both_have_are_compared(tmp_path):
     path = tmp_path / "runs.json"
     runs = [
