@@ -87,7 +87,7 @@ def _forecast(
                         forecast_stream.print_header(run)
                     gaps = stream.num_gaps
                     found = stream.step(row)
-                    if stream.num_gaps > gaps == 0:
+                    if gaps == 0 and stream.num_gaps:
                         print(
                             f"# note: {row.time} is not {run.problem.step_seconds:g} s after the "
                             "last observation; it counts as the next step",
