@@ -155,14 +155,16 @@ class _How:
 
 
 def _train_classify(args: list[str]) -> int:
-    from flax_linattn.tasks import classify
+    from flax_linattn.tasks import classify, classify_config
 
     @dataclasses.dataclass(frozen=True)
-    class TrainClassify(_How, classify.ClassifyConfig):
+    class TrainClassify(_How, classify_config.ClassifyConfig):
         pass
 
     about = "Trains a time-series classifier and tests the selected parameters."
-    return _train(args, classify.ClassifyConfig, TrainClassify, classify.train_classifier, about)
+    return _train(
+        args, classify_config.ClassifyConfig, TrainClassify, classify.train_classifier, about
+    )
 
 
 def _train_forecast(args: list[str]) -> int:

@@ -26,7 +26,7 @@ from experiments.efficiency.runner import Experiment, Rows
 from flax_linattn import data, tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks import classify
+from flax_linattn.tasks import classify_data, classify_model
 
 NEVER = 10**9
 Times = dict[str, float]
@@ -101,15 +101,15 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     config = tasks.ClassifyConfig(features=features, hidden_features=2 * features)
-    problem = classify.ClassifyProblem(
+    problem = classify_data.ClassifyProblem(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
-    model = classify.build_model(config, problem)
+    model = classify_model.build_model(config, problem)
     source = data.Batches(arrays, config.batch_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
-            classify.classification_loss,
+            classify_model.classification_loss,
             OPTIMIZER,
             Waiting(source, wait) if wait else source,
             data.Batches({k: x[:16] for k, x in arrays.items()}, 16, seed=None),

@@ -27,7 +27,7 @@ from experiments.efficiency.runner import Experiment, Rows
 from flax_linattn import data, tasks, training
 from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks import classify
+from flax_linattn.tasks import classify_data, classify_model
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import make_train_step, metric_names
 
@@ -89,11 +89,11 @@ class Outcome(NamedTuple):
     facts: dict[str, Any]
 
 
-def read(size: Size) -> tuple[classify.ClassifyProblem, tuple[data.Batches, data.Batches]]:
+def read(size: Size) -> tuple[classify_data.ClassifyProblem, tuple[data.Batches, data.Batches]]:
     """Japanese Vowels: what the model has to know, and batches whose time eight devices share."""
     train, test = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = classify.ClassifyProblem(
+    problem = classify_data.ClassifyProblem(
         train.name, train.channels, train.classes, (32,), standardizer
     )
 
@@ -107,7 +107,7 @@ def read(size: Size) -> tuple[classify.ClassifyProblem, tuple[data.Batches, data
 
 def train(
     size: Size,
-    problem: classify.ClassifyProblem,
+    problem: classify_data.ClassifyProblem,
     batches: tuple[data.Batches, data.Batches],
     mechanism: str,
     parallel: training.Parallel,
@@ -115,12 +115,12 @@ def train(
     """Trains anew."""
     config = tasks.ClassifyConfig(mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
-    model = classify.build_model(config, problem, placement)
+    model = classify_model.build_model(config, problem, placement)
     facts = step_facts(model, batches[0].batch(0), placement)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
-            classify.classification_loss,
+            classify_model.classification_loss,
             OPTIMIZER,
             *batches,
             config=training.FitConfig(epochs=size.epochs),
@@ -139,9 +139,11 @@ def step_facts(
 ) -> dict[str, Any]:
     """Memory and communication of the compiled training step."""
     graphdef, params, rest = split_model(model)
-    names = metric_names(model, classify.classification_loss, batch)
+    names = metric_names(model, classify_model.classification_loss, batch)
     state = placement.state(TrainState.create(params, rest, OPTIMIZER, names))
-    step: Any = make_train_step(graphdef, classify.classification_loss, OPTIMIZER, 0, placement)
+    step: Any = make_train_step(
+        graphdef, classify_model.classification_loss, OPTIMIZER, 0, placement
+    )
     rows = len(batch["labels"])
     compiled = step.lower(state, placement.batch(batch, rows)).compile()
     memory = compiled.memory_analysis()

@@ -1,13 +1,10 @@
 """Tasks: what ties data, model, loss and metrics together."""
 
-from flax_linattn.tasks.classify import (
-    ClassifyConfig,
-    ClassifyProblem,
-    ClassifyRun,
-    build_model,
-    load_run,
-    train_classifier,
-)
+from flax_linattn.tasks.classify import train_classifier
+from flax_linattn.tasks.classify_config import ClassifyConfig
+from flax_linattn.tasks.classify_data import ClassifyProblem
+from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_run
+from flax_linattn.tasks.classify_model import build_model
 from flax_linattn.tasks.evaluate import evaluate_run
 from flax_linattn.tasks.forecast import train_forecaster
 from flax_linattn.tasks.forecast_config import ForecastConfig

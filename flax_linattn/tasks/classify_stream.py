@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.tasks.classify import ClassifyProblem, ClassifyRun, load_run, load_test
+from flax_linattn.tasks.classify_data import ClassifyProblem
+from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_run, load_test
 from flax_linattn.tasks.figure import new_figure
 
 MOST_DRAWN = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.tasks import classify, forecast_evaluate
+from flax_linattn.tasks import classify_evaluate, forecast_evaluate
 from flax_linattn.tasks.runs import read_task
 
 
@@ -24,7 +24,7 @@ def evaluate_run(run: Path, /, test_file: Path | None = None) -> dict[str, Any]:
         FileNotFoundError: the run or the file is missing.
         ValueError: damaged files, or data of another problem.
     """
-    tasks = {"classify": classify.evaluate_run, "forecast": forecast_evaluate.evaluate_run}
+    tasks = {"classify": classify_evaluate.evaluate_run, "forecast": forecast_evaluate.evaluate_run}
     task = read_task(run)
     if task not in tasks:
         raise ValueError(f"{run} is a run of task {task!r}, expected one of {', '.join(tasks)}.")

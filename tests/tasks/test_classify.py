@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, tasks
-from flax_linattn.tasks import classify
+from flax_linattn.tasks import classify_data
 from flax_linattn.tasks import classify_stream as stream
 
 SMALL = [
@@ -381,7 +381,7 @@ def test_one_data_set_is_scaled_across_channels_by_the_library():
     problem = tasks.ClassifyProblem(
         named.name, train.channels, train.classes, (29,), data.Standardizer.fit(train.series)
     )
-    values = classify.make_batches(named, config, problem, seed=None).batch(0)["values"][0]
+    values = classify_data.make_batches(named, config, problem, seed=None).batch(0)["values"][0]
     x = problem.standardizer.apply(train.series)[0]
     x = x - x.mean(axis=0)
     expected = x / np.sqrt(np.mean((x - x.mean(1)[:, None]) ** 2, axis=1)[:, None] + 1e-5)

@@ -1,0 +1,80 @@
+"""The model of a classification run, its loss and its optimizer."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from flax_linattn import models, ops, training
+from flax_linattn.tasks.classify_config import ClassifyConfig
+from flax_linattn.tasks.classify_data import ClassifyProblem
+from flax_linattn.typing import Array
+
+
+def build_model(
+    config: ClassifyConfig,
+    problem: ClassifyProblem,
+    placement: training.Placement = training.ONE_DEVICE,
+) -> models.SequenceClassifier:
+    """The freshly initialised model of a run.
+
+    Args:
+        config: the run's options.
+        problem: what it learned of the data.
+        placement: the devices that it is to compute on.
+
+    Raises:
+        ValueError: an option that the model does not take.
+    """
+    config = config.resolve()
+    try:
+        mechanism = ops.get_mechanism(config.mechanism)
+    except TypeError as error:  # in a configuration a hyperparameter is a value
+        raise ValueError(str(error)) from None
+    return models.SequenceClassifier(
+        len(problem.channels),
+        len(problem.classes),
+        features=config.features,
+        num_layers=config.num_layers,
+        num_heads=config.num_heads,
+        hidden_features=config.hidden_features,
+        mechanism=placement.mechanism(mechanism),
+        pooling=config.pooling,  # type: ignore[arg-type]  # resolve() leaves no "auto"
+        max_length=problem.max_length,
+        dropout_rate=config.dropout_rate,
+        is_causal=config.causal,
+        norm=config.norm,
+        embedding_padding=config.embedding,
+        attends_to_padding=config.padding == "seen",
+        dtype=None if config.dtype == "float32" else jnp.dtype(config.dtype),
+        remat=config.remat,
+        rngs=nnx.Rngs(config.seed),
+    )
+
+
+def classification_loss(
+    model: models.SequenceClassifier, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Mean cross-entropy over the batch's real examples, and (sum, weight) of the metrics."""
+    logits = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
+    weight = batch["weight"]
+    count = jnp.sum(weight)
+    total = jnp.sum(losses * weight)
+    hits = (jnp.argmax(logits, axis=-1) == batch["labels"]).astype(weight.dtype)
+    return total / count, {"loss": (total, count), "accuracy": (jnp.sum(hits * weight), count)}
+
+
+def make_optimizer(config: ClassifyConfig, steps_per_epoch: int) -> optax.GradientTransformation:
+    """RAdam with the run's learning rate at each step, on clipped gradients."""
+    schedule: float | optax.Schedule = config.learning_rate
+    if config.schedule == "steps":
+        schedule = optax.join_schedules(
+            [
+                optax.constant_schedule(config.learning_rate * (0.5 ** (e - 1) if e else 1.0))
+                for e in range(0, config.epochs + 1, 5)
+            ],
+            [e * steps_per_epoch for e in range(5, config.epochs + 1, 5)],
+        )
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.radam(schedule))
