@@ -11,9 +11,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 
+from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.prefill import Prefills, check_prompt, check_room, take_in
-from flax_linattn.ops.mechanism import at_least
 from flax_linattn.typing import Array, Mask, State
 
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import check_constant, compiled
 from flax_linattn.inference.state import Streams, check_rows
-from flax_linattn.ops.mechanism import at_least, longest
+from flax_linattn.ops.masks import longest
 from flax_linattn.typing import Array, Mask, State
 
 

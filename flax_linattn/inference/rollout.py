@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import Streams, check_rows
-from flax_linattn.ops.mechanism import at_least
 from flax_linattn.typing import Array, Mask, State
 
 

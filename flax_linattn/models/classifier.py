@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
+from flax_linattn.checks import at_least
 from flax_linattn.models import pooling as poolings
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.nn.block import ACTIVATIONS, apply_dropout, split_key
@@ -96,8 +97,7 @@ class SequenceClassifier(nnx.Module):
             )
         if pooling == "flatten" and max_length is None:
             raise ValueError("flatten has weights for every position: it needs max_length.")
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}.")
+        at_least(1, num_classes=num_classes)
         self.num_classes = num_classes
         self.max_length = max_length
         self.flatten = pooling == "flatten"

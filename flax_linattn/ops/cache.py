@@ -16,10 +16,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops import masks
 from flax_linattn.ops.chunks import over_chunks
 from flax_linattn.ops.forms import choose_form
-from flax_linattn.ops.mechanism import Call, Mechanism, at_least, check_state_like
+from flax_linattn.ops.mechanism import Call, Mechanism, check_state_like
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep, Visible
 

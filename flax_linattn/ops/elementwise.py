@@ -29,9 +29,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops import series
 from flax_linattn.ops.channelwise import ChannelwiseSoftmax
-from flax_linattn.ops.mechanism import Call, Capabilities, at_least
+from flax_linattn.ops.mechanism import Call, Capabilities
 from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide
 from flax_linattn.ops.series import SeriesState
 from flax_linattn.ops.series_scan import series_scan

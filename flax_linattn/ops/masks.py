@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Int
 
 from flax_linattn.typing import Array, Mask, SegmentIds, Visible
@@ -54,6 +55,16 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
     if mask is None or x.shape[: mask.ndim] != mask.shape:
         return x
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))
+
+
+def longest(length: int, mask: Array | None) -> int:
+    """Real tokens of the longest row; 0 where the mask is known at run time only."""
+    if mask is None:
+        return length
+    if isinstance(mask, jax.core.Tracer):
+        return 0
+    # Not jnp, whose results are unknown wherever something is being traced.
+    return int(np.max(np.sum(np.asarray(mask), axis=1), initial=0))
 
 
 def previous_real(mask: Mask) -> Int[Array, "B T"]:

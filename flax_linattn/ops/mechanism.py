@@ -16,7 +16,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Int
 
 from flax_linattn.ops import masks
@@ -486,38 +485,6 @@ def _step(
 def _zero_queries(q: Array, query_mask: Array | None) -> Array:
     """Zeroes padded queries; a learned query [H, K] has no padding, whatever its shape."""
     return q if q.ndim == 2 else masks.zero_padding(q, query_mask)
-
-
-def longest(length: int, mask: Array | None) -> int:
-    """Real tokens of the longest row; 0 where the mask is known at run time only."""
-    if mask is None:
-        return length
-    if isinstance(mask, jax.core.Tracer):
-        return 0
-    # Not jnp, whose results are unknown wherever something is being traced.
-    return int(np.max(np.sum(np.asarray(mask), axis=1), initial=0))
-
-
-def at_least(minimum: int, **numbers: int | None) -> None:
-    """Refuses all but whole numbers from ``minimum`` on; None is another way to say "not given".
-
-    Raises:
-        TypeError: one is no whole number.
-        ValueError: one is below.
-
-    Example:
-        >>> at_least(1, chunk_size=0)
-        Traceback (most recent call last):
-        ...
-        ValueError: chunk_size must be at least 1, got 0.
-    """
-    for name, value in numbers.items():
-        if value is None:
-            continue
-        if not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{name} must be a whole number, got {value!r}.")
-        if value < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {value}.")
 
 
 def no_state(name: str) -> str:

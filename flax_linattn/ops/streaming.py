@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops import prefix
 from flax_linattn.ops.forms import choose_form
-from flax_linattn.ops.mechanism import Call, Mechanism, at_least, check_state_like
+from flax_linattn.ops.mechanism import Call, Mechanism, check_state_like
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep
 

@@ -34,6 +34,7 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops.features import quadratic_features, unit_length
 from flax_linattn.ops.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.mechanism import Call, Capabilities, Learned
@@ -57,7 +58,8 @@ def taylorshift_n0(key_dim: int) -> int:
         >>> [taylorshift_n0(d) for d in (8, 16, 32, 64, 128)]
         [73, 273, 1057, 4161, 16513]
     """
-    d = _positive(key_dim)
+    at_least(1, key_dim=key_dim)
+    d = key_dim
     return -(-(4 * d**3 + 10 * d**2 + 9 * d + 4) // (4 * d + 6))
 
 
@@ -77,7 +79,8 @@ def taylorshift_n1(key_dim: int) -> int:
         >>> [taylorshift_n1(d) for d in (8, 16, 32, 64, 128)]
         [47, 159, 574, 2174, 8446]
     """
-    d = _positive(key_dim)
+    at_least(1, key_dim=key_dim)
+    d = key_dim
     root = math.sqrt(d**4 + 12 * d**3 + 14 * d**2 + 4 * d + 1)
     return math.ceil((d**2 + 2 * d + 1 + root) / 4)
 
@@ -87,17 +90,12 @@ def _fewer_operations(key_dim: int) -> int:
 
     With F = (d + 1) (d + 2) / 2 features, 2 F (d + 1) a token against 2 N d.
     """
-    d = _positive(key_dim)
+    at_least(1, key_dim=key_dim)
+    d = key_dim
     return -(-((d + 1) ** 2 * (d + 2)) // (2 * d))
 
 
 _SWITCHES = {"speed": _fewer_operations, "memory": taylorshift_n1, "paper": taylorshift_n0}
-
-
-def _positive(key_dim: int) -> int:
-    if key_dim < 1:
-        raise ValueError(f"key_dim must be at least 1, got {key_dim}.")
-    return key_dim
 
 
 @dataclasses.dataclass(frozen=True)

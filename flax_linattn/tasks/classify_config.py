@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from flax_linattn.checks import at_least
 from flax_linattn.tasks.runs import RunConfig, as_name
 
 
@@ -86,9 +87,13 @@ class ClassifyConfig(RunConfig):
         if self.train_file is not None and self.train_file == self.test_file:
             raise ValueError(f"train_file and test_file are the same file, {self.train_file}.")
         super().__post_init__()
-        for name in ("epochs", "batch_size", "buckets", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        at_least(
+            1,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            buckets=self.buckets,
+            patience=self.patience,
+        )
         for name in ("learning_rate", "clip_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")

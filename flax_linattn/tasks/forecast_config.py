@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from flax_linattn.checks import at_least
 from flax_linattn.tasks.runs import RunConfig, as_name
 
 _OPTIONS_OF = {
@@ -94,12 +95,18 @@ class ForecastConfig(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = ("input_length", "horizon", "label_length", "positions", "stride", "epochs")
-        for name in (*counts, "patience", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        if self.season < 0:
-            raise ValueError(f"season must be at least 0, got {self.season}.")
+        at_least(
+            1,
+            input_length=self.input_length,
+            horizon=self.horizon,
+            label_length=self.label_length,
+            positions=self.positions,
+            stride=self.stride,
+            epochs=self.epochs,
+            patience=self.patience,
+            batch_size=self.batch_size,
+        )
+        at_least(0, season=self.season)
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
         if not 0 <= self.dropout_rate < 1:

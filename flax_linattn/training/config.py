@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from flax_linattn.ops.mechanism import at_least
+from flax_linattn.checks import at_least
 
 
 @dataclasses.dataclass(frozen=True)

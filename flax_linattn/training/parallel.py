@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from flax_linattn import ops
-from flax_linattn.ops.mechanism import at_least
+from flax_linattn.checks import at_least
 
 DATA = "data"
 SEQUENCE = "seq"

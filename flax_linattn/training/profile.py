@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from flax_linattn.ops.mechanism import at_least
+from flax_linattn.checks import at_least
 
 WARM_UP = 10
 """Steps before the trace: the first ones compile."""

@@ -24,12 +24,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops import exponential
 from flax_linattn.ops.cache import KVCache
 from flax_linattn.ops.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.exponential import ExponentialState
 from flax_linattn.ops.exponential_scan import exponential_scan
-from flax_linattn.ops.mechanism import Call, Capabilities, Learned, at_least, longest
+from flax_linattn.ops.masks import longest
+from flax_linattn.ops.mechanism import Call, Capabilities, Learned
 from flax_linattn.ops.numerics import accumulation_dtype, exp_difference, safe_divide
 from flax_linattn.ops.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible

@@ -15,8 +15,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops.baselines.draws import uniform
-from flax_linattn.ops.mechanism import Learned, at_least, longest
+from flax_linattn.ops.masks import longest
+from flax_linattn.ops.mechanism import Learned
 from flax_linattn.ops.numerics import einsum, score_scale
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible

@@ -20,7 +20,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.mechanism import at_least
+from flax_linattn.checks import at_least
 from flax_linattn.ops.numerics import einsum, exp_difference, safe_divide, score_scale
 from flax_linattn.ops.stateless import StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible

@@ -28,10 +28,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops import exponential
 from flax_linattn.ops.baselines.draws import orthogonal_gaussian
 from flax_linattn.ops.exponential import ExponentialState
-from flax_linattn.ops.mechanism import Capabilities, at_least
+from flax_linattn.ops.mechanism import Capabilities
 from flax_linattn.ops.numerics import (
     accumulation_dtype,
     einsum,

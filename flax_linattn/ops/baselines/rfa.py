@@ -15,10 +15,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops.baselines.draws import gaussian
 from flax_linattn.ops.features import unit_length
 from flax_linattn.ops.kernel import KernelMechanism
-from flax_linattn.ops.mechanism import Capabilities, Learned, at_least
+from flax_linattn.ops.mechanism import Capabilities, Learned
 from flax_linattn.ops.numerics import einsum, safe_divide
 from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
 
