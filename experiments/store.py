@@ -37,6 +37,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._rows = self._read()
+        self._commit = commit()  # of the code that is loaded, not of what lands while it runs
 
     @property
     def commits(self) -> list[str]:
@@ -58,7 +59,8 @@ class Store:
         """
         key = {"row": row, "column": column, "seed": config.seed}
         options = {k: v for k, v in config.to_json().items() if k not in LOCAL}
-        if any({**key, "options": options}.items() <= r.items() for r in self._read()):
+        self._rows = self._read()  # with what other processes have added
+        if any({**key, "options": options}.items() <= r.items() for r in self._rows):
             return
         # Runs of other options have folders of their own: they are not to be gone on with.
         digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
@@ -82,7 +84,7 @@ class Store:
         core_seconds = round(time.process_time() - begin_core, 1)
         if not resume:  # else these are those of its end
             result |= {"seconds": seconds, "core_seconds": core_seconds}
-        self._add({**key, "options": options, "commit": commit(), **result})
+        self._add({**key, "options": options, "commit": self._commit, **result})
         print(f"{row}, {column}, seed {config.seed}: {seconds} s", file=sys.stderr)
 
     def _add(self, new: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ class Metric:
         name: its name in the table.
         scale: to multiply it by.
         digits: decimals to show.
+        paper_digits: decimals of the published numbers.
         larger_is_better: as accuracies are.
         margin: the share of the other's mean within which two columns are comparable.
     """
@@ -49,13 +50,15 @@ class Metric:
     name: str
     scale: float = 1.0
     digits: int = 3
+    paper_digits: int = 2
     larger_is_better: bool = False
     margin: float = 0.05
 
-    def shown(self, mean: float, deviation: float | None) -> str:
+    def shown(self, mean: float, deviation: float | None, digits: int | None = None) -> str:
         """Mean and deviation as text."""
-        spread = "" if deviation is None else f" ± {deviation:.{self.digits}f}"
-        return f"{mean:.{self.digits}f}{spread}"
+        digits = self.digits if digits is None else digits
+        spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
+        return f"{mean:.{digits}f}{spread}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +176,11 @@ class Table:
             ["not run", self.not_run],
         ]
         cells = self.cells(None)
-        rows = by_row(cell for cell in cells if store.of(cell.row, cell.column))
+        rows = by_row(
+            cell
+            for cell in cells
+            if store.of(cell.row, cell.column) or store.num_failures(cell.row, cell.column)
+        )
         missing = [row for row in by_row(cells) if row not in rows]
         facts.append(["rows without a run", "; ".join(missing) or "none"])
         parts = [
@@ -217,7 +224,13 @@ class Table:
 
     def _draw(self, rows: Rows, store: Store, path: Path) -> None:
         metric = self.metrics[0]
-        if rows:
+        found = by_row(
+            cell
+            for cells in rows.values()
+            for cell in cells.values()
+            if values(store, cell, metric)
+        )
+        if found:
             figures.draw(
                 {
                     row: {
@@ -226,21 +239,23 @@ class Table:
                         )
                         for column, cell in cells.items()
                     }
-                    for row, cells in rows.items()
+                    for row, cells in found.items()
                 },
                 metric.name,
                 path,
-                {row: self._baselines(cells, metric, store) for row, cells in rows.items()},
+                {row: self._baselines(cells, metric, store) for row, cells in found.items()},
             )
 
     def _baselines(
         self, cells: Mapping[str, Cell], metric: Metric, store: Store
     ) -> dict[str, float]:
-        """The numbers of the baselines, which every run of the row has."""
-        cell = next(iter(cells.values()))
-        report = next(iter(store.of(cell.row, cell.column).values()))["report"]
+        """The numbers of the baselines, which every run of the row has; none without a run."""
+        runs = (run for cell in cells.values() for run in store.of(cell.row, cell.column).values())
+        run = next(runs, None)
+        if run is None:
+            return {}
         return {
-            name: metric.scale * report[f"{key}_{metric.key}"]
+            name: metric.scale * run["report"][f"{key}_{metric.key}"]
             for name, key in self.baselines.items()
         }
 
@@ -256,24 +271,28 @@ class Table:
             cell = cells.get(column)
             if cell is None:
                 return "-"
-            ours = metric.shown(*spread(list(values(store, cell, metric).values())))
+            found = list(values(store, cell, metric).values())
+            parts = [metric.shown(*spread(found))] if found else []
             if failures := store.num_failures(cell.row, cell.column):
-                ours += f", {failures} diverged"
+                parts.append(f"{failures} diverged")
+            ours = ", ".join(parts)
             published = cell.paper.get(metric.name)
-            return ours if published is None else f"{ours} (paper {metric.shown(*published)})"
+            if published is None:
+                return ours
+            return f"{ours} (paper {metric.shown(*published, metric.paper_digits)})"
 
-        naive = self._baselines(cells, metric, store).values()
+        naive = self._baselines(cells, metric, store)
         counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
         return [
             f"{row}: {metric.name}",
             *(shown(column) for column in columns),
-            *(metric.shown(value, None) for value in naive),
+            *(metric.shown(naive[name], None) if name in naive else "-" for name in self.baselines),
             " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
         ]
 
     def _verdicts(self, rows: Rows, store: Store) -> list[str]:
         """What our runs say of each claim: a paired difference with a 95 % interval a row."""
-        parts, margins = [], set()
+        parts, margins, together = [], set(), ""
         for claim in self.claims:
             metric = next(m for m in self.metrics if m.name == claim.metric)
             lines, shares = [], []
@@ -296,6 +315,7 @@ class Table:
                 verdicts = judge(*over_rows, metric, 100 * metric.margin)
                 shown = f"{shown_interval(*over_rows, 1)} %"
                 lines.append([f"mean of rows, % of {claim.other}", shown, ", ".join(verdicts)])
+                together = ", the last line's of the rows, as if they were independent"
             margins.add(f"{100 * metric.margin:g} %")
             told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
             heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
@@ -303,8 +323,8 @@ class Table:
             parts += [told, markdown(heads, lines)]
         if parts:
             parts.append(
-                "Intervals are of differences seed by seed, the last line's of the rows. Where one "
-                "holds 0, two are not told apart, which proves no equality; they are comparable "
+                f"Intervals are of differences seed by seed{together}. Where one holds 0, or has "
+                "no width, two are not told apart, which proves no equality; they are comparable "
                 f"where it lies within our margin, {' or '.join(sorted(margins))} of the other's "
                 "mean."
             )
@@ -382,7 +402,12 @@ def shown_interval(middle: float, half: float, digits: int) -> str:
 
 
 def judge(middle: float, half: float, metric: Metric, margin: float) -> list[str]:
-    """What an interval of a difference says: one of VERDICTS, and perhaps COMPARABLE."""
+    """What an interval of a difference says: one of VERDICTS, and perhaps COMPARABLE.
+
+    One without width, as accuracies on few examples may give, decides nothing.
+    """
+    if half <= 1e-9 * abs(middle):
+        return [UNDECIDED]
     verdict = BETTER if (middle > 0) == metric.larger_is_better else WORSE
     verdicts = [verdict if abs(middle) > half else UNDECIDED]
     return verdicts + [COMPARABLE] * (abs(middle) + half <= margin)

@@ -5,13 +5,10 @@ python -m experiments.classification.aaren --seeds 3
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-from experiments.classification.problems import ACCURACY, NOT_HERE, problem
-from experiments.tables import QUICK, Cell, Claim, Table
-from flax_linattn.tasks import ClassifyConfig
+from experiments.classification.problems import ACCURACY, NOT_RUN, cells, claims
+from experiments.tables import QUICK, Table
 
 MECHANISMS = {
     "softmax": "softmax",
@@ -22,7 +19,7 @@ MECHANISMS = {
     "taylorshift": "taylorshift",
     "expressive": "expressive",
 }
-PAPER: dict[str, dict[str, tuple[float, float]]] = {
+PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "EthanolConcentration": {"softmax": (29.89, 1.63), "aaren": (29.58, 2.30)},
     "FaceDetection": {"softmax": (69.23, 0.52), "aaren": (69.06, 0.61)},
     "Handwriting": {"softmax": (26.54, 2.25), "aaren": (27.39, 1.46)},
@@ -34,53 +31,19 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
     "SpokenArabicDigits": {"softmax": (98.89, 0.57), "aaren": (98.68, 0.20)},
     "UWaveGestureLibrary": {"softmax": (79.81, 1.51), "aaren": (82.00, 1.93)},
 }
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    # The library stops at epoch 100; after 15 its learning rate is below 1e-7.
-    "selected on the TEST SET": {"protocol": "tslib", "epochs": 15},
-    "honest": {"protocol": "honest"},
-    # As later versions of the library, which keep the learning rate.
-    "on the TEST SET, constant rate": {"protocol": "tslib", "schedule": "constant"},
-}
-
-
-def cells(folder: Path | None) -> Sequence[Cell]:
-    """Every protocol of every data set; the published numbers are selected on the test set."""
-    found = []
-    for name, paper in PAPER.items():
-        options = problem(name, folder)
-        for protocol, how in PROTOCOLS.items():
-            for column, mechanism in MECHANISMS.items():
-                config = None
-                if options is not None:
-                    config = ClassifyConfig(mechanism=mechanism, **how, **options)
-                published = {}
-                if protocol != "honest" and column in paper:
-                    published = {"accuracy, %": paper[column]}
-                found.append(Cell(f"{name}, {protocol}", column, config, published))
-    return found
-
-
-def claims(*compared: tuple[str, str, str]) -> tuple[Claim, ...]:
-    """Claims that compare two columns, judged by each protocol."""
-    return tuple(
-        Claim(f"{text} ({protocol})", column, other, "accuracy, %", rows=protocol)
-        for text, column, other in compared
-        for protocol in PROTOCOLS
-    )
-
 
 TABLE = Table(
     module="experiments.classification.aaren",
     about="Feng et al., Attention as an RNN, 2024, table 4: mean and standard deviation over 5 "
     "seeds, selected on the test set",
-    cells=cells,
+    cells=partial(cells, mechanisms=MECHANISMS, paper=PAPER, causal=True),
     metrics=(ACCURACY,),
     claims=claims(("Aaren is comparable to the Transformer", "aaren", "softmax")),
     data="UEA archive, official splits; Spoken Arabic Digits the original text of UCI",
     departures="no dropout on attention weights. Selected on the test set: the learning rate "
     "falls as in the library of the paper's time, and training ends at epoch 15 of 100, where it "
     "is below 1e-7 (constant rate: as in later versions). Honest is our own protocol",
-    not_run=NOT_HERE,
+    not_run=NOT_RUN,
     sizes={"paper": {}},
     quick={**QUICK, "batch_size": 90},
 )

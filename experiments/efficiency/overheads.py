@@ -104,7 +104,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     problem = classify_data.ClassifyProblem(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
-    model = classify_model.build_model(config, problem)
+    model = classify_model.build_classifier(config, problem)
     source = data.Batches(arrays, config.batch_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(

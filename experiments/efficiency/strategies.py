@@ -115,7 +115,7 @@ def train(
     """Trains anew."""
     config = tasks.ClassifyConfig(mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
-    model = classify_model.build_model(config, problem, placement)
+    model = classify_model.build_classifier(config, problem, placement)
     facts = step_facts(model, batches[0].batch(0), placement)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(

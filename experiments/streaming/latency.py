@@ -64,9 +64,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
 
-    run = tasks.load_run(options.run)
+    run = tasks.load_classifier(options.run)
     config = tasks.ClassifyConfig.from_json({**run.config.to_json(), "mechanism": "softmax"})
-    softmax = tasks.build_model(config, run.problem)
+    softmax = tasks.build_classifier(config, run.problem)
     streams = {
         run.config.mechanism: inference.Stream(run.model),
         "softmax, cache": inference.Stream(softmax, max_length=options.softmax_tokens),

@@ -11,7 +11,7 @@ from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.load import load_dataset, load_series
 from flax_linattn.data.marks import calendar_features
 from flax_linattn.data.packing import Packed, pack
-from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.series import TimeSeries, is_step
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
 from flax_linattn.data.split import stratified_split
 from flax_linattn.data.table import load_table
@@ -40,6 +40,7 @@ __all__ = [
     "etth1",
     "fetch",
     "interpolate_missing",
+    "is_step",
     "japanese_vowels",
     "load_arff",
     "load_dataset",

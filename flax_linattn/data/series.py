@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+_MONTH = 28 * 86400.0
+
 
 @dataclass(frozen=True, eq=False)
 class TimeSeries:
@@ -80,10 +82,11 @@ class TimeSeries:
 
     @property
     def num_gaps(self) -> int:
-        """Rows that do not follow the one before after ``step``."""
+        """Rows that do not follow the one before after ``step``; see ``is_step``."""
         if self.times is None or self.step is None:
             return 0
-        return int(np.sum(np.diff(self.times) != self.step))
+        second = np.timedelta64(1, "s")
+        return int(np.sum(~is_step(np.diff(self.times) / second, self.step / second)))
 
     @property
     def num_missing(self) -> int:
@@ -126,3 +129,21 @@ class TimeSeries:
         if initial is not None:
             values = np.where(before, initial, values)
         return replace(self, values=values)
+
+
+def is_step(seconds: NDArray | float, step: float) -> NDArray[np.bool_]:
+    """Whether times between rows are the usual one; months, quarters and years differ in days.
+
+    Args:
+        seconds: The times between rows.
+        step: The usual one, in seconds.
+
+    Example:
+        >>> day = 86400.0
+        >>> is_step(np.array([28, 31, 61]) * day, step=31 * day).tolist()
+        [True, True, False]
+        >>> bool(is_step(3601.0, step=3600.0))
+        False
+    """
+    allowed = step / 8 if step >= _MONTH else 0.0
+    return np.abs(np.asarray(seconds) - step) <= allowed

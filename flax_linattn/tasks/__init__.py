@@ -3,8 +3,8 @@
 from flax_linattn.tasks.classify import train_classifier
 from flax_linattn.tasks.classify_config import ClassifyConfig
 from flax_linattn.tasks.classify_data import ClassifyProblem
-from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_run
-from flax_linattn.tasks.classify_model import build_model
+from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_classifier
+from flax_linattn.tasks.classify_model import build_classifier
 from flax_linattn.tasks.evaluate import evaluate_run
 from flax_linattn.tasks.forecast import train_forecaster
 from flax_linattn.tasks.forecast_config import ForecastConfig
@@ -23,10 +23,10 @@ __all__ = [
     "ForecastStream",
     "Row",
     "RunConfig",
-    "build_model",
+    "build_classifier",
     "evaluate_run",
+    "load_classifier",
     "load_forecaster",
-    "load_run",
     "train_classifier",
     "train_forecaster",
 ]

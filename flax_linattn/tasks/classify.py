@@ -24,7 +24,7 @@ from flax_linattn.tasks.classify_data import (
 )
 from flax_linattn.tasks.classify_evaluate import evaluate_classifier
 from flax_linattn.tasks.classify_metrics import draw_confusion
-from flax_linattn.tasks.classify_model import build_model, classification_loss, make_optimizer
+from flax_linattn.tasks.classify_model import build_classifier, classification_loss, make_optimizer
 from flax_linattn.tasks.runs import keep_problem, write_json
 from flax_linattn.training.processes import is_main, on_main
 
@@ -88,7 +88,7 @@ def train_classifier(
         standardizer=data.Standardizer.fit(fitted.series),
         checksum=dict(zip(("train", "test"), map(checksum_of, loaded), strict=True)),
     )
-    model = build_model(config, problem, placement)
+    model = build_classifier(config, problem, placement)
     batches = partial(make_batches, config=config, problem=problem, spans=placement.spans)
     if progress and is_main():
         print(_about(train, test), file=sys.stderr)

@@ -97,12 +97,21 @@ def make_batches(
     seed: int | None,
     spans: int = 1,
 ) -> data.BucketBatches:
-    """Batches whose length is a multiple of ``spans``, where the model allows it."""
+    """Batches whose length is a multiple of ``spans``, where the model allows it.
+
+    Raises:
+        ValueError: a sequence is longer than the model can take.
+    """
     standardizer = problem.standardizer
     if config.protocol == "tslib":
         standardizer = data.Standardizer.fit(dataset.series)
     # Sequences of a file that came later may be longer.
     longest = max(problem.max_length, int(dataset.lengths.max()))
+    if longest > problem.max_length and config.resolve().pooling == "flatten":
+        raise ValueError(
+            f"{dataset.name} has a sequence of {longest} steps; the flatten head of the run has "
+            f"weights for {problem.max_length}: give shorter ones, or train with --pooling mean."
+        )
     lengths = [-(-length // spans) * spans for length in (*problem.lengths[:-1], longest)]
     series = standardizer.apply(dataset.series)
     if config.protocol == "tslib" and dataset.name == "EthanolConcentration":

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from flax_linattn import data, inference, models, training
 from flax_linattn.tasks.classify_config import ClassifyConfig
 from flax_linattn.tasks.classify_data import ClassifyProblem, checksum_of, complete, make_batches
 from flax_linattn.tasks.classify_metrics import class_figures, confusion
-from flax_linattn.tasks.classify_model import build_model, classification_loss
+from flax_linattn.tasks.classify_model import build_classifier, classification_loss
 from flax_linattn.tasks.runs import reading_problem
 from flax_linattn.typing import Array
 
@@ -32,7 +33,7 @@ class ClassifyRun(NamedTuple):
     problem: ClassifyProblem
 
 
-def load_run(run_dir: Path) -> ClassifyRun:
+def load_classifier(run_dir: Path) -> ClassifyRun:
     """Loads a run's model with its selected parameters.
 
     Raises:
@@ -42,7 +43,7 @@ def load_run(run_dir: Path) -> ClassifyRun:
     config = ClassifyConfig.read(run_dir)
     with reading_problem(run_dir) as values:
         problem = ClassifyProblem.from_json(values)
-    model = build_model(config, problem)
+    model = build_classifier(config, problem)
     training.load_best(model, run_dir)
     return ClassifyRun(model, config, problem)
 
@@ -62,13 +63,13 @@ def load_test(run: ClassifyRun, test_file: Path | None = None) -> data.TimeSerie
         test = data.load_dataset(path).with_classes(run.problem.classes)
     if test.num_channels != len(run.problem.channels):
         raise ValueError(
-            f"{path} has {test.num_channels} channels, the run was trained on "
+            f"{test.name} has {test.num_channels} channels, the run was trained on "
             f"{len(run.problem.channels)}; give a file of the same problem."
         )
     if test_file is None and checksum_of(test) != run.problem.checksum["test"]:
         raise ValueError(
-            f"the data of the run have changed since ({path}, {test.num_examples} sequences); give "
-            "other data with --test-file."
+            f"the data of the run have changed since ({test.name}, {test.num_examples} "
+            "sequences); give other data with --test-file."
         )
     return test
 
@@ -89,7 +90,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
         FileNotFoundError: the run or the file is missing.
         ValueError: damaged files, or data of another problem.
     """
-    run = load_run(run_dir)
+    run = load_classifier(run_dir)
     test = complete(load_test(run, test_file))
     batches = make_batches(test, run.config, run.problem, seed=None)
     report: dict[str, Any] = {
@@ -138,6 +139,7 @@ def _compare_stream(model: models.SequenceClassifier, batches: data.Batches) -> 
     largest, steps = 0.0, 0
     for batch in batches:
         real = batch["mask"] & (batch["weight"] > 0)[:, None]
-        largest = max(largest, float(jnp.max(errors(variables, {**batch, "mask": real}))))
+        # Unlike max(), it keeps NaN.
+        largest = float(np.maximum(largest, jnp.max(errors(variables, {**batch, "mask": real}))))
         steps += int(real.sum())
     return {"stream_max_error": largest, "stream_steps": steps}

@@ -12,7 +12,7 @@ from flax_linattn.tasks.classify_data import ClassifyProblem
 from flax_linattn.typing import Array
 
 
-def build_model(
+def build_classifier(
     config: ClassifyConfig,
     problem: ClassifyProblem,
     placement: training.Placement = training.ONE_DEVICE,

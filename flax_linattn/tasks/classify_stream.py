@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
+from flax_linattn.checks import at_least
 from flax_linattn.tasks.classify_data import ClassifyProblem
-from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_run, load_test
+from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_classifier, load_test
 from flax_linattn.tasks.figure import new_figure
 
 MOST_DRAWN = 10_000
@@ -99,9 +100,12 @@ def predict_stream(
         The prediction after each observation.
 
     Raises:
-        ValueError: the model cannot stream, or a sequence is longer than it can take.
+        ValueError: the model cannot stream, ``max_length`` is below 1, or a sequence is longer
+            than the model can take.
     """
-    stream = inference.Stream(run.model, max_length=max_length or run.problem.max_length)
+    at_least(1, max_length=max_length)
+    max_length = run.problem.max_length if max_length is None else max_length
+    stream = inference.Stream(run.model, max_length=max_length)
     mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
     last = np.asarray(mean, np.float64)
     for observation in observations:
@@ -115,7 +119,7 @@ def predict_stream(
         if np.isnan(probabilities).any():
             raise ValueError(
                 f"the model gives no answer for observation {stream.num_steps}: it is made for "
-                f"at most {max_length or run.problem.max_length} a sequence. Give a larger "
+                f"at most {max_length} a sequence. Give a larger "
                 "--max-length for mechanisms with a cache; the flatten head has no longer form. "
                 "A blank line begins a new sequence."
             )
@@ -149,7 +153,7 @@ def stream_run(
     """
     if input is not None and sequence is not None:
         raise ValueError("give --input or --sequence, not both.")
-    loaded = load_run(run)
+    loaded = load_classifier(run)
     if not loaded.model.backbone.streams:
         raise ValueError(
             f"the run {run} cannot stream: its model looks at the future. Train one with "

@@ -15,10 +15,11 @@ def evaluate_run(run: Path, /, test_file: Path | None = None) -> dict[str, Any]:
     Args:
         run: the run folder.
         test_file: other test data than the run's own: a .ts or .arff file, or a CSV file of which
-            all rows are forecast.
+            all rows but the first ``input_length`` are forecast.
 
     Returns:
-        What the task's test.json holds, and ``stream_max_error``.
+        The test metrics that the task's test.json holds; where the model streams also
+        ``stream_max_error`` and ``stream_steps``, how far and over how many steps they differ.
 
     Raises:
         FileNotFoundError: the run or the file is missing.

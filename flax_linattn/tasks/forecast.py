@@ -23,7 +23,7 @@ from flax_linattn.tasks.forecast_data import (
     standardize,
 )
 from flax_linattn.tasks.forecast_evaluate import ForecastRun, draw_forecasts, evaluate_forecaster
-from flax_linattn.tasks.forecast_model import build_model, learning_rate, make_loss
+from flax_linattn.tasks.forecast_model import build_forecaster, learning_rate, make_loss
 from flax_linattn.tasks.runs import keep_problem, write_json
 from flax_linattn.training.processes import is_main, on_main
 
@@ -69,7 +69,7 @@ def train_forecaster(
     series = load_data(config)
     split = data.chronological_split(series.num_steps, config.split)
     problem = describe(series, split, config)
-    model = build_model(config, problem, placement)
+    model = build_forecaster(config, problem, placement)
     windows = partial(_windows_of, standardize(series, problem), config)
     train_windows = windows("training", split.train, seed=config.seed, stride=config.stride)
     validation_windows = windows("validation", split.validation, seed=None, stride=config.stride)
@@ -151,7 +151,7 @@ def _notes(series: data.TimeSeries) -> list[str]:
     ]
     counts = {
         "rows do not follow after the usual time": series.num_gaps,
-        "missing values take the last known one": series.num_missing,
+        "missing values take the last known one, and are not tested on": series.num_missing,
         f"channels never change: {', '.join(constant)}": len(constant),
     }
     return [f"note: {count} {what}" for what, count in counts.items() if count]

@@ -129,11 +129,14 @@ def checksum_of(series: data.TimeSeries, stop: int) -> str:
 def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, NDArray]:
     """What a model sees of a series: ``values`` [T, channels], and ``marks`` of the calendar.
 
-    A missing value takes the last known one, or the training mean if there is none.
+    A missing value takes the last known one, or the training mean if there is none; ``known``
+    [T, channels] tells which are none, where any is missing.
     """
     filled = series.fill_forward(problem.standardizer.mean)
     (values,) = problem.standardizer.apply([filled.values])
     arrays: dict[str, NDArray] = {"values": values.astype(np.float32)}
+    if series.num_missing:
+        arrays["known"] = ~np.isnan(series.values)
     if problem.marks:
         assert series.times is not None and problem.step_seconds is not None
         step = np.timedelta64(round(problem.step_seconds), "s")

@@ -26,7 +26,7 @@ from flax_linattn.tasks.forecast_data import (
 )
 from flax_linattn.tasks.forecast_figure import draw_windows
 from flax_linattn.tasks.forecast_metrics import Errors, seasonal_naive
-from flax_linattn.tasks.forecast_model import Model, build_model, predict
+from flax_linattn.tasks.forecast_model import Model, build_forecaster, predict
 from flax_linattn.tasks.runs import reading_problem
 from flax_linattn.typing import Array
 
@@ -55,7 +55,7 @@ def load_forecaster(run_dir: Path) -> ForecastRun:
     config = ForecastConfig.read(run_dir)
     with reading_problem(run_dir) as values:
         problem = ForecastProblem.from_json(values)
-    model = build_model(config, problem)
+    model = build_forecaster(config, problem)
     training.load_best(model, run_dir)
     return ForecastRun(model, config, problem)
 
@@ -68,9 +68,9 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
         windows: of the series scaled by the run's standardizer, in the order of time.
 
     Returns:
-        MSE, MAE and RMSE over all windows, steps and targets, of the model, of repeating the last
-        observation ("naive") and of repeating the last season ("seasonal naive"), on standardised
-        values and (``original_``) on those of the file.
+        MSE, MAE and RMSE over all windows, steps and known targets, of the model, of repeating the
+        last observation ("naive") and of repeating the last season ("seasonal naive"), on
+        standardised values and (``original_``) on those of the file.
     """
     config, problem = run.config, run.problem
     forecast = compile_forecast(run)
@@ -84,6 +84,9 @@ def evaluate_forecaster(run: ForecastRun, windows: data.Windows) -> dict[str, An
     ):
         real = batch["weight"] > 0
         truth = batch["values"][real][:, config.input_length :, targets]
+        if "known" in batch:
+            known = batch["known"][real][:, config.input_length :, targets]
+            truth = np.where(known, truth, np.nan)
         last = windows.starts[first : first + len(truth)] + config.input_length - 1
         found["model"].add(np.asarray(forecast(batch))[real], truth)
         for name, season in seasons.items():
@@ -140,7 +143,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
         rows = range(*run.problem.split[-1])
         if checksum_of(series, rows.stop) != run.problem.checksum:
             raise ValueError(
-                f"the data of the run have changed since ({run.config.csv}, {series.num_steps} "
+                f"the data of the run have changed since ({series.name}, {series.num_steps} "
                 "rows); give other data with --test-file."
             )
     windows = make_windows(standardize(series, run.problem), run.config, rows, seed=None)
@@ -164,14 +167,14 @@ def load_series(run: ForecastRun, path: Path | None = None) -> data.TimeSeries:
     series = load_data(dataclasses.replace(config, channels="")).select(run.problem.channels)
     if run.problem.marks and series.times is None:
         raise ValueError(
-            f"{path} has no times, from which the run took {', '.join(run.problem.marks)}; give "
-            "times in the first column."
+            f"{series.name} has no times, from which the run took "
+            f"{', '.join(run.problem.marks)}; give times in the first column."
         )
-    seconds = step_seconds(series)
-    if seconds is not None and seconds != run.problem.step_seconds:
+    seconds, expected = step_seconds(series), run.problem.step_seconds
+    if seconds is not None and (expected is None or not data.is_step(seconds, expected)):
         raise ValueError(
-            f"expected rows {run.problem.step_seconds} seconds apart, as those that the run was "
-            f"trained on, got {seconds} in {path}."
+            f"expected rows {expected} seconds apart, as those that the run was "
+            f"trained on, got {seconds} in {series.name}."
         )
     return series
 
@@ -180,7 +183,8 @@ def _compare_stream(
     model: models.Forecaster, arrays: dict[str, NDArray], rows: range
 ) -> dict[str, Any]:
     graphdef, variables = nnx.split(model)
-    x = np.concatenate(list(arrays.values()), axis=-1)[rows.start : rows.stop][None]
+    seen = [arrays[name] for name in ("values", "marks") if name in arrays]
+    x = np.concatenate(seen, axis=-1)[rows.start : rows.stop][None]
 
     @jax.jit
     def error(variables: Any, x: Array) -> Array:

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 class Errors:
-    """Mean square and mean absolute error, summed up in float64.
+    """Mean square and mean absolute error, summed up in float64; unknown truth is left out.
 
     Args:
         num_targets: C, channels of a forecast.
 
     Example:
         >>> errors = Errors(1)
-        >>> errors.add(np.array([[[1.0], [3.0]]]), np.array([[[1.0], [1.0]]]))
+        >>> errors.add(np.array([[[1.0], [3.0], [5.0]]]), np.array([[[1.0], [1.0], [np.nan]]]))
         >>> errors.metrics()
         {'mse': 2.0, 'mae': 1.0, 'rmse': 1.4142135623730951}
     """
@@ -22,19 +22,28 @@ class Errors:
     def __init__(self, num_targets: int) -> None:
         self._square = np.zeros(num_targets)
         self._absolute = np.zeros(num_targets)
-        self._count = 0
+        self._count = np.zeros(num_targets)
 
     def add(self, forecasts: NDArray, truth: NDArray) -> None:
-        """Takes in forecasts [B, H, C] and what came."""
+        """Takes in forecasts [B, H, C] and what came; NaN = not known."""
+        known = ~np.isnan(truth)
         difference = forecasts.astype(np.float64) - truth
-        self._square += np.sum(np.square(difference), axis=(0, 1))
-        self._absolute += np.sum(np.abs(difference), axis=(0, 1))
-        self._count += difference.shape[0] * difference.shape[1]
+        self._square += np.sum(np.square(difference), axis=(0, 1), where=known)
+        self._absolute += np.sum(np.abs(difference), axis=(0, 1), where=known)
+        self._count += np.sum(known, axis=(0, 1))
 
     def metrics(self, scale: NDArray | float = 1.0) -> dict[str, float]:
-        """MSE, MAE and RMSE over everything, the errors of each channel times its scale."""
-        square = float(np.mean(self._square * np.square(scale) / self._count))
-        absolute = float(np.mean(self._absolute * scale / self._count))
+        """MSE, MAE and RMSE, the errors of each channel times its scale; means over channels.
+
+        Raises:
+            ValueError: nothing of what came is known.
+        """
+        found = self._count > 0
+        if not found.any():
+            raise ValueError("expected known values to test on, got missing ones only.")
+        scale = np.broadcast_to(scale, found.shape)[found]
+        square = float(np.mean(self._square[found] * np.square(scale) / self._count[found]))
+        absolute = float(np.mean(self._absolute[found] * scale / self._count[found]))
         return {"mse": square, "mae": absolute, "rmse": float(np.sqrt(square))}
 
 

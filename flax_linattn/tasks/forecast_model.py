@@ -18,7 +18,7 @@ from flax_linattn.typing import Array
 Model = models.Forecaster | models.EncoderDecoder
 
 
-def build_model(
+def build_forecaster(
     config: ForecastConfig,
     problem: ForecastProblem,
     placement: training.Placement = training.ONE_DEVICE,
@@ -73,6 +73,8 @@ def build_model(
 class ForecastLoss:
     """Mean square error of forecasts, as ``training.fit`` takes it; the metrics add mean absolute.
 
+    Values that are missing in the data (``known``) are left out.
+
     In training a decoder forecasts from several observations of a window, evenly spread from a
     random one on; in validation from the last one, as the others always do.
 
@@ -100,13 +102,22 @@ class ForecastLoss:
             last = self.input_length - 1 - begin - stride * jnp.arange(self.positions)
         forecasts = predict(model, batch, self.input_length, last, dropout_key)
         future = last[:, None] + 1 + jnp.arange(self.horizon)
-        truth = batch["values"][:, future][..., jnp.array(self.targets)]
+        targets = jnp.array(self.targets)
+        truth = batch["values"][:, future][..., targets]
         errors = (forecasts - truth).reshape(truth.shape[0], -1)
         weight = batch["weight"]
         count = jnp.sum(weight)
+        if "known" in batch:
+            known = batch["known"][:, future][..., targets].reshape(errors.shape)
+            errors = jnp.where(known, errors, 0.0)
+            count = jnp.sum(jnp.mean(known, axis=1, dtype=weight.dtype) * weight)
         square = jnp.sum(jnp.mean(jnp.square(errors), axis=1) * weight)
         absolute = jnp.sum(jnp.mean(jnp.abs(errors), axis=1) * weight)
-        return square / count, {"mse": (square, count), "mae": (absolute, count)}
+        # A batch without any known value teaches nothing.
+        return square / jnp.maximum(count, jnp.finfo(count.dtype).tiny), {
+            "mse": (square, count),
+            "mae": (absolute, count),
+        }
 
 
 def predict(

@@ -106,11 +106,12 @@ class ForecastStream:
                 f"expected a time after {self._time}, that of the last observation, got "
                 f"{row.time}; leave out what the stream has seen."
             )
+        marks = self._marks(row.time)
         self.num_gaps += self._is_gap(row.time)
         self._time = row.time if row.time is not None else self._time
         self._last = np.where(np.isnan(values), self._last, values)
         scaled = (self._last - problem.standardizer.mean) / problem.standardizer.std
-        x = np.concatenate([scaled, self._marks(row.time)]).astype(np.float32)
+        x = np.concatenate([scaled, marks]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages())
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
@@ -144,9 +145,10 @@ class ForecastStream:
         self.num_steps = facts["num_steps"]
 
     def _is_gap(self, time: datetime | None) -> bool:
-        if time is None or self._time is None or self._run.problem.step_seconds is None:
+        step = self._run.problem.step_seconds
+        if time is None or self._time is None or step is None:
             return False
-        return (time - self._time).total_seconds() != self._run.problem.step_seconds
+        return not data.is_step((time - self._time).total_seconds(), step)
 
     def _owner(self) -> dict[str, Any]:
         return {"model": fingerprint(self._run.model), "context": self._context}

@@ -64,7 +64,7 @@ def store_of(tmp_path, values):
     [
         ([1.0, 1.1, 0.9], "not told apart in 1, comparable in 0"),
         ([1.01, 1.05, 0.95], "not told apart in 1, comparable in 1"),
-        ([1.02, 1.07, 0.97], "worse in 1, not told apart in 0, comparable in 1"),
+        ([1.02, 1.07, 0.971], "worse in 1, not told apart in 0, comparable in 1"),
         ([0.5, 0.52, 0.49], "better in 1"),
         ([2, 2.1, 2.0], "worse in 1"),
     ],
@@ -85,7 +85,7 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
     stored = store_of(tmp_path, {"a": ours, "b": [1.0, 1.05, 0.95]})
     page = table.write(stored, "cpu", tmp_path / "page.md")
     assert verdict in page
-    assert "(paper 0.700 ± 0.100)" in page and "| 9.000 |" in page
+    assert "(paper 0.70 ± 0.10)" in page and "| 9.000 |" in page
     assert "other" not in page.split("\n\n")[0]
     middle, half = tables.difference(stored, cells[0], cells[1], table.metrics[0])
     assert middle == pytest.approx(sum(ours) / 3 - 1)
@@ -96,8 +96,8 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
 def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
     path = tmp_path / "runs.json"
     runs = [
-        {"row": row, "column": column, "seed": seed, "report": {"test_mse": scale * value + seed},
-         "commit": "c"}
+        {"row": row, "column": column, "seed": seed, "commit": "c",
+         "report": {"test_mse": scale * value * (1 + 1e-6 * seed) + seed}}
         for row, scale in {"r": 1.0, "s": 10.0}.items()
         for column, value in {"a": 1.02 if row == "r" else 1.04, "b": 1.0}.items()
         for seed in range(2)
@@ -128,6 +128,23 @@ def test_only_seeds_that_both_have_are_compared(tmp_path):
     cells = [tables.Cell("r", column, None) for column in "ab"]
     metric = tables.Metric("mse", "MSE")
     assert tables.difference(store.Store(path), *cells, metric) == (0.0, 0.0)
+    # Without any width an interval decides nothing.
+    assert tables.judge(1.0, 0.0, metric, 2.0) == ["not told apart"]
+
+
+def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
+    path = tmp_path / "runs.json"
+    failed = {"row": "r", "column": "a", "seed": 0, "failure": "the loss was nan", "commit": "c"}
+    path.write_text(json.dumps({"runs": [failed]}))
+    table = dataclasses.replace(
+        report.tables()[2],
+        cells=lambda folder: [tables.Cell(row, "a", None, {"MSE": (0.7, None)}) for row in "rs"],
+        metrics=(tables.Metric("mse", "MSE"),),
+        baselines={"naive": "naive"},
+    )
+    page = table.write(store.Store(path), "cpu", tmp_path / "page.md")
+    assert "| r: MSE | 1 diverged (paper 0.70) | - | 0 |" in page
+    assert "| rows without a run | s |" in page
 
 
 class Options:

@@ -50,7 +50,7 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
     found = []
     for series in (rows, other):
         problem = forecast_data.describe(series, split, config)
-        run = tasks.ForecastRun(forecast_model.build_model(config, problem), config, problem)
+        run = tasks.ForecastRun(forecast_model.build_forecaster(config, problem), config, problem)
         forecast_of = forecast_evaluate.compile_forecast(run)
         arrays = forecast_data.standardize(series, problem)
         windows = forecast_data.make_windows(arrays, config, split.test, seed=None)
@@ -69,7 +69,7 @@ def test_forecasts_after_every_row(rows, mechanism):
         mechanism=spec(mechanism, 600), input_length=600, horizon=12, **SMALL
     )
     problem = forecast_data.describe(rows, data.chronological_split(600, "400/50/150"), config)
-    model = forecast_model.build_model(config, problem)
+    model = forecast_model.build_forecaster(config, problem)
     every = partial(nnx.jit(lambda model, x: model(x, every_step=True)), model)
     marks, _ = data.calendar_features(rows.times, rows.step)
     found = []
@@ -86,7 +86,7 @@ def test_class_probabilities_after_every_step(mechanism):
     config = tasks.ClassifyConfig(mechanism=spec(mechanism, 29), **SMALL)
     standardizer = data.Standardizer.fit(train.series)
     problem = tasks.ClassifyProblem(train.name, train.channels, train.classes, (29,), standardizer)
-    model = tasks.build_model(config, problem)
+    model = tasks.build_classifier(config, problem)
     values, _ = data.pad(standardizer.apply(train.series[:20]), 29)
     every = partial(nnx.jit(lambda model, x: jax.nn.softmax(model(x, every_step=True))), model)
     first = 10

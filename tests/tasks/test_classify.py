@@ -120,7 +120,7 @@ def test_test_data_that_changed_are_refused(run_dir, tmp_path, capsys):
 
 
 def test_stream_equals_the_model_on_every_prefix(run_dir):
-    run = tasks.load_run(run_dir)
+    run = tasks.load_classifier(run_dir)
     series = data.japanese_vowels()[1].series[5]
     predictions = list(stream.predict_stream(run, iter(series)))
     values, _ = data.pad(run.problem.standardizer.apply([series]))
@@ -164,7 +164,7 @@ def test_resume_goes_on_to_more_epochs_and_equals_one_go(toy, tmp_path, capsys):
     assert cli.main([*args, "--run", str(in_two)]) == 0
     resume = ["--run", str(in_two), "--resume", "--parallel", "none"]
     assert cli.main(["train", "classify", *resume, "--epochs", "4"]) == 0
-    first, second = (tasks.load_run(folder).model for folder in (one_go, in_two))
+    first, second = (tasks.load_classifier(folder).model for folder in (one_go, in_two))
     for a, b in zip(
         jax.tree.leaves(nnx.state(first)), jax.tree.leaves(nnx.state(second)), strict=True
     ):

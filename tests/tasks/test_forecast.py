@@ -355,7 +355,7 @@ def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert notes == [
-        "note: 1 missing values take the last known one",
+        "note: 1 missing values take the last known one, and are not tested on",
         "note: 1 channels never change: still",
     ]
 
@@ -396,3 +396,53 @@ def test_forecast_stream_draws(run_dir, csv, tmp_path):
     assert cli.main(["stream", str(run_dir), "--input", str(csv), "--figure", str(figure)]) == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert (run_dir / "forecasts.png").is_file()
+
+
+def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
+    rows = np.arange(60.0)
+    values = np.stack([np.sin(rows), np.cos(rows)], axis=1)
+    holes = values.copy()
+    holes[50:, 1] = holes[55, 0] = np.nan
+    config = tasks.ForecastConfig(
+        csv=tmp_path / "x.csv", model="decoder", horizon=4, input_length=8, features=8,
+        num_heads=2, hidden_features=8, num_layers=1, split="40/6/14", calendar=False,
+    )  # fmt: skip
+    series = data.TimeSeries("holes", holes, ("a", "b"))
+    split = data.chronological_split(60, config.split)
+    problem = forecast_data.describe(series, split, config)
+    arrays = forecast_data.standardize(series, problem)
+    model = forecast_model.build_forecaster(config, problem)
+    run = tasks.ForecastRun(model, config, problem)
+    loss = forecast_model.make_loss(config, problem)
+
+    def losses(arrays):
+        windows = forecast_data.make_windows(arrays, config, range(50, 60), seed=None)
+        report = forecast_evaluate.evaluate_forecaster(run, windows)
+        return windows, report, loss(model, windows.batch(0), None)
+
+    windows, report, (found, metrics) = losses(arrays)
+    forecasts = np.asarray(forecast_evaluate.compile_forecast(run)(windows.batch(0)))
+    real = windows.batch(0)["weight"] > 0
+    index = windows.starts[:, None] + 8 + np.arange(4)
+    scaled = (holes - problem.standardizer.mean) / problem.standardizer.std
+    error = forecasts[real] - scaled[index]
+    # The last channel has no known truth.
+    mean = np.nanmean(np.square(error[..., 0]))
+    np.testing.assert_allclose(report["test_mse"], mean, rtol=1e-5)
+    np.testing.assert_allclose(found, np.nanmean(np.square(error)), rtol=1e-5)
+    assert float(metrics["mse"][1]) < real.sum()
+    first = windows.batch(0)
+    other = {**first, "values": first["values"].copy()}
+    other["values"][:, 8:][~first["known"][:, 8:]] = 99.0
+    np.testing.assert_array_equal(loss(model, first, None)[0], loss(model, other, None)[0])
+    unknown = {**first, "known": np.zeros_like(first["known"])}
+    assert loss(model, unknown, None)[0] == 0.0
+
+
+def test_months_are_steps_whatever_their_days():
+    times = np.arange("2020-01", "2022-01", dtype="M8[M]").astype("M8[s]")
+    series = data.TimeSeries("months", np.ones((len(times), 1)), ("x",), times)
+    assert series.num_gaps == 0
+    assert dataclasses.replace(
+        series, values=series.values[1:], times=np.delete(times, 5)
+    ).num_gaps == 1  # fmt: skip
