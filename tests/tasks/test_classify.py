@@ -214,6 +214,11 @@ def test_tslib_protocol_is_marked_and_does_not_stream(toy, tmp_path, capsys):
     assert "TEST SET" in report["selected_on"]
     assert "stream_max_error" not in tasks.evaluate_run(folder)
     assert "cannot stream" in fail(capsys, "stream", str(folder), "--sequence", "0")
+    longer = tmp_path / "longer.ts"
+    train = Path(toy[1]).read_text()
+    longer.write_text(train[: train.index("@data")] + "@data\n1,2,3,4,5:1,2,3,4,5:up\n")
+    message = fail(capsys, "evaluate", str(folder), "--test-file", str(longer))
+    assert "a sequence of 5 steps" in message and "--pooling mean" in message
 
 
 def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
@@ -225,6 +230,8 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     message = fail(capsys, "stream", str(folder), "--input", str(source))
     assert "observation 5" in message and "--max-length" in message
     assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
+    args = ["stream", str(folder), "--input", str(source), "--max-length", "0"]
+    assert "max_length must be at least 1" in fail(capsys, *args)
 
 
 @pytest.mark.slow

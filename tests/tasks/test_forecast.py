@@ -358,6 +358,7 @@ def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
         "note: 1 missing values take the last known one, and are not tested on",
         "note: 1 channels never change: still",
     ]
+    assert tasks.evaluate_run(tmp_path / "run")["stream_max_error"] < 1e-4
 
 
 def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
