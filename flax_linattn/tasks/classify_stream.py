@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -18,6 +17,7 @@ from flax_linattn.checks import at_least
 from flax_linattn.tasks.classify_data import ClassifyProblem
 from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_classifier, load_test
 from flax_linattn.tasks.figure import new_figure
+from flax_linattn.tasks.lines import open_lines
 
 MOST_DRAWN = 10_000
 """Predictions kept for a figure, so that an endless stream stays in constant memory."""
@@ -170,11 +170,7 @@ def stream_run(
         title += f": test sequence {sequence}, class {truth}"
         print(f"# test sequence {sequence}, true class {truth}", file=sys.stderr)
         return _print_predictions(loaded, iter(test.series[sequence]), max_length, figure, title)
-    source: IO[str]
-    if input is not None and not input.is_file():
-        raise FileNotFoundError(f"there is no file {input} to read observations from.")
-    with nullcontext(sys.stdin) if input is None else input.open() as source:
-        name = "standard input" if input is None else str(input)
+    with open_lines(input) as (source, name):
         observations = parse_observations(source, len(loaded.problem.channels), name)
         return _print_predictions(loaded, observations, max_length, figure, title)
 

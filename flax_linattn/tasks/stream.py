@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from flax_linattn.tasks import classify_stream, forecast_evaluate, forecast_stream
+from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.runs import read_task
 from flax_linattn.training.signals import BetweenBlocks
 
@@ -60,11 +60,7 @@ def stream_run(
     if state is not None and state.is_file():
         stream.load(state)
         print(f"# goes on after {stream.num_steps} observations", file=sys.stderr)
-    if input is not None and not input.is_file():
-        raise FileNotFoundError(f"there is no file {input} to read observations from.")
-    source: IO[str]
-    with nullcontext(sys.stdin) if input is None else input.open() as source:
-        name = "standard input" if input is None else str(input)
+    with open_lines(input) as (source, name):
         rows = forecast_stream.parse_rows(source, loaded.problem.channels, name)
         return _forecast(loaded, stream, rows, state, figure)
 
