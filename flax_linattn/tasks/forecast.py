@@ -69,6 +69,13 @@ def train_forecaster(
     series = load_data(config)
     split = data.chronological_split(series.num_steps, config.split)
     problem = describe(series, split, config)
+    targets = list(problem.targets)
+    for part, rows in split._asdict().items():
+        if len(rows) and np.isnan(series.values[rows.start : rows.stop, targets]).all():
+            raise ValueError(
+                f"the {part} rows ({rows.start} to {rows.stop - 1}) have no value of "
+                f"{', '.join(problem.target_names)}; choose others with --split or --targets."
+            )
     model = build_forecaster(config, problem, placement)
     windows = partial(_windows_of, standardize(series, problem), config)
     train_windows = windows("training", split.train, seed=config.seed, stride=config.stride)

@@ -440,6 +440,15 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     assert loss(model, unknown, None)[0] == 0.0
 
 
+def test_parts_without_any_value_are_refused_before_training(tmp_path, capsys):
+    path = tmp_path / "ends.csv"
+    path.write_text("load,other\n" + "".join(f"{i % 7},5\n" for i in range(80)) + "?,5\n" * 20)
+    args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
+    message = one_line(fail(capsys, *args, "--targets", "load", "--split", "60/20/20"))
+    assert "the test rows (80 to 99) have no value of load" in message
+    assert not (tmp_path / "run").exists()
+
+
 def test_months_are_steps_whatever_their_days():
     times = np.arange("2020-01", "2022-01", dtype="M8[M]").astype("M8[s]")
     series = data.TimeSeries("months", np.ones((len(times), 1)), ("x",), times)
