@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
-from flax_linattn import models, ops, training
+from flax_linattn import models, training
 from flax_linattn.tasks.classify_config import ClassifyConfig
 from flax_linattn.tasks.classify_data import ClassifyProblem
+from flax_linattn.tasks.model_options import model_options
 from flax_linattn.typing import Array
 
 
@@ -28,28 +28,17 @@ def build_classifier(
         ValueError: an option that the model does not take.
     """
     config = config.resolve()
-    try:
-        mechanism = ops.get_mechanism(config.mechanism)
-    except TypeError as error:  # in a configuration a hyperparameter is a value
-        raise ValueError(str(error)) from None
     return models.SequenceClassifier(
         len(problem.channels),
         len(problem.classes),
-        features=config.features,
-        num_layers=config.num_layers,
-        num_heads=config.num_heads,
-        hidden_features=config.hidden_features,
-        mechanism=placement.mechanism(mechanism),
         pooling=config.pooling,  # type: ignore[arg-type]  # resolve() leaves no "auto"
         max_length=problem.max_length,
-        dropout_rate=config.dropout_rate,
         is_causal=config.causal,
         norm=config.norm,
         embedding_padding=config.embedding,
         attends_to_padding=config.padding == "seen",
-        dtype=None if config.dtype == "float32" else jnp.dtype(config.dtype),
         remat=config.remat,
-        rngs=nnx.Rngs(config.seed),
+        **model_options(config, placement),
     )
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from flax import nnx
 
-from flax_linattn import models, ops, training
+from flax_linattn import models, training
 from flax_linattn.tasks.forecast_config import ForecastConfig
 from flax_linattn.tasks.forecast_data import ForecastProblem
+from flax_linattn.tasks.model_options import model_options
 from flax_linattn.typing import Array
 
 Model = models.Forecaster | models.EncoderDecoder
@@ -33,22 +33,11 @@ def build_forecaster(
     Raises:
         ValueError: an option that the model does not take.
     """
-    try:
-        mechanism = ops.get_mechanism(config.mechanism)
-    except TypeError as error:  # in a configuration a hyperparameter is a value
-        raise ValueError(str(error)) from None
     shared: dict[str, Any] = {
         "num_marks": len(problem.marks),
         "targets": problem.targets,
         "normalize": config.normalize,
-        "features": config.features,
-        "num_layers": config.num_layers,
-        "num_heads": config.num_heads,
-        "hidden_features": config.hidden_features,
-        "mechanism": placement.mechanism(mechanism),
-        "dropout_rate": config.dropout_rate,
-        "dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype),
-        "rngs": nnx.Rngs(config.seed),
+        **model_options(config, placement),
     }
     if config.model == "decoder":
         return models.Forecaster(

@@ -416,14 +416,12 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     run = tasks.ForecastRun(model, config, problem)
     loss = forecast_model.make_loss(config, problem)
 
-    def losses(arrays):
-        windows = forecast_data.make_windows(arrays, config, range(50, 60), seed=None)
-        report = forecast_evaluate.evaluate_forecaster(run, windows)
-        return windows, report, loss(model, windows.batch(0), None)
-
-    windows, report, (found, metrics) = losses(arrays)
-    forecasts = np.asarray(forecast_evaluate.compile_forecast(run)(windows.batch(0)))
-    real = windows.batch(0)["weight"] > 0
+    windows = forecast_data.make_windows(arrays, config, range(50, 60), seed=None)
+    first = windows.batch(0)
+    report = forecast_evaluate.evaluate_forecaster(run, windows)
+    found, metrics = loss(model, first, None)
+    forecasts = np.asarray(forecast_evaluate.compile_forecast(run)(first))
+    real = first["weight"] > 0
     index = windows.starts[:, None] + 8 + np.arange(4)
     scaled = (holes - problem.standardizer.mean) / problem.standardizer.std
     error = forecasts[real] - scaled[index]
@@ -432,7 +430,6 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     np.testing.assert_allclose(report["test_mse"], mean, rtol=1e-5)
     np.testing.assert_allclose(found, np.nanmean(np.square(error)), rtol=1e-5)
     assert float(metrics["mse"][1]) < real.sum()
-    first = windows.batch(0)
     other = {**first, "values": first["values"].copy()}
     other["values"][:, 8:][~first["known"][:, 8:]] = 99.0
     np.testing.assert_array_equal(loss(model, first, None)[0], loss(model, other, None)[0])
