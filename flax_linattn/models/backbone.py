@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn, ops
-from flax_linattn.checks import at_least
+from flax_linattn.checks import at_least, rate
 from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
 from flax_linattn.ops.masks import segment_runs
 from flax_linattn.ops.mechanism import no_state
@@ -106,8 +106,7 @@ class Backbone(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, features=features, num_layers=num_layers)
-        if not 0 <= dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be in [0, 1), got {dropout_rate}.")
+        rate(dropout_rate=dropout_rate)
         if remat not in ("none", *REMAT):
             raise ValueError(f"remat must be one of none, {', '.join(REMAT)}, got {remat!r}.")
         if position not in ("sinusoidal", "learned"):

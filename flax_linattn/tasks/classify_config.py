@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import at_least, positive, rate
 from flax_linattn.tasks.runs import RunConfig, as_name
 
 
@@ -94,11 +94,8 @@ class ClassifyConfig(RunConfig):
             buckets=self.buckets,
             patience=self.patience,
         )
-        for name in ("learning_rate", "clip_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}.")
-        if not 0 <= self.dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}.")
+        positive(learning_rate=self.learning_rate, clip_norm=self.clip_norm)
+        rate(dropout_rate=self.dropout_rate)
         chosen = self._chosen
         if self.buckets > 1 and (
             chosen["pooling"] == "flatten"

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import at_least, positive, rate
 from flax_linattn.tasks.runs import RunConfig, as_name
 
 _OPTIONS_OF = {
@@ -107,10 +107,8 @@ class ForecastConfig(RunConfig):
             batch_size=self.batch_size,
         )
         at_least(0, season=self.season)
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be positive, got {self.learning_rate}.")
-        if not 0 <= self.dropout_rate < 1:
-            raise ValueError(f"dropout_rate must be in [0, 1), got {self.dropout_rate}.")
+        positive(learning_rate=self.learning_rate)
+        rate(dropout_rate=self.dropout_rate)
         if self.model == "encoder-decoder" and self.label_length > self.input_length:
             raise ValueError(
                 f"label_length ({self.label_length}) must be at most input_length "
