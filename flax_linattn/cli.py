@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,8 +68,10 @@ def main(args: Sequence[str] | None = None) -> int:
     if "-h" in args or "--help" in args:
         print(_HELP)
         return 0
+    commands = [name for name in _COMMANDS if name.startswith(f"{args[0]} ")] or list(_COMMANDS)
+    given = " ".join(args[:1] if args[1:2] and args[1].startswith("-") else args[:2])
     print(
-        f"error: unknown command {' '.join(args[:2])!r}; choose one of: {', '.join(_COMMANDS)}.",
+        f"error: unknown command {given!r}; choose one of: {', '.join(commands)}.",
         file=sys.stderr,
     )
     return 2
@@ -153,8 +156,12 @@ class _How:
     process_id: int | None = None
     """which of them this is, counted from 0."""
 
+    def __post_init__(self) -> None:
+        """Leaves the checks to the task's own options, which ``_train`` makes of these."""
+
 
 def _train_classify(args: list[str]) -> int:
+    from flax_linattn import ops
     from flax_linattn.tasks import classify, classify_config
 
     @dataclasses.dataclass(frozen=True)
@@ -163,11 +170,17 @@ def _train_classify(args: list[str]) -> int:
 
     about = "Trains a time-series classifier and tests the selected parameters."
     return _train(
-        args, classify_config.ClassifyConfig, TrainClassify, classify.train_classifier, about
+        args,
+        classify_config.ClassifyConfig,
+        TrainClassify,
+        classify.train_classifier,
+        about,
+        ops.list_mechanisms(),
     )
 
 
 def _train_forecast(args: list[str]) -> int:
+    from flax_linattn import ops
     from flax_linattn.tasks import forecast, forecast_config
 
     @dataclasses.dataclass(frozen=True)
@@ -175,8 +188,14 @@ def _train_forecast(args: list[str]) -> int:
         pass
 
     about = "Trains a forecaster, selects on validation rows and tests it."
+    causal = [n for n in ops.list_mechanisms() if ops.get_mechanism(n).capabilities.causal]
     return _train(
-        args, forecast_config.ForecastConfig, TrainForecast, forecast.train_forecaster, about
+        args,
+        forecast_config.ForecastConfig,
+        TrainForecast,
+        forecast.train_forecaster,
+        about,
+        causal,
     )
 
 
@@ -186,10 +205,11 @@ def _train(
     options_class: Any,
     train: Callable[..., dict[str, Any]],
     about: str,
+    mechanisms: Iterable[str],
 ) -> int:
     import tyro
 
-    from flax_linattn import ops, training
+    from flax_linattn import training
 
     command = f"flax-linattn train {config_class.task}"
     default = options_class()
@@ -201,12 +221,15 @@ def _train(
         args=args,
         default=default,
         prog=command,
-        description=f"{about} Mechanisms: {', '.join(ops.list_mechanisms())}.",
+        description=f"{about} Mechanisms: {', '.join(mechanisms)}.",
     )
     values = {
         field.name: getattr(options, field.name) for field in dataclasses.fields(config_class)
     }
-    config = config_class(**values)
+    try:
+        config = config_class(**values)
+    except ValueError as error:
+        raise ValueError(_with_flags(str(error), values)) from None
     process = (options.coordinator, options.num_processes, options.process_id)
     if options.distributed or process != (None, None, None):
         training.start_process(*process)
@@ -300,6 +323,21 @@ def _value_of(args: list[str], flag: str) -> str | None:
         if arg == flag and i + 1 < len(args):
             return args[i + 1]
     return None
+
+
+def _with_flags(message: str, names: Iterable[str]) -> str:
+    """A message on options as the command line spells them.
+
+    Example:
+        >>> _with_flags("epochs must be at least 1.", ["epochs", "run"])
+        '--epochs must be at least 1.'
+        >>> _with_flags("give both train_file and test_file.", ["train_file", "test_file"])
+        'give both --train-file and --test-file.'
+    """
+    for name in names:  # one of a single word may be just a word, but for the first one
+        option = rf"\b{name}\b" if "_" in name else rf"^{name}\b"
+        message = re.sub(option, "--" + name.replace("_", "-"), message)
+    return message
 
 
 def _print_report(report: dict[str, Any]) -> None:

@@ -26,8 +26,8 @@ NAMES = {
 """In the folder of real data; Japanese Vowels comes with the package."""
 
 NOT_RUN = (
-    "rows of Japanese Vowels, UWaveGestureLibrary and SpokenArabicDigits that are missing, for "
-    "want of time; those of other data sets, because their files were not at hand"
+    "rows of Japanese Vowels, UWaveGestureLibrary and (of Aaren's table) SpokenArabicDigits that "
+    "are missing, for want of time; those of other data sets, because their files were not at hand"
 )
 PROTOCOLS: dict[str, dict[str, Any]] = {
     # The library stops at epoch 100; after 15 its learning rate is below 1e-7.

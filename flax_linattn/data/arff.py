@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import Declared, ExampleBuilder
-from flax_linattn.data.files import LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader, shorten
 
 _ATTRIBUTE = re.compile(r"""('[^']*'|"[^"]*"|[^\s'"]+)\s+(\S.*)""")
 _NUMERIC = ("numeric", "real", "integer")
@@ -155,7 +155,7 @@ def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | N
         raise reader.error(
             "a quoted text of dimensions, a comma and a class label",
             f"{shorten(text)}" + (" without the closing quote" if quote in "'\"" else ""),
-            "the line is cut short or damaged: fetch the file again",
+            MEND,
         )
     rest = rest.strip()
     return body.split(r"\n"), _unquote(rest[1:].strip()) if rest.startswith(",") else None

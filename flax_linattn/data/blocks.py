@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.files import LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader, shorten
 
 NUM_COEFFICIENTS = 13
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -67,6 +67,6 @@ def _frame(reader: LineReader, text: str) -> NDArray[np.float64]:
         raise reader.error(
             f"{NUM_COEFFICIENTS} finite numbers, separated by blanks",
             shorten(text),
-            "the line is damaged or cut short: fetch the file again",
+            MEND,
         )
     return values

@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.files import LineReader, shorten
-
-_CUT = "the line is cut short or damaged: fetch the file again"
+from flax_linattn.data.files import MEND, LineReader, shorten
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class ExampleBuilder:
             raise self._reader.error(
                 f"{self._dimensions} dimensions ({self._dimensions_origin}) and a label",
                 f"{len(dimensions)} and {ending}",
-                _CUT,
+                MEND,
             )
         return label
 
@@ -108,7 +106,7 @@ class ExampleBuilder:
             raise self._reader.error(
                 f"a class label among {classes} at the end of the line",
                 shorten(label),
-                f"declare the label in the header, or {_CUT}",
+                f"declare the label in the header, or {MEND}",
             )
         longer = [other for other in self._classes if other.startswith(label) and other != label]
         if longer and not self._reader.terminated:
@@ -122,7 +120,7 @@ class ExampleBuilder:
     def _check_lengths(self, lengths: list[int]) -> None:
         if len(set(lengths)) > 1:
             raise self._reader.error(
-                "all dimensions of an example of one length", f"lengths {lengths}", _CUT
+                "all dimensions of an example of one length", f"lengths {lengths}", MEND
             )
         length = lengths[0]
         if self._length is None:
@@ -135,7 +133,7 @@ class ExampleBuilder:
             raise self._reader.error(
                 f"{'at most ' * bounded}{self._length} time steps ({self._length_origin})",
                 f"{length}",
-                f"correct the header, or {_CUT}",
+                f"correct the header, or {MEND}",
             )
 
     def _parse_values(self, dimensions: list[str]) -> NDArray[np.float64]:

@@ -13,6 +13,9 @@ _COMPRESSED: dict[str, tuple[bytes, Callable[..., TextIO]]] = {
 }
 """First bytes, and what opens it, by suffix."""
 
+MEND = "correct the line, or fetch the file again if it is cut short or damaged"
+"""What to do about a line that is not as it should be."""
+
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 

@@ -1,5 +1,6 @@
 """Loading by file name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +48,19 @@ def load_dataset(path: str | Path) -> TimeSeriesDataset:
     return loader(path)
 
 
-def load_series(path: str | Path, *, header: bool | None = None) -> TimeSeries:
+def load_series(
+    path: str | Path, *, header: bool | None = None, channels: Sequence[str] | None = None
+) -> TimeSeries:
     r"""Loads one long series from a table or a ``.tsf`` file, also with ``.gz`` or ``.xz`` after.
 
     Args:
         path: The file; ``.tsf`` by its name, anything else is read as a table.
         header: As in ``load_table``.
+        channels: The channels to read, in this order. Default: all.
 
     Raises:
-        ValueError: The series of a ``.tsf`` file are not of the same times.
+        ValueError: The series of a ``.tsf`` file are not of the same times; a channel is unknown;
+            the name is that of a classification set.
         FileNotFoundError: There is no such file.
         DataFormatError: The file breaks its format; see ``load_table`` and ``load_tsf``.
 
@@ -67,8 +72,13 @@ def load_series(path: str | Path, *, header: bool | None = None) -> TimeSeries:
         ...     load_series(path).values.tolist()
         [[1.0, 2.0], [3.0, 4.0]]
     """
+    if _suffix(path) in _LOADERS:
+        raise ValueError(
+            f"expected a table or a .tsf file, got {Path(path).name!r}, labelled examples (they "
+            "are for `flax-linattn train classify`, and load_dataset)"
+        )
     if _suffix(path) != ".tsf":
-        return load_table(path, header=header)
+        return load_table(path, header=header, channels=channels)
     found = load_tsf(path)
     first = found[0]
     for series in found[1:]:
@@ -82,7 +92,8 @@ def load_series(path: str | Path, *, header: bool | None = None) -> TimeSeries:
             )
     values = np.concatenate([series.values for series in found], axis=1)
     name = Path(path).name.split(".")[0]
-    return TimeSeries(name, values, tuple(series.name for series in found), first.times)
+    whole = TimeSeries(name, values, tuple(series.name for series in found), first.times)
+    return whole if channels is None else whole.select(channels)
 
 
 def _start(series: TimeSeries) -> str:

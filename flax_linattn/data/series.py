@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,7 +94,7 @@ class TimeSeries:
         """Missing values."""
         return int(np.isnan(self.values).sum())
 
-    def select(self, channels: tuple[str, ...] | list[str]) -> TimeSeries:
+    def select(self, channels: Sequence[str]) -> TimeSeries:
         """Returns some of the channels, in this order.
 
         Raises:

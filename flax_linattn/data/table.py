@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.files import LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader, shorten
 from flax_linattn.data.series import TimeSeries
 
 MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
@@ -24,7 +24,9 @@ TIME = frozenset({"date", "time", "datetime", "timestamp"})
 _SLASHES = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2}))?)?")
 
 
-def load_table(path: str | Path, *, header: bool | None = None) -> TimeSeries:
+def load_table(
+    path: str | Path, *, header: bool | None = None, channels: Sequence[str] | None = None
+) -> TimeSeries:
     r"""Loads a table of numbers separated by commas, plain, ``.gz`` or ``.xz``.
 
     The first column holds the times if it is no number, or named date, time or timestamp: ISO 8601
@@ -38,12 +40,14 @@ def load_table(path: str | Path, *, header: bool | None = None) -> TimeSeries:
         header: Whether the first line names the columns. Default: if it holds anything but times
             and numbers. Where it holds numbers alone that has to be said, but for ``.txt`` files,
             which have none.
+        channels: The columns to read, in this order; the others may hold anything. Default: all.
 
     Returns:
         The series; without a header its channels are ``0``, ``1``, ...
 
     Raises:
         FileNotFoundError: There is no such file.
+        ValueError: A channel is unknown.
         DataFormatError: The file breaks the format; the message names the line.
 
     Example:
@@ -71,7 +75,7 @@ def load_table(path: str | Path, *, header: bool | None = None) -> TimeSeries:
                 f"none for column {first.index('') + 1}",
                 "name it, or drop it (pandas: to_csv(..., index=False))",
             )
-        table = _Table(reader, first if named else None)
+        table = _Table(reader, first if named else None, channels)
         if not named:
             table.add(first)
         for cells in lines:
@@ -80,30 +84,59 @@ def load_table(path: str | Path, *, header: bool | None = None) -> TimeSeries:
 
 
 class _Table:
-    """Rows as they are read; the first one says whether there are times."""
+    """Rows as they are read; the first one says whether there are times.
 
-    def __init__(self, reader: LineReader, names: list[str] | None) -> None:
+    Args:
+        reader: the file, at its first line.
+        header: the cells of that line if it names the columns.
+        channels: the names to read; None for all.
+    """
+
+    def __init__(
+        self, reader: LineReader, header: list[str] | None, channels: Sequence[str] | None
+    ) -> None:
         self._reader = reader
-        self._names = names
+        self._first_line = reader.line
+        self._header = header
+        self._channels = channels
         self._width = 0
         self._timed = False
+        self._columns: dict[str, int] = {}
         self._times: list[datetime] = []
         self._rows: list[NDArray[np.float64]] = []
 
     def add(self, cells: list[str]) -> None:
         if not self._rows:
-            self._width = len(cells) if self._names is None else len(self._names)
-            named = self._names is not None and self._names[0].lower() in TIME
-            self._timed = named or not (is_number(cells[0]) or cells[0].lower() in MISSING)
+            self._begin(cells)
         if len(cells) != self._width:
             raise self._reader.error(
-                f"{self._width} cells, as in the first line",
-                f"{len(cells)}",
-                "the line is damaged or cut short: mend it, or fetch the file again",
+                f"{self._width} cells, as in the first line", f"{len(cells)}", MEND
             )
         if self._timed:
             self._add_time(cells[0])
-        self._rows.append(self._numbers(cells[self._timed :]))
+        self._rows.append(self._numbers([cells[column] for column in self._columns.values()]))
+
+    def _begin(self, cells: list[str]) -> None:
+        self._width = len(cells) if self._header is None else len(self._header)
+        named = self._header is not None and self._header[0].lower() in TIME
+        self._timed = named or not (is_number(cells[0]) or cells[0].lower() in MISSING)
+        names = [str(i) for i in range(self._width - self._timed)]
+        if self._header is not None:
+            names = self._header[self._timed :]
+        if not names:
+            raise self._reader.error("a column of numbers beside the times", "none", "add one")
+        columns = {name: column for column, name in enumerate(names, start=self._timed)}
+        for name in names if self._channels is None else self._channels:
+            if name not in columns:
+                raise ValueError(
+                    f"unknown channel {name!r}; {self._reader.path} has {', '.join(names)}"
+                )
+            if names.count(name) > 1:
+                self._reader.line = self._first_line
+                raise self._reader.error(
+                    "different names of columns", f"{name!r} twice", "rename one"
+                )
+            self._columns[name] = columns[name]
 
     def _add_time(self, text: str) -> None:
         time = parse_time(text)
@@ -111,7 +144,8 @@ class _Table:
             raise self._reader.error(
                 "a time such as 2016-07-01 00:00:00 in the first column",
                 shorten(text),
-                "write times so (neither day/month/year nor seconds), or leave the column out",
+                "write times so, the year first (neither the day first nor seconds since 1970), or "
+                "leave the column out",
             )
         if self._times and time <= self._times[-1]:
             raise self._reader.error(
@@ -131,43 +165,30 @@ class _Table:
         except ValueError:
             pass
         values = np.empty(len(cells))
-        for column, cell in enumerate(cells):
+        for i, ((name, column), cell) in enumerate(zip(self._columns.items(), cells, strict=True)):
             if cell.lower() not in MISSING and not is_number(cell):
-                place = column + self._timed
-                name = f" ({self._names[place]})" if self._names else ""
+                place = f"column {column + 1}" + (f" ({name})" if self._header else "")
                 if parse_time(cell) is not None:
                     raise self._reader.error(
-                        f"times in the first column, and numbers in column {place + 1}{name}",
+                        f"times in the first column, and numbers in {place}",
                         shorten(cell),
                         "put the column of times first, without another index",
                     )
                 raise self._reader.error(
-                    f"a finite number in column {place + 1}{name}",
+                    f"a finite number in {place}",
                     shorten(cell),
-                    "correct it, or leave the cell empty if the value is missing",
+                    "correct it, leave the cell empty if the value is missing, or read other "
+                    "columns only, with --channels (channels=...)",
                 )
-            values[column] = math.nan if cell.lower() in MISSING else float(cell)
+            values[i] = math.nan if cell.lower() in MISSING else float(cell)
         return values
 
     def finish(self) -> TimeSeries:
         if not self._rows:
             raise self._reader.error("rows of numbers after the header", "none", "add some")
-        if self._width == self._timed:
-            raise self._reader.error("a column of numbers beside the times", "none", "add one")
-        names = [str(i) for i in range(self._width - self._timed)]
-        if self._names is not None:
-            names = self._names[self._timed :]
-        values = np.stack(self._rows)
         times = np.array(self._times, "M8[s]") if self._timed else None
         name = self._reader.path.name.split(".")[0]
-        try:
-            return TimeSeries(name, values, tuple(names), times)
-        except ValueError:
-            self._reader.line = 1
-            twice = next(name for name in names if names.count(name) > 1)
-            raise self._reader.error(
-                "different names of columns", f"{twice!r} twice", "rename one"
-            ) from None
+        return TimeSeries(name, np.stack(self._rows), tuple(self._columns), times)
 
 
 def parse_time(text: str) -> datetime | None:

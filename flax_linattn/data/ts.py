@@ -63,7 +63,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
             if "," in last or not dimensions:
                 builder.add([*dimensions, last], None)
             else:
-                builder.add(dimensions, last.strip())
+                builder.add(dimensions, _label(reader, last.strip()))
         dataset = builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
         if dataset.num_examples == 1 and declared.dimensions is None and not reader.terminated:
             # Nothing else tells the label from the first value of a dimension that was cut.
@@ -73,6 +73,16 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
                 "end the line with a newline if the file is whole, or fetch it again",
             )
         return dataset
+
+
+def _label(reader: LineReader, text: str) -> str:
+    if len(text.split()) > 1:
+        raise reader.error(
+            "a class label without blanks, which separate those of the header",
+            shorten(text),
+            f"write {'_'.join(text.split())} in both places",
+        )
+    return text
 
 
 def _read_header(reader: LineReader) -> dict[str, Any]:

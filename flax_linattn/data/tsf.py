@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.files import LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader, shorten
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import MISSING, is_number
 
@@ -115,7 +115,7 @@ def _read_series(
             raise reader.error(
                 f"{len(attributes)} attributes and the values, separated by ':'",
                 f"{len(facts)} attributes",
-                "the line is damaged or cut short: fetch the file again",
+                MEND,
             )
         values = _values(reader, last)
         if tags.get("missing") == "false" and np.isnan(values).any():

@@ -123,8 +123,8 @@ class Windows(ExampleBatches):
         count = rows.stop - first - input_length - horizon + 1
         if count < 1:
             raise ValueError(
-                f"a window of {input_length} rows and {horizon} to forecast does not fit: rows "
-                f"{rows.start} to {rows.stop - 1} and the {rows.start - first} before them are "
+                f"a window of {input_length} rows and {horizon} to forecast needs "
+                f"{input_length + horizon}, and rows {first} to {rows.stop - 1} are "
                 f"{rows.stop - first}; shorten it, or give more data"
             )
         self.starts = np.arange(first, first + count, stride)

@@ -28,9 +28,9 @@ class Summary(NamedTuple):
     def __str__(self) -> str:
         rows = [*self.parameters.items(), ("all parameters", sum(self.parameters.values()))]
         if self.state_bytes is not None:
-            rows.append(("state of a row, bytes", self.state_bytes))
+            rows.append(("state of a sequence, bytes", self.state_bytes))
         if self.step_flops is not None:
-            rows.append(("a step of a row, FLOPs", int(self.step_flops)))
+            rows.append(("a step of a sequence, FLOPs", int(self.step_flops)))
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value:>14,}" for name, value in rows)
 

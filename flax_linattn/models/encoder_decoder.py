@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn import nn, ops
-from flax_linattn.models.forecaster import check_targets
+from flax_linattn.models.forecaster import check_targets, resolve_causal
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
 from flax_linattn.typing import Array, Features
@@ -92,12 +92,7 @@ class EncoderDecoder(nnx.Module):
                 f"least 1, got {num_channels}, {horizon}, {label_length}, {num_layers} and "
                 f"{num_decoder_layers}."
             )
-        mechanism = nn.resolve_mechanism(mechanism)
-        if not mechanism.capabilities.causal:
-            raise ValueError(
-                f"{mechanism.name!r} has no causal form, which the decoder needs; choose another "
-                "mechanism."
-            )
+        mechanism = resolve_causal(mechanism)
         self.num_channels = num_channels
         self.horizon = horizon
         self.label_length = label_length

@@ -10,8 +10,10 @@ from einops import rearrange
 from flax import nnx
 from jaxtyping import Float, Int
 
+from flax_linattn import ops
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.moments import Moments, MomentsState
+from flax_linattn.nn.attention import resolve_mechanism
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.masks import segment_runs, zero_padding
 from flax_linattn.ops.prefix import select
@@ -96,6 +98,7 @@ class Forecaster(nnx.Module):
             )
         if memory is not None and not memory > 0:
             raise ValueError(f"expected memory above 0, or None, got {memory}.")
+        mechanism = resolve_causal(mechanism)
         self.num_channels = num_channels
         self.horizon = horizon
         self.targets = check_targets(targets, num_channels)
@@ -232,6 +235,20 @@ class Forecaster(nnx.Module):
         targets = jnp.asarray(self.targets)
         y = rearrange(self.head(h), "... (h c) -> ... h c", h=self.horizon).astype(jnp.float32)
         return y * std[..., None, targets] + mean[..., None, targets]
+
+
+def resolve_causal(mechanism: str | ops.Mechanism) -> ops.Mechanism:
+    """A mechanism, by name or itself, for a forecaster.
+
+    Raises:
+        ValueError: it has no causal form.
+    """
+    found = resolve_mechanism(mechanism)
+    if not found.capabilities.causal:
+        raise ValueError(
+            f"{found.name!r} has no causal form, which forecasts need; choose another mechanism."
+        )
+    return found
 
 
 def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int, ...]:

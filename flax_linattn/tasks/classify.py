@@ -91,7 +91,7 @@ def train_classifier(
     model = build_classifier(config, problem, placement)
     batches = partial(make_batches, config=config, problem=problem, spans=placement.spans)
     if progress and is_main():
-        print(_about(train, test), file=sys.stderr)
+        print(_about(*loaded), file=sys.stderr)
         observation = jax.ShapeDtypeStruct((1, len(problem.channels)), jnp.float32)
         print(inference.summarize(model, observation), f"\non {placement}", file=sys.stderr)
     train_batches = batches(fitted, seed=config.seed)
@@ -153,8 +153,10 @@ def _about(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> str:
     """A few lines on the data."""
     lengths = np.concatenate([train.lengths, test.lengths])
     names = ", ".join(train.classes[:10]) + (", ..." if len(train.classes) > 10 else "")
+    missing = sum(int(np.isnan(x).sum()) for x in (*train.series, *test.series))
+    note = f"\nnote: missing values, interpolated over time: {missing}" if missing else ""
     return (
         f"{train.name}: {train.num_examples} sequences to train and {test.num_examples} to test, "
         f"{train.num_channels} channels, {lengths.min()} to {lengths.max()} steps\n"
-        f"{len(train.classes)} classes: {names}"
+        f"{len(train.classes)} classes: {names}{note}"
     )

@@ -15,7 +15,7 @@ from flax_linattn.tasks.classify_config import ClassifyConfig
 from flax_linattn.tasks.classify_data import ClassifyProblem, checksum_of, complete, make_batches
 from flax_linattn.tasks.classify_metrics import class_figures, confusion
 from flax_linattn.tasks.classify_model import build_classifier, classification_loss
-from flax_linattn.tasks.runs import reading_problem
+from flax_linattn.tasks.runs import reading_data, reading_problem
 from flax_linattn.typing import Array
 
 
@@ -60,7 +60,8 @@ def load_test(run: ClassifyRun, test_file: Path | None = None) -> data.TimeSerie
     if path is None:
         test = data.japanese_vowels()[1]
     else:
-        test = data.load_dataset(path).with_classes(run.problem.classes)
+        with reading_data(test_file):
+            test = data.load_dataset(path).with_classes(run.problem.classes)
     if test.num_channels != len(run.problem.channels):
         raise ValueError(
             f"{test.name} has {test.num_channels} channels, the run was trained on "

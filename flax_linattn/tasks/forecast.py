@@ -157,8 +157,10 @@ def _notes(series: data.TimeSeries) -> list[str]:
         if np.nanmin(values) == np.nanmax(values)
     ]
     counts = {
-        "rows do not follow after the usual time": series.num_gaps,
-        "missing values take the last known one, and are not tested on": series.num_missing,
-        f"channels never change: {', '.join(constant)}": len(constant),
+        "rows that do not follow after the usual time": series.num_gaps,
+        "missing values, which take the last known one and are not tested on": series.num_missing,
+        f"channels that never change ({', '.join(constant)}), to leave out of the targets": len(
+            constant
+        ),
     }
-    return [f"note: {count} {what}" for what, count in counts.items() if count]
+    return [f"note: {what}: {count}" for what, count in counts.items() if count]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,21 +69,20 @@ class ForecastProblem:
         return cls(**{**values, **lists, "standardizer": standardizer})
 
 
-def load_data(config: ForecastConfig) -> data.TimeSeries:
-    """The series of a run, its channels chosen.
+def load_data(config: ForecastConfig, channels: Sequence[str] | None = None) -> data.TimeSeries:
+    """The series of a run, with these channels, else those that its options choose.
 
     Raises:
         ValueError: a damaged file, or an unknown channel.
         FileNotFoundError: there is no such file.
     """
+    if channels is None and config.channels:
+        channels = [name.strip() for name in config.channels.split(",")]
     if config.csv is None:
         series = data.etth1()
-    else:
-        header = {"auto": None, "yes": True, "no": False}[config.header]
-        series = data.load_series(config.csv, header=header)
-    if config.channels:
-        series = series.select([name.strip() for name in config.channels.split(",")])
-    return series
+        return series if channels is None else series.select(channels)
+    header = {"auto": None, "yes": True, "no": False}[config.header]
+    return data.load_series(config.csv, header=header, channels=channels)
 
 
 def describe(series: data.TimeSeries, split: data.Split, config: ForecastConfig) -> ForecastProblem:

@@ -27,7 +27,7 @@ from flax_linattn.tasks.forecast_data import (
 from flax_linattn.tasks.forecast_figure import draw_windows
 from flax_linattn.tasks.forecast_metrics import Errors, seasonal_naive
 from flax_linattn.tasks.forecast_model import Model, build_forecaster, predict
-from flax_linattn.tasks.runs import reading_problem
+from flax_linattn.tasks.runs import reading_data, reading_problem
 from flax_linattn.typing import Array
 
 
@@ -164,7 +164,8 @@ def load_series(run: ForecastRun, path: Path | None = None) -> data.TimeSeries:
         ValueError: a damaged file, or other channels or times than the run was trained on.
     """
     config = run.config if path is None else dataclasses.replace(run.config, csv=path)
-    series = load_data(dataclasses.replace(config, channels="")).select(run.problem.channels)
+    with reading_data(path):
+        series = load_data(config, run.problem.channels)
     if run.problem.marks and series.times is None:
         raise ValueError(
             f"{series.name} has no times, from which the run took "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -225,7 +226,7 @@ def parse_rows(
                 if channel not in columns:
                     raise ValueError(
                         f"{place}: expected the names of the channels {', '.join(channels)}, got "
-                        f"none {channel!r}; leave out the line, or name all."
+                        f"{', '.join(columns)}, none {channel!r}; leave out the line, or name all."
                     )
             continue
         yield _from_cells(cells, channels, columns, place)
@@ -239,12 +240,13 @@ def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
     for channel in channels:
         if channel not in found:
             raise ValueError(
-                f"{place}: expected the channels {', '.join(channels)}, got none named {channel!r};"
-                " write null for a missing value."
+                f"{place}: expected the channels {', '.join(channels)}, got {', '.join(found)}, "
+                f"none {channel!r}; write null for a missing value."
             )
     time = next((value for name, value in found.items() if name.lower() in TIME), None)
-    values = [_number("" if found[c] is None else str(found[c]), place) for c in channels]
-    return Row(None if time is None else _time(str(time), place), np.array(values))
+    cells = ["" if found[channel] is None else str(found[channel]) for channel in channels]
+    values = _numbers(cells, channels, place, missing="write null")
+    return Row(None if time is None else _time(str(time), place), values)
 
 
 def _from_cells(
@@ -261,23 +263,30 @@ def _from_cells(
             timed = 0
         of_channels = [cells[columns.index(channel)] for channel in channels]
         cells = of_channels if timed is None else [cells[timed], *of_channels]
-    expected = len(channels) + (not _is_value(cells[0]) and parse_time(cells[0]) is not None)
-    if len(cells) not in (expected, len(channels) + 1):
-        raise ValueError(
-            f"{place}: expected {len(channels)} values ({', '.join(channels)}), after the time if "
-            f"there is one, got {len(cells)} cells."
+    timed = not _is_value(cells[0]) and parse_time(cells[0]) is not None
+    if len(cells) not in (len(channels) + timed, len(channels) + 1):
+        names, count = ", ".join(channels), len(channels)
+        expected = (
+            f"{count + 1} cells (time, {names})"
+            if timed
+            else f"{count} cells ({names}), or {count + 1} with the time first"
         )
+        raise ValueError(f"{place}: expected {expected}, got {len(cells)}.")
     timed = len(cells) > len(channels)
-    values = [_number(cell, place) for cell in cells[timed:]]
-    return Row(_time(cells[0], place) if timed else None, np.array(values))
+    values = _numbers(cells[timed:], channels, place, missing="leave the cell empty")
+    return Row(_time(cells[0], place) if timed else None, values)
 
 
-def _number(text: str, place: str) -> float:
-    if not _is_value(text):
-        raise ValueError(
-            f"{place}: expected finite numbers, got {text!r}; leave a missing value empty."
-        )
-    return float("nan") if text.lower() in MISSING else float(text)
+def _numbers(
+    cells: Sequence[str], channels: Sequence[str], place: str, *, missing: str
+) -> NDArray[np.float64]:
+    for channel, cell in zip(channels, cells, strict=True):
+        if not _is_value(cell):
+            raise ValueError(
+                f"{place}: expected a finite number for {channel}, got {cell!r}; {missing} if the "
+                "value is missing."
+            )
+    return np.array([math.nan if cell.lower() in MISSING else float(cell) for cell in cells])
 
 
 def _is_value(text: str) -> bool:

@@ -107,6 +107,10 @@ class RunConfig:
         on_main(partial(self._check_run_dir, run_dir, resume))
 
     def _check_run_dir(self, run_dir: Path, resume: bool) -> None:
+        if run_dir.exists() and not run_dir.is_dir():
+            raise ValueError(
+                f"{run_dir} is a file, expected a folder; give another one with --run."
+            )
         if not resume:
             if any((run_dir / "checkpoints").glob("step_*")):
                 raise ValueError(
@@ -182,6 +186,23 @@ def reading_problem(run_dir: Path) -> Iterator[dict[str, Any]]:
         yield values
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{path} does not fit this version: {error!r}.") from error
+
+
+@contextmanager
+def reading_data(test_file: Path | None) -> Iterator[None]:
+    """Where a run's own files are read, the error about a missing one tells how to give others.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if test_file is not None:
+            raise
+        raise FileNotFoundError(
+            f"the data of the run are gone; put them back, or give others with --test-file: {error}"
+        ) from None
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

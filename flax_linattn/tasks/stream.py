@@ -57,6 +57,8 @@ def stream_run(
     _refuse("classifiers", sequence=sequence, max_length=max_length)
     loaded = forecast_evaluate.load_forecaster(run)
     stream = forecast_stream.ForecastStream(loaded, context=context)
+    if state is not None and state.is_dir():
+        raise ValueError(f"{state} is a folder, expected a file; give another one with --state.")
     if state is not None and state.is_file():
         stream.load(state)
         print(f"# goes on after {stream.num_steps} observations", file=sys.stderr)

@@ -82,3 +82,5 @@ class ProgressDisplay:
         if line["best_epoch"] == line["epoch"]:
             parts.append("best")
         self._console.print("  ".join(parts))
+        if line["best_epoch"] == self._epochs:
+            self._console.print("the last epoch was the best: more of them may do better")

@@ -88,6 +88,34 @@ def test_headers(tmp_path):
     assert missing.num_missing == 3
 
 
+def test_columns_that_are_not_read_may_hold_anything(tmp_path):
+    text = "date,a,store,b,note,note\n2024-01-01,1,Zurich,2,x,y\n2024-01-02,3,Bern,4,,\n"
+    series = data.load_series(write(tmp_path, text), channels=("b", "a"))
+    assert series.channels == ("b", "a") and series.values.tolist() == [[2, 1], [4, 3]]
+    assert series.times is not None
+    plain = data.load_table(write(tmp_path, "1,x,3\n"), header=False, channels=["2"])
+    assert plain.values.tolist() == [[3.0]]
+    with pytest.raises(ValueError, match=r"unknown channel 'c'; .*toy\.csv has a, store, b"):
+        data.load_table(write(tmp_path, text), channels=["c"])
+    with pytest.raises(DataFormatError, match=r"toy\.csv:1: .* got 'note' twice"):
+        data.load_table(write(tmp_path, text), channels=["note"])
+    with pytest.raises(DataFormatError, match=r"column 2 \(b\), got 'x'; .* --channels"):
+        data.load_table(write(tmp_path, "a,b\n1,x\n"))
+
+
+def test_channels_of_a_tsf_file(tmp_path):
+    text = TSF.format("daily", "true") + "".join(
+        f"{name}:2024-01-01 00-00-00:{values}\n" for name, values in (("a", "1,2"), ("b", "3,4"))
+    )
+    series = data.load_series(write(tmp_path, text, "toy.tsf"), channels=["b"])
+    assert series.channels == ("b",) and series.values.tolist() == [[3.0], [4.0]]
+
+
+def test_labelled_examples_are_no_table(tmp_path):
+    with pytest.raises(ValueError, match=r"labelled examples .* train classify"):
+        data.load_series(write(tmp_path, "@data\n", "toy.ts"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

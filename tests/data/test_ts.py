@@ -149,6 +149,11 @@ def refuse(path, text, line, *parts):
                     "declare the label in the header",
                 ],
             ),
+            "label with a blank": (
+                "1,2,3:4,5,6:standing still\n",
+                11,
+                ["a class label without blanks", "got 'standing still'", "write standing_still"],
+            ),
             "label that may be cut": (
                 "1,2,3:4,5,6:1",
                 11,

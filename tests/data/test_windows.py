@@ -21,7 +21,7 @@ def test_every_window_comes_once_an_epoch(extra, input_length, horizon, stride, 
                                horizon=horizon, stride=stride, batch_size=batch_size,
                                seed=0)  # fmt: skip
     except ValueError as error:
-        assert "does not fit" in str(error)
+        assert "to forecast needs" in str(error)
         assert rows.stop - max(rows.start - input_length, 0) < input_length + horizon
         return
     seen = []

@@ -288,6 +288,21 @@ class TestBadInput:
         assert message in fail(capsys, *args)
         assert not run.exists()
 
+    def test_options_are_named_as_they_are_given(self, tmp_path, capsys):
+        message = fail(capsys, "train", "classify", "--train-file", "My_TRAIN.ts")
+        assert message == (
+            "error: give both --train-file and --test-file, or neither for JapaneseVowels.\n"
+        )
+        message = fail(capsys, "train", "classify", "--buckets", "0")
+        assert message == "error: --buckets must be at least 1, got 0.\n"
+
+    def test_a_run_folder_that_is_a_file(self, tmp_path, capsys):
+        path = tmp_path / "run"
+        path.write_text("")
+        assert "is a file, expected a folder" in fail(
+            capsys, "train", "classify", "--run", str(path)
+        )
+
     def test_missing_run_folder(self, tmp_path, capsys):
         for command in ("evaluate", "stream"):
             message = fail(capsys, command, str(tmp_path / "none"))
@@ -332,10 +347,6 @@ class TestBadInput:
         message = fail(capsys, "evaluate", str(copy))
         assert "checkpoint" in message and str(copy) in message
 
-    def test_one_file_of_two(self, tmp_path, capsys):
-        message = fail(capsys, "train", "classify", "--train-file", str(tmp_path / "a.ts"))
-        assert "give both train_file and test_file" in message
-
     def test_missing_file(self, tmp_path, capsys):
         args = ["--train-file", str(tmp_path / "a.ts"), "--test-file", str(tmp_path / "b.ts")]
         assert "a.ts" in fail(capsys, "train", "classify", *args, "--run", str(tmp_path / "r"))
@@ -360,7 +371,9 @@ class TestBadInput:
         assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
 
     def test_commands(self, capsys):
-        assert "unknown command" in fail(capsys, "fly")
+        assert "unknown command 'fly'; choose one of: train classify" in fail(capsys, "fly")
+        message = fail(capsys, "train", "--csv", "sales.csv")
+        assert "unknown command 'train'; choose one of: train classify, train forecast." in message
         assert cli.main(["--help"]) == 0
         assert "train classify" in capsys.readouterr().out
 

@@ -179,6 +179,9 @@ def test_a_saved_stream_goes_on(run_dir, csv, tmp_path, capsys):
     assert want[0].startswith("step,time,load+1,OT+1,load+2") and len(want) == 41
     message = fail(capsys, "stream", str(run_dir), "--state", str(state), "--context", "6")
     assert "with another --context" in message
+    assert "is a folder, expected a file" in fail(
+        capsys, "stream", str(run_dir), "--state", str(tmp_path)
+    )
     state.write_bytes(state.read_bytes()[:100])
     message = fail(capsys, "stream", str(run_dir), "--state", str(state))
     assert "is no state file, or a damaged one" in message
@@ -232,17 +235,18 @@ def test_rows_by_name_by_place_and_as_json():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1", r"standard input:1: expected 2 values \(a, b\), after the time"),
-        ("1,x", r"standard input:1: expected finite numbers, got 'x'"),
+        ("1", r"standard input:1: expected 2 cells \(a, b\), or 3 with the time first, got 1"),
+        ("1,x", r"standard input:1: expected a finite number for b, got 'x'; leave the cell empty"),
         ("1,inf", "got 'inf'"),
         ("noon,1,2", "expected a time such as .* got 'noon'"),
         ("date,a,b\nnoon,1,2", "expected a time such as .* got 'noon'"),
         ("1,1_0", "got '1_0'"),
         ('{"a": 1', "not valid JSON"),
-        ('{"a": 1}', "got none named 'b'; write null"),
+        ('{"a": 1, "B": 2}', "expected the channels a, b, got a, B, none 'b'; write null"),
+        ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
-        ("2024-01-01,1", r"expected 2 values \(a, b\), after the time if .* got 2 cells"),
-        ("time,A,B", "expected the names of the channels a, b, got none 'a'"),
+        ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
+        ("time,A,B", "expected the names of the channels a, b, got time, A, B, none 'a'"),
     ],
 )
 def test_bad_rows_are_named(line, message):
@@ -292,13 +296,23 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
     assert "unknown channel 'x'" in fail(capsys, *args, "--targets", "x")
     assert "too few validation rows (3)" in fail(capsys, *args, "--split", "190/3/7")
-    assert "does not fit" in fail(capsys, *args, "--split", "150/48/2")  # found before training
+    assert "rows and 4 to forecast needs" in fail(
+        capsys, *args, "--split", "150/48/2"
+    )  # found before training
     assert not (tmp_path / "run").exists()
     for option in (["--label-length", "4"], ["--no-causal"]):
         message = fail(capsys, *args, *option)
-        assert "option of --model encoder-decoder" in one_line(message)
+        name = "--causal" if option == ["--no-causal"] else "--label-length"
+        assert message.startswith(f"error: {name} is an option of --model encoder-decoder")
     message = fail(capsys, *args, "--model", "encoder-decoder", "--label-length", "4")
-    assert "positions is an option of --model decoder" in one_line(message)
+    assert message.startswith("error: --positions is an option of --model decoder")
+    for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
+        message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
+        assert "'linformer' has no causal form, which forecasts need" in message
+    with pytest.raises(SystemExit):
+        cli._COMMANDS["train forecast"](["--help"])
+    shown = one_line(capsys.readouterr().out)
+    assert "expressive_quadratic" in shown and "linformer" not in shown
     assert "--sequence is for classifiers" in fail(
         capsys, "stream", str(run_dir), "--sequence", "0"
     )
@@ -333,6 +347,13 @@ def test_rows_that_came_later_change_no_test(copied, run_dir):
     assert forecast_evaluate.evaluate_run(folder)["test_mse"] == pytest.approx(want["test_mse"])
 
 
+def test_data_that_are_gone_are_told(copied, capsys):
+    folder, own = copied
+    own.unlink()
+    message = fail(capsys, "evaluate", str(folder))
+    assert "the data of the run are gone; put them back, or give others with --test" in message
+
+
 @pytest.mark.parametrize("change", ["a value", "fewer rows"])
 def test_other_data_are_refused_and_leave_a_run_as_it_is(copied, capsys, change):
     folder, own = copied
@@ -355,8 +376,8 @@ def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert notes == [
-        "note: 1 missing values take the last known one, and are not tested on",
-        "note: 1 channels never change: still",
+        "note: missing values, which take the last known one and are not tested on: 1",
+        "note: channels that never change (still), to leave out of the targets: 1",
     ]
     assert tasks.evaluate_run(tmp_path / "run")["stream_max_error"] < 1e-4
 
