@@ -47,7 +47,7 @@ def load_table(
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A channel is unknown.
+        ValueError: A channel is unknown, or asked for twice.
         DataFormatError: The file breaks the format; the message names the line.
 
     Example:
@@ -136,6 +136,8 @@ class _Table:
                 raise self._reader.error(
                     "different names of columns", f"{name!r} twice", "rename one"
                 )
+            if name in self._columns:
+                raise ValueError(f"expected each channel once, got {name!r} twice")
             self._columns[name] = columns[name]
 
     def _add_time(self, text: str) -> None:

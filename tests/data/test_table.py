@@ -97,6 +97,8 @@ def test_columns_that_are_not_read_may_hold_anything(tmp_path):
     assert plain.values.tolist() == [[3.0]]
     with pytest.raises(ValueError, match=r"unknown channel 'c'; .*toy\.csv has a, store, b"):
         data.load_table(write(tmp_path, text), channels=["c"])
+    with pytest.raises(ValueError, match="expected each channel once, got 'a' twice"):
+        data.load_table(write(tmp_path, text), channels=["a", "a"])
     with pytest.raises(DataFormatError, match=r"toy\.csv:1: .* got 'note' twice"):
         data.load_table(write(tmp_path, text), channels=["note"])
     with pytest.raises(DataFormatError, match=r"column 2 \(b\), got 'x'; .* --channels"):
