@@ -79,7 +79,7 @@ TABLE = Table(
     "rate and the decoder's share of the input are not stated either. The channel OT is our "
     "choice. Of size cpu, training and validation windows every 2 rows; all test windows",
     not_run="Traffic, whose file is not at hand; cells and seeds of other series that are missing, "
-    "for want of time: EA itself costs ten times as much as its series",
+    "for want of time",
     sizes={**SIZES, "cpu": {**SIZES["cpu"], "stride": 2}},
     quick={**QUICK, "split": "400/200/400"},
 )
