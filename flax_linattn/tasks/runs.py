@@ -201,7 +201,8 @@ def reading_data(test_file: Path | None) -> Iterator[None]:
         if test_file is not None:
             raise
         raise FileNotFoundError(
-            f"the data of the run are gone; put them back, or give others with --test-file: {error}"
+            "the data of the run are gone; put them back, or give others (evaluate --test-file, "
+            f"stream --input): {error}"
         ) from None
 
 

@@ -351,7 +351,7 @@ def test_data_that_are_gone_are_told(copied, capsys):
     folder, own = copied
     own.unlink()
     message = fail(capsys, "evaluate", str(folder))
-    assert "the data of the run are gone; put them back, or give others with --test" in message
+    assert "the data of the run are gone; put them back, or give others (evaluate --test" in message
 
 
 @pytest.mark.parametrize("change", ["a value", "fewer rows"])
