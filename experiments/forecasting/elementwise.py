@@ -79,7 +79,7 @@ TABLE = Table(
     "rate and the decoder's share of the input are not stated either. The channel OT is our "
     "choice. Of size cpu, training and validation windows every 2 rows; all test windows",
     not_run="Traffic, whose file is not at hand; for want of time: more than three seeds, and size "
-    "paper but for one row, of which a run takes about 16 minutes of a core",
+    "paper but for one row of one seed, of which a run takes 16 to 27 minutes of a core",
     sizes={**SIZES, "cpu": {**SIZES["cpu"], "stride": 2}},
     quick={**QUICK, "split": "400/200/400"},
 )
