@@ -64,7 +64,9 @@ def draw(
             if 2 * low - high < value < 2 * high - low
         }
         for name, value in shown.items():
-            axes.axvline(value, color="0.6", linestyle=STYLES[name], linewidth=1, label=name)
+            axes.axvline(
+                value, color="0.6", linestyle=STYLES.get(name, "-."), linewidth=1, label=name
+            )
         axes.set_yticks(range(len(columns)), list(columns))
         axes.set_ylim(len(columns) - 0.5, -0.6)
         axes.set_title(row, fontsize=9)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from pathlib import Path
 
+from experiments.forecasting import streaming
 from experiments.store import Store
 from experiments.tables import Table
 
@@ -36,9 +36,10 @@ def main() -> None:
             if not stored.is_file():
                 print(f"{table.module}, size {size}: not run")
                 continue
-            page: Path = stored.with_suffix(".md")
-            table.write(Store(stored), size, page)
+            page = stored.with_suffix(".md")
+            table.write(Store(stored, table.options(size)), size, page)
             print(page)
+    print(streaming.write(streaming.RESULT))
 
 
 if __name__ == "__main__":

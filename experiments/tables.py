@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
 import statistics
 import sys
@@ -16,9 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 from experiments import figures
+from experiments.intervals import COMPARABLE, VERDICTS, interval, judge, shown, spread
 from experiments.store import Store
 from flax_linattn import training
 from flax_linattn.bench.report import markdown
@@ -26,8 +24,8 @@ from flax_linattn.bench.report import markdown
 QUICK = {"features": 8, "hidden_features": 8, "num_heads": 2, "num_layers": 1, "epochs": 1}
 """A model that trains in seconds."""
 
-VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not told apart"
-COMPARABLE = "comparable"
+DATA_FOLDER = "FLAX_LINATTN_DATA"
+"""The environment variable that names the folder of real data."""
 
 Published = Mapping[str, tuple[float, float | None]]
 
@@ -145,17 +143,31 @@ class Table:
         output: Path,
         *,
         rows: str = "",
+        columns: str = "",
     ) -> str:
-        """Runs what is missing and writes results and page; returns the page."""
+        """Runs what is missing and writes results and page; returns the page.
+
+        Raises:
+            ValueError: no cell of these rows and columns can be run.
+        """
         name = f"{self.path.name}-{size}"
-        store = Store(output / f"{name}.json")
         options = self.options(size)
-        wanted = [cell for cell in self.cells(data_folder()) if rows in cell.row]
+        store = Store(output / f"{name}.json", options)
+        wanted = [
+            cell
+            for cell in self.cells(data_folder())
+            if rows in cell.row and columns in cell.column and cell.config is not None
+        ]
+        if not wanted:
+            raise ValueError(
+                f"no row with {rows!r} and column with {columns!r} can be run: set "
+                f"{DATA_FOLDER} to the folder of real data, or choose others with --rows and "
+                "--columns."
+            )
         for seed in range(seeds):
             for cell in wanted:
-                if cell.config is not None:
-                    config = dataclasses.replace(cell.config, seed=seed, **options)
-                    store.run(cell.row, cell.column, config, runs / name)
+                config = dataclasses.replace(cell.config, seed=seed, **options)
+                store.run(cell.row, cell.column, config, runs / name)
         return self.write(store, size, output / f"{name}.md")
 
     def options(self, size: str) -> Mapping[str, Any]:
@@ -168,7 +180,7 @@ class Table:
         """Writes the page of stored results."""
         facts = [
             ["paper", self.about],
-            ["command", f"`python -m {self.module} --{'' if size == 'quick' else 'size '}{size}`"],
+            ["command", f"`{self._command(size, store)}`"],
             ["size", ", ".join(f"{k} {v}" for k, v in self.options(size).items()) or "the paper's"],
             ["code", f"commits {', '.join(store.commits) or '-'}"],
             ["data", self.data],
@@ -181,6 +193,10 @@ class Table:
             for cell in cells
             if store.of(cell.row, cell.column) or store.num_failures(cell.row, cell.column)
         )
+        if store.environments:
+            facts.append(["environment", "; ".join(store.environments)])
+        if store.num_stale:
+            facts.append(["left out", f"{store.num_stale} stored runs of other options"])
         missing = [row for row in by_row(cells) if row not in rows]
         facts.append(["rows without a run", "; ".join(missing) or "none"])
         parts = [
@@ -194,6 +210,13 @@ class Table:
         path.write_text(page)
         self._draw(rows, store, path.with_suffix(".png"))
         return page
+
+    def _command(self, size: str, store: Store) -> str:
+        if size == "quick":
+            return f"python -m {self.module} --quick"
+        return (
+            f"{DATA_FOLDER}=FOLDER python -m {self.module} --size {size} --seeds {store.num_seeds}"
+        )
 
     def _table(self, rows: Rows, store: Store) -> str:
         columns = columns_of(rows)
@@ -210,14 +233,14 @@ class Table:
     def _seconds(self, rows: Rows, store: Store) -> list[str]:
         columns = columns_of(rows)
 
-        def shown(cell: Cell | None) -> str:
+        def of(cell: Cell | None) -> str:
             if cell is None:
                 return "-"
             runs = store.of(cell.row, cell.column).values()
             seconds = [run["core_seconds"] for run in runs if "core_seconds" in run]
             return f"{statistics.median(seconds):.0f}" if seconds else "-"
 
-        lines = [[row, *(shown(cells.get(c)) for c in columns)] for row, cells in rows.items()]
+        lines = [[row, *(of(cells.get(c)) for c in columns)] for row, cells in rows.items()]
         if all(set(line[1:]) == {"-"} for line in lines):
             return []
         return ["Seconds of one core a run, median over seeds:", markdown(["", *columns], lines)]
@@ -267,7 +290,7 @@ class Table:
         cells: Mapping[str, Cell],
         store: Store,
     ) -> list[str]:
-        def shown(column: str) -> str:
+        def of(column: str) -> str:
             cell = cells.get(column)
             if cell is None:
                 return "-"
@@ -285,50 +308,63 @@ class Table:
         counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
         return [
             f"{row}: {metric.name}",
-            *(shown(column) for column in columns),
+            *(of(column) for column in columns),
             *(metric.shown(naive[name], None) if name in naive else "-" for name in self.baselines),
             " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
         ]
 
     def _verdicts(self, rows: Rows, store: Store) -> list[str]:
         """What our runs say of each claim: a paired difference with a 95 % interval a row."""
-        parts, margins, together = [], set(), ""
-        for claim in self.claims:
-            metric = next(m for m in self.metrics if m.name == claim.metric)
-            lines, shares = [], []
-            counts = dict.fromkeys((*VERDICTS, COMPARABLE), 0)
-            for row, cells in rows.items():
-                if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
-                    continue
-                found = difference(store, cells[claim.column], cells[claim.other], metric)
-                if found is None:
-                    continue
-                mean, _ = spread(list(values(store, cells[claim.other], metric).values()))
-                verdicts = judge(*found, metric, metric.margin * abs(mean))
-                for verdict in verdicts:
-                    counts[verdict] += 1
-                shares.append(100 * found[0] / abs(mean))
-                lines.append([row, shown_interval(*found, metric.digits), ", ".join(verdicts)])
-            if not lines:
+        found = [part for claim in self.claims for part in self._verdict(claim, rows, store)]
+        if not found:
+            return []
+        margins = {f"{100 * self._metric(claim).margin:g} %" for claim in self.claims}
+        return [
+            *found,
+            "Intervals are of differences seed by seed; one over rows takes them as if they were "
+            "independent. Where one holds 0, or has no width, two are not told apart, which proves "
+            "no equality; they are comparable where it lies within our margin, "
+            f"{' or '.join(sorted(margins))} of the other's mean.",
+        ]
+
+    def _verdict(self, claim: Claim, rows: Rows, store: Store) -> list[str]:
+        """A claim's line and table; nothing if no row has two seeds of both columns."""
+        metric = self._metric(claim)
+        lines, shares = [], []
+        counts = dict.fromkeys((*VERDICTS, COMPARABLE), 0)
+        for row, cells in rows.items():
+            if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
                 continue
-            if over_rows := interval(shares):
-                verdicts = judge(*over_rows, metric, 100 * metric.margin)
-                shown = f"{shown_interval(*over_rows, 1)} %"
-                lines.append([f"mean of rows, % of {claim.other}", shown, ", ".join(verdicts)])
-                together = ", the last line's of the rows, as if they were independent"
-            margins.add(f"{100 * metric.margin:g} %")
-            told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
-            heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
-            told = f"*{claim.text}*: {claim.column} {told} of {sum(counts[v] for v in VERDICTS)}."
-            parts += [told, markdown(heads, lines)]
-        if parts:
-            parts.append(
-                f"Intervals are of differences seed by seed{together}. Where one holds 0, or has "
-                "no width, two are not told apart, which proves no equality; they are comparable "
-                f"where it lies within our margin, {' or '.join(sorted(margins))} of the other's "
-                "mean."
-            )
-        return parts
+            cell, other = cells[claim.column], cells[claim.other]
+            both = pairs(store, cell, other, metric)
+            found = interval([ours - theirs for ours, theirs in both])
+            if found is None:
+                continue
+            mean = abs(statistics.mean(theirs for _, theirs in both))
+            verdicts = self._judged(metric, found, metric.margin * mean)
+            for verdict in verdicts:
+                counts[verdict] += 1
+            if diverged := sum(store.num_failures(c.row, c.column) for c in (cell, other)):
+                verdicts.append(f"{diverged} that diverged left out")
+            shares.append(100 * found[0] / mean)
+            lines.append([row, shown(*found, metric.digits), ", ".join(verdicts)])
+        if not lines:
+            return []
+        if over_rows := interval(shares):
+            verdicts = self._judged(metric, over_rows, 100 * metric.margin)
+            share = f"{shown(*over_rows, 1)} %"
+            lines.append([f"mean of rows, % of {claim.other}", share, ", ".join(verdicts)])
+        told = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
+        heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
+        total = sum(counts[verdict] for verdict in VERDICTS)
+        return [f"*{claim.text}*: {claim.column} {told} of {total}.", markdown(heads, lines)]
+
+    def _metric(self, claim: Claim) -> Metric:
+        return next(metric for metric in self.metrics if metric.name == claim.metric)
+
+    @staticmethod
+    def _judged(metric: Metric, found: tuple[float, float], margin: float) -> list[str]:
+        return judge(*found, margin, larger_is_better=metric.larger_is_better)
 
     def main(self, arguments: Sequence[str] | None = None) -> None:
         """The command line."""
@@ -336,6 +372,7 @@ class Table:
         parser.add_argument("--size", choices=list(self.sizes), default=next(iter(self.sizes)))
         parser.add_argument("--seeds", type=int, default=3)
         parser.add_argument("--rows", default="", help="only rows that contain this text")
+        parser.add_argument("--columns", default="", help="only columns that contain this text")
         parser.add_argument("--runs", type=Path, default=Path("runs"))
         parser.add_argument("--output", type=Path, default=self.path.parent)
         parser.add_argument("--quick", action="store_true", help="tiny models, one epoch")
@@ -347,7 +384,10 @@ class Table:
                 options.runs,
                 options.output,
                 rows=options.rows,
+                columns=options.columns,
             )
+        except ValueError as error:
+            parser.error(str(error))
         except (KeyboardInterrupt, training.Interrupted):
             print("interrupted: the same command goes on from here.", file=sys.stderr)
             raise SystemExit(130) from None
@@ -367,53 +407,19 @@ def columns_of(rows: Rows) -> list[str]:
     return list(dict.fromkeys(column for cells in rows.values() for column in cells))
 
 
-def spread(numbers: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard deviation; of one number no deviation."""
-    return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
-
-
 def values(store: Store, cell: Cell, metric: Metric) -> dict[int, float]:
     """A metric of the runs of a cell, by seed."""
     runs = store.of(cell.row, cell.column).items()
     return {seed: metric.scale * run["report"][f"test_{metric.key}"] for seed, run in runs}
 
 
-def difference(store: Store, cell: Cell, other: Cell, metric: Metric) -> tuple[float, float] | None:
-    """The mean difference over the seeds that both have, and half its 95 % interval.
-
-    None for fewer than two such seeds.
-    """
+def pairs(store: Store, cell: Cell, other: Cell, metric: Metric) -> list[tuple[float, float]]:
+    """A metric of two cells, of each seed that both have."""
     ours, others = values(store, cell, metric), values(store, other, metric)
-    return interval([ours[seed] - others[seed] for seed in sorted(ours.keys() & others.keys())])
-
-
-def interval(numbers: Sequence[float]) -> tuple[float, float] | None:
-    """The mean, and half its 95 % interval (Student's t); None for fewer than two numbers."""
-    if len(numbers) < 2:
-        return None
-    quantile = float(stats.t.ppf(0.975, len(numbers) - 1))
-    half = quantile * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    return statistics.mean(numbers), half
-
-
-def shown_interval(middle: float, half: float, digits: int) -> str:
-    """An interval as text."""
-    return f"{middle:+.{digits}f} ± {half:.{digits}f}"
-
-
-def judge(middle: float, half: float, metric: Metric, margin: float) -> list[str]:
-    """What an interval of a difference says: one of VERDICTS, and perhaps COMPARABLE.
-
-    One without width, as accuracies on few examples may give, decides nothing.
-    """
-    if half <= 1e-9 * abs(middle):
-        return [UNDECIDED]
-    verdict = BETTER if (middle > 0) == metric.larger_is_better else WORSE
-    verdicts = [verdict if abs(middle) > half else UNDECIDED]
-    return verdicts + [COMPARABLE] * (abs(middle) + half <= margin)
+    return [(ours[seed], others[seed]) for seed in sorted(ours.keys() & others.keys())]
 
 
 def data_folder() -> Path | None:
     """The folder of real data sets, as the environment names it."""
-    name = os.environ.get("FLAX_LINATTN_DATA")
+    name = os.environ.get(DATA_FOLDER)
     return Path(name) if name else None

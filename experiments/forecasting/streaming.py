@@ -16,6 +16,8 @@ from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.forecast_evaluate import evaluate_run, load_series
 from flax_linattn.tasks.forecast_metrics import Errors
 
+RESULT = Path(__file__).with_suffix(".json")
+
 
 def streamed(run: tasks.ForecastRun, context: int | None) -> dict[str, float]:
     """Errors of a stream that begins a window before the test rows, on standardised values."""
@@ -35,10 +37,10 @@ def streamed(run: tasks.ForecastRun, context: int | None) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures a run and writes streaming.json and streaming.md beside this file."""
+    """Measures a run and writes streaming.json and its page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, help="the folder of a run with --model decoder")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent)
+    parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
     run = tasks.load_forecaster(options.run)
     report = evaluate_run(options.run)
@@ -49,11 +51,17 @@ def main() -> None:
         "a stream, --context 0: forgets nothing": streamed(run, 0),
     }
     result = {"commit": commit(), "config": run.config.to_json() | {"csv": None}, "rows": rows}
+    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(write(options.output).read_text(), end="")
+
+
+def write(path: Path) -> Path:
+    """Writes the page of a stored result beside it."""
+    rows = json.loads(path.read_text())["rows"]
     lines = [[name, f"{row['mse']:.3f}", f"{row['mae']:.3f}"] for name, row in rows.items()]
-    page = markdown(["", "MSE", "MAE"], lines) + "\n"
-    (options.output / "streaming.json").write_text(json.dumps(result, indent=1) + "\n")
-    (options.output / "streaming.md").write_text(page)
-    print(page, end="")
+    page = path.with_suffix(".md")
+    page.write_text(markdown(["", "MSE", "MAE"], lines) + "\n")
+    return page
 
 
 if __name__ == "__main__":

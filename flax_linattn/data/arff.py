@@ -8,6 +8,9 @@ from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import Declared, ExampleBuilder
 from flax_linattn.data.files import MEND, LineReader, shorten
 
+_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]"""
+_LABELS = re.compile(rf"\s*({_QUOTED}|[^,]*?)\s*,")
+_QUOTED_LAST = re.compile(rf"(.*),\s*({_QUOTED})")
 _ATTRIBUTE = re.compile(r"""('[^']*'|"[^"]*"|[^\s'"]+)\s+(\S.*)""")
 _NUMERIC = ("numeric", "real", "integer")
 
@@ -68,7 +71,8 @@ def load_arff(path: str | Path) -> TimeSeriesDataset:
             if header.relational:
                 builder.add(*_split_relational(reader, text))
             else:
-                values, _, label = text.rpartition(",")
+                match = _QUOTED_LAST.fullmatch(text)
+                values, label = match.groups() if match else text.rpartition(",")[::2]
                 builder.add([values], _unquote(label.strip()))
         return builder.finish(header.name or reader.path.name.split(".")[0])
 
@@ -131,7 +135,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         header.relational = name
         return True
     elif nominal and header.length and not inside:
-        labels = [_unquote(label.strip()) for label in kind[1:-1].split(",")]
+        labels = [_unquote(label) for label in _LABELS.findall(kind[1:-1] + ",")]
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(
                 "distinct class labels, none of them empty", shorten(kind), "list each label once"
@@ -163,4 +167,4 @@ def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | N
 
 def _unquote(text: str) -> str:
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-    return text[1:-1] if quoted else text
+    return re.sub(r"\\(.)", r"\1", text[1:-1]) if quoted else text

@@ -77,7 +77,47 @@ class ExampleBatches(abc.ABC):
         """The arrays of these examples."""
 
 
-class Batches(ExampleBatches):
+class ArrayBatches(ExampleBatches):
+    """Batches of examples that lie in arrays, each epoch in an order of its own.
+
+    Args:
+        arrays: By name.
+        num_examples: N.
+        batch_size: B.
+        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps the
+            arrays' order.
+
+    Attributes:
+        arrays: As given.
+        seed: As given.
+
+    Raises:
+        ValueError: An array is named "weight", or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray],
+        num_examples: int,
+        batch_size: int,
+        *,
+        seed: int | None,
+    ) -> None:
+        check_names(arrays)
+        if seed is not None and seed < 0:
+            raise ValueError(f"expected a seed of at least 0, or None, got {seed}; choose another")
+        super().__init__(num_examples, batch_size)
+        self.arrays = dict(arrays)
+        self.seed = seed
+
+    def _plan(self, epoch: int) -> NDArray[np.int64]:
+        order = np.arange(self.num_examples)
+        if self.seed is not None:
+            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
+        return in_rows(order, self.batch_size)
+
+
+class Batches(ArrayBatches):
     """Batches of aligned arrays; every example comes exactly once in an epoch.
 
     See ``ExampleBatches``: the position in the data is the step itself, and the last batch of an
@@ -111,18 +151,10 @@ class Batches(ExampleBatches):
                 f"expected arrays of one first axis of at least one example, got sizes {sizes}; "
                 "pass one row for each example in every array"
             )
-        check_names(arrays)
-        if seed is not None and seed < 0:
-            raise ValueError(f"expected a seed of at least 0, or None, got {seed}; choose another")
-        super().__init__(next(iter(sizes.values())), batch_size)
-        self.seed = seed
-        self._arrays = dict(arrays)
-
-    def _plan(self, epoch: int) -> NDArray[np.int64]:
-        return in_rows(epoch_order(self.num_examples, self.seed, epoch), self.batch_size)
+        super().__init__(arrays, next(iter(sizes.values())), batch_size, seed=seed)
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
-        return {name: array[examples] for name, array in self._arrays.items()}
+        return {name: array[examples] for name, array in self.arrays.items()}
 
 
 class BucketBatches(Batches):
@@ -202,7 +234,7 @@ class BucketBatches(Batches):
         length = self._lengths[self._bucket[examples[0]]]
         return {
             name: array[examples, :length] if name in self._time_arrays else array[examples]
-            for name, array in self._arrays.items()
+            for name, array in self.arrays.items()
         }
 
 
@@ -216,13 +248,6 @@ def check_names(arrays: Iterable[str]) -> None:
         raise ValueError(
             'expected no array named "weight", as batches carry their own, got one; rename it'
         )
-
-
-def epoch_order(num_examples: int, seed: int | None, epoch: int) -> NDArray[np.int64]:
-    """All examples, in an order drawn from the seed and the epoch, or in their own without one."""
-    if seed is None:
-        return np.arange(num_examples)
-    return np.random.default_rng([seed, epoch]).permutation(num_examples)
 
 
 def in_rows(order: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:

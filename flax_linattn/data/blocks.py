@@ -12,8 +12,9 @@ from flax_linattn.data.files import MEND, LineReader, shorten
 
 NUM_COEFFICIENTS = 13
 DIGITS = tuple(str(digit) for digit in range(10))
-BLOCKS = (6600, 2200)
-"""Of the training file and of the test file: equally many of each digit, in their order."""
+FRAMES = {6600: 263_256, 2200: 87_063}
+"""Of all blocks, by their number: of the training and of the test file. Equally many blocks are of
+each digit, in their order."""
 
 
 def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
@@ -31,7 +32,7 @@ def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
     Raises:
         FileNotFoundError: There is no such file.
         DataFormatError: A line is no frame, or the file has another number of blocks, without
-            which nothing tells the digits.
+            which nothing tells the digits, or of frames.
     """
     with LineReader(path) as reader:
         blocks: list[list[NDArray[np.float64]]] = []
@@ -44,10 +45,14 @@ def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
                 blocks.append([])
                 begins = False
             blocks[-1].append(_frame(reader, text))
-        if len(blocks) not in BLOCKS:
+        whole = list(FRAMES.items())
+        found = len(blocks), sum(map(len, blocks))
+        if found not in whole or not reader.terminated:
+            (train, train_frames), (test, test_frames) = whole
             raise reader.error(
-                f"{BLOCKS[0]:,} blocks (training) or {BLOCKS[1]:,} (test)",
-                f"{len(blocks):,}",
+                f"{train:,} blocks of {train_frames:,} lines (training) or {test:,} of "
+                f"{test_frames:,} (test), and a newline at the end",
+                "{:,} of {:,}".format(*found) + " and none" * (not reader.terminated),
                 "the file is cut short or not the original: fetch it again",
             )
         name = "SpokenArabicDigits"

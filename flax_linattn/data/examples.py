@@ -5,8 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.files import MEND, LineReader, shorten
+
+MISSING = frozenset({"?", "nan"})
+"""How files of examples write a missing value, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -138,16 +142,15 @@ class ExampleBuilder:
 
     def _parse_values(self, dimensions: list[str]) -> NDArray[np.float64]:
         tokens = ",".join(dimensions).split(",")
-        if any("?" in text for text in dimensions):
-            tokens = ["nan" if token.strip() == "?" else token for token in tokens]
         try:
-            values = np.array(tokens, np.float64)
-            # Python reads "1_0" as ten: in a data file it is damage.
-            sound = not np.isinf(values).any() and not any("_" in text for text in dimensions)
-        except ValueError:
-            sound = False
-        if not sound:
-            self._refuse_first_bad(tokens, len(dimensions))
+            values = parse_numbers(tokens, MISSING)
+        except BadCellError as bad:
+            dimension, step = divmod(bad.index, len(tokens) // len(dimensions))
+            raise self._reader.error(
+                "a finite number, or ? for a missing one",
+                f"{shorten(tokens[bad.index])} in dimension {dimension} at time step {step}",
+                "correct the value, or fetch the file again",
+            ) from None
         if self._declared.missing is False and np.isnan(values).any():
             dimension, step = np.argwhere(np.isnan(values.reshape(len(dimensions), -1)))[0]
             raise self._reader.error(
@@ -156,20 +159,6 @@ class ExampleBuilder:
                 "declare @missing true if it is meant, or fetch the file again",
             )
         return np.ascontiguousarray(values.reshape(len(dimensions), -1).T)
-
-    def _refuse_first_bad(self, tokens: list[str], num_dimensions: int) -> None:
-        for position, token in enumerate(tokens):
-            try:
-                bad = "_" in token or np.isinf(float(token))
-            except ValueError:
-                bad = True
-            if bad:
-                dimension, step = divmod(position, len(tokens) // num_dimensions)
-                raise self._reader.error(
-                    "a finite number, or ? for a missing one",
-                    f"{shorten(token)} in dimension {dimension} at time step {step}",
-                    "correct the value, or fetch the file again",
-                )
 
     def _without_padding(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         present = np.flatnonzero(~np.isnan(values).all(axis=1))

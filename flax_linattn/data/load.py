@@ -80,6 +80,12 @@ def load_series(
     if _suffix(path) != ".tsf":
         return load_table(path, header=header, channels=channels)
     found = load_tsf(path)
+    if channels is not None:
+        names = [series.name for series in found]
+        for channel in channels:
+            if channel not in names:
+                raise ValueError(f"unknown channel {channel!r}; {path} has {', '.join(names)}")
+        found = tuple(found[names.index(channel)] for channel in channels)
     first = found[0]
     for series in found[1:]:
         if series.num_steps != first.num_steps or not np.array_equal(
@@ -88,12 +94,12 @@ def load_series(
             raise ValueError(
                 f"expected series of the same times, but {series.name} has {series.num_steps} "
                 f"steps from {_start(series)} and {first.name} {first.num_steps} from "
-                f"{_start(first)}; load_tsf gives each by itself"
+                f"{_start(first)}; choose some with --channels (channels=...), or one by one with "
+                "load_tsf"
             )
     values = np.concatenate([series.values for series in found], axis=1)
     name = Path(path).name.split(".")[0]
-    whole = TimeSeries(name, values, tuple(series.name for series in found), first.times)
-    return whole if channels is None else whole.select(channels)
+    return TimeSeries(name, values, tuple(series.name for series in found), first.times)
 
 
 def _start(series: TimeSeries) -> str:

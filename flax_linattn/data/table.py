@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
-import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,16 +9,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.data.cells import (
+    TIME,
+    BadCellError,
+    is_number,
+    is_value,
+    parse_numbers,
+    parse_time,
+    split_cells,
+)
 from flax_linattn.data.files import MEND, LineReader, shorten
 from flax_linattn.data.series import TimeSeries
-
-MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
-"""How files write a missing value, in lower case."""
-
-TIME = frozenset({"date", "time", "datetime", "timestamp"})
-"""Names of a column of times, in lower case."""
-
-_SLASHES = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2}))?)?")
 
 
 def load_table(
@@ -119,7 +117,7 @@ class _Table:
     def _begin(self, cells: list[str]) -> None:
         self._width = len(cells) if self._header is None else len(self._header)
         named = self._header is not None and self._header[0].lower() in TIME
-        self._timed = named or not (is_number(cells[0]) or cells[0].lower() in MISSING)
+        self._timed = named or not is_value(cells[0])
         names = [str(i) for i in range(self._width - self._timed)]
         if self._header is not None:
             names = self._header[self._timed :]
@@ -160,30 +158,23 @@ class _Table:
 
     def _numbers(self, cells: list[str]) -> NDArray[np.float64]:
         try:
-            if not any("_" in cell for cell in cells):  # Python reads "1_0" as ten
-                values = np.array(cells, np.float64)
-                if not np.isinf(values).any():
-                    return values
-        except ValueError:
-            pass
-        values = np.empty(len(cells))
-        for i, ((name, column), cell) in enumerate(zip(self._columns.items(), cells, strict=True)):
-            if cell.lower() not in MISSING and not is_number(cell):
-                place = f"column {column + 1}" + (f" ({name})" if self._header else "")
-                if parse_time(cell) is not None:
-                    raise self._reader.error(
-                        f"times in the first column, and numbers in {place}",
-                        shorten(cell),
-                        "put the column of times first, without another index",
-                    )
-                raise self._reader.error(
-                    f"a finite number in {place}",
-                    shorten(cell),
-                    "correct it, leave the cell empty if the value is missing, or read other "
-                    "columns only, with --channels (channels=...)",
-                )
-            values[i] = math.nan if cell.lower() in MISSING else float(cell)
-        return values
+            return parse_numbers(cells)
+        except BadCellError as bad:
+            cell = cells[bad.index]
+            name, column = list(self._columns.items())[bad.index]
+        place = f"column {column + 1}" + (f" ({name})" if self._header else "")
+        if parse_time(cell) is not None:
+            raise self._reader.error(
+                f"times in the first column, and numbers in {place}",
+                shorten(cell),
+                "put the column of times first, without another index",
+            )
+        raise self._reader.error(
+            f"a finite number in {place}",
+            shorten(cell),
+            "correct it, leave the cell empty if the value is missing, or read other columns "
+            "only, with --channels (channels=...)",
+        )
 
     def finish(self) -> TimeSeries:
         if not self._rows:
@@ -193,39 +184,21 @@ class _Table:
         return TimeSeries(name, np.stack(self._rows), tuple(self._columns), times)
 
 
-def parse_time(text: str) -> datetime | None:
-    """A time as files write it, to the second, its time zone dropped; None if it is none.
-
-    Example:
-        >>> parse_time("2016/7/1 2:00"), parse_time("2016-07-01T02:00:00Z"), parse_time("noon")
-        (datetime.datetime(2016, 7, 1, 2, 0), datetime.datetime(2016, 7, 1, 2, 0), None)
-    """
-    try:
-        if found := _SLASHES.fullmatch(text):
-            return datetime(*(int(part) for part in found.groups(default="0")))  # type: ignore[arg-type]
-        return datetime.fromisoformat(text).replace(tzinfo=None, microsecond=0)
-    except ValueError:
-        return None
-
-
 def _cells(reader: LineReader) -> Iterator[list[str]]:
     for text in reader:
-        if text.strip() and not text.startswith("#"):
-            yield split_cells(text)
-
-
-def split_cells(text: str) -> list[str]:
-    """The cells of a line, which may stand in quotes.
-
-    Example:
-        >>> split_cells('"date", "load, MW",OT')
-        ['date', 'load, MW', 'OT']
-    """
-    return [cell.strip() for cell in next(csv.reader([text], skipinitialspace=True))]
+        if not text.strip() or text.startswith("#"):
+            continue
+        try:
+            cells = split_cells(text)
+        except ValueError:
+            raise reader.error(
+                "cells separated by ',', each quote closed", shorten(text), MEND
+            ) from None
+        yield cells
 
 
 def _is_header(reader: LineReader, cells: list[str]) -> bool:
-    if any(not is_number(cell) and cell.lower() not in MISSING for cell in cells[1:]):
+    if not all(map(is_value, cells[1:])):
         return True
     if not is_number(cells[0]):
         return parse_time(cells[0]) is None
@@ -236,11 +209,3 @@ def _is_header(reader: LineReader, cells: list[str]) -> bool:
         "numbers alone",
         "say whether it is a header: --header yes or --header no (header=True or False)",
     )
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell holds a finite number."""
-    try:
-        return math.isfinite(float(text)) and "_" not in text
-    except ValueError:
-        return False

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 Series = Sequence[NDArray[np.float64]]
 LARGEST = 1e100
 """Magnitude up to which values are standardized: the square of a larger one may overflow."""
+FARTHEST = 1e18
+"""Magnitude up to which standardized values are passed on: its square is finite in float32."""
 
 
 def interpolate_missing(series: Series) -> tuple[NDArray[np.float64], ...]:
@@ -118,22 +120,40 @@ class Standardizer:
         std[(np.ptp(steps, axis=0) == 0) | (std == 0)] = 1
         return cls(mean, std)
 
-    def apply(self, series: Series) -> tuple[NDArray[np.float64], ...]:
+    def apply(
+        self, series: Series, channels: Sequence[str] | None = None
+    ) -> tuple[NDArray[np.float64], ...]:
         """Standardizes every series.
 
         Args:
-            series: Arrays ``[length_i, C]``.
+            series: Arrays ``[length_i, C]``; NaN stays NaN.
+            channels: Their names, for messages.
 
         Raises:
-            ValueError: A series has another number of channels.
+            ValueError: A series has another number of channels; a value is so far out that its
+                square overflows in float32.
         """
-        for index, values in enumerate(series):
-            if values.ndim != 2 or values.shape[1:] != self.mean.shape:
-                raise ValueError(
-                    f"expected series [length, {len(self.mean)}], got {list(values.shape)} for "
-                    f"series {index}; use the channels that the standardizer was fitted on"
-                )
-        return tuple((values - self.mean) / self.std for values in series)
+        return tuple(self._apply(values, index, channels) for index, values in enumerate(series))
+
+    def _apply(
+        self, values: NDArray[np.float64], index: int, channels: Sequence[str] | None
+    ) -> NDArray[np.float64]:
+        if values.ndim != 2 or values.shape[1:] != self.mean.shape:
+            raise ValueError(
+                f"expected series [length, {len(self.mean)}], got {list(values.shape)} for "
+                f"series {index}; use the channels that the standardizer was fitted on"
+            )
+        scaled = (values - self.mean) / self.std
+        far = np.abs(scaled) > FARTHEST
+        if far.any():
+            step, channel = np.argwhere(far)[0]
+            name = channel if channels is None else channels[channel]
+            raise ValueError(
+                f"expected values within {FARTHEST:g} standard deviations of the mean, got "
+                f"{values[step, channel]:g} for channel {name} (series {index}, row {step}, from "
+                "0); does it stand for a missing one? Leave that empty"
+            )
+        return scaled
 
     def to_json(self) -> str:
         """Returns the standardizer as JSON text, exact to the last bit."""

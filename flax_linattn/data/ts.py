@@ -58,12 +58,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
                     f"the tag {shorten(text)}",
                     "move it above @data, or split files that were joined",
                 )
-            *dimensions, last = text.split(":")
-            # A line without its label ends in values, and no label holds a comma.
-            if "," in last or not dimensions:
-                builder.add([*dimensions, last], None)
-            else:
-                builder.add(dimensions, _label(reader, last.strip()))
+            builder.add(*_split(reader, text, declared.classes))
         dataset = builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
         if dataset.num_examples == 1 and declared.dimensions is None and not reader.terminated:
             # Nothing else tells the label from the first value of a dimension that was cut.
@@ -73,6 +68,19 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
                 "end the line with a newline if the file is whole, or fetch it again",
             )
         return dataset
+
+
+def _split(reader: LineReader, text: str, classes: tuple[str, ...]) -> tuple[list[str], str | None]:
+    """The dimensions of an example, and its label."""
+    for label in sorted(classes, key=len, reverse=True):  # one may hold a colon, and end another
+        values, separator, found = text.rpartition(":" + label)
+        if separator and not found:
+            return values.split(":"), label
+    *dimensions, last = text.split(":")
+    # A line without its label ends in values.
+    if "," in last or not dimensions:
+        return [*dimensions, last], None
+    return dimensions, _label(reader, last.strip())
 
 
 def _label(reader: LineReader, text: str) -> str:

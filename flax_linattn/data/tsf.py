@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.data.cells import MISSING, BadCellError, parse_numbers
 from flax_linattn.data.files import MEND, LineReader, shorten
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.table import MISSING, is_number
 
 _SECONDS = {
     "secondly": 1,
@@ -39,8 +39,8 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
         path: The file.
 
     Returns:
-        The series, each of one channel and its own length, named by its first attribute. They have
-        times if the file has a date attribute and a frequency.
+        The series, each of one channel and its own length, named by its first string attribute
+        (else ``series 0``, ...). They have times if the file has a date attribute and a frequency.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -62,6 +62,12 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
         found = tuple(_read_series(reader, attributes, tags))
         if not found:
             raise reader.error("series after @data", "none", "fetch the file again")
+        if not reader.terminated:
+            raise reader.error(
+                "a newline at the end, as the last number may be cut",
+                "none",
+                "end the last line with a newline if the file is whole, or fetch it again",
+            )
         lengths = {series.num_steps for series in found}
         if tags.get("equallength") == "true" and len(lengths) > 1:
             raise reader.error(
@@ -86,10 +92,10 @@ def _read_header(reader: LineReader) -> tuple[list[tuple[str, str]], dict[str, s
             return attributes, tags
         if tag == "@attribute" and len(words) == 2 and words[1].lower() in _TYPES:
             attributes.append((words[0], words[1].lower()))
-        elif tag == "@frequency" and len(words) == 1 and _step(words[0]) is None:
+        elif tag == "@frequency" and _step(" ".join(words)) is None:
             raise reader.error(
                 f"a frequency such as 10_minutes or {', '.join([*_SECONDS, *_MONTHS])}",
-                shorten(words[0]),
+                shorten(" ".join(words)),
                 "correct the header",
             )
         elif tag.startswith("@") and tag != "@attribute" and words:
@@ -134,23 +140,21 @@ def _read_series(
 
 
 def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
-    cells = [cell.strip() for cell in text.split(",")]
+    cells = text.split(",")
     try:
-        values = np.array(["nan" if c.lower() in MISSING - {""} else c for c in cells], np.float64)
-        if not np.isinf(values).any() and "_" not in text:
-            return values
-    except ValueError:
-        pass
-    bad = next(c for c in cells if not is_number(c) and c.lower() not in MISSING - {""})
-    raise reader.error(
-        "finite numbers separated by ',', or ? for a missing one", shorten(bad), "correct the value"
-    )
+        return parse_numbers(cells, MISSING - {""})
+    except BadCellError as bad:
+        raise reader.error(
+            "finite numbers separated by ',', or ? for a missing one",
+            shorten(cells[bad.index].strip()),
+            "correct the value",
+        ) from None
 
 
 def _step(frequency: str) -> tuple[str, int] | None:
     """Months or seconds of a frequency, such as "10_minutes"."""
     count, unit = 1, frequency.lower()
-    if found := re.fullmatch(r"(\d+)_(\w+)", unit):
+    if found := re.fullmatch(r"([1-9]\d*)_(\w+)", unit):
         count, unit = int(found[1]), found[2]
     if unit in _MONTHS:
         return "M", count * _MONTHS[unit]
@@ -169,6 +173,8 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
     unit, count = step
     if unit == "s":
         return first + np.arange(length) * np.timedelta64(count, "s")
-    within = first - first.astype("M8[M]").astype("M8[s]")
     months = first.astype("M8[M]") + np.arange(length) * count
-    return months.astype("M8[s]") + within
+    begin, end = months.astype("M8[D]"), (months + 1).astype("M8[D]")
+    # The 31st is the last day of a shorter month.
+    days = np.minimum(first.astype("M8[D]") - begin[0], end - begin - 1)
+    return (begin + days).astype("M8[s]") + (first - first.astype("M8[D]"))

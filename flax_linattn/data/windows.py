@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.batching import ExampleBatches, epoch_order, in_rows
+from flax_linattn.data.batching import ArrayBatches
 
 
 class Split(NamedTuple):
@@ -67,7 +67,7 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
     return Split(*(range(a, b) for a, b in itertools.pairwise(ends)))
 
 
-class Windows(ExampleBatches):
+class Windows(ArrayBatches):
     """Batches of windows of aligned series, one beginning every ``stride`` rows; see ``Batches``.
 
     A window is cut out when it is asked for, so that the series is in memory once.
@@ -87,7 +87,8 @@ class Windows(ExampleBatches):
         starts: int64 ``[N]``, the first row of each window.
 
     Raises:
-        ValueError: A length below 1, arrays that do not match, or rows too few for one window.
+        ValueError: A length below 1, arrays that do not match or are named "weight", rows too few
+            for one window, or a batch size or seed that is out of range.
 
     Example:
         >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), input_length=3, horizon=2,
@@ -128,13 +129,8 @@ class Windows(ExampleBatches):
                 f"{rows.stop - first}; shorten it, or give more data"
             )
         self.starts = np.arange(first, first + count, stride)
-        super().__init__(len(self.starts), batch_size)
-        self.seed = seed
-        self.arrays = dict(arrays)
+        super().__init__(arrays, len(self.starts), batch_size, seed=seed)
         self._offsets = np.arange(input_length + horizon)
-
-    def _plan(self, epoch: int) -> NDArray[np.int64]:
-        return in_rows(epoch_order(self.num_examples, self.seed, epoch), self.batch_size)
 
     def take(self, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         """Returns these windows, counted in the order of time: arrays ``[N, L + H, ...]``."""

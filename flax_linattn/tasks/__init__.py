@@ -10,7 +10,8 @@ from flax_linattn.tasks.forecast import train_forecaster
 from flax_linattn.tasks.forecast_config import ForecastConfig
 from flax_linattn.tasks.forecast_data import ForecastProblem
 from flax_linattn.tasks.forecast_evaluate import ForecastRun, load_forecaster
-from flax_linattn.tasks.forecast_stream import ForecastStream, Row
+from flax_linattn.tasks.forecast_rows import Row
+from flax_linattn.tasks.forecast_stream import ForecastStream
 from flax_linattn.tasks.runs import RunConfig
 
 __all__ = [

@@ -56,9 +56,9 @@ def train_classifier(
 
     Returns:
         What test.json holds: the test metrics of the selected parameters, how they were selected,
-        the accuracy of always answering the most frequent class (``constant_accuracy``), the counts
-        of test examples by class and prediction (``confusion``) and the figures of each class
-        (``classes``).
+        the accuracy of always answering the most frequent class of the test data
+        (``constant_accuracy``), the counts of test examples by class and prediction
+        (``confusion``) and the figures of each class (``classes``).
 
     Raises:
         ValueError: bad options or data; a run folder that is taken; options that differ from
@@ -68,12 +68,19 @@ def train_classifier(
         training.Interrupted: a signal came; the run was saved.
     """
     config = config.resolve()
+    honest = config.protocol == "honest"
     parallel = training.Parallel() if parallel is None else parallel
     placement = parallel.place(config.batch_size)
+    if placement.spans > 1 and (config.embedding == "circular" or config.padding == "seen"):
+        raise ValueError(
+            "sequences are padded to be split over devices, which a circular embedding and an "
+            "attention that sees the padding would notice; use --embedding causal and --padding "
+            "masked, or leave seq out of the mesh."
+        )
     config.check_run_dir(run_dir, resume)
     loaded = load_data(config)
     train, test = map(complete, loaded)
-    if config.protocol == "honest":
+    if honest:
         kept, held_out = data.stratified_split(
             train.labels, config.validation_fraction, config.seed
         )
@@ -95,11 +102,6 @@ def train_classifier(
         observation = jax.ShapeDtypeStruct((1, len(problem.channels)), jnp.float32)
         print(inference.summarize(model, observation), f"\non {placement}", file=sys.stderr)
     train_batches = batches(fitted, seed=config.seed)
-    if placement.spans > 1 and config.embedding == "circular":
-        raise ValueError(
-            "a circular embedding wraps around the end of the sequence, which cannot be padded to "
-            "split it over devices; use --embedding causal, or leave seq out of the mesh."
-        )
 
     def write_options() -> None:
         keep_problem(run_dir, problem.to_json(), resume)
@@ -108,7 +110,6 @@ def train_classifier(
     on_main(write_options)
     # Time-Series-Library's early stopping watches the accuracy; on a small held-out share the
     # loss tells more.
-    honest = config.protocol == "honest"
     result = training.fit(
         model,
         classification_loss,
@@ -136,7 +137,7 @@ def train_classifier(
         "mechanism": config.mechanism,
         "protocol": config.protocol,
         "selected_on": "validation share of the training data"
-        if config.protocol == "honest"
+        if honest
         else "TEST SET (as Time-Series-Library)",
         "best_epoch": result.best_epoch,
         "num_test": test.num_examples,

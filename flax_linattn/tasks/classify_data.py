@@ -113,7 +113,7 @@ def make_batches(
             f"weights for {problem.max_length}: give shorter ones, or train with --pooling mean."
         )
     lengths = [-(-length // spans) * spans for length in (*problem.lengths[:-1], longest)]
-    series = standardizer.apply(dataset.series)
+    series = standardizer.apply(dataset.series, dataset.channels)
     if config.protocol == "tslib" and dataset.name == "EthanolConcentration":
         series = tuple(_scale_across_channels(values) for values in series)
     values, mask = data.pad(series, lengths[-1])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import inference
 from flax_linattn.checks import at_least
+from flax_linattn.data.cells import BadCellError, join_cells, parse_numbers
 from flax_linattn.tasks.classify_data import ClassifyProblem
 from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_classifier, load_test
 from flax_linattn.tasks.figure import new_figure
@@ -40,7 +41,8 @@ def parse_observations(
 ) -> Iterator[NDArray[np.float64] | None]:
     """Reads one observation a line: numbers separated by commas or blanks.
 
-    "?" and "nan" are missing values. A blank line ends the sequence; there are no headers.
+    "?", "NaN", "NA" and "null" are missing values. A blank line ends the sequence; there are no
+    headers.
 
     Args:
         lines: the text.
@@ -68,16 +70,12 @@ def parse_observations(
                 f"{len(fields)} in {line.strip()!r}; separate them by commas or blanks."
             )
         try:
-            values = np.array([np.nan if field == "?" else float(field) for field in fields])
-        except ValueError:
-            bad = next(field for field in fields if field != "?" and not _is_number(field))
+            yield parse_numbers(fields)
+        except BadCellError as bad:
             raise ValueError(
-                f"{name}:{number}: expected numbers, got {bad!r}; write '?' for a missing value, "
-                "and leave out headers and comments."
+                f"{name}:{number}: expected finite numbers, got {fields[bad.index]!r}; write '?' "
+                "for a missing value, and leave out headers and comments."
             ) from None
-        if np.isinf(values).any():
-            raise ValueError(f"{name}:{number}: expected finite values, got an infinite one.")
-        yield values
 
 
 def predict_stream(
@@ -100,21 +98,22 @@ def predict_stream(
         The prediction after each observation.
 
     Raises:
-        ValueError: the model cannot stream, ``max_length`` is below 1, or a sequence is longer
-            than the model can take.
+        ValueError: the model cannot stream, ``max_length`` is below 1, a sequence is longer
+            than the model can take, or a value is out of range.
     """
     at_least(1, max_length=max_length)
     max_length = run.problem.max_length if max_length is None else max_length
     stream = inference.Stream(run.model, max_length=max_length)
-    mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
-    last = np.asarray(mean, np.float64)
+    standardizer, channels = run.problem.standardizer, run.problem.channels
+    last = standardizer.mean
     for observation in observations:
         if observation is None:
             stream.reset()
-            last = np.asarray(mean, np.float64)
+            last = standardizer.mean
             continue
         last = np.where(np.isnan(observation), last, observation)
-        logits = stream.step(((last - mean) / std)[None].astype(np.float32))
+        (scaled,) = standardizer.apply([last[None]], channels)
+        logits = stream.step(scaled.astype(np.float32))
         probabilities = np.asarray(jax.nn.softmax(logits[0]))
         if np.isnan(probabilities).any():
             raise ValueError(
@@ -126,30 +125,18 @@ def predict_stream(
         yield Prediction(stream.num_steps, probabilities)
 
 
-def stream_run(
+def stream_classifier(
     run: Path,
-    /,
     input: Path | None = None,
     sequence: int | None = None,
     max_length: int | None = None,
     figure: Path | None = None,
-) -> int:
-    """Prints the class probabilities after each observation, as CSV.
+) -> None:
+    """Prints the class probabilities after each observation; the options are ``stream_run``'s.
 
-    Time and memory an observation are constant for mechanisms with a state of constant size.
-
-    Reads one observation a line, numbers separated by commas or blanks, "?" for a missing
-    value, from standard input or a file. A blank line begins a new sequence.
-
-    Args:
-        run: the run folder.
-        input: a file to read instead of standard input.
-        sequence: stream this sequence of the run's test data instead (counted from 0).
-        max_length: most observations of a sequence, for mechanisms with a cache.
-        figure: draw the last 10,000 probabilities over time to this PNG file (needs matplotlib).
-
-    Returns:
-        The exit status.
+    Raises:
+        FileNotFoundError: the run or the input is missing.
+        ValueError: damaged files; a run that cannot stream; a bad line.
     """
     if input is not None and sequence is not None:
         raise ValueError("give --input or --sequence, not both.")
@@ -169,10 +156,11 @@ def stream_run(
         truth = test.classes[test.labels[sequence]]
         title += f": test sequence {sequence}, class {truth}"
         print(f"# test sequence {sequence}, true class {truth}", file=sys.stderr)
-        return _print_predictions(loaded, iter(test.series[sequence]), max_length, figure, title)
-    with open_lines(input) as (source, name):
-        observations = parse_observations(source, len(loaded.problem.channels), name)
-        return _print_predictions(loaded, observations, max_length, figure, title)
+        _print_predictions(loaded, iter(test.series[sequence]), max_length, figure, title)
+        return
+    with open_lines(input) as (lines, name):
+        observations = parse_observations(lines, len(loaded.problem.channels), name)
+        _print_predictions(loaded, observations, max_length, figure, title)
 
 
 def _print_predictions(
@@ -181,17 +169,17 @@ def _print_predictions(
     max_length: int | None,
     figure: Path | None,
     title: str,
-) -> int:
+) -> None:
     classes = run.problem.classes
     drawn: deque[Prediction] = deque(maxlen=MOST_DRAWN)
-    print(",".join(["step", "prediction", *(f"p({name})" for name in classes)]), flush=True)
+    print(join_cells(["step", "prediction", *(f"p({name})" for name in classes)]), flush=True)
     any_yet = False
     try:
         for prediction in predict_stream(run, observations, max_length=max_length):
             any_yet = True
             best = classes[int(np.argmax(prediction.probabilities))]
             shares = (f"{p:.4f}" for p in prediction.probabilities)
-            print(",".join([str(prediction.step), best, *shares]), flush=True)
+            print(join_cells([prediction.step, best, *shares]), flush=True)
             if figure is not None:
                 drawn.append(prediction)
     finally:  # a stream may well end by Ctrl-C
@@ -200,7 +188,6 @@ def _print_predictions(
             print(f"# figure: {figure}", file=sys.stderr)
     if not any_yet:
         print("# no observation came: give one a line", file=sys.stderr)
-    return 0
 
 
 def draw_stream(
@@ -234,11 +221,3 @@ def draw_stream(
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(path, dpi=120)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
+from flax_linattn.data.cells import split_cells
 from flax_linattn.tasks.forecast_config import ForecastConfig
 from flax_linattn.tasks.runs import checksum
 
@@ -77,7 +78,7 @@ def load_data(config: ForecastConfig, channels: Sequence[str] | None = None) -> 
         FileNotFoundError: there is no such file.
     """
     if channels is None and config.channels:
-        channels = [name.strip() for name in config.channels.split(",")]
+        channels = split_cells(config.channels)
     if config.csv is None:
         series = data.etth1()
         return series if channels is None else series.select(channels)
@@ -91,7 +92,7 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastConfig)
     Raises:
         ValueError: an unknown target, or training rows without values.
     """
-    names = [name.strip() for name in config.targets.split(",")] if config.targets else None
+    names = split_cells(config.targets) if config.targets else None
     targets = series.channels if names is None else series.select(names).channels
     marks: list[str] = []
     if config.calendar and series.times is not None and series.step is not None:
@@ -133,7 +134,7 @@ def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, 
     [T, channels] tells which are none, where any is missing.
     """
     filled = series.fill_forward(problem.standardizer.mean)
-    (values,) = problem.standardizer.apply([filled.values])
+    (values,) = problem.standardizer.apply([filled.values], series.channels)
     arrays: dict[str, NDArray] = {"values": values.astype(np.float32)}
     if series.num_missing:
         arrays["known"] = ~np.isnan(series.values)

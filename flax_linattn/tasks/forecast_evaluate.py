@@ -172,7 +172,9 @@ def load_series(run: ForecastRun, path: Path | None = None) -> data.TimeSeries:
             f"{', '.join(run.problem.marks)}; give times in the first column."
         )
     seconds, expected = step_seconds(series), run.problem.step_seconds
-    if seconds is not None and (expected is None or not data.is_step(seconds, expected)):
+    if seconds is None or expected is None:
+        return series
+    if not data.is_step(seconds, expected):
         raise ValueError(
             f"expected rows {expected} seconds apart, as those that the run was "
             f"trained on, got {seconds} in {series.name}."

@@ -33,17 +33,16 @@ class Errors:
         self._count += np.sum(known, axis=(0, 1))
 
     def metrics(self, scale: NDArray | float = 1.0) -> dict[str, float]:
-        """MSE, MAE and RMSE, the errors of each channel times its scale; means over channels.
+        """MSE, MAE and RMSE over all known values, the errors of each channel times its scale.
 
         Raises:
             ValueError: nothing of what came is known.
         """
-        found = self._count > 0
-        if not found.any():
+        count = np.sum(self._count)
+        if not count:
             raise ValueError("expected known values to test on, got missing ones only.")
-        scale = np.broadcast_to(scale, found.shape)[found]
-        square = float(np.mean(self._square[found] * np.square(scale) / self._count[found]))
-        absolute = float(np.mean(self._absolute[found] * scale / self._count[found]))
+        square = float(np.sum(self._square * np.square(scale)) / count)
+        absolute = float(np.sum(self._absolute * scale) / count)
         return {"mse": square, "mae": absolute, "rmse": float(np.sqrt(square))}
 
 

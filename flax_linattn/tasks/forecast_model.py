@@ -104,6 +104,7 @@ class ForecastLoss:
         absolute = jnp.sum(jnp.mean(jnp.abs(errors), axis=1) * weight)
         # A batch without any known value teaches nothing.
         return square / jnp.maximum(count, jnp.finfo(count.dtype).tiny), {
+            "loss": (square, count),
             "mse": (square, count),
             "mae": (absolute, count),
         }

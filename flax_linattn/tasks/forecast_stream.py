@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference, models
-from flax_linattn.data.table import MISSING, TIME, is_number, parse_time, split_cells
+from flax_linattn.data.cells import join_cells
 from flax_linattn.inference.saved import load_state, save_state
-from flax_linattn.tasks.forecast_evaluate import ForecastRun
+from flax_linattn.tasks.forecast_evaluate import ForecastRun, load_forecaster
 from flax_linattn.tasks.forecast_figure import draw_windows
+from flax_linattn.tasks.forecast_rows import Row, parse_rows
+from flax_linattn.tasks.lines import open_lines
 from flax_linattn.training.checkpoint import fingerprint
+from flax_linattn.training.signals import BetweenBlocks
 
-
-class Row(NamedTuple):
-    """An observation.
-
-    Attributes:
-        time: when; None if the stream does not say.
-        values: float64 [channels], NaN = missing.
-    """
-
-    time: datetime | None
-    values: NDArray[np.float64]
+SAVE_EVERY = 1000
+"""Observations after which the state of a stream is saved, beside at its end."""
 
 
 class ForecastStream:
@@ -93,7 +86,7 @@ class ForecastStream:
 
         Raises:
             ValueError: the run needs times, and the row has none, or one that is not after the last
-                one's; another number of values, or infinite ones.
+                one's; another number of values, or ones out of range.
         """
         problem = self._run.problem
         values = np.asarray(row.values, np.float64)
@@ -107,12 +100,13 @@ class ForecastStream:
                 f"expected a time after {self._time}, that of the last observation, got "
                 f"{row.time}; leave out what the stream has seen."
             )
+        last = np.where(np.isnan(values), self._last, values)
+        (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
         marks = self._marks(row.time)
         self.num_gaps += self._is_gap(row.time)
         self._time = row.time if row.time is not None else self._time
-        self._last = np.where(np.isnan(values), self._last, values)
-        scaled = (self._last - problem.standardizer.mean) / problem.standardizer.std
-        x = np.concatenate([scaled, marks]).astype(np.float32)
+        self._last = last
+        x = np.concatenate([scaled[0], marks]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages())
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
@@ -186,130 +180,82 @@ def check_time(run: ForecastRun, time: datetime | None) -> None:
         )
 
 
-def parse_rows(
-    lines: Iterable[str], channels: tuple[str, ...], name: str = "standard input"
-) -> Iterator[Row]:
-    """Reads one observation a line: a JSON object, or cells separated by commas.
-
-    A JSON object has the channels by name, and perhaps "time" (or "date", "datetime", "timestamp").
-    Cells are the channels in the run's order, after the time if there is one; a first line that
-    names them may order them otherwise, and have further ones. Blank lines are left out; an empty
-    cell, "?", "NaN" or null is a missing value.
-
-    Args:
-        lines: the text.
-        channels: the channels to find.
-        name: of the source, for messages.
+def stream_forecaster(
+    run: Path,
+    input: Path | None = None,
+    context: int | None = None,
+    state: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """Prints the forecast after each observation, as CSV; the options are ``stream_run``'s.
 
     Raises:
-        ValueError: a line that holds something else; the message names it.
-
-    Example:
-        >>> [row.values.tolist() for row in parse_rows(["b,a,c", "1,2,3", '{"a": 4, "b": null}'],
-        ...                                            ("a", "b"))]
-        [[2.0, 1.0], [4.0, nan]]
+        FileNotFoundError: the run or the input is missing.
+        ValueError: damaged files; a run that cannot stream; a state of another one; a bad line.
     """
-    columns: list[str] | None = None
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if not text:
-            continue
-        place = f"{name}:{number}"
-        if text.startswith("{"):
-            yield _from_json(text, channels, place)
-            continue
-        cells = split_cells(text)
-        words = not any(map(_is_value, cells)) and parse_time(cells[0]) is None
-        if columns is None and (words or set(channels) <= set(cells)):
-            columns = cells
-            for channel in channels:
-                if channel not in columns:
-                    raise ValueError(
-                        f"{place}: expected the names of the channels {', '.join(channels)}, got "
-                        f"{', '.join(columns)}, none {channel!r}; leave out the line, or name all."
-                    )
-            continue
-        yield _from_cells(cells, channels, columns, place)
+    loaded = load_forecaster(run)
+    stream = ForecastStream(loaded, context=context)
+    if state is not None and state.is_dir():
+        raise ValueError(f"{state} is a folder, expected a file; give another one with --state.")
+    if state is not None and state.is_file():
+        stream.load(state)
+        print(f"# goes on after {stream.num_steps} observations", file=sys.stderr)
+    with open_lines(input) as (lines, name):
+        numeric = loaded.config.header == "yes"
+        rows = parse_rows(lines, loaded.problem.channels, name, numeric_names=numeric)
+        _print_forecasts(loaded, stream, rows, state, figure)
 
 
-def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
+def _print_forecasts(
+    run: ForecastRun,
+    stream: ForecastStream,
+    rows: Iterable[Row],
+    state: Path | None,
+    figure: Path | None,
+) -> None:
+    seen: deque[Row] = deque(maxlen=2 * run.config.input_length)
+    found = None
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{place}: not valid JSON ({error.msg}): {text[:60]!r}.") from None
-    for channel in channels:
-        if channel not in found:
-            raise ValueError(
-                f"{place}: expected the channels {', '.join(channels)}, got {', '.join(found)}, "
-                f"none {channel!r}; write null for a missing value."
-            )
-    time = next((value for name, value in found.items() if name.lower() in TIME), None)
-    cells = ["" if found[channel] is None else str(found[channel]) for channel in channels]
-    values = _numbers(cells, channels, place, missing="write null")
-    return Row(None if time is None else _time(str(time), place), values)
+        with BetweenBlocks() as signals:
+            for row in rows:
+                with signals.block():
+                    if found is None:
+                        check_time(run, row.time)
+                        _print_header(run)
+                    gaps = stream.num_gaps
+                    found = stream.step(row)
+                    if gaps == 0 and stream.num_gaps:
+                        print(
+                            f"# note: {row.time} is not {run.problem.step_seconds:g} s after the "
+                            "last observation; it counts as the next step",
+                            file=sys.stderr,
+                        )
+                    _print_forecast(stream.num_steps, row, found)
+                    seen.append(row)
+                    if state is not None and stream.num_steps % SAVE_EVERY == 0:
+                        stream.save(state)
+    finally:
+        if stream.num_gaps > 1:
+            print(f"# note: {stream.num_gaps} observations came so", file=sys.stderr)
+        if state is not None and stream.num_steps:
+            stream.save(state)
+            print(f"# saved after {stream.num_steps} observations: {state}", file=sys.stderr)
+        if figure is not None and found is not None:
+            draw_forecast(run, seen, found, figure)
+    if found is None:
+        print("# no observation came: give one a line", file=sys.stderr)
 
 
-def _from_cells(
-    cells: list[str], channels: tuple[str, ...], columns: list[str] | None, place: str
-) -> Row:
-    if columns is not None:
-        if len(cells) != len(columns):
-            raise ValueError(
-                f"{place}: expected {len(columns)} cells, as in the first line, got {len(cells)}."
-            )
-        times = [i for i, name in enumerate(columns) if name not in channels]
-        timed = next((i for i in times if columns[i].lower() in TIME), None)
-        if timed is None and columns[0] not in channels and not _is_value(cells[0]):
-            timed = 0
-        of_channels = [cells[columns.index(channel)] for channel in channels]
-        cells = of_channels if timed is None else [cells[timed], *of_channels]
-    timed = not _is_value(cells[0]) and parse_time(cells[0]) is not None
-    if len(cells) not in (len(channels) + timed, len(channels) + 1):
-        names, count = ", ".join(channels), len(channels)
-        expected = (
-            f"{count + 1} cells (time, {names})"
-            if timed
-            else f"{count} cells ({names}), or {count + 1} with the time first"
-        )
-        raise ValueError(f"{place}: expected {expected}, got {len(cells)}.")
-    timed = len(cells) > len(channels)
-    values = _numbers(cells[timed:], channels, place, missing="leave the cell empty")
-    return Row(_time(cells[0], place) if timed else None, values)
-
-
-def _numbers(
-    cells: Sequence[str], channels: Sequence[str], place: str, *, missing: str
-) -> NDArray[np.float64]:
-    for channel, cell in zip(channels, cells, strict=True):
-        if not _is_value(cell):
-            raise ValueError(
-                f"{place}: expected a finite number for {channel}, got {cell!r}; {missing} if the "
-                "value is missing."
-            )
-    return np.array([math.nan if cell.lower() in MISSING else float(cell) for cell in cells])
-
-
-def _is_value(text: str) -> bool:
-    return text.lower() in MISSING or is_number(text)
-
-
-def _time(text: str, place: str) -> datetime:
-    time = parse_time(text)
-    if time is None:
-        raise ValueError(f"{place}: expected a time such as 2016-07-01 00:00:00, got {text!r}.")
-    return time
-
-
-def print_header(run: ForecastRun) -> None:
+def _print_header(run: ForecastRun) -> None:
     """The names of the columns: each target one to H steps ahead."""
     names = [
         f"{name}+{h}" for h in range(1, run.config.horizon + 1) for name in run.problem.target_names
     ]
-    print(",".join(["step", "time", *names]), flush=True)
+    print(join_cells(["step", "time", *names]), flush=True)
 
 
-def print_forecast(step: int, row: Row, forecast: NDArray[np.float64]) -> None:
-    """A line of forecasts, in the order of ``print_header``."""
+def _print_forecast(step: int, row: Row, forecast: NDArray[np.float64]) -> None:
+    """A line of forecasts, in the order of ``_print_header``."""
     time = "" if row.time is None else str(row.time)
     numbers = (f"{value:.6g}" for value in forecast.ravel())
     print(",".join([str(step), time, *numbers]), flush=True)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+
+from flax_linattn.data.files import LineReader
 
 
 @contextmanager
-def open_lines(path: Path | None) -> Iterator[tuple[IO[str], str]]:
-    """Opens a file, or standard input, and gives it with its name for messages.
+def open_lines(path: Path | None) -> Iterator[tuple[Iterable[str], str]]:
+    """Opens a file, or standard input, and gives its lines with its name for messages.
+
+    A byte that is not UTF-8 becomes a backslash escape, which the parsers name.
 
     Raises:
         FileNotFoundError: there is no such file.
+        ValueError: it is no text, or damaged.
     """
     if path is None:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="backslashreplace")
         yield sys.stdin, "standard input"
         return
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path} to read observations from.")
-    with path.open() as file:
-        yield file, str(path)
+    with LineReader(path) as lines:
+        yield lines, str(path)

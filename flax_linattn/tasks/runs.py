@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -184,7 +185,7 @@ def reading_problem(run_dir: Path) -> Iterator[dict[str, Any]]:
     values = read_json(path)
     try:
         yield values
-    except (AttributeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path} does not fit this version: {error!r}.") from error
 
 
@@ -207,11 +208,22 @@ def reading_data(test_file: Path | None) -> Iterator[None]:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes values, and the folder where needed."""
+    """Writes values, and the folder where needed; a number that is not finite becomes null."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".tmp")
-    partial.write_text(json.dumps(values, indent=2) + "\n")
-    os.replace(partial, path)
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
+    os.replace(unfinished, path)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
 
 
 def read_json(path: Path) -> dict[str, Any]:

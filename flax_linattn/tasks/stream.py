@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.tasks import classify_stream, forecast_evaluate, forecast_stream
-from flax_linattn.tasks.lines import open_lines
+from flax_linattn.tasks import classify_stream, forecast_stream
 from flax_linattn.tasks.runs import read_task
-from flax_linattn.training.signals import BetweenBlocks
-
-SAVE_EVERY = 1000
-"""Observations after which the state of a stream is saved, beside at its end."""
 
 
 def stream_run(
@@ -38,7 +30,7 @@ def stream_run(
 
     Args:
         run: the run folder.
-        input: a file to read instead of standard input.
+        input: a file to read instead of standard input (.gz and .xz too).
         sequence: classifiers: stream this sequence of the run's test data instead (from 0).
         max_length: classifiers: most observations of a sequence, for mechanisms with a cache.
         context: forecasters: most observations that a forecast looks back on, at least half as
@@ -53,58 +45,10 @@ def stream_run(
     """
     if read_task(run) != "forecast":
         _refuse("forecasters", context=context, state=state)
-        return classify_stream.stream_run(run, input, sequence, max_length, figure)
-    _refuse("classifiers", sequence=sequence, max_length=max_length)
-    loaded = forecast_evaluate.load_forecaster(run)
-    stream = forecast_stream.ForecastStream(loaded, context=context)
-    if state is not None and state.is_dir():
-        raise ValueError(f"{state} is a folder, expected a file; give another one with --state.")
-    if state is not None and state.is_file():
-        stream.load(state)
-        print(f"# goes on after {stream.num_steps} observations", file=sys.stderr)
-    with open_lines(input) as (source, name):
-        rows = forecast_stream.parse_rows(source, loaded.problem.channels, name)
-        return _forecast(loaded, stream, rows, state, figure)
-
-
-def _forecast(
-    run: forecast_evaluate.ForecastRun,
-    stream: forecast_stream.ForecastStream,
-    rows: Iterable[forecast_stream.Row],
-    state: Path | None,
-    figure: Path | None,
-) -> int:
-    seen: deque[forecast_stream.Row] = deque(maxlen=2 * run.config.input_length)
-    found = None
-    try:
-        with BetweenBlocks() as signals:
-            for row in rows:
-                with signals.block():
-                    if found is None:
-                        forecast_stream.check_time(run, row.time)
-                        forecast_stream.print_header(run)
-                    gaps = stream.num_gaps
-                    found = stream.step(row)
-                    if gaps == 0 and stream.num_gaps:
-                        print(
-                            f"# note: {row.time} is not {run.problem.step_seconds:g} s after the "
-                            "last observation; it counts as the next step",
-                            file=sys.stderr,
-                        )
-                    forecast_stream.print_forecast(stream.num_steps, row, found)
-                    seen.append(row)
-                    if state is not None and stream.num_steps % SAVE_EVERY == 0:
-                        stream.save(state)
-    finally:
-        if stream.num_gaps > 1:
-            print(f"# note: {stream.num_gaps} observations came so", file=sys.stderr)
-        if state is not None and stream.num_steps:
-            stream.save(state)
-            print(f"# saved after {stream.num_steps} observations: {state}", file=sys.stderr)
-        if figure is not None and found is not None:
-            forecast_stream.draw_forecast(run, seen, found, figure)
-    if found is None:
-        print("# no observation came: give one a line", file=sys.stderr)
+        classify_stream.stream_classifier(run, input, sequence, max_length, figure)
+    else:
+        _refuse("classifiers", sequence=sequence, max_length=max_length)
+        forecast_stream.stream_forecaster(run, input, context, state, figure)
     return 0
 
 

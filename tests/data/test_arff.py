@@ -188,3 +188,14 @@ def test_univariate_files_of_a_real_set_are_its_dimensions(data_dir):
         assert single.labels.tolist() == whole.labels.tolist()
         for one, other in zip(single.series, whole.series, strict=True):
             np.testing.assert_array_equal(one[:, 0], other[:, channel])
+
+
+def test_labels_of_any_text(tmp_path):
+    header = (
+        "@relation toy\n@attribute t0 numeric\n@attribute class {'a,b', c, 'it\\'s', \"x y\"}\n"
+    )
+    path = tmp_path / "toy.arff"
+    path.write_text(header + "@data\n1,'a,b'\n2,c\n3, 'it\\'s'\n4,\"x y\"\n")
+    dataset = load_arff(path)
+    names = [dataset.classes[label] for label in dataset.labels]
+    assert names == ["a,b", "c", "it's", "x y"]

@@ -16,7 +16,7 @@ def text(count, frames=2):
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCKS", (30, 20))
+    monkeypatch.setattr(blocks, "FRAMES", {30: 60, 20: 40})
 
 
 def test_labels_are_told_by_the_order(few, tmp_path):
@@ -31,7 +31,12 @@ def test_labels_are_told_by_the_order(few, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (text(19), r"expected 30 blocks \(training\) or 20 \(test\), got 19"),
+        (
+            text(19),
+            r"expected 30 blocks of 60 lines \(training\) or 20 of 40 \(test\).*got 19 of 38",
+        ),
+        (text(20)[: -len(text(1, 1)) + 13], "got 20 of 39; the file is cut short"),
+        (text(20)[:-2], "got 20 of 40 and none; the file is cut short"),
         (text(20)[:-5], r"\.txt:60: expected 13 finite numbers"),
         (text(20).replace("0.5", "x", 1), r"\.txt:2: expected 13 finite numbers"),
         ("", "got 0"),

@@ -122,6 +122,8 @@ def test_labelled_examples_are_no_table(tmp_path):
     ("text", "message"),
     [
         ("", r"toy\.csv:1: expected rows of numbers, got none"),
+        ('a,b\n1,"2\n3,4\n', r"toy\.csv:2: expected cells .* got '1,\"2'"),
+        ("a\n1\n" + "x" * 200_000 + "\n", r"toy\.csv:3: expected cells"),
         ("a,b\n", r"toy\.csv:1: expected rows of numbers after the header, got none"),
         ("1,2\n3,4\n", r"toy\.csv:1: .* got numbers alone; say whether it is a header"),
         ("a,b\n1,2\n3\n", r"toy\.csv:3: expected 2 cells, as in the first line, got 1"),
@@ -166,12 +168,11 @@ def test_tsf_times_follow_the_frequency(tmp_path):
         ("yearly", "2026-01-31T09:00:00"),
     ):
         text = TSF.format(frequency, "false") + "T1:2024-01-31 09-00-00:1,2,?\n"
-        if frequency in ("monthly", "yearly"):
-            text = text.replace("2024-01-31", "2024-01-01")
-            last = last.replace("-31T", "-01T")
         (series,) = data.load_tsf(write(tmp_path, text, "toy.tsf"))
         assert series.times is not None and str(series.times[-1]) == last
         assert series.num_missing == 1
+        if frequency == "monthly":
+            assert str(series.times[1]) == "2024-02-29T09:00:00"  # the last day
 
 
 @pytest.mark.parametrize(
@@ -182,14 +183,16 @@ def test_tsf_times_follow_the_frequency(tmp_path):
         ("T1:yesterday:1\n", r"expected a date such as .* got 'yesterday'"),
         ("T1:2024-01-01 00-00-00:NA,b\n", r"toy\.tsf:10: expected finite numbers .* got 'b'"),
         ("T1:2024-01-01 00-00-00:1e999\n", r"got '1e999'"),
+        ("T1:2024-01-01 00-00-00:1,23", r"toy\.tsf:10: expected a newline at the end"),
         ("T1:2024-01-01 00-00-00:1\nT2:2024-01-01 00-00-00:1,2\n", r"of one length, as @equal"),
     ],
 )
 def test_bad_tsf_files_are_named(tmp_path, body, message):
     with pytest.raises(DataFormatError, match=message):
         data.load_tsf(write(tmp_path, TSF.format("daily", "true") + body, "toy.tsf"))
-    with pytest.raises(DataFormatError, match="a frequency such as 10_minutes"):
-        data.load_tsf(write(tmp_path, TSF.format("often", "true"), "toy.tsf"))
+    for frequency in ("often", "10 minutes", "0_minutes", ""):
+        with pytest.raises(DataFormatError, match=r"toy\.tsf:5: .* such as 10_minutes"):
+            data.load_tsf(write(tmp_path, TSF.format(frequency, "true"), "toy.tsf"))
     text = TSF.format("daily", "true").replace("@missing true", "@missing false")
     with pytest.raises(DataFormatError, match="no missing values, as the header has"):
         data.load_tsf(write(tmp_path, text + "T1:2024-01-01 00-00-00:1,?\n", "toy.tsf"))
@@ -198,5 +201,9 @@ def test_bad_tsf_files_are_named(tmp_path, body, message):
 def test_series_of_other_times_are_no_table(tmp_path):
     text = TSF.format("daily", "false")
     text += "T1:2024-01-01 00-00-00:1,2\nT2:2024-01-02 00-00-00:1,2\n"
-    with pytest.raises(ValueError, match="T2 has 2 steps from 2024-01-02"):
-        data.load_series(write(tmp_path, text, "toy.tsf"))
+    path = write(tmp_path, text, "toy.tsf")
+    with pytest.raises(ValueError, match=r"T2 has 2 steps from 2024-01-02.*--channels"):
+        data.load_series(path)
+    assert data.load_series(path, channels=["T2"]).channels == ("T2",)
+    with pytest.raises(ValueError, match=r"unknown channel 'T3'; .*toy\.tsf has T1, T2"):
+        data.load_series(path, channels=["T3"])

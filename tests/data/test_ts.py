@@ -389,3 +389,10 @@ def test_damage_anywhere_is_a_format_error_or_a_well_formed_file(
         assert str(error).startswith(f"{path}:")
     else:
         assert dataset.num_examples >= 1
+
+
+def test_labels_with_the_separators_of_values(tmp_path):
+    text = "@classLabel true a:b b a,c\n@data\n1,2:3,4:a:b\n1,2:3,4:b\n1,2:3,4:a,c\n"
+    dataset = load_ts(write(tmp_path, text))
+    assert [dataset.classes[label] for label in dataset.labels] == ["a:b", "b", "a,c"]
+    assert dataset.num_channels == 2

@@ -119,6 +119,12 @@ def test_test_data_that_changed_are_refused(run_dir, tmp_path, capsys):
     assert message in fail(capsys, "stream", str(folder), "--sequence", "0")
 
 
+def test_a_value_out_of_range_is_named(run_dir):
+    run = tasks.load_classifier(run_dir)
+    with pytest.raises(ValueError, match=r"got 1e\+60 for channel dim_3"):
+        list(stream.predict_stream(run, [np.where(np.arange(12) == 3, 1e60, 0.0)]))
+
+
 def test_stream_equals_the_model_on_every_prefix(run_dir):
     run = tasks.load_classifier(run_dir)
     series = data.japanese_vowels()[1].series[5]
@@ -255,6 +261,9 @@ class TestBadInput:
             capsys, *args, "--parallel", "jit", "--mesh", "seq=2", "--mechanism", "softmax"
         )
         assert "'softmax' has no state of constant size" in message
+        for seen in ("--embedding circular", "--padding seen"):
+            message = fail(capsys, *args, "--parallel", "jit", "--mesh", "seq=2", *seen.split())
+            assert "use --embedding causal and --padding masked" in message
 
     def test_processes_that_are_half_described(self, toy, tmp_path, capsys):
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
@@ -359,8 +368,8 @@ class TestBadInput:
         ("line", "expected"),
         [
             ("1,2,3", "standard input:1: expected 12 values, one for each channel, got 3"),
-            (",".join(["x"] * 12), "expected numbers, got 'x'"),
-            (",".join(["inf"] * 12), "expected finite values"),
+            (",".join(["x"] * 12), "expected finite numbers, got 'x'"),
+            (",".join(["inf"] * 12), "expected finite numbers, got 'inf'"),
         ],
     )
     def test_stream_lines(self, line, expected, run_dir, capsys, monkeypatch):

@@ -1,6 +1,7 @@
 """Forecasting, small: train, evaluate, stream, save a stream, resume; and what bad input says."""
 
 import dataclasses
+import gzip
 import json
 import re
 import shutil
@@ -15,9 +16,10 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, tasks
-from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model
+from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model, runs
 from flax_linattn.tasks.forecast_metrics import seasonal_naive
-from flax_linattn.tasks.forecast_stream import ForecastStream, Row, parse_rows
+from flax_linattn.tasks.forecast_rows import Row, parse_rows
+from flax_linattn.tasks.forecast_stream import ForecastStream
 
 ROWS, INPUT, HORIZON = 200, 12, 4
 ANY = [
@@ -232,6 +234,18 @@ def test_rows_by_name_by_place_and_as_json():
     np.testing.assert_array_equal(row.values, [np.nan, 1.5])
 
 
+def test_only_a_first_line_that_is_no_row_names_the_columns():
+    def values(lines, channels, **options):
+        return [row.values.tolist() for row in parse_rows(lines, channels, **options)]
+
+    assert values(["5,6", "1,0", "7,8"], ("0", "1")) == [[5, 6], [1, 0], [7, 8]]
+    assert values(["1,0", "7,8"], ("0", "1")) == [[1, 0], [7, 8]]
+    assert values(["2024-01-01,5", "2024-01-02,0"], ("0",)) == [[5], [0]]
+    assert values(["date,1,0", "2024-01-01,5,6"], ("0", "1")) == [[6, 5]]
+    assert values(["773,41", "5,6"], ("41",), numeric_names=True) == [[6]]
+    assert values(["a,b", "1,2"], ("b", "a")) == [[2, 1]]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -242,6 +256,8 @@ def test_rows_by_name_by_place_and_as_json():
         ("date,a,b\nnoon,1,2", "expected a time such as .* got 'noon'"),
         ("1,1_0", "got '1_0'"),
         ('{"a": 1', "not valid JSON"),
+        ('{"a":' + "[" * 100_000, "not valid JSON \\(too deeply nested\\)"),
+        ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
         ('{"a": 1, "B": 2}', "expected the channels a, b, got a, B, none 'b'; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
@@ -261,6 +277,8 @@ def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
     for values in ([1.0], [1.0, np.inf]):
         with pytest.raises(ValueError, match="expected 2 finite or missing values"):
             stream.step(Row(noon, np.array(values)))
+    with pytest.raises(ValueError, match=r"within 1e\+18 standard deviations .* for channel OT"):
+        stream.step(Row(noon, np.array([1.0, 1e60])))
     stream.step(Row(noon, np.array([1.0, 2.0])))
     stream.save(tmp_path / "state.npz")
     again = ForecastStream(run)
@@ -406,10 +424,43 @@ def test_evaluates_a_model_of_as_many_positions_as_a_window(csv, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["problem.json", "config.json"])
-@pytest.mark.parametrize("text", ["{}", "[]", "{"])
+@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"standardizer": {}}'])
 def test_damaged_files_of_a_run_are_named(copied, capsys, name, text):
     (copied[0] / name).write_text(text)
     assert f"{copied[0]}" in fail(capsys, "evaluate", str(copied[0]))
+
+
+def test_streams_are_read_as_files_are(run_dir, csv, tmp_path, capsys):
+    packed = tmp_path / "waves.csv.gz"
+    packed.write_bytes(gzip.compress(csv.read_bytes()))
+    assert cli.main(["stream", str(run_dir), "--input", str(packed)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == ROWS + 1
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes("date,load,OT\n2024-01-01,1,2°\n".encode("latin-1"))
+    assert "latin.csv:2: expected a finite number for OT" in fail(
+        capsys, "stream", str(run_dir), "--input", str(latin)
+    )
+
+
+def test_names_with_commas(tmp_path, capsys):
+    path = tmp_path / "quoted.csv"
+    path.write_text('"load, MW",OT\n' + "".join(f"{i % 7},{i % 5}\n" for i in range(200)))
+    args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *ANY]
+    assert cli.main([*args, "--channels", 'OT,"load, MW"', "--targets", '"load, MW"']) == 0
+    capsys.readouterr()
+    assert cli.main(["stream", str(tmp_path / "run"), "--input", str(path)]) == 0
+    assert capsys.readouterr().out.startswith('step,time,"load, MW+1"')
+    # Times are no harm to a run that knew none.
+    timed = tmp_path / "timed.csv"
+    rows = (f"2024-01-{1 + i // 24:02} {i % 24:02}:00,{i % 7},{i % 5}\n" for i in range(200))
+    timed.write_text('date,"load, MW",OT\n' + "".join(rows))
+    report = forecast_evaluate.evaluate_run(tmp_path / "run", timed)
+    assert report["num_test_windows"] == 200 - INPUT - HORIZON + 1
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    runs.write_json(tmp_path / "x.json", {"a": [float("nan"), 1.5], "b": float("inf")})
+    assert runs.read_json(tmp_path / "x.json") == {"a": [None, 1.5], "b": None}
 
 
 def test_forecast_stream_draws(run_dir, csv, tmp_path):
@@ -451,6 +502,15 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     np.testing.assert_allclose(report["test_mse"], mean, rtol=1e-5)
     np.testing.assert_allclose(found, np.nanmean(np.square(error)), rtol=1e-5)
     assert float(metrics["mse"][1]) < real.sum()
+    # By it parts of a batch are weighted: they add up to the whole.
+    np.testing.assert_array_equal(metrics["loss"], metrics["mse"])
+    early = forecast_data.make_windows(arrays, config, range(46, 60), seed=None)
+    index = early.starts[:, None] + 8 + np.arange(4)
+    (whole,) = early
+    forecasts = np.asarray(forecast_evaluate.compile_forecast(run)(whole))
+    error = forecasts[whole["weight"] > 0] - scaled[index]
+    pooled = forecast_evaluate.evaluate_forecaster(run, early)["test_mse"]
+    np.testing.assert_allclose(pooled, np.nanmean(np.square(error)), rtol=1e-5)
     other = {**first, "values": first["values"].copy()}
     other["values"][:, 8:][~first["known"][:, 8:]] = 99.0
     np.testing.assert_array_equal(loss(model, first, None)[0], loss(model, other, None)[0])

@@ -1,0 +1,43 @@
+"""What numbers of a few seeds say: means, intervals and verdicts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from scipy import stats
+
+VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not told apart"
+COMPARABLE = "comparable"
+
+
+def spread(numbers: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation; of one number no deviation."""
+    return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def interval(numbers: Sequence[float]) -> tuple[float, float] | None:
+    """The mean, and half its 95 % interval (Student's t); None for fewer than two numbers."""
+    if len(numbers) < 2:
+        return None
+    quantile = float(stats.t.ppf(0.975, len(numbers) - 1))
+    half = quantile * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    return statistics.mean(numbers), half
+
+
+def shown(middle: float, half: float, digits: int) -> str:
+    """An interval as text."""
+    return f"{middle:+.{digits}f} ± {half:.{digits}f}"
+
+
+def judge(middle: float, half: float, margin: float, *, larger_is_better: bool) -> list[str]:
+    """What an interval of a difference says: one of VERDICTS, and perhaps COMPARABLE.
+
+    One without width, as accuracies on few examples may give, decides nothing.
+    """
+    if half <= 1e-9 * abs(middle):
+        return [UNDECIDED]
+    verdict = BETTER if (middle > 0) == larger_is_better else WORSE
+    verdicts = [verdict if abs(middle) > half else UNDECIDED]
+    return verdicts + [COMPARABLE] * (abs(middle) + half <= margin)

@@ -1,0 +1,167 @@
+"""The observations that a stream of forecasts reads, one a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.cells import (
+    TIME,
+    BadCellError,
+    is_value,
+    parse_numbers,
+    parse_time,
+    split_cells,
+)
+
+
+class Row(NamedTuple):
+    """An observation.
+
+    Attributes:
+        time: when; None if the stream does not say.
+        values: float64 [channels], NaN = missing.
+    """
+
+    time: datetime | None
+    values: NDArray[np.float64]
+
+
+def parse_rows(
+    lines: Iterable[str],
+    channels: tuple[str, ...],
+    name: str = "standard input",
+    *,
+    numeric_names: bool = False,
+) -> Iterator[Row]:
+    """Reads one observation a line: a JSON object, or cells separated by commas.
+
+    A JSON object has the channels by name, and perhaps "time" (or "date", "datetime", "timestamp").
+    Cells are the channels in the run's order, after the time if there is one; a first line that
+    names them may order them otherwise, and have further ones. Blank lines are left out; an empty
+    cell, "?", "NaN" or null is a missing value.
+
+    Args:
+        lines: the text.
+        channels: the channels to find.
+        name: of the source, for messages.
+        numeric_names: whether a first line of numbers alone is one of names, if it has all
+            channels: a run's file may have had such a header.
+
+    Raises:
+        ValueError: a line that holds something else; the message names it.
+
+    Example:
+        >>> [row.values.tolist() for row in parse_rows(["b,a,c", "1,2,3", '{"a": 4, "b": null}'],
+        ...                                            ("a", "b"))]
+        [[2.0, 1.0], [4.0, nan]]
+    """
+    columns: list[str] | None = None
+    first = True
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text:
+            continue
+        place = f"{name}:{number}"
+        if text.startswith("{"):
+            yield _from_json(text, channels, place)
+        else:
+            cells = _split(text, place)
+            if first and _are_names(cells, channels, place, numeric_names):
+                columns = cells
+            else:
+                yield _from_cells(cells, channels, columns, place)
+        first = False
+
+
+def _split(text: str, place: str) -> list[str]:
+    try:
+        return split_cells(text)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}.") from None
+
+
+def _are_names(
+    cells: list[str], channels: tuple[str, ...], place: str, numeric_names: bool
+) -> bool:
+    """Whether a first line names the columns."""
+    words = [cell for cell in cells if not is_value(cell) and parse_time(cell) is None]
+    if len(words) < len(cells):
+        return set(channels) <= set(cells) and (bool(words) or numeric_names)
+    for channel in channels:
+        if channel not in cells:
+            raise ValueError(
+                f"{place}: expected the names of the channels {', '.join(channels)}, got "
+                f"{', '.join(cells)}, none {channel!r}; leave out the line, or name all."
+            )
+    return True
+
+
+def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
+    try:
+        found = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+        raise ValueError(f"{place}: not valid JSON ({reason}): {text[:60]!r}.") from None
+    for channel in channels:
+        if channel not in found:
+            raise ValueError(
+                f"{place}: expected the channels {', '.join(channels)}, got {', '.join(found)}, "
+                f"none {channel!r}; write null for a missing value."
+            )
+    time = next((value for name, value in found.items() if name.lower() in TIME), None)
+    cells = ["" if found[channel] is None else str(found[channel]) for channel in channels]
+    values = _numbers(cells, channels, place, missing="write null")
+    return Row(None if time is None else _time(str(time), place), values)
+
+
+def _from_cells(
+    cells: list[str], channels: tuple[str, ...], columns: list[str] | None, place: str
+) -> Row:
+    if columns is not None:
+        if len(cells) != len(columns):
+            raise ValueError(
+                f"{place}: expected {len(columns)} cells, as in the first line, got {len(cells)}."
+            )
+        times = [i for i, name in enumerate(columns) if name not in channels]
+        timed = next((i for i in times if columns[i].lower() in TIME), None)
+        if timed is None and columns[0] not in channels and not is_value(cells[0]):
+            timed = 0
+        of_channels = [cells[columns.index(channel)] for channel in channels]
+        cells = of_channels if timed is None else [cells[timed], *of_channels]
+    timed = not is_value(cells[0]) and parse_time(cells[0]) is not None
+    if len(cells) not in (len(channels) + timed, len(channels) + 1):
+        names, count = ", ".join(channels), len(channels)
+        expected = (
+            f"{count + 1} cells (time, {names})"
+            if timed
+            else f"{count} cells ({names}), or {count + 1} with the time first"
+        )
+        raise ValueError(f"{place}: expected {expected}, got {len(cells)}.")
+    timed = len(cells) > len(channels)
+    values = _numbers(cells[timed:], channels, place, missing="leave the cell empty")
+    return Row(_time(cells[0], place) if timed else None, values)
+
+
+def _numbers(
+    cells: Sequence[str], channels: Sequence[str], place: str, *, missing: str
+) -> NDArray[np.float64]:
+    try:
+        return parse_numbers(cells)
+    except BadCellError as bad:
+        raise ValueError(
+            f"{place}: expected a finite number for {channels[bad.index]}, got "
+            f"{cells[bad.index]!r}; {missing} if the value is missing."
+        ) from None
+
+
+def _time(text: str, place: str) -> datetime:
+    time = parse_time(text)
+    if time is None:
+        raise ValueError(f"{place}: expected a time such as 2016-07-01 00:00:00, got {text!r}.")
+    return time
