@@ -80,14 +80,21 @@ class Store:
         # Runs of other options have folders of their own: they are not to be gone on with.
         digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
         run_dir = folder / as_name(*key.values(), digest)
+        wanted = {**key, "options": options}
+        if self._has(wanted):
+            return
         with _claim(run_dir) as mine:
-            self._rows = self._read()  # with what other processes have added
-            if any({**key, "options": options}.items() <= r.items() for r in self._rows):
+            if self._has(wanted):  # now
                 return
             if mine:
-                self._add({**key, "options": options, **self._train(config, run_dir)})
-        told = f"{self._rows[-1].get('seconds', '?')} s" if mine else "another process runs it"
+                self._add(wanted | self._train(config, run_dir))
+        told = "done" if mine else "another process runs it"
         print(f"{row}, {column}, seed {config.seed}: {told}", file=sys.stderr)
+
+    def _has(self, wanted: dict[str, Any]) -> bool:
+        """Whether a result is stored, perhaps by another process."""
+        self._rows = self._read()
+        return any(wanted.items() <= row.items() for row in self._rows)
 
     def _train(self, config: Any, run_dir: Path) -> dict[str, Any]:
         resume = any((run_dir / "checkpoints").glob("step_*"))

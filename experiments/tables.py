@@ -153,22 +153,35 @@ class Table:
         name = f"{self.path.name}-{size}"
         options = self.options(size)
         store = Store(output / f"{name}.json", options)
-        wanted = [
+        cells = self.runnable(rows, columns)
+        for seed in range(seeds):
+            for cell in cells:
+                config = dataclasses.replace(cell.config, seed=seed, **options)
+                store.run(cell.row, cell.column, config, runs / name)
+        return self.write(store, size, output / f"{name}.md")
+
+    def runnable(self, rows: str = "", columns: str = "") -> list[Cell]:
+        """The cells whose data are at hand.
+
+        Args:
+            rows: only rows that contain this text.
+            columns: only columns that contain this text.
+
+        Raises:
+            ValueError: there are none.
+        """
+        found = [
             cell
             for cell in self.cells(data_folder())
             if rows in cell.row and columns in cell.column and cell.config is not None
         ]
-        if not wanted:
+        if not found:
             raise ValueError(
                 f"no row with {rows!r} and column with {columns!r} can be run: set "
                 f"{DATA_FOLDER} to the folder of real data, or choose others with --rows and "
                 "--columns."
             )
-        for seed in range(seeds):
-            for cell in wanted:
-                config = dataclasses.replace(cell.config, seed=seed, **options)
-                store.run(cell.row, cell.column, config, runs / name)
-        return self.write(store, size, output / f"{name}.md")
+        return found
 
     def options(self, size: str) -> Mapping[str, Any]:
         """What a size changes of the runs' options; "quick" makes tiny models of the first one."""
@@ -194,7 +207,7 @@ class Table:
             if store.of(cell.row, cell.column) or store.num_failures(cell.row, cell.column)
         )
         if store.environments:
-            facts.append(["environment", "; ".join(store.environments)])
+            facts.insert(4, ["environment", "; ".join(store.environments)])
         if store.num_stale:
             facts.append(["left out", f"{store.num_stale} stored runs of other options"])
         missing = [row for row in by_row(cells) if row not in rows]
@@ -378,6 +391,10 @@ class Table:
         parser.add_argument("--quick", action="store_true", help="tiny models, one epoch")
         options = parser.parse_args(arguments)
         try:
+            self.runnable(options.rows, options.columns)
+        except ValueError as error:
+            parser.error(str(error))
+        try:
             page = self.run(
                 "quick" if options.quick else options.size,
                 1 if options.quick else options.seeds,
@@ -386,8 +403,6 @@ class Table:
                 rows=options.rows,
                 columns=options.columns,
             )
-        except ValueError as error:
-            parser.error(str(error))
         except (KeyboardInterrupt, training.Interrupted):
             print("interrupted: the same command goes on from here.", file=sys.stderr)
             raise SystemExit(130) from None

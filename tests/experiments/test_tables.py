@@ -11,19 +11,21 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 from experiments import intervals, report, store, tables
 from flax_linattn import training
 
-ROWS = {"classification": "JapaneseVowels, honest", "forecasting": "ETTh1, 96"}
-
-
-def row_of(table):
-    """A row whose data come with the package."""
-    return "linformer" if "mechanisms" in table.module else ROWS[table.module.split(".")[1]]
+ROWS = {
+    "experiments.classification.aaren": "JapaneseVowels, honest",
+    "experiments.classification.elementwise": "JapaneseVowels, honest",
+    "experiments.classification.mechanisms": "linformer",
+    "experiments.forecasting.aaren": "ETTh1, 96",
+    "experiments.forecasting.elementwise": "ETTh1, 6",
+}
+"""Of each table, one whose data come with the package."""
 
 
 @pytest.mark.parametrize("index", [0, 3], ids=["classification", "forecasting"])
 def test_a_quick_cell_really_trains(index, tmp_path, monkeypatch):
     table = report.tables()[index]
     monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
-    cell = next(c for c in table.cells(None) if (c.row, c.column) == (row_of(table), "aaren"))
+    cell = next(c for c in table.cells(None) if (c.row, c.column) == (ROWS[table.module], "aaren"))
     page = dataclasses.replace(table, cells=lambda folder: [cell]).run(
         "quick", 1, tmp_path / "runs", tmp_path
     )
@@ -38,18 +40,21 @@ def test_a_quick_cell_really_trains(index, tmp_path, monkeypatch):
 @pytest.mark.parametrize("table", report.tables(), ids=lambda table: table.module)
 def test_a_quick_run_of_what_is_embedded(table, tmp_path, monkeypatch):
     monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
-    row = row_of(table)
+    row = ROWS[table.module]
     found = [c for c in table.cells(None) if c.row == row and c.config is not None]
-    if not found:
-        with pytest.raises(ValueError, match="set FLAX_LINATTN_DATA to the folder of real data"):
-            table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
-        return
     page = table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
     stored = json.loads((tmp_path / f"{table.path.name}-quick.json").read_text())["runs"]
     assert len(stored) == len(found)
     assert row in page
     again = table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
     assert again == page  # nothing was run again
+
+
+def test_a_command_that_can_run_nothing_says_why(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
+    with pytest.raises(SystemExit):
+        report.tables()[3].main(["--rows", "Weather", "--output", str(tmp_path)])
+    assert "set FLAX_LINATTN_DATA to the folder of real data" in capsys.readouterr().err
 
 
 def store_of(tmp_path, values):
