@@ -173,8 +173,9 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
     unit, count = step
     if unit == "s":
         return first + np.arange(length) * np.timedelta64(count, "s")
-    months = first.astype("M8[M]") + np.arange(length) * count
-    begin, end = months.astype("M8[D]"), (months + 1).astype("M8[D]")
+    month, day = np.timedelta64(1, "M"), np.timedelta64(1, "D")
+    months = first.astype("M8[M]") + np.arange(length) * count * month
+    begin, end = months.astype("M8[D]"), (months + month).astype("M8[D]")
     # The 31st is the last day of a shorter month.
-    days = np.minimum(first.astype("M8[D]") - begin[0], end - begin - 1)
+    days = np.minimum(first.astype("M8[D]") - begin[0], end - begin - day)
     return (begin + days).astype("M8[s]") + (first - first.astype("M8[D]"))
