@@ -73,9 +73,8 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
 def _split(reader: LineReader, text: str, classes: tuple[str, ...]) -> tuple[list[str], str | None]:
     """The dimensions of an example, and its label."""
     for label in sorted(classes, key=len, reverse=True):  # one may hold a colon, and end another
-        values, separator, found = text.rpartition(":" + label)
-        if separator and not found:
-            return values.split(":"), label
+        if text.endswith(f":{label}"):
+            return text[: -len(label) - 1].split(":"), label
     *dimensions, last = text.split(":")
     # A line without its label ends in values.
     if "," in last or not dimensions:
