@@ -27,8 +27,8 @@ NAMES = {
 
 NOT_RUN = (
     "rows of Japanese Vowels, UWaveGestureLibrary and (of Aaren's table) SpokenArabicDigits that "
-    "are missing, for want of time (a run of EA itself on UWaveGestureLibrary takes 35 minutes of a "
-    "core); those of other data sets, because their files were not at hand"
+    "are missing, for want of time (a run of EA itself on UWaveGestureLibrary takes 35 minutes of "
+    "a core); those of other data sets, because their files were not at hand"
 )
 PROTOCOLS: dict[str, dict[str, Any]] = {
     # The library stops at epoch 100; after 15 its learning rate is below 1e-7.
