@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.files import MEND, LineReader, shorten
 
@@ -45,10 +46,9 @@ def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
                 blocks.append([])
                 begins = False
             blocks[-1].append(_frame(reader, text))
-        whole = list(FRAMES.items())
         found = len(blocks), sum(map(len, blocks))
-        if found not in whole or not reader.terminated:
-            (train, train_frames), (test, test_frames) = whole
+        if found not in FRAMES.items() or not reader.terminated:
+            (train, train_frames), (test, test_frames) = FRAMES.items()
             raise reader.error(
                 f"{train:,} blocks of {train_frames:,} lines (training) or {test:,} of "
                 f"{test_frames:,} (test), and a newline at the end",
@@ -63,12 +63,11 @@ def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
 
 
 def _frame(reader: LineReader, text: str) -> NDArray[np.float64]:
-    cells = text.split()
     try:
-        values = np.array(cells, np.float64)
-    except ValueError:
+        values = parse_numbers(text.split())
+    except BadCellError:
         values = np.full(0, np.nan)
-    if values.shape != (NUM_COEFFICIENTS,) or not np.isfinite(values).all():
+    if values.shape != (NUM_COEFFICIENTS,) or np.isnan(values).any():
         raise reader.error(
             f"{NUM_COEFFICIENTS} finite numbers, separated by blanks",
             shorten(text),

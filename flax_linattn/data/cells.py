@@ -53,10 +53,12 @@ def parse_numbers(cells: Sequence[str], missing: Collection[str] = MISSING) -> N
     if values is None:
         values = _floats(["nan" if _is_missing(cell, missing) else cell for cell in cells])
     if values is None:
-        for index, cell in enumerate(cells):
-            if not (_is_missing(cell, missing) or is_number(cell)):
-                raise BadCellError(index, cell)
-    assert values is not None
+        bad = next(
+            index
+            for index, cell in enumerate(cells)
+            if not (_is_missing(cell, missing) or is_number(cell))
+        )
+        raise BadCellError(bad, cells[bad])
     return values
 
 
