@@ -1,25 +1,57 @@
-"""Compilation for tests: time goes into compiling, hardly any into running."""
+"""How tests compile: nearly all their time goes into it, hardly any into running.
+
+Unless ``FLAX_LINATTN_COMPILE=full`` (``make test-all``), programs are compiled without most
+optimisations, in a third of the time, and kept in a folder that all worker processes, the
+processes that tests start and later runs share. What a program's numbers or its memory are as users
+compile it is asked for by ``as_users``.
+"""
 
 import contextlib
+import importlib.metadata
+import os
+import platform
 from collections.abc import Iterator
+from pathlib import Path
 
-import jax
-import pytest
+FULL = os.environ.get("FLAX_LINATTN_COMPILE") == "full"
+_OLD = importlib.metadata.version("jaxlib").startswith("0.10.")
+_EMITTERS = "xla_cpu_use_fusion_emitters"
+
+AS_USERS = {_EMITTERS: True} if _OLD else {}
+"""``compiler_options`` of a program that is compiled as users do, beside ``as_users``."""
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """What jax and XLA read when they start, here and in processes that tests start.
+
+    Args:
+        cache: the folder for compiled programs; programs of another host are not used, whose
+            processor may know other instructions.
+    """
+    flags = [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
+    quick = {
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_COMPILATION_CACHE_DIR": str(cache / platform.node()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    if not FULL:
+        # For small programs these two cost more time than all the rest together.
+        flags.append("--xla_cpu_parallel_codegen_split_count=1")
+        if _OLD:
+            flags.append(f"--{_EMITTERS}=false")
+    return {"XLA_FLAGS": " ".join(flags).strip()} | ({} if FULL else quick)
 
 
 @contextlib.contextmanager
-def optimisation(wanted: bool) -> Iterator[None]:
-    """Compiles with or without optimisation inside."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", not wanted)
+def as_users() -> Iterator[None]:
+    """Compiles with all optimisations inside, as far as they are not XLA's flags."""
+    import jax
+
+    name = "jax_disable_most_optimizations"
+    before = jax.config.read(name)
+    jax.config.update(name, False)
     try:
         yield
     finally:
-        jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.fixture(autouse=True)
-def compile_quickly(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compiles without optimisation, in half the time; the slow tests with it, as users do."""
-    with optimisation("slow" in request.keywords):
-        yield
+        jax.config.update(name, before)

@@ -204,12 +204,13 @@ class TaylorShift(KernelMechanism):
         *,
         temperature: Array | None = None,
     ) -> Outputs:
+        def of_length_one(x: Array) -> Array:
+            square = jnp.sum(x * x, axis=-1, keepdims=True)
+            zero = square == 0  # such a token has no direction, and no gradient into it
+            return jnp.where(zero, 0 * x, x / jnp.sqrt(jnp.where(zero, 1 + square, square)))
+
         if self.normalize:  # section 3.3
-            q, k = (
-                x / jnp.sqrt(jnp.where(square == 0, jnp.ones_like(square), square))
-                for x in (q, k)
-                for square in [jnp.sum(x * x, axis=-1, keepdims=True)]
-            )
+            q, k = of_length_one(q), of_length_one(k)
         x = einsum("bthk,bshk->bhts", self._tempered(q, temperature), k)
         weight = jnp.where(visible[:, None], self._polynomial(x), jnp.zeros_like(x))
         weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))  # equation 1

@@ -17,7 +17,7 @@ import pytest
 
 from flax_linattn import ops
 
-BATCH, HEADS, KEY_DIM, VALUE_DIM = 6, 2, 3, 4
+BATCH, HEADS, KEY_DIM, VALUE_DIM = 8, 2, 3, 4
 CHUNK_SIZE = 4
 
 HYPERPARAMETERS = {"chunk_size": CHUNK_SIZE, "num_landmarks": 4, "num_features": 5}
@@ -73,16 +73,15 @@ class Tokens(NamedTuple):
     parameters: dict[str, Any]
 
 
-def make_tokens(
+def make_numbers(
     mechanism: ops.Mechanism,
     length: int,
-    dtype: Any,
     *,
     batch: int = BATCH,
     source: int | None = None,
     seed: int = 0,
 ) -> Tokens:
-    """Normal numbers, rounded to ``dtype``; K != V unless the mechanism wants them equal."""
+    """Normal numbers, float64 in NumPy; K != V unless the mechanism wants them equal."""
     rng = np.random.default_rng(seed)
     source = length if source is None else source
     learned = mechanism.capabilities.learned_query
@@ -91,7 +90,7 @@ def make_tokens(
     def normal(*shape: int) -> Any:
         return rng.normal(size=shape)
 
-    tokens = Tokens(
+    return Tokens(
         q=mean + deviation * normal(*(() if learned else (batch, length)), HEADS, KEY_DIM),
         k=mean + deviation * normal(batch, source, HEADS, KEY_DIM),
         v=normal(batch, source, HEADS, value_dim(mechanism)),
@@ -99,7 +98,12 @@ def make_tokens(
             name: PARAMETERS[name](rng, max(length, source, 64)) for name in mechanism.parameters
         },
     )
-    return jax.tree.map(lambda a: jnp.asarray(a, dtype), tokens)
+
+
+def make_tokens(mechanism: ops.Mechanism, length: int, dtype: Any, **shape: Any) -> Tokens:
+    """The same, rounded to ``dtype``, in JAX."""
+    numbers = make_numbers(mechanism, length, **shape)
+    return jax.tree.map(lambda a: jnp.asarray(a, dtype), numbers)
 
 
 def value_dim(mechanism: ops.Mechanism) -> int:
@@ -124,6 +128,11 @@ def attend(mechanism: ops.Mechanism, tokens: Tokens, state: Any = None, **how: A
     return mechanism.attend(*tokens[:3], initial_state=state, return_state=True, **arguments)
 
 
+def rounded(tree: Any, dtype: Any) -> Any:
+    """The same numbers in NumPy, as near as ``dtype`` has them."""
+    return jax.tree.map(lambda a: np.asarray(a).astype(dtype), tree)
+
+
 def take(mechanism: ops.Mechanism, tokens: Tokens, span: Any) -> Tokens:
     """Tokens of a span of time, or of one time without its axis; a learned query has none."""
     learned = mechanism.capabilities.learned_query
@@ -132,7 +141,7 @@ def take(mechanism: ops.Mechanism, tokens: Tokens, span: Any) -> Tokens:
 
 
 def make_mask(length: int, seed: int = 0) -> np.ndarray:
-    """bool [B, T], a row each: full, left, right, middle and scattered padding, nothing real."""
+    """bool [B, T], a row each: full, left, right, middle, scattered padding, nothing, scattered."""
     rng = np.random.default_rng([1, seed])
     mask = np.ones((BATCH, length), bool)
     mask[1, : (length + 1) // 3] = False
@@ -140,6 +149,7 @@ def make_mask(length: int, seed: int = 0) -> np.ndarray:
     mask[3, length // 3 : 2 * length // 3 + 1] = False
     mask[4] = rng.random(length) < 0.6
     mask[5] = False
+    mask[6:] = rng.random((BATCH - 6, length)) < 0.8
     return mask
 
 
@@ -177,10 +187,12 @@ def meaning(state: Any) -> list[Any]:
     The maximum over no token is -inf, a constant, whatever ``jax.grad`` makes of it.
     """
     state = unpacked(state)
+    leaves = float_leaves(state)
+    xp = np if all(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp
     if isinstance(state, ops.KVCache):
         used = state.used[:, :, None, None]
-        return [jnp.where(used, slots, 0) for slots in (state.key, state.value)]
-    return [jnp.where(jnp.isfinite(leaf), leaf, 0) for leaf in float_leaves(state)]
+        return [xp.where(used, slots, xp.zeros_like(slots)) for slots in (state.key, state.value)]
+    return [xp.where(xp.isfinite(leaf), leaf, xp.zeros_like(leaf)) for leaf in leaves]
 
 
 def select(condition: Any, on_true: Any, on_false: Any) -> Any:
@@ -287,16 +299,15 @@ def offering(condition: Callable[[ops.Capabilities], bool], cases: list[Any] = M
     return [case for case in cases if condition(case.values[0].capabilities)]
 
 
+def central_form(mechanism: ops.Mechanism) -> str:
+    """The form that every fast test runs."""
+    forms = FORMS_OF[mechanism]
+    return "chunked" if "chunked" in forms else forms[0]
+
+
 def central(mechanism: ops.Mechanism, *rest: Any) -> bool:
     """Whether these are the one direction and form of a mechanism that every fast test runs."""
-    forms = FORMS_OF[mechanism]
-    form = "chunked" if "chunked" in forms else forms[0]
-    return all(r in (mechanism.capabilities.causal, form) for r in rest)
-
-
-def quick(mechanism: ops.Mechanism, form: str) -> bool:
-    """Whether this is the form that compiles fastest, for checks of what all forms share."""
-    return form == ("recurrent" if mechanism.capabilities.recurrent else "parallel")
+    return all(r in (mechanism.capabilities.causal, central_form(mechanism)) for r in rest)
 
 
 def own(mechanism: ops.Mechanism) -> bool:

@@ -1,217 +1,157 @@
 """Every form = the loop of ``step`` = the reference: outputs, final state, gradients.
 
-The loop is compared with the reference over a prefix and a sequence; the forms are compared
-with the loop over the sequence, from the prefix's state, into whose leaves gradients go too.
-Where there is no ``step``, the forms are compared with the reference, and there is no prefix.
+A sequence comes after an earlier half. The loop takes both and is compared with the reference of
+the whole; a causal form goes on from the loop's state, into whose leaves gradients go too; one that
+is not causal takes both halves itself and is compared with the reference. What ``step`` cannot tell
+of it, its final state, is that of the loop.
 """
 
 import functools
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flax_linattn import ops
-from flax_linattn.ops import masks
-from tests.contract import cases
+from flax_linattn.ops.masks import UNDECIDED
+from tests.contract import cases, equations, programs
 from tests.contract.cases import Tokens
+from tests.contract.programs import LENGTH, Result, Weights
 from tests.contract.tolerances import assert_close
 
-FAST = 11  # three chunks, the last of them filled up
-LAYOUTS = [
-    (FAST, "mask+segments"),
-    (FAST, "mask"),
-    (FAST, "plain"),
-    (1, "mask+segments"),
-    (1, "plain"),
-    (2, "mask+segments"),
-    (2, "plain"),
-    (63, "mask+segments"),
-    (63, "mask"),
-    (63, "plain"),
-    (63, "segments"),
-    (100, "mask"),
-    (100, "mask+segments"),
-]
+KINDS = ["mask+segments", "mask", "segments", "plain"]
+LENGTHS = [LENGTH, 1, 2, 63, 100]
 
 
 def with_layouts(mechanism_cases: list[Any]) -> list[Any]:
     return [
         pytest.param(*case.values, length, kind, id=f"{case.id}-{length}-{kind}")
         for case in mechanism_cases
-        for length, kind in LAYOUTS
+        for length in LENGTHS
+        for kind in KINDS
         if "segments" not in kind or case.values[0].capabilities.packed
     ]
 
 
-def layout(prefix: int, length: int, kind: str) -> tuple[Any, Any]:
-    """Mask and ids over prefix and sequence; the last row holds nothing real at all."""
-    mask = ids = None
-    if "mask" in kind:
-        before = cases.make_mask(prefix, seed=1)[[0, 5, 2, 3, 1, 5]]
-        mask = np.concatenate([before, cases.make_mask(length)], axis=1)
-        if prefix:
-            mask[2, prefix:] = False  # nothing real after a prefix
-    if "segments" in kind:
-        ids = cases.make_ids(prefix + length)
-    return mask, ids
-
-
-class Span(NamedTuple):
-    """What the loop of ``step`` has to know of a span of tokens.
+class Half(NamedTuple):
+    """Some tokens, which of them are real, and their segments.
 
     Attributes:
+        tokens: of T positions.
+        mask: bool [B, T], or None.
+        ids: int32 [B, T], or None.
         real: bool [B, T].
-        starts: bool [B, T], a run begins.
-        run: int [B, T], starts so far.
-        before: int [B], the run that came in.
+        starts: bool [B, T], a segment begins that is not the one that came in.
+        last: int32 [B], the segment in which the tokens end.
     """
 
+    tokens: Tokens
+    mask: Any
+    ids: Any
     real: Any
     starts: Any
-    run: Any
-    before: Any
+    last: Any
 
 
 class Layout:
-    """Mask and ids of a prefix and a sequence."""
+    """An earlier half and the sequence, ``length`` tokens each, one row without any."""
 
-    def __init__(self, prefix: int, length: int, kind: str) -> None:
-        self.mask, self.ids = layout(prefix, length, kind)
-        self.length, self.shape = prefix + length, (cases.BATCH, prefix + length)
+    def __init__(self, mechanism: ops.Mechanism, length: int, kind: str) -> None:
+        self.recurrent = mechanism.capabilities.recurrent
+        self.mask = self.ids = None
+        if "mask" in kind:
+            before = cases.make_mask(length, seed=1)[[0, 5, 2, 3, 1, 5, 6, 4]]
+            self.mask = np.concatenate([before, cases.make_mask(length)], axis=1)
+            self.mask[2, length:] = False  # nothing real in the second half
+        if "segments" in kind:
+            self.ids = cases.make_ids(2 * length)
+        self.shape = cases.BATCH, 2 * length
         self.real = np.ones(self.shape, bool) if self.mask is None else self.mask
-        self.prefix, self.rest = slice(0, prefix), slice(prefix, prefix + length)
-
-    def span(self, span: slice) -> Span:
         ids = np.zeros(self.shape, np.int32) if self.ids is None else self.ids
-        runs = masks.segment_runs(jnp.asarray(ids), self.real)
-        starts, run = np.asarray(runs.starts), np.asarray(runs.index)
-        before = run[:, span.start - 1] if span.start else 0 * run[:, 0]
-        return Span(self.real[:, span], starts[:, span], run[:, span], before)
+        runs = list(map(equations.segments, self.real, ids))
+        self.starts = np.array([_starts(run) for run in runs])
+        self.last = [_last(self.real[:, :n], ids[:, :n]) for n in (length, 2 * length)]
+        self.tokens = cases.make_numbers(mechanism, 2 * length)
+        self.spans = slice(0, length), slice(length, 2 * length)
+        self.mechanism = mechanism
+
+    def half(self, index: int) -> Half:
+        span = self.spans[index]
+
+        def cut(x: Any) -> Any:
+            return None if x is None else x[:, span]
+
+        tokens = cases.take(self.mechanism, self.tokens, span)
+        return Half(
+            tokens, cut(self.mask), cut(self.ids), cut(self.real), cut(self.starts),
+            self.last[index],
+        )  # fmt: skip
+
+    def join(self, first: Tokens, second: Tokens) -> Tokens:
+        """Gradients of both halves as those of the whole; what is shared is added."""
+        shared = self.mechanism.capabilities.learned_query
+        return Tokens(
+            first.q + second.q if shared else np.concatenate([first.q, second.q], axis=1),
+            np.concatenate([first.k, second.k], axis=1),
+            np.concatenate([first.v, second.v], axis=1),
+            jax.tree.map(np.add, first.parameters, second.parameters),
+        )
 
 
-def stepwise(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    """Whether ``step`` gives these outputs; that of a positional mechanism is always the last."""
-    positional = getattr(mechanism, "positional", False)
-    return mechanism.capabilities.recurrent and (is_causal or not positional)
+def _starts(run: list[int]) -> list[bool]:
+    """Where a run of equal numbers begins, but for the first; padding, -1, begins none."""
+    known, starts = 0, []
+    for number in run:
+        starts.append(number > known)
+        known = max(known, number)
+    return starts
 
 
-def prefix_length(mechanism: ops.Mechanism, is_causal: bool) -> int:
-    return 5 if stepwise(mechanism, is_causal) else 0
-
-
-def make_tokens(mechanism: ops.Mechanism, prefix: int, length: int, dtype: Any) -> Tokens:
-    """The tokens of a sequence that follows a prefix."""
-    tokens = cases.make_tokens(mechanism, prefix + length, dtype)
-    return cases.take(mechanism, tokens, slice(prefix, None))
-
-
-def exact_tokens(mechanism: ops.Mechanism, prefix: int, length: int, dtype: Any) -> Tokens:
-    """The same, rounded to ``dtype``, in float64."""
-    tokens = make_tokens(mechanism, prefix, length, dtype)
-    return jax.tree.map(lambda a: a.astype(np.float64), tokens)
-
-
-# Masks, runs and states are arguments of the loops and of the reference: all layouts and dtypes
-# of one length share their compilations.
-
-
-@functools.cache
-def loop(mechanism: ops.Mechanism, is_causal: bool, capacity: int) -> Any:
-    """(tokens, state, span, 1 or 0) -> outputs, the state's meaning and gradients by ``step``.
-
-    With 0 the final state counts for nothing, as in the reference, which has none.
-    """
-
-    def steps(tokens: Tokens, state: Any, span: Span) -> tuple[Any, Any]:
-        empty = cases.make_state(mechanism, capacity, tokens.k.dtype)
-        y, final = cases.step_loop(mechanism, tokens, state, span.real, span.starts, empty)
-        if is_causal:
-            return y, final
-
-        @jax.checkpoint
-        def of_query(now: Any) -> Any:
-            q, run, wanted = now
-            begin = cases.select(run == span.before, state, empty)
-            seen = span.real & (span.run == run[:, None])
-            q = tokens.q if q is None else q
-            y, _ = cases.last_output(mechanism, q, tokens, begin, seen)
-            return jnp.where(wanted[:, None, None], y, 0)
-
-        q = None if mechanism.capabilities.learned_query else jnp.moveaxis(tokens.q, 1, 0)
-        return jnp.moveaxis(jax.lax.map(of_query, (q, span.run.T, span.real.T)), 0, 1), final
-
-    @jax.jit
-    def run(tokens: Tokens, state: Any, span: Span, of_state: Any) -> Any:
-        def outputs(tokens: Tokens, floats: list[Any]) -> Any:
-            y, final = steps(tokens, cases.with_floats(state, floats), span)
-            return y, [of_state * leaf for leaf in cases.meaning(final)]
-
-        return cases.with_gradients(outputs)(tokens, cases.float_leaves(state))
-
-    return run
+def _last(real: Any, ids: Any) -> np.ndarray:
+    """The id of the last real token of each row."""
+    return np.array(
+        [row[m][-1] if m.any() else UNDECIDED for row, m in zip(ids, real, strict=True)], np.int32
+    )
 
 
 @functools.cache
-def reference(mechanism: ops.Mechanism, is_causal: bool) -> Any:
-    """(tokens, mask, ids) -> outputs and gradients, in the form of those of ``loop``."""
-
-    @jax.jit
-    def run(tokens: Tokens, mask: Any, ids: Any) -> Any:
-        how = {"is_causal": is_causal, "mask": mask, "segment_ids": ids}
-
-        def outputs(tokens: Tokens, floats: list[Any]) -> Any:
-            return mechanism.reference(*tokens[:3], **how, **tokens.parameters), []
-
-        return cases.with_gradients(outputs)(tokens, [])
-
-    return run
+def layout(mechanism: ops.Mechanism, length: int, kind: str) -> Layout:
+    return Layout(mechanism, length, kind)
 
 
-def by_reference(mechanism: ops.Mechanism, is_causal: bool, tokens: Tokens, at: Layout) -> Any:
-    """The reference of a sequence without a prefix."""
-    ids = at.ids
-    if ids is None and mechanism.capabilities.packed:
-        ids = np.zeros(at.shape, np.int32)
-    return finished(reference(mechanism, is_causal)(tokens, at.real, ids), at)
+def silent(half: Half, state: Any, *, y: Any = None, leaves: Any = None) -> Weights:
+    """Weights of these outputs and leaves of ``state``, 0 where none are given."""
+    tokens = half.tokens
+    shape = (*half.real.shape, *tokens.v.shape[2:])
+    nothing = [np.zeros(leaf.shape, leaf.dtype) for leaf in cases.meaning(state)]
+    return Weights(
+        np.zeros(shape, tokens.v.dtype) if y is None else y, nothing if leaves is None else leaves
+    )
+
+
+def by_steps(mechanism: ops.Mechanism, half: Half, state: Any, weights: Weights) -> Result:
+    return programs.loop(mechanism)(half.tokens, state, half.real, half.starts, weights)
 
 
 @functools.cache
-def prefix_loop(mechanism: ops.Mechanism, capacity: int) -> Any:
-    @jax.jit
-    def run(tokens: Tokens, span: Span) -> Any:
-        empty = cases.make_state(mechanism, capacity, tokens.k.dtype)
-        return cases.step_loop(mechanism, tokens, empty, span.real, span.starts, empty)[1]
-
-    return run
-
-
-@functools.cache
-def prefix_state(mechanism: ops.Mechanism, prefix: int, length: int, kind: str, dtype: Any) -> Any:
-    """The state after the prefix in the dtype that it has for inputs of ``dtype``."""
-    if not prefix:
-        return None
-    at = Layout(prefix, length, kind)
+def by_two_loops(mechanism: ops.Mechanism, length: int, kind: str) -> Any:
+    """The state between the halves, and a function: weights of both -> results of both."""
+    at = layout(mechanism, length, kind)
+    first, second = at.half(0), at.half(1)
     with jax.enable_x64(True):
-        tokens = cases.make_tokens(mechanism, prefix, np.float64, seed=5)
-        state = prefix_loop(mechanism, at.length)(tokens, at.span(at.prefix))
-        state = jax.tree.map(np.asarray, state)
-    if np.dtype(dtype) == np.float64:
-        return state
-    like = cases.make_state(mechanism, 1, jnp.float32)
-    narrow = [leaf.dtype for leaf in cases.float_leaves(like)]
-    leaves = zip(cases.float_leaves(state), narrow, strict=True)
-    return cases.with_floats(state, [leaf.astype(d) for leaf, d in leaves])
+        empty = cases.make_state(mechanism, 2 * length, np.float64)
+        empty = jax.tree.map(np.asarray, empty)
+    before = by_steps(mechanism, first, empty, silent(first, empty))
 
+    def run(y: Any, then: Weights) -> tuple[Any, Result, Tokens]:
+        """Outputs of both, the second's result, and gradients into all tokens."""
+        after = by_steps(mechanism, second, before.state, then)
+        again = by_steps(mechanism, first, empty, silent(first, empty, y=y, leaves=after.before))
+        both = np.concatenate([before.y, after.y], axis=1)
+        return both, after, at.join(again.tokens, after.tokens)
 
-def finished(values_and_gradients: Any, at: Layout) -> Any:
-    outputs, gradients = jax.tree.map(np.array, values_and_gradients)
-    # Into the state of no tokens there is no gradient: nobody can change it.
-    for gradient in gradients[1]:
-        gradient[~at.real[:, at.prefix].any(axis=1)] *= 0
-    return outputs, (per_random_sum(gradients[0], at.real.size), gradients[1])
+    return before.state, empty, run
 
 
 def per_random_sum(gradient: Tokens, terms: int) -> Tokens:
@@ -226,108 +166,119 @@ def per_random_sum(gradient: Tokens, terms: int) -> Tokens:
     return gradient._replace(q=q, parameters=parameters)
 
 
-@functools.cache
-def expected(mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str, dtype: Any) -> Any:
-    """What a form has to give from the prefix's state on; without states, from nothing."""
-    prefix = prefix_length(mechanism, is_causal)
-    at = Layout(prefix, length, kind)
-    with jax.enable_x64(True):
-        tokens = exact_tokens(mechanism, prefix, length, dtype)
-        if not stepwise(mechanism, is_causal):
-            return by_reference(mechanism, is_causal, tokens, at)
-        state = prefix_state(mechanism, prefix, length, kind, dtype)
-        floats = [leaf.astype(np.float64) for leaf in cases.float_leaves(state)]
-        state = cases.with_floats(state, floats)
-        got = loop(mechanism, is_causal, at.length)(tokens, state, at.span(at.rest), 1.0)
-        return finished(got, at)
+def full_kind(mechanism: ops.Mechanism) -> str:
+    return "mask+segments" if mechanism.capabilities.packed else "mask"
 
 
-def check_form(
-    mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str, dtype: Any
-) -> None:
-    prefix = prefix_length(mechanism, is_causal)
-    at = Layout(prefix, length, kind)
-    state = prefix_state(mechanism, prefix, length, kind, dtype)
-
-    def run(tokens: Tokens, floats: list[Any]) -> Any:
-        start = cases.with_floats(state, floats)
-        if at.ids is not None:
-            before = masks.segment_runs(jnp.asarray(at.ids[:, at.prefix]), at.real[:, at.prefix])
-            # A row without a prefix continues in whatever id comes first, as the loop does.
-            start = ops.PackedState(start, before.last) if prefix else None
-        y, final = cases.attend(
-            mechanism,
-            tokens,
-            start,
-            is_causal=is_causal,
-            mask=None if at.mask is None else at.mask[:, at.rest],
-            segment_ids=None if at.ids is None else jnp.asarray(at.ids[:, at.rest]),
-            form=form,
-        )
-        return y, cases.meaning(final) if stepwise(mechanism, is_causal) else []
-
-    with jax.enable_x64(np.dtype(dtype) == np.float64):
-        tokens = make_tokens(mechanism, prefix, length, dtype)
-        got = jax.jit(cases.with_gradients(run))(tokens, cases.float_leaves(state))
-    y, leaves = got[0]
-    assert y.dtype == dtype
-    assert all(leaf.dtype == (np.float64 if dtype == np.float64 else np.float32) for leaf in leaves)
-    got, want = finished(got, at), expected(mechanism, is_causal, length, kind, dtype)
-    assert_close(got[0], want[0], dtype, "output")
-    assert_close(got[1], want[1], dtype, "gradient")
+def fast(mechanism: ops.Mechanism, *rest: Any) -> bool:
+    return rest[-2:] == (LENGTH, full_kind(mechanism))
 
 
-def full(mechanism: ops.Mechanism, length: int, kind: str) -> bool:
-    return (length, kind) == (FAST, "mask+segments" if mechanism.capabilities.packed else "mask")
-
-
-def fast_loop(mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str) -> bool:
-    return full(mechanism, length, kind) and cases.central(mechanism, is_causal)
+STEPWISE = cases.offering(lambda can: can.recurrent and can.causal)
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "is_causal", "length", "kind"),
-    cases.slow_unless(
-        fast_loop, with_layouts([c for c in cases.DIRECTIONS if stepwise(*c.values)])
-    ),
+    ("mechanism", "length", "kind"), cases.slow_unless(fast, with_layouts(STEPWISE))
 )
 def test_the_loop_of_step_is_the_reference(
-    mechanism: ops.Mechanism, is_causal: bool, length: int, kind: str
+    mechanism: ops.Mechanism, length: int, kind: str
 ) -> None:
-    f64, at = np.float64, Layout(0, length, kind)
-    prefix = prefix_length(mechanism, is_causal)
-    capacity = prefix + length
-    with jax.enable_x64(True):
-        tokens = exact_tokens(mechanism, prefix, length, f64)
-        empty = cases.make_state(mechanism, capacity, f64)
-        got = loop(mechanism, is_causal, capacity)(tokens, empty, at.span(at.rest), 0.0)
-        got, want = finished(got, at), by_reference(mechanism, is_causal, tokens, at)
-    assert_close(got[0][0], want[0][0], f64, "y")
-    assert_close(got[1][0], want[1][0], f64, "gradient")
-
-
-def fast_form(mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str) -> bool:
-    own, main = cases.own(mechanism), cases.central(mechanism, is_causal)
-    one = cases.central(mechanism, form)
-    return full(mechanism, length, kind) and ((own and main) or ((own or main) and one))
+    at = layout(mechanism, length, kind)
+    _, empty, run = by_two_loops(mechanism, length, kind)
+    weights = programs.weigh(np.empty((*at.shape, *at.tokens.v.shape[2:])), None)
+    want = programs.reference(mechanism, True)(at.tokens, at.mask, at.ids, weights.y)
+    first, second = (weights.y[:, span] for span in at.spans)
+    y, _, gradient = run(first, silent(at.half(1), empty, y=second))
+    assert_close(y, want.y, np.float64, "y")
+    terms = at.real.size
+    got, expected = (per_random_sum(g, terms) for g in (gradient, want.tokens))
+    assert_close(got, expected, np.float64, "gradient")
 
 
 @pytest.mark.parametrize(
     ("mechanism", "is_causal", "form", "length", "kind"),
-    cases.slow_unless(fast_form, with_layouts(cases.DIRECTIONS_FORMS)),
+    cases.slow_unless(fast, with_layouts(cases.DIRECTIONS_FORMS)),
 )
 def test_forms_are_the_loop_of_step(
     mechanism: ops.Mechanism, is_causal: bool, form: str, length: int, kind: str
 ) -> None:
-    check_form(mechanism, is_causal, form, length, kind, np.float64)
+    if is_causal:
+        check_causal(mechanism, form, length, kind, np.float64)
+    elif mechanism.capabilities.recurrent:
+        check_both_halves(mechanism, form, length, kind)
+    else:
+        check_whole(mechanism, form, length, kind, np.float64)
 
 
-slow = pytest.mark.slow
-DTYPES = [pytest.param(jnp.float32, marks=slow), jnp.bfloat16, jnp.float16]
+def check_causal(mechanism: ops.Mechanism, form: str, length: int, kind: str, dtype: Any) -> None:
+    """The second half, from the loop's state after the first, in the precision of ``dtype``."""
+    first, second = (layout(mechanism, length, kind).half(i) for i in (0, 1))
+    narrow = cases.rounded(second.tokens, dtype)
+    exact = second._replace(tokens=cases.rounded(narrow, np.float64))
+    with jax.enable_x64(dtype == np.float64):
+        like = cases.float_leaves(cases.make_state(mechanism, 1, dtype))
+    state, _, _ = by_two_loops(mechanism, length, kind)
+    leaves = zip(cases.float_leaves(state), like, strict=True)
+    state = cases.with_floats(state, [leaf.astype(of.dtype) for leaf, of in leaves])
+    wide = [leaf.astype(np.float64) for leaf in cases.float_leaves(state)]
+    wide = cases.with_floats(state, wide)
+
+    weights = programs.weigh(np.empty((*second.real.shape, *narrow.v.shape[2:]), dtype), state)
+    want = by_steps(mechanism, exact, wide, cases.rounded(weights, np.float64))
+    start = state if second.ids is None else ops.PackedState(state, first.last)
+    run = programs.attend(mechanism, True, form)
+    got = run(narrow, start, second.mask, second.ids, weights)
+
+    assert got.y.dtype == dtype
+    assert [leaf.dtype for leaf in cases.float_leaves(got.state)] == [leaf.dtype for leaf in like]
+    assert_close(got.values, want.values, dtype, "output")
+    came = first.real.any(axis=1)
+    results = []
+    for result in (got, want):
+        tokens = per_random_sum(result.tokens, second.real.size)
+        # Into the state of no tokens there is no gradient: nobody can change it.
+        results.append((tokens, [leaf[came] for leaf in result.before]))
+    assert_close(*results, dtype, "gradient")
 
 
-@pytest.mark.parametrize("length", [FAST, pytest.param(63, marks=slow)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=cases.dtype_name)
-@pytest.mark.parametrize(("mechanism", "form"), cases.slow_unless(cases.quick, cases.FORMS))
-def test_forms_in_every_dtype(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> None:
-    check_form(mechanism, mechanism.capabilities.causal, form, length, "mask", dtype)
+def check_both_halves(mechanism: ops.Mechanism, form: str, length: int, kind: str) -> None:
+    """Not causal: the second half sees the first's state; gradients go back through it."""
+    at = layout(mechanism, length, kind)
+    first, second = at.half(0), at.half(1)
+    _, empty, loops = by_two_loops(mechanism, length, kind)
+    y = np.zeros((*at.shape, *at.tokens.v.shape[2:]))
+    weights = programs.weigh(y[:, :length], empty)
+    y[:, at.spans[1]] = weights.y
+    whole = programs.reference(mechanism, False)(at.tokens, at.mask, at.ids, y)
+    # The final state counts as the loop's does: gradients of a sum are sums.
+    steps = loops(None, silent(second, empty, leaves=weights.state))
+    want = jax.tree.map(np.add, whole.tokens, steps[2])
+
+    run = programs.attend(mechanism, False, form)
+    start = empty
+    if at.ids is not None:
+        start = ops.PackedState(empty, np.full(cases.BATCH, UNDECIDED, np.int32))
+    before = run(first.tokens, start, first.mask, first.ids, silent(first, empty))
+    after = run(second.tokens, before.state, second.mask, second.ids, weights)
+    again = silent(first, empty, leaves=after.before)
+    again = run(first.tokens, start, first.mask, first.ids, again)
+    got = at.join(again.tokens, after.tokens)
+    assert_close(after.y, whole.y[:, at.spans[1]], np.float64, "y")
+    assert_close(cases.meaning(after.state), cases.meaning(steps[1].state), np.float64, "state")
+    got, want = (per_random_sum(g, at.real.size) for g in (got, want))
+    assert_close(got, want, np.float64, "gradient")
+
+
+def check_whole(mechanism: ops.Mechanism, form: str, length: int, kind: str, dtype: Any) -> None:
+    """Without states: one half by itself."""
+    half = layout(mechanism, length, kind).half(1)
+    narrow = cases.rounded(half.tokens, dtype)
+    exact = cases.rounded(narrow, np.float64)
+    weights = programs.weigh(np.empty((*half.real.shape, *narrow.v.shape[2:]), dtype), None)
+    of_y = weights.y.astype(np.float64)
+    want = programs.reference(mechanism, False)(exact, half.mask, half.ids, of_y)
+    got = programs.attend(mechanism, False, form)(narrow, None, half.mask, half.ids, weights)
+    assert got.y.dtype == dtype
+    assert_close(got.y, want.y, dtype, "y")
+    got, want = (per_random_sum(r.tokens, half.real.size) for r in (got, want))
+    assert_close(got, want, dtype, "gradient")

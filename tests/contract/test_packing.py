@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.contract import cases
-from tests.contract.cases import Tokens
+from tests.contract import cases, programs
+from tests.contract.programs import LENGTH, Weights
 from tests.contract.tolerances import assert_close
 
-LENGTHS = (4, 1, 2)  # two chunks
+# Two rows of four sequences. The first and the third share an id: only a change of id separates.
+LENGTHS, NAMES, PACKS = ((4, 1, 5, 1), (2, 6, 1, 2)), (4, 9, 4, 7), 4
 PACKED = cases.offering(lambda can: can.packed, cases.DIRECTIONS_FORMS)
 
 
@@ -20,78 +21,98 @@ PACKED = cases.offering(lambda can: can.packed, cases.DIRECTIONS_FORMS)
     ("mechanism", "is_causal", "form"), cases.slow_unless(cases.central, PACKED)
 )
 def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str) -> None:
-    """Values, gradients, and the state, which is that of the last sequence."""
-    ends = np.cumsum(LENGTHS)
-    spans = [slice(e - n, e) for e, n in zip(ends, LENGTHS, strict=True)]
-    # The first and the last sequence share an id: only a change of id separates.
-    ids = jnp.asarray(np.repeat([4, 9, 4], LENGTHS)[None].repeat(2, axis=0))
-    tokens = cases.make_tokens(mechanism, int(ends[-1]), np.float32, batch=2)
+    """Values, gradients, and the state, which is that of the last sequence.
 
-    def attend(tokens: Tokens, form: str, ids: Any = None) -> Any:
-        how = {"is_causal": is_causal, "segment_ids": ids, "form": form}
-        y, state = cases.attend(mechanism, tokens, **how)
-        inner = cases.unpacked(state)
-        leaves = cases.meaning(inner)
-        if isinstance(inner, ops.KVCache):
-            leaves = [leaf[:, : LENGTHS[-1]] for leaf in leaves]
-        return y, leaves
+    The same program runs both: a sequence is separate in a row where all else is padding.
+    """
+    ids = np.stack([np.repeat(NAMES, lengths) for lengths in LENGTHS])
+    index = np.stack([np.repeat(range(PACKS), lengths) for lengths in LENGTHS])
+    alone = (index[:, None] == np.arange(PACKS)[:, None]).reshape(cases.BATCH, LENGTH)
+    tokens = cases.make_numbers(mechanism, LENGTH, batch=2)
 
-    def separate(tokens: Tokens) -> Any:
-        simplest = "recurrent"
-        parts = [attend(cases.take(mechanism, tokens, span), simplest) for span in spans]
-        return jnp.concatenate([y for y, _ in parts], axis=1), parts[-1][1]
+    def each(x: Any) -> Any:
+        """[2, T, ...] -> [8, T, ...], a row for each sequence."""
+        return np.repeat(x, PACKS, axis=0)
 
-    got, want = jax.jit(
-        lambda t: [cases.with_gradients(f)(t) for f in (lambda t: attend(t, form, ids), separate)]
-    )(tokens)
-    assert_close(got, want, np.float32)
+    learned = mechanism.capabilities.learned_query
+    tokens = tokens._replace(
+        q=tokens.q if learned else each(tokens.q), k=each(tokens.k), v=each(tokens.v)
+    )
+    run = programs.attend(mechanism, is_causal, form)
+    begin = programs.begin(mechanism, packed=True)
+    weights = programs.weigh(np.empty((2, *tokens.v.shape[1:])), begin)
+    last = np.arange(cases.BATCH) % PACKS == PACKS - 1
+
+    def weigh(chosen: Any, of_state: Any) -> Weights:
+        y = np.where(chosen[:, :, None, None], each(weights.y), 0)
+        leaves = [
+            np.where(of_state.reshape(-1, *(1,) * (leaf.ndim - 1)), leaf, 0)
+            for leaf in weights.state
+        ]
+        return Weights(y, leaves)
+
+    # Packed are rows 3 and 7, of which all sequences count; the rows between say nothing.
+    packed = weigh(np.broadcast_to(last[:, None], alone.shape), last)
+    everything = np.ones_like(alone)
+    got = run(tokens, begin, everything, np.asarray(each(ids), np.int32), packed)
+    want = run(tokens, begin, alone, np.zeros((cases.BATCH, LENGTH), np.int32), weigh(alone, last))
+
+    def joined(x: Any) -> Any:
+        return x.reshape(2, PACKS, *x.shape[1:]).sum(axis=1)
+
+    assert_close(got.y[last], joined(want.y), np.float64, "y")
+    for g, w in zip(cases.meaning(got.state), cases.meaning(want.state), strict=True):
+        assert_close(g[last], w[last], np.float64, "state")
+    for g, w in zip(jax.tree.leaves(got.tokens), jax.tree.leaves(want.tokens), strict=True):
+        batched = g.ndim == 4
+        assert_close(*((g[last], joined(w)) if batched else (g, w)), np.float64, "gradient")
 
 
-QUICK = cases.slow_unless(cases.quick, cases.offering(lambda can: can.packed, cases.FORMS))
-
-
-@pytest.mark.parametrize(("mechanism", "form"), QUICK)
-def test_packed_state_carries_its_id(mechanism: ops.Mechanism, form: str) -> None:
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.packed and can.causal))
+def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     """The next call goes on where the id is the same and starts afresh where it is not."""
-    is_causal = mechanism.capabilities.causal
-    tokens = cases.make_tokens(mechanism, 6, np.float32, batch=3)
-    ids = jnp.array([[1, 1, 2, 2, 2, 2], [1, 1, 2, 3, 3, 3], [5, 5, 5, 5, 5, 6]])
-
-    @jax.jit
-    def run(tokens: Tokens) -> Any:
-        def attend(span: slice, ids: Any, state: Any = None) -> Any:
-            part = cases.take(mechanism, tokens, span)
-            how = {"is_causal": is_causal, "segment_ids": ids, "form": form}
-            return cases.attend(mechanism, part, state, **how)
-
-        whole, _ = attend(slice(0, 6), ids)
-        _, state = attend(slice(0, 3), ids[:, :3])
-        y, last = attend(slice(3, 6), ids[:, 3:], state)
-        _, kept = attend(slice(3, 6), None, state)
-        return y, whole[:, 3:], state.segment_id, last.segment_id, kept.segment_id
-
-    got, want, before, after, kept = run(tokens)
-    assert_close(got, want, np.float32)
-    assert (before.tolist(), after.tolist()) == ([2, 2, 5], [2, 3, 6])
-    assert kept.tolist() == [2, 2, 5]
+    is_causal, tokens = True, cases.make_numbers(mechanism, LENGTH)
+    run = programs.attend(mechanism, is_causal, cases.central_form(mechanism))
+    begin, mask = programs.begin(mechanism, packed=True), np.ones((cases.BATCH, LENGTH), bool)
+    ids = cases.make_ids(LENGTH)
+    ids[1], ids[2] = [1, 1, 2, *[2] * 8], [1, 1, 2, *[3] * 8]
+    weights = programs.weigh(np.empty(tokens.v.shape), begin)
+    whole = run(tokens, begin, mask, ids, weights)
+    early = np.arange(LENGTH) < 3
+    # What is masked has no say in the id either: it is turned round.
+    first = run(tokens, begin, mask & early, np.where(early, ids, -ids - 1), weights)
+    second = run(tokens, first.state, mask & ~early, np.where(early, 99, ids), weights)
+    assert_close(first.y + second.y, whole.y, np.float64)
+    np.testing.assert_array_equal(first.state.segment_id, ids[:, 2])
+    np.testing.assert_array_equal(second.state.segment_id, ids[:, -1])
+    np.testing.assert_array_equal(whole.state.segment_id, ids[:, -1])
+    nothing = run(tokens, first.state, mask & False, ids, weights)
+    np.testing.assert_array_equal(nothing.state.segment_id, first.state.segment_id)
 
 
-@pytest.mark.parametrize(("mechanism", "form"), QUICK)
-def test_a_span_of_padding_does_not_decide_the_segment(mechanism: ops.Mechanism, form: str) -> None:
-    """A plain state goes on into the first run, even if a call of mere padding comes between."""
+@pytest.mark.parametrize("name", ["aaren", "softmax", "taylorshift"])
+def test_states_with_and_without_an_id(name: str) -> None:
+    """A plain state goes on into the first run, behind mere padding too; an id is kept."""
+    mechanism = next(m for m in cases.ALL if m.name == name)
     tokens = cases.make_tokens(mechanism, 8, np.float32, batch=1)
     mask = jnp.array([[False, False, True, True]])
     ids = jnp.array([[0, 0, 1, 1]])
 
-    def attend(begin: int, end: int, state: Any = None, **how: Any) -> Any:
-        part = cases.take(mechanism, tokens, slice(begin, end))
-        how = {"is_causal": mechanism.capabilities.causal, "form": form} | how
-        return cases.attend(mechanism, part, state, **how)
+    @jax.jit
+    def run(tokens: cases.Tokens) -> Any:
+        def attend(begin: int, end: int, state: Any = None, **how: Any) -> Any:
+            part = cases.take(mechanism, tokens, slice(begin, end))
+            return cases.attend(mechanism, part, state, is_causal=True, **how)
 
-    _, before = attend(0, 4)
-    whole, _ = attend(4, 8, before, mask=mask, segment_ids=ids)
-    _, between = attend(4, 6, before, mask=mask[:, :2], segment_ids=ids[:, :2])
-    rest, _ = attend(6, 8, between, mask=mask[:, 2:], segment_ids=ids[:, 2:])
-    assert_close(rest, whole[:, 2:], np.float32)
-    _, none = attend(4, 4, before, segment_ids=ids[:, :0])
+        _, before = attend(0, 4)
+        whole, end = attend(4, 8, before, mask=mask, segment_ids=ids)
+        _, between = attend(4, 6, before, mask=mask[:, :2], segment_ids=ids[:, :2])
+        rest, _ = attend(6, 8, between, mask=mask[:, 2:], segment_ids=ids[:, 2:])
+        _, none = attend(4, 4, before, segment_ids=ids[:, :0])
+        _, kept = attend(0, 4, end)
+        return whole[:, 2:], rest, none, kept.segment_id
+
+    whole, rest, none, kept = run(tokens)
+    assert_close(rest, whole, np.float32)
     assert isinstance(none, ops.PackedState)
+    assert kept.tolist() == [1]

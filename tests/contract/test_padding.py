@@ -1,26 +1,24 @@
 """What stands at padded positions changes nothing, and seeing nothing is never NaN."""
 
-import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.contract import cases
+from tests.contract import cases, programs
 from tests.contract.cases import Tokens
+from tests.contract.programs import LENGTH, Central
 from tests.contract.tolerances import assert_close, assert_same_bits
 
-LENGTH = 11
 
-
-def poison(x: Any, mask: np.ndarray, seed: int) -> Any:
+def poison(x: Any, mask: np.ndarray, seed: int) -> np.ndarray:
     """NaN and infinities wherever ``mask`` [B, T] is False."""
+    x = np.asarray(x)
     bad = np.random.default_rng(seed).choice([np.nan, np.inf, -np.inf], size=x.shape)
     padded = ~mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim))
-    return jnp.asarray(np.where(padded, bad, x), x.dtype)
+    return np.where(padded, bad, x).astype(x.dtype)
 
 
 def poisoned(mechanism: ops.Mechanism, tokens: Tokens, mask: np.ndarray) -> Tokens:
@@ -31,67 +29,46 @@ def poisoned(mechanism: ops.Mechanism, tokens: Tokens, mask: np.ndarray) -> Toke
 CASES = cases.slow_unless(cases.central, cases.DIRECTIONS_FORMS)
 
 
-@functools.cache
-def outputs_and_gradients(mechanism: ops.Mechanism, is_causal: bool, form: str) -> Any:
-    """(tokens, mask, ids) -> outputs and state, and their gradients; ids count if causal."""
-    packed = is_causal and mechanism.capabilities.packed
-
-    @jax.jit
-    def run(tokens: Tokens, mask: Any, ids: Any) -> Any:
-        how = {"mask": mask, "segment_ids": ids if packed else None, "form": form}
-
-        def attend(tokens: Tokens) -> Any:
-            y, state = cases.attend(mechanism, tokens, is_causal=is_causal, **how)
-            return y, cases.meaning(state)
-
-        return cases.with_gradients(attend)(tokens)
-
-    return run
-
-
 @pytest.mark.parametrize(("mechanism", "is_causal", "form"), CASES)
 def test_poisoned_padding_changes_nothing(
     mechanism: ops.Mechanism, is_causal: bool, form: str
 ) -> None:
     mask, ids = cases.make_mask(LENGTH), cases.make_ids(LENGTH)
-    tokens = cases.make_tokens(mechanism, LENGTH, np.float32)
-    evaluate = outputs_and_gradients(mechanism, is_causal, form)
-    clean = evaluate(tokens, mask, ids)
+    tokens = cases.make_numbers(mechanism, LENGTH)
+    run = Central(mechanism, is_causal, form)
+    clean = run(tokens, mask, ids)
     # Ids of padded tokens mean nothing either.
-    dirty = evaluate(poisoned(mechanism, tokens, mask), mask, np.where(mask, ids, 99))
+    dirty = run(poisoned(mechanism, tokens, mask), mask, np.where(mask, ids, 99))
     assert_same_bits(dirty, clean)
+    check_padding(mechanism, dirty, mask)
 
-    (y, _), (gradient,) = dirty
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(dirty))
-    assert not np.asarray(y)[~mask].any()
-    assert not np.asarray(gradient.k)[~mask].any() and not np.asarray(gradient.v)[~mask].any()
-    assert np.asarray(gradient.v)[mask].any()
+
+def check_padding(mechanism: ops.Mechanism, result: programs.Result, mask: np.ndarray) -> None:
+    gradient = result.tokens
+    finite = [result.y, *cases.meaning(result.state), *jax.tree.leaves((gradient, result.before))]
+    assert all(np.isfinite(leaf).all() for leaf in finite)
+    assert not result.y[~mask].any()
+    assert not gradient.k[~mask].any() and not gradient.v[~mask].any()
+    assert gradient.v[mask].any()
     if not mechanism.capabilities.learned_query:
-        assert not np.asarray(gradient.q)[~mask].any()
+        assert not gradient.q[~mask].any()
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.recurrent))
-def test_a_masked_step_changes_nothing(mechanism: ops.Mechanism) -> None:
-    tokens = cases.make_tokens(mechanism, 2, np.float32)
-    first, second = (cases.take(mechanism, tokens, t) for t in (0, 1))
-    mask = np.array([True, False, False, True, False, True])
-
-    def step(tokens: Tokens, state: Any, mask: Any) -> Any:
-        return mechanism.step(tokens.q, tokens.k, tokens.v, state, mask, **tokens.parameters)
-
-    def two_steps(second: Tokens) -> Any:
-        _, state = step(first, cases.make_state(mechanism, 4, np.float32), None)
-        y, after = step(second, state, mask)
-        return y, cases.meaning(after), cases.meaning(state)
-
-    evaluate = jax.jit(cases.with_gradients(two_steps))
-    dirty = evaluate(poisoned(mechanism, second, mask))
-    assert_same_bits(dirty, evaluate(second))
-    (y, after, before), (gradient,) = dirty
-    assert not np.asarray(y)[~mask].any() and np.asarray(y)[mask].any()
-    for a, b in zip(after, before, strict=True):
-        np.testing.assert_array_equal(np.asarray(a)[~mask], np.asarray(b)[~mask])
-    assert not np.asarray(gradient.k)[~mask].any() and not np.asarray(gradient.v)[~mask].any()
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.recurrent and can.causal))
+def test_masked_steps_change_nothing(mechanism: ops.Mechanism) -> None:
+    """Whatever comes with them; the state, its unused slots too, stays as it is to the bit."""
+    mask, starts = cases.make_mask(LENGTH), np.zeros((cases.BATCH, LENGTH), bool)
+    tokens = cases.make_numbers(mechanism, LENGTH)
+    begin = programs.begin(mechanism, packed=False)
+    y = np.empty((cases.BATCH, LENGTH, cases.HEADS, cases.value_dim(mechanism)))
+    weights, run = programs.weigh(y, begin), programs.loop(mechanism)
+    clean = run(tokens, begin, mask, starts, weights)
+    dirty = run(poisoned(mechanism, tokens, mask), begin, mask, starts, weights)
+    assert_same_bits(dirty, clean)
+    check_padding(mechanism, dirty, mask)
+    nothing = run(tokens, clean.state, np.zeros_like(mask), starts, weights)
+    assert_same_bits(nothing.state, clean.state)
+    assert not nothing.y.any()
 
 
 @pytest.mark.parametrize("source", [0, 4])
@@ -117,16 +94,16 @@ def test_seeing_nothing_has_no_gradient(
     mechanism: ops.Mechanism, is_causal: bool, form: str
 ) -> None:
     """Every row fully masked, then a real suffix: zero gradients, then finite ones."""
-    tokens = cases.make_tokens(mechanism, LENGTH, np.float32)
+    tokens = cases.make_numbers(mechanism, LENGTH)
     shape = (cases.BATCH, LENGTH)
-    evaluate = outputs_and_gradients(mechanism, is_causal, form)
+    run = Central(mechanism, is_causal, form)
 
-    _, nothing = evaluate(tokens, np.zeros(shape, bool), np.zeros(shape, np.int32))
-    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(nothing))
-    begin = np.array([7, LENGTH, 1, 2, 3, 4])[:, None]
-    _, (suffix,) = evaluate(tokens, np.arange(LENGTH) >= begin, np.zeros(shape, np.int32))
+    nothing = run(tokens, np.zeros(shape, bool), np.zeros(shape))
+    assert not any(leaf.any() for leaf in jax.tree.leaves(nothing.tokens))
+    begin = np.array([7, LENGTH, 1, 2, 3, 4, 5, 6])[:, None]
+    suffix = run(tokens, np.arange(LENGTH) >= begin, np.zeros(shape)).tokens
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(suffix))
-    assert np.asarray(suffix.v)[0, 7:].all() and not np.asarray(suffix.v)[1].any()
+    assert suffix.v[0, 7:].all() and not suffix.v[1].any()
 
 
 CROSS = cases.offering(lambda can: can.cross and can.noncausal, cases.FORMS)

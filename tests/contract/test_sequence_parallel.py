@@ -1,69 +1,76 @@
 """Sequences split over devices = the same sequences on one."""
 
-from functools import partial
+import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from flax_linattn import ops
 from flax_linattn.bench import communicated
-from tests.contract import cases
+from tests.contract import cases, programs
 from tests.contract.cases import Tokens
+from tests.contract.programs import LENGTH
 from tests.contract.tolerances import assert_close
 from tests.meshes import make_mesh
 
-DEVICES = 4
-LENGTH = DEVICES * (cases.CHUNK_SIZE + 2)  # two chunks a device
-BEFORE = 3
-"""Tokens of an earlier call."""
+DEVICES = 3
+"""One of them has others before and behind it."""
+
+TOKENS = DEVICES * 4
+"""Two chunks of 2 a device; one token more than the program of one device takes, a padded one."""
 
 MERGEABLE = cases.offering(lambda can: can.mergeable, cases.DIRECTIONS)
-PAPERS = cases.slow_unless(lambda mechanism, is_causal: cases.own(mechanism), MERGEABLE)
 
 
-def place(mesh: Any, tree: Any, batch: str | None = None) -> Any:
+def place(mesh: Any, tree: Any, length: int, batch: str | None = None) -> Any:
     """Arrays [B, T, ...] split over time, and over the batch."""
     split = NamedSharding(mesh, PartitionSpec(batch, "seq"))
     whole = NamedSharding(mesh, PartitionSpec())
 
     def put(x: Any) -> Any:
-        return jax.device_put(x, split if x.ndim > 1 and len(x) == cases.BATCH else whole)
+        return jax.device_put(x, split if np.shape(x)[:2] == (cases.BATCH, length) else whole)
 
     return jax.tree.map(put, tree)
 
 
+def one_more(x: Any) -> Any:
+    """[B, T, ...] -> [B, T + 1, ...]; what has no time axis stays."""
+    if np.ndim(x) < 2 or x.shape[:2] != (cases.BATCH, LENGTH):
+        return x
+    return np.pad(x, ((0, 0), (0, TOKENS - LENGTH), *((0, 0),) * (x.ndim - 2)))
+
+
+def one_less(x: Any) -> Any:
+    return x[:, :LENGTH] if np.ndim(x) > 1 and x.shape[:2] == (cases.BATCH, TOKENS) else x
+
+
 @pytest.mark.parametrize(
-    "packed",
-    [pytest.param(False, marks=pytest.mark.slow, id="one"), pytest.param(True, id="packed")],
+    ("mechanism", "is_causal"), cases.slow_unless(lambda m, _: cases.own(m), MERGEABLE)
 )
-@pytest.mark.parametrize(("mechanism", "is_causal"), PAPERS)
-def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> None:
-    """Values, states and gradients, with padding, after an earlier call."""
-    tokens = cases.make_tokens(mechanism, LENGTH, np.float32)
-    mask, ids = cases.make_mask(LENGTH), cases.make_ids(LENGTH) if packed else None
-    earlier = cases.make_tokens(mechanism, BEFORE, np.float32, seed=1)
-    how = {} if ids is None else {"segment_ids": np.repeat(ids[:, :1], BEFORE, axis=1)}
-    _, state = cases.attend(mechanism, earlier, is_causal=is_causal, **how)
+def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> None:
+    """Values, states and gradients, with padding, packed, after an earlier call."""
+    form = cases.central_form(mechanism)
+    run = programs.attend(mechanism, is_causal, form)
+    begin = programs.begin(mechanism, packed=True)
+    ids, mask = cases.make_ids(2 * LENGTH), cases.make_mask(2 * LENGTH)
+    earlier, tokens = (cases.make_numbers(mechanism, LENGTH, seed=seed) for seed in (1, 0))
+    weights = programs.weigh(np.empty_like(tokens.v), begin)
+    early, late = slice(0, LENGTH), slice(LENGTH, None)
+    state = run(earlier, begin, mask[:, early], ids[:, early], weights).state
+    want = run(tokens, state, mask[:, late], ids[:, late], weights)
 
-    def run(mechanism: ops.Mechanism, tokens: Tokens, state: Any, mask: Any, ids: Any) -> Any:
-        @cases.with_gradients
-        def attend(tokens: Tokens, leaves: Any) -> Any:
-            how = {"is_causal": is_causal, "mask": mask, "segment_ids": ids}
-            y, after = cases.attend(mechanism, tokens, cases.with_floats(state, leaves), **how)
-            return y, cases.meaning(after)
-
-        return attend(tokens, cases.float_leaves(state))
-
-    want = jax.jit(partial(run, mechanism))(tokens, state, mask, ids)
     mesh = make_mesh(data=2, seq=DEVICES)
-    split = ops.sequence_parallel(mechanism, mesh, "seq")
-    tokens, mask, ids = place(mesh, (tokens, jnp.asarray(mask), ids), "data")
-    got = jax.jit(partial(run, split))(tokens, state, mask, ids)
-    assert_close(got, want, np.float32)
+    split = ops.sequence_parallel(dataclasses.replace(mechanism, chunk_size=2), mesh, "seq")
+    arguments = jax.tree.map(one_more, (tokens, state, mask[:, late], ids[:, late], weights))
+    tokens, state, *rest = arguments
+    with jax.enable_x64(True):
+        tokens, rest = place(mesh, (tokens, rest), TOKENS, "data")
+        got = programs.attend(split, is_causal, "auto").compiled(tokens, state, *rest)
+        got = jax.tree.map(lambda x: one_less(np.asarray(x)), got)
+    assert_close(got, want, np.float64)
 
 
 CAUSAL = cases.slow_unless(
@@ -88,7 +95,7 @@ def test_communication_does_not_grow(mechanism: ops.Mechanism, is_causal: bool) 
     def sent(length: int) -> dict[str, int]:
         tokens = cases.make_tokens(mechanism, length, np.float32)
         mask, ids = cases.make_mask(length), cases.make_ids(length)
-        arguments = place(mesh, (tokens, jnp.asarray(mask), jnp.asarray(ids)))
+        arguments = place(mesh, (tokens, mask, ids), length)
         return communicated(jax.jit(run).lower(*arguments).compile())
 
     short, long = sent(8 * cases.CHUNK_SIZE), sent(8 * 4 * cases.CHUNK_SIZE)

@@ -1,6 +1,5 @@
 """A sequence may be cut anywhere: attend + attend = attend, attend + steps = attend."""
 
-import functools
 from typing import Any
 
 import jax
@@ -11,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn import ops
-from tests.contract import cases
+from tests.contract import cases, programs
 from tests.contract.cases import Tokens
+from tests.contract.programs import LENGTH, Weights
 from tests.contract.tolerances import assert_close
 
-LENGTH = 12
 CAPACITIES = [
     pytest.param(m, preallocated, id=f"{m.name}-{'preallocated' if preallocated else 'growing'}")
     for m in cases.ALL
@@ -28,11 +27,45 @@ def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
     return cases.own(mechanism) or preallocated or mechanism.capabilities.constant_memory
 
 
-# Cuts are drawn as data, by masking what lies outside a piece, so that each pair of functions
-# is compiled once; test_cut_in_shape cuts the arrays themselves.
-MASKS = st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH)
-IDS = st.lists(st.integers(0, 2), min_size=LENGTH, max_size=LENGTH)
-CUTS = st.integers(0, LENGTH)
+# Cuts are drawn as data, by masking what lies outside a piece, so that two programs do all of it;
+# test_cut_in_shape cuts the arrays themselves.
+CUT = st.integers(0, LENGTH)
+ROWS = cases.BATCH
+
+
+@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.causal and can.recurrent))
+@given(data=st.data())
+def test_two_attends_and_steps_are_one_attend(mechanism: ops.Mechanism, data: Any) -> None:
+    """In each row at other places: outputs, state, and gradients back through the states."""
+    flags = st.lists(st.booleans(), min_size=ROWS * LENGTH, max_size=ROWS * LENGTH)
+    names = st.lists(st.integers(0, 2), min_size=ROWS * LENGTH, max_size=ROWS * LENGTH)
+    cuts = data.draw(st.lists(st.tuples(CUT, CUT), min_size=ROWS, max_size=ROWS))
+    mask = np.array(data.draw(flags)).reshape(ROWS, LENGTH)
+    ids = np.array(data.draw(names)).reshape(ROWS, LENGTH)
+    first, second = np.sort(cuts, axis=1).T[..., None]
+    position, tokens = np.arange(LENGTH), cases.make_numbers(mechanism, LENGTH)
+    spans = position < first, (first <= position) & (position < second), second <= position
+    for row in range(ROWS):  # steps go on in the id that the state ended in
+        real = ids[row, (mask & ~spans[2])[row]]
+        ids[row, spans[2][row]] = real[-1] if len(real) else 0
+
+    run, steps = programs.central(mechanism), programs.loop(mechanism)
+    weights, never = run.weights(), np.zeros_like(mask)
+    silent = Weights(0 * weights.y, [0 * leaf for leaf in weights.state])
+    whole = run(tokens, mask, ids)
+
+    one = run(tokens, mask & spans[0], ids, silent)
+    two = run(tokens, mask & spans[1], ids, silent, one.state)
+    inner = cases.unpacked(two.state)
+    three = steps(tokens, inner, mask & spans[2], never, weights)
+    # Back: the gradient into a piece's state is that of the piece before it.
+    back = weights._replace(state=three.before)
+    middle = run(tokens, mask & spans[1], ids, back, one.state)
+    begin = run(tokens, mask & spans[0], ids, weights._replace(state=middle.before))
+    assert_close(one.y + two.y + three.y, whole.y, np.float64, "y")
+    assert_close(cases.meaning(three.state), cases.meaning(whole.state), np.float64, "state")
+    pieces = jax.tree.map(lambda *g: sum(g), begin.tokens, middle.tokens, three.tokens)
+    assert_close(pieces, whole.tokens, np.float64, "gradient")
 
 
 def attend(
@@ -42,79 +75,11 @@ def attend(
     return cases.attend(mechanism, tokens, state, **how)
 
 
-@functools.cache
-def comparison(mechanism: ops.Mechanism, preallocated: bool, form: str) -> Any:
-    """(tokens, mask, ids, cuts) -> whole and in pieces, with gradients."""
-
-    def start(tokens: Tokens) -> Any:
-        length = 4 * LENGTH if preallocated else None
-        return cases.make_state(mechanism, length, tokens.k.dtype, batch=1)
-
-    def whole(tokens: Tokens, mask: Any, ids: Any, first: Any, second: Any) -> Any:
-        y, state = attend(mechanism, tokens, mask, ids, start(tokens), form=form)
-        return y, used(state, LENGTH)
-
-    def pieces(tokens: Tokens, mask: Any, ids: Any, first: Any, second: Any) -> Any:
-        position = jnp.arange(LENGTH)
-        state, total = start(tokens), 0.0
-        for inside in (position < first, (first <= position) & (position < second)):
-            y, state = attend(mechanism, tokens, mask & inside, ids, state, form=form)
-            total = total + y
-        rest = mask & (second <= position)
-        y, state = cases.step_loop(mechanism, tokens, preallocate(state), rest)
-        return total + y, used(state, LENGTH)
-
-    def preallocate(state: Any) -> Any:
-        inner = cases.unpacked(state)
-        if isinstance(inner, ops.KVCache) and inner.growable:  # scan keeps shapes
-            room = ((0, 0), (0, LENGTH), (0, 0), (0, 0))
-            return ops.KVCache(
-                jnp.pad(inner.key, room), jnp.pad(inner.value, room), inner.length, False
-            )
-        return inner
-
-    @jax.jit
-    def compare(tokens: Tokens, *where: Any) -> Any:
-        return [cases.with_gradients(lambda t, f=f: f(t, *where))(tokens) for f in (whole, pieces)]
-
-    return compare
-
-
 def used(state: Any, length: int) -> list[Any]:
     """The meaning of a state, of a cache the first ``length`` slots."""
     inner = cases.unpacked(state)
     leaves = cases.meaning(inner)
     return [leaf[:, :length] for leaf in leaves] if isinstance(inner, ops.KVCache) else leaves
-
-
-@pytest.mark.parametrize("form", ["recurrent", pytest.param("parallel", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("mechanism", "preallocated"), cases.slow_unless(fast_capacity, CAPACITIES)
-)
-@given(mask=MASKS, ids=IDS, cuts=st.tuples(CUTS, CUTS))
-def test_two_attends_and_steps_are_one_attend(
-    mechanism: ops.Mechanism,
-    preallocated: bool,
-    form: str,
-    mask: list[bool],
-    ids: list[int],
-    cuts: tuple[int, int],
-) -> None:
-    first, second = sorted(cuts)
-    # Steps go on in the id that the state ended in.
-    real = [i for i, m in zip(ids[:second], mask[:second], strict=True) if m]
-    ids = ids[:second] + [real[-1]] * (LENGTH - second) if real else [0] * LENGTH
-    packed = mechanism.capabilities.packed
-    with jax.enable_x64(True):
-        tokens = cases.make_tokens(mechanism, LENGTH, np.float64, batch=1)
-        whole, pieces = comparison(mechanism, preallocated, form)(
-            tokens,
-            np.array([mask]),
-            np.array([ids], np.int32) if packed else None,
-            first,
-            second,
-        )
-    assert_close(pieces, whole, np.float64)
 
 
 @pytest.mark.parametrize("cut", [3, pytest.param(0, marks=pytest.mark.slow)])

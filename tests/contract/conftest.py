@@ -1,1 +1,0 @@
-from tests.compilation import compile_quickly  # noqa: F401

@@ -1,0 +1,221 @@
+"""Every mechanism's equation in NumPy, a query at a time: the judge of ``reference``.
+
+Nothing of the package computes here. Who sees whom is decided by loops over tokens, weights come
+from the papers' formulas without any guard, and a masked or lonely position is 0 because nothing is
+computed for it. No function takes a maximum or an absolute value of what depends on the inputs,
+so that complex numbers pass through and give exact derivatives (:func:`derivative`).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flax_linattn import ops
+from flax_linattn.ops.baselines import draws
+
+
+class Seen(NamedTuple):
+    """What one query sees: its tokens in their order, and where it and they stand.
+
+    Attributes:
+        k: [n, H, K].
+        v: [n, H, V].
+        position: of the query among the real tokens of its segment.
+        positions: the same of the tokens, n numbers.
+    """
+
+    k: Any
+    v: Any
+    position: int
+    positions: list[int]
+
+
+def segments(mask: Any, ids: Any) -> list[int]:
+    """The number of the segment of each token, -1 for padding, which splits none."""
+    numbers, number, last = [], -1, None
+    for real, segment in zip(mask, ids, strict=True):
+        if not real:
+            numbers.append(-1)
+            continue
+        if number < 0 or segment != last:
+            number, last = number + 1, segment
+        numbers.append(number)
+    return numbers
+
+
+def attend(
+    mechanism: ops.Mechanism,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    is_causal: bool,
+    mask: Any = None,
+    segment_ids: Any = None,
+    **parameters: Any,
+) -> np.ndarray:
+    """Self-attention: ``reference`` of the same arguments."""
+    (batch, length), heads = k.shape[:2], k.shape[2]
+    mask = np.ones((batch, length), bool) if mask is None else mask
+    ids = np.zeros((batch, length), int) if segment_ids is None else segment_ids
+    y = np.zeros((batch, length, heads, v.shape[-1]), np.result_type(q, k, v, *parameters.values()))
+    for row in range(batch):
+        number = segments(mask[row], ids[row])
+        whole = [j for j in range(length) if mask[row, j]]
+        for t in whole:
+            mine = [j for j in whole if number[j] == number[t]]
+            place = {j: position for position, j in enumerate(mine)}
+            visible = [j for j in mine if j <= t] if is_causal else mine
+            seen = Seen(k[row, visible], v[row, visible], place[t], [place[j] for j in visible])
+            if mechanism.name == "nystrom":
+                parameters = {**parameters, "queries": q[row, whole]}
+            query = q if mechanism.capabilities.learned_query else q[row, t]
+            y[row, t] = EQUATIONS[mechanism.name](mechanism, query, seen, **parameters)
+    return y
+
+
+def derivative(function: Callable[..., Any], arguments: Any, direction: Any) -> np.ndarray:
+    """The derivative of ``function(*arguments)`` along ``direction``, without differences.
+
+    For analytic f, Im f(x + i h d) / h is f'(x) d up to h^2, and h may be tiny.
+    """
+    tiny = 1e-30
+    moved = [x + 1j * tiny * d for x, d in zip(arguments, direction, strict=True)]
+    return np.imag(function(*moved)) / tiny
+
+
+# -- equations: (mechanism, q [H, K], what it sees, its own arguments) -> y [H, V] -------------
+
+
+def _scores(q: Any, k: Any) -> Any:
+    return np.einsum("hk,nhk->nh", q, k)
+
+
+def _average(weight: Any, v: Any) -> Any:
+    """Weights [n, H], or [n, H, K] for channels by themselves."""
+    weight = weight if weight.ndim == 3 else weight[..., None]
+    return (weight * v).sum(axis=0) / weight.sum(axis=0)
+
+
+def _softmax(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    return _average(np.exp(scale * _scores(q, seen.k)), seen.v)
+
+
+def _elementwise(mechanism: Any, q: Any, seen: Seen) -> Any:
+    return _average(np.exp(-((q - seen.k) ** 2)), seen.v)
+
+
+def _elementwise_series(mechanism: Any, q: Any, seen: Seen) -> Any:
+    """e^(-k^2) sum_n (2 q k)^n / n!, whose e^(-q^2) cancels."""
+    factorial, polynomial = 1.0, 1.0
+    for n in range(1, mechanism.order + 1):
+        factorial *= n
+        polynomial = polynomial + (2 * q * seen.k) ** n / factorial
+    return _average(np.exp(-(seen.k**2)) * polynomial, seen.v)
+
+
+def _unit(x: Any) -> Any:
+    return x / np.sqrt((x * x).sum(axis=-1, keepdims=True))
+
+
+def _taylorshift(mechanism: Any, q: Any, seen: Seen, temperature: Any) -> Any:
+    """Section 3.3: N tokens of unit length, outputs times sqrt(N / d)."""
+    x = temperature * _scores(_unit(q), _unit(seen.k))
+    return _average(1 + x + x**2 / 2, seen.v) * np.sqrt(len(seen.k) / q.shape[-1])
+
+
+def _expressive(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    z = scale * _scores(q, seen.k)
+    return _average(z**2 / (1 + z**2), seen.v)
+
+
+def _expressive_quadratic(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    return _average(_scores(q, seen.k) ** 2 * scale**2, seen.v)
+
+
+def _linear(mechanism: Any, q: Any, seen: Seen) -> Any:
+    q, k = (np.where(np.real(x) > 0, x + 1, np.exp(x)) for x in (q, seen.k))
+    return _average(_scores(q, k), seen.v)
+
+
+def _aft(mechanism: Any, q: Any, seen: Seen, position_bias: Any) -> Any:
+    bias = position_bias[seen.position, seen.positions][:, None, None]
+    return _average(np.exp(seen.k + bias), seen.v) / (1 + np.exp(-q))
+
+
+def _aft_simple(mechanism: Any, q: Any, seen: Seen) -> Any:
+    return _average(np.exp(seen.k), seen.v) / (1 + np.exp(-q))
+
+
+def _hedgehog(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    x = scale * _scores(q, seen.k)
+    return _average(1 + x + x**2 / 2, seen.v)
+
+
+def _performer(mechanism: Any, q: Any, seen: Seen, scale: Any, projection: Any) -> Any:
+    """exp(w x - |x|^2 / 2) for x = sqrt(scale) q and k; |q|^2 cancels."""
+    q, k = np.sqrt(scale) * q, np.sqrt(scale) * seen.k
+    of_query = np.exp(np.einsum("hk,mk->hm", q, projection))
+    size = (k * k).sum(axis=-1)[..., None] / 2
+    of_key = np.exp(np.einsum("nhk,mk->nhm", k, projection) - size)
+    return _average(np.einsum("hm,nhm->nh", of_query, of_key), seen.v)
+
+
+def _rfa(mechanism: Any, q: Any, seen: Seen, feature_scale: Any) -> Any:
+    """The mean of cos(w . (q - k)) over the rows w of the draw."""
+    w = draws.gaussian(mechanism.num_features, q.shape[-1], mechanism.seed)
+    angle = (_unit(q) - _unit(seen.k)) * feature_scale
+    return _average(np.cos(np.einsum("nhk,mk->nhm", angle, w)).mean(axis=-1), seen.v)
+
+
+def _linformer(
+    mechanism: Any, q: Any, seen: Seen, scale: Any, key_projection: Any, value_projection: Any
+) -> Any:
+    n = len(seen.k)
+    k = np.einsum("np,nhk->phk", key_projection[:n], seen.k)
+    v = np.einsum("np,nhv->phv", value_projection[:n], seen.v)
+    return _average(np.exp(scale * _scores(q, k)), v)
+
+
+def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any, queries: Any) -> Any:
+    """softmax(Q Kl^T) Z softmax(Ql K^T) V with Z near the inverse of softmax(Ql Kl^T)."""
+    n = len(seen.k)
+    landmarks = min(n, mechanism.num_landmarks)
+    groups = [[j for j in range(n) if j * landmarks // n == g] for g in range(landmarks)]
+
+    def rows(scores: Any) -> Any:
+        weight = np.exp(scores)
+        return weight / weight.sum(axis=-1, keepdims=True)
+
+    outputs = []
+    for h in range(q.shape[0]):
+        k, v, every = seen.k[:, h], seen.v[:, h], scale * queries[:, h]
+        ql, kl = (np.stack([x[group].mean(axis=0) for group in groups]) for x in (every, k))
+        a = rows(ql @ kl.T)
+        columns = a.sum(axis=0)
+        z = a.T / columns[np.argmax(np.real(columns))]
+        for _ in range(mechanism.iterations):
+            p, one = a @ z, np.eye(landmarks)
+            z = z @ (13 * one - p @ (15 * one - p @ (7 * one - p))) / 4
+        outputs.append(rows(scale * q[h] @ kl.T) @ z @ (rows(ql @ k.T) @ v))
+    return np.stack(outputs)
+
+
+EQUATIONS: dict[str, Callable[..., Any]] = {
+    "softmax": _softmax,
+    "aaren": _softmax,
+    "elementwise": _elementwise,
+    "elementwise_series": _elementwise_series,
+    "taylorshift": _taylorshift,
+    "expressive": _expressive,
+    "expressive_quadratic": _expressive_quadratic,
+    "linear": _linear,
+    "aft": _aft,
+    "aft_simple": _aft_simple,
+    "hedgehog": _hedgehog,
+    "performer": _performer,
+    "rfa": _rfa,
+    "linformer": _linformer,
+    "nystrom": _nystrom,
+}

@@ -1,0 +1,190 @@
+"""The programs of the contract: compiled once for a mechanism, run with many inputs.
+
+Nearly all time of a contract test goes into compiling, hardly any into running. So what a test
+varies is data: masks, segment ids, states and the weights of outputs, whose gradients come back
+with the values. Programs that differ by a form, a dtype or a shape alone are traces of one
+function. All run in float64 unless their tokens say otherwise, and give NumPy arrays back.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from flax_linattn import ops
+from flax_linattn.ops.masks import UNDECIDED
+from tests.compilation import AS_USERS, as_users
+from tests.contract import cases
+from tests.contract.cases import Tokens
+
+LENGTH = 11
+"""Three chunks, the last of them filled up."""
+
+
+class Weights(NamedTuple):
+    """Of the sum whose gradients are taken: y [B, T, H, V] and the state's leaves."""
+
+    y: Any
+    state: list[Any]
+
+
+def weigh(y: Any, state: Any, seed: int = 3) -> Weights:
+    """Random weights of outputs and of a state of these shapes."""
+    rng = np.random.default_rng(seed)
+    like = Weights(y, cases.meaning(state))
+    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(x.dtype), like)
+
+
+class Result(NamedTuple):
+    """What a program gives.
+
+    Attributes:
+        y: [B, T, H, V].
+        state: after the last token; None where there are none.
+        tokens: the gradient into q, k, v and the mechanism's own arguments.
+        before: the gradient into the floating leaves of the state that came in.
+    """
+
+    y: Any
+    state: Any
+    tokens: Tokens
+    before: list[Any]
+
+    @property
+    def values(self) -> Any:
+        """Outputs and what the state means, to compare."""
+        return self.y, cases.meaning(self.state)
+
+
+class Program:
+    """A function compiled, NumPy in and out; float64 tokens, its first argument, stay float64.
+
+    Attributes:
+        function: as it is, of JAX arrays.
+        compiled: the same under ``jax.jit``.
+        optimise: compile as users do.
+    """
+
+    def __init__(self, function: Callable[..., Result], *, optimise: bool = False) -> None:
+        self.function, self.optimise = function, optimise
+        self.compiled = jax.jit(function, compiler_options=AS_USERS if optimise else None)
+
+    def __call__(self, tokens: Tokens, *rest: Any) -> Result:
+        how = as_users() if self.optimise else contextlib.nullcontext()
+        with how, jax.enable_x64(tokens.k.dtype == np.float64):
+            return jax.tree.map(np.asarray, self.compiled(tokens, *rest))
+
+
+def _pulled(attend: Callable[..., Any], tokens: Tokens, state: Any, weights: Weights) -> Result:
+    def outputs(tokens: Tokens, floats: list[Any]) -> Any:
+        y, after = attend(tokens, cases.with_floats(state, floats))
+        return Weights(y, cases.meaning(after)), after
+
+    got, pull, after = jax.vjp(outputs, tokens, cases.float_leaves(state), has_aux=True)
+    return Result(got.y, after, *pull(weights))
+
+
+@functools.cache
+def attend(
+    mechanism: ops.Mechanism, is_causal: bool, form: str, *, optimise: bool = False
+) -> Program:
+    """(tokens, state, mask, ids, weights) -> ``attend`` and the gradients of its outputs."""
+
+    def run(tokens: Tokens, state: Any, mask: Any, ids: Any, weights: Weights) -> Result:
+        how = {"is_causal": is_causal, "mask": mask, "segment_ids": ids, "form": form}
+        return _pulled(
+            lambda tokens, state: cases.attend(mechanism, tokens, state, **how),
+            tokens,
+            state,
+            weights,
+        )
+
+    return Program(run, optimise=optimise)
+
+
+@functools.cache
+def loop(mechanism: ops.Mechanism) -> Program:
+    """(tokens, state, mask, starts, weights) -> the same by ``step`` after ``step``.
+
+    ``starts`` bool [B, T] says where a segment begins, with a fresh state.
+    """
+
+    def run(tokens: Tokens, state: Any, mask: Any, starts: Any, weights: Weights) -> Result:
+        capacity = state.capacity if isinstance(state, ops.KVCache) else None
+        empty = cases.make_state(mechanism, capacity, tokens.k.dtype, len(tokens.k))
+        return _pulled(
+            lambda tokens, state: cases.step_loop(mechanism, tokens, state, mask, starts, empty),
+            tokens,
+            state,
+            weights,
+        )
+
+    return Program(run)
+
+
+@functools.cache
+def reference(mechanism: ops.Mechanism, is_causal: bool) -> Program:
+    """(tokens, mask, ids, weights) -> ``reference``, which knows of no states."""
+
+    def run(tokens: Tokens, mask: Any, ids: Any, weights: Any) -> Result:
+        how = {"is_causal": is_causal, "mask": mask, "segment_ids": ids}
+
+        def outputs(tokens: Tokens) -> Any:
+            return mechanism.reference(*tokens[:3], **how, **tokens.parameters)
+
+        y, pull = jax.vjp(outputs, tokens)
+        return Result(y, None, *pull(weights), [])
+
+    return Program(run)
+
+
+def begin(mechanism: ops.Mechanism, *, packed: bool, capacity: int = 2 * LENGTH) -> Any:
+    """The state before the first token, float64; None where there are no states."""
+    if not mechanism.capabilities.recurrent:
+        return None
+    with jax.enable_x64(True):
+        state = cases.make_state(mechanism, capacity, np.float64)
+        state = jax.tree.map(np.asarray, state)
+    nowhere = np.full(cases.BATCH, UNDECIDED, np.int32)
+    return ops.PackedState(state, nowhere) if packed else state
+
+
+class Central(NamedTuple):
+    """The one program of a mechanism that most tests run: its main direction and form."""
+
+    mechanism: ops.Mechanism
+    is_causal: bool
+    form: str
+
+    @property
+    def packed(self) -> bool:
+        return self.is_causal and self.mechanism.capabilities.packed
+
+    def begin(self) -> Any:
+        return begin(self.mechanism, packed=self.packed)
+
+    def weights(self, seed: int = 3) -> Weights:
+        y = np.empty((cases.BATCH, LENGTH, cases.HEADS, cases.value_dim(self.mechanism)))
+        return weigh(y, self.begin(), seed)
+
+    @property
+    def function(self) -> Program:
+        return attend(self.mechanism, self.is_causal, self.form)
+
+    def arguments(
+        self, tokens: Tokens, mask: Any, ids: Any, weights: Weights | None = None, state: Any = None
+    ) -> tuple[Any, ...]:
+        """Of ``function``: from nothing unless there is a ``state``; ids count if causal."""
+        weights = self.weights() if weights is None else weights
+        state = self.begin() if state is None else state
+        return tokens, state, mask, np.asarray(ids, np.int32) if self.packed else None, weights
+
+    def __call__(self, *arguments: Any) -> Result:
+        return self.function(*self.arguments(*arguments))
+
+
+def central(mechanism: ops.Mechanism) -> Central:
+    return Central(mechanism, mechanism.capabilities.causal, cases.central_form(mechanism))

@@ -1,0 +1,164 @@
+"""Float32 as users compile it, scores of +-1e4, half precision: against float64 references."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+from tests.contract import cases, programs
+from tests.contract.cases import Tokens
+from tests.contract.programs import LENGTH, Result
+from tests.contract.test_forms import check_causal, check_whole, full_kind, per_random_sum
+from tests.contract.tolerances import assert_close
+
+LONG = 67
+"""Two tiles of 32 and an odd rest."""
+
+CASES = cases.slow_unless(cases.central, cases.DIRECTIONS_FORMS)
+
+
+def in_tiles(mechanism: ops.Mechanism) -> ops.Mechanism:
+    if hasattr(mechanism, "chunk_size"):
+        return dataclasses.replace(mechanism, chunk_size=32)
+    return mechanism
+
+
+def both(
+    mechanism: ops.Mechanism, is_causal: bool, form: str, tokens: Tokens, dtype: Any
+) -> tuple[Result, Result]:
+    """Without mask or states, as most users call it: optimised, and the float64 reference."""
+    mechanism = in_tiles(mechanism)
+    tokens = cases.rounded(tokens, dtype)
+    state = None
+    if mechanism.capabilities.recurrent:
+        state = cases.make_state(mechanism, LONG, dtype)
+    weights = programs.weigh(np.empty(tokens.v.shape, dtype), state)
+    run = programs.attend(mechanism, is_causal, form, optimise=True)
+    # Only outputs count: the reference knows of no state.
+    silent = weights._replace(state=[0 * leaf for leaf in weights.state])
+    got = run(tokens, None, None, None, silent)
+    exact = cases.rounded(tokens, np.float64)
+    run = programs.reference(mechanism, is_causal)
+    return got, run(exact, None, None, weights.y.astype(np.float64))
+
+
+# -- scores of +-1e4: finite, and right --------------------------------------------------
+
+LARGE_Q, LARGE_K = 32, 320
+PER_UNIT = {
+    "scale": LARGE_Q * LARGE_K,
+    "projection": LARGE_K,
+    "key_projection": LARGE_K,
+    "feature_scale": 8,
+}
+"""What a unit of a mechanism's own argument adds to the scores, if more than about 1; for
+``feature_scale``, the absolute sum of what all outputs give to its gradient over that gradient."""
+
+
+def large_tokens(mechanism: ops.Mechanism) -> Tokens:
+    """Scores q.k near 0 and +-10240, exact in every dtype: eighths beside multiples of 10240.
+
+    Rounding a score of 1e4 to float32 alone would change its weight by 1e-3, which would test
+    the inputs and not the mechanism.
+    """
+    rng = np.random.default_rng(4)
+    tokens = cases.make_numbers(mechanism, LONG)
+    q = np.ones(tokens.q.shape)
+    q[..., 0] = LARGE_Q
+    k = rng.integers(-16, 17, tokens.k.shape) / 8
+    # A row each: all far below, all far above, far above then below, and mixtures.
+    far = LARGE_K * rng.choice([-1, 0, 1], size=(cases.BATCH, LONG))
+    far[0], far[1] = -LARGE_K, LARGE_K
+    far[2] = np.where(np.arange(LONG) < LONG // 2, LARGE_K, -LARGE_K)
+    far[3] = -far[2]
+    k[..., 0] = far[:, :, None]
+    parameters = {name: np.round(8 * p) / 8 for name, p in tokens.parameters.items()}
+    if "scale" in parameters:
+        parameters["scale"] = np.float64(1.0)
+    return Tokens(q, k, tokens.v.astype(np.float32), parameters)
+
+
+def per_term(gradient: Tokens) -> Tokens:
+    """Gradients relative to the terms that they sum: those into q are as large as the keys.
+
+    The terms cancel (equal shifts of all scores change nothing), so their size is what
+    rounding errors are relative to.
+    """
+    return Tokens(
+        gradient.q.astype(np.float64) / LARGE_K,
+        gradient.k.astype(np.float64) / LARGE_Q,
+        gradient.v,
+        {
+            name: g.astype(np.float64) / PER_UNIT.get(name, 1)
+            for name, g in gradient.parameters.items()
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "is_causal", "form", "scores"),
+    [  # neighbours share their program, wherever tests are handed to several processes
+        pytest.param(*case.values, scores, id=f"{case.id}-{scores}", marks=case.marks)
+        for case in CASES
+        for scores in ("normal", "large")
+    ],
+)
+def test_float32_is_the_reference(
+    mechanism: ops.Mechanism, is_causal: bool, form: str, scores: str
+) -> None:
+    if scores == "large":
+        check_large(mechanism, is_causal, form, jnp.float32)
+        return
+    tokens = cases.make_numbers(mechanism, LONG)
+    got, want = both(mechanism, is_causal, form, tokens, np.float32)
+    assert got.y.dtype == np.float32
+    assert_close(got.y, want.y, np.float32, "y")
+    terms = tokens.k.shape[0] * LONG
+    got, want = (per_random_sum(result.tokens, terms) for result in (got, want))
+    assert_close(got, want, np.float32, "gradient")
+
+
+@pytest.mark.slow  # half precision is computed in float32
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16], ids=cases.dtype_name)
+@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+def test_large_scores_in_half_precision(
+    mechanism: ops.Mechanism, is_causal: bool, dtype: Any
+) -> None:
+    check_large(mechanism, is_causal, cases.FORMS_OF[mechanism][-1], dtype)
+
+
+def check_large(mechanism: ops.Mechanism, is_causal: bool, form: str, dtype: Any) -> None:
+    got, want = both(mechanism, is_causal, form, large_tokens(mechanism), dtype)
+    assert_close(got.y, want.y, dtype, "y")
+    assert_close(per_term(got.tokens), per_term(want.tokens), dtype, "gradient")
+
+
+# -- every dtype, in every form ----------------------------------------------------------
+
+slow = pytest.mark.slow
+
+
+def fast(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> bool:
+    half = dtype != jnp.float32 and length == LENGTH
+    return half and form == cases.central_form(mechanism)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "form", "dtype", "length"),
+    cases.slow_unless(
+        fast,
+        [
+            pytest.param(*case.values, dtype, n, id=f"{case.id}-{cases.dtype_name(dtype)}-{n}")
+            for case in cases.FORMS
+            for dtype in (jnp.bfloat16, jnp.float16, jnp.float32)
+            for n in (LENGTH, 63)
+        ],
+    ),
+)
+def test_forms_in_every_dtype(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> None:
+    """From a state on, with padding and segments."""
+    check = check_causal if mechanism.capabilities.causal else check_whole
+    check(mechanism, form, length, full_kind(mechanism), dtype)
