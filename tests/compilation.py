@@ -25,13 +25,14 @@ def environment(cache: Path) -> dict[str, str]:
     """What jax and XLA read when they start, here and in processes that tests start.
 
     Args:
-        cache: the folder for compiled programs; programs of another host are not used, whose
-            processor may know other instructions.
+        cache: the folder for compiled programs, unless JAX_COMPILATION_CACHE_DIR names one;
+            programs of another host are not used, whose processor may know other instructions.
     """
+    own = str(cache / platform.node())
     flags = [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
     quick = {
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_COMPILATION_CACHE_DIR": str(cache / platform.node()),
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", own),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
