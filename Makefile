@@ -14,11 +14,11 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format types docs wheel clean
+.PHONY: help demo test test-all test-times lint format types docs wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
-		| awk -F'|' '{ printf "make %-9s %s\n", $$1, $$2 }'
+		| awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one sequence
 	test -e $(RUN)/test.json || $(BIN)/flax-linattn train classify --mechanism aaren \
@@ -29,8 +29,13 @@ demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one 
 test: $(VENV)/.test  ## the fast tests, doctests among them
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.test  ## every test, the slow ones too
-	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
+test-all: $(VENV)/.test  ## every test, the slow ones too, compiled as users do
+	FLAX_LINATTN_COMPILE=full $(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
+
+test-times: $(VENV)/.test  ## the minutes of the fast tests by folder; fails where one outgrows its share
+	rm -rf .pytest_cache/programs
+	$(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
+	$(BIN)/python -m tests.times .pytest_cache/times.xml
 
 lint: $(VENV)/.dev  ## ruff: rules and layout
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,22 +18,20 @@ FULL = os.environ.get("FLAX_LINATTN_COMPILE") == "full"
 _OLD = importlib.metadata.version("jaxlib").startswith("0.10.")
 _EMITTERS = "xla_cpu_use_fusion_emitters"
 
+PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs" / platform.node()
+"""The folder of compiled programs, unless JAX_COMPILATION_CACHE_DIR names another. Those of another
+host are not used: its processor may know other instructions."""
+
 AS_USERS = {_EMITTERS: True} if _OLD else {}
 """``compiler_options`` of a program that is compiled as users do, beside ``as_users``."""
 
 
-def environment(cache: Path) -> dict[str, str]:
-    """What jax and XLA read when they start, here and in processes that tests start.
-
-    Args:
-        cache: the folder for compiled programs, unless JAX_COMPILATION_CACHE_DIR names one;
-            programs of another host are not used, whose processor may know other instructions.
-    """
-    own = str(cache / platform.node())
+def environment() -> dict[str, str]:
+    """What jax and XLA read when they start, here and in processes that tests start."""
     flags = [os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8"]
     quick = {
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", own),
+        "JAX_COMPILATION_CACHE_DIR": os.environ.get("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS)),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
@@ -42,6 +41,12 @@ def environment(cache: Path) -> dict[str, str]:
         if _OLD:
             flags.append(f"--{_EMITTERS}=false")
     return {"XLA_FLAGS": " ".join(flags).strip()} | ({} if FULL else quick)
+
+
+def prune(most: int = 1 << 30) -> None:
+    """Empties ``PROGRAMS`` where it has grown beyond ``most`` bytes."""
+    if sum(file.stat().st_size for file in PROGRAMS.rglob("*") if file.is_file()) > most:
+        shutil.rmtree(PROGRAMS)
 
 
 @contextlib.contextmanager

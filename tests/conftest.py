@@ -9,7 +9,7 @@ from tests import compilation
 # Read once, when jax starts its backend: set before anything imports jax.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
-os.environ.update(compilation.environment(Path(__file__).parents[1] / ".pytest_cache" / "programs"))
+os.environ.update(compilation.environment())
 
 import jax
 import pytest
@@ -24,6 +24,13 @@ settings.register_profile(
     "linattn-ci", settings.get_profile("linattn"), derandomize=True, database=None
 )
 settings.load_profile("linattn-ci" if os.environ.get("CI") else "linattn")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Before any worker process begins."""
+    if not hasattr(session.config, "workerinput"):
+        compilation.prune()
+
 
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000

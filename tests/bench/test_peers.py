@@ -1,5 +1,6 @@
 """The peers that speed is measured against compute what the mechanisms do."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,17 +26,17 @@ TOKENS = (2, 11, 2, 4)
 )
 def test_peers_compute_the_same(name: str, is_causal: bool, peer: Any) -> None:
     q, k, v = (0.7 * x for x in normal(TOKENS, TOKENS, TOKENS))
-    want = ops.get_mechanism(name).attend(q, k, v, is_causal=is_causal)
+    want = jax.jit(partial(ops.get_mechanism(name).attend, is_causal=is_causal))(q, k, v)
     with jax.numpy_dtype_promotion("standard"):
-        np.testing.assert_allclose(peer(q, k, v), want, atol=2e-5)
+        np.testing.assert_allclose(jax.jit(peer)(q, k, v), want, atol=2e-5)
 
 
 def test_the_scans_are_aaren() -> None:
     score, v = normal(TOKENS[:3], TOKENS)
     aaren = next(c for c in comparisons("cpu") if c.name == "aaren")
-    want = aaren.ours(score, v)
-    np.testing.assert_allclose(peers.aaren_scan(score, v), want, atol=1e-6)
-    np.testing.assert_allclose(aaren.peers["our engine"](score, v), want, atol=1e-6)
+    want = jax.jit(aaren.ours)(score, v)
+    for peer in (peers.aaren_scan, aaren.peers["our engine"]):
+        np.testing.assert_allclose(jax.jit(peer)(score, v), want, atol=1e-6)
 
 
 def test_a_cache_has_no_engine() -> None:

@@ -19,6 +19,7 @@ from flax_linattn.ops.masks import UNDECIDED
 from tests.compilation import AS_USERS, as_users
 from tests.contract import cases
 from tests.contract.cases import Tokens
+from tests.contract.tolerances import assert_close
 
 LENGTH = 11
 """Three chunks, the last of them filled up."""
@@ -57,6 +58,32 @@ class Result(NamedTuple):
     def values(self) -> Any:
         """Outputs and what the state means, to compare."""
         return self.y, cases.meaning(self.state)
+
+
+def assert_gradients_close(got: Tokens, want: Tokens, dtype: Any, what: str = "gradient") -> None:
+    """Those of tokens by themselves; of what batch and time share, as a random sum of terms is.
+
+    The terms cancel: at T = 100 those of Aaren's scale have absolute sum 175 and sum 2, so that
+    a single rounding of each is already more than the tolerance of their sum.
+    """
+    size = np.sqrt(want.k.shape[0] * want.k.shape[1])
+
+    def parts(tokens: Tokens) -> tuple[Any, Any]:
+        own = {"k": tokens.k, "v": tokens.v}
+        shared = tokens.parameters | ({"q": tokens.q} if tokens.q.ndim == 2 else {})
+        own |= {} if tokens.q.ndim == 2 else {"q": tokens.q}
+        return own, {name: np.asarray(g).astype(np.float64) / size for name, g in shared.items()}
+
+    (got_own, got_shared), (want_own, want_shared) = parts(got), parts(want)
+    assert_close(got_own, want_own, dtype, what)
+    assert_close(got_shared, want_shared, dtype, what, least=1.0)
+
+
+def assert_results_close(got: Result, want: Result, dtype: Any, what: str = "") -> None:
+    """Outputs, states as far as they mean anything, and gradients."""
+    assert_close(got.values, want.values, dtype, f"{what} output")
+    assert_gradients_close(got.tokens, want.tokens, dtype, f"{what} gradient")
+    assert_close(got.before, want.before, dtype, f"{what} gradient into the state")
 
 
 class Program:

@@ -11,7 +11,7 @@ from flax_linattn import ops
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result
-from tests.contract.test_forms import check_causal, check_whole, full_kind, per_random_sum
+from tests.contract.test_forms import check_causal, check_whole, full_kind
 from tests.contract.tolerances import assert_close
 
 LONG = 67
@@ -116,9 +116,7 @@ def test_float32_is_the_reference(
     got, want = both(mechanism, is_causal, form, tokens, np.float32)
     assert got.y.dtype == np.float32
     assert_close(got.y, want.y, np.float32, "y")
-    terms = tokens.k.shape[0] * LONG
-    got, want = (per_random_sum(result.tokens, terms) for result in (got, want))
-    assert_close(got, want, np.float32, "gradient")
+    programs.assert_gradients_close(got.tokens, want.tokens, np.float32)
 
 
 @pytest.mark.slow  # half precision is computed in float32
@@ -133,7 +131,7 @@ def test_large_scores_in_half_precision(
 def check_large(mechanism: ops.Mechanism, is_causal: bool, form: str, dtype: Any) -> None:
     got, want = both(mechanism, is_causal, form, large_tokens(mechanism), dtype)
     assert_close(got.y, want.y, dtype, "y")
-    assert_close(per_term(got.tokens), per_term(want.tokens), dtype, "gradient")
+    assert_close(per_term(got.tokens), per_term(want.tokens), dtype, "gradient", least=1.0)
 
 
 # -- every dtype, in every form ----------------------------------------------------------

@@ -70,7 +70,7 @@ def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> None:
         tokens, rest = place(mesh, (tokens, rest), TOKENS, "data")
         got = programs.attend(split, is_causal, "auto").compiled(tokens, state, *rest)
         got = jax.tree.map(lambda x: one_less(np.asarray(x)), got)
-    assert_close(got, want, np.float64)
+    programs.assert_results_close(got, want, np.float64)
 
 
 CAUSAL = cases.slow_unless(

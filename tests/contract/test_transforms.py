@@ -106,11 +106,12 @@ def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> Non
         )
         got = run.function.compiled(*placed)
         assert got.y.sharding.is_equivalent_to(split, got.y.ndim)
-        assert_close(jax.tree.map(np.asarray, got), want, np.float64, "jit")
+        got = jax.tree.map(np.asarray, got)
+        programs.assert_results_close(got, want, np.float64, "jit")
 
         spread = batched(arguments, lambda x: x[:, None], lambda x: np.stack([x] * 8))
         got = jax.pmap(run.function.function)(*spread)
         got = jax.tree.map(np.asarray, got)
         # Each device has its own part of the gradient of what they share.
         got: Result = batched(got, lambda x: x[:, 0], lambda x: x.sum(axis=0))
-        assert_close(got, want, np.float64, "pmap")
+        programs.assert_results_close(got, want, np.float64, "pmap")

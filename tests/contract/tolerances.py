@@ -1,7 +1,9 @@
 """The one table of tolerances, and the one comparison that reads it.
 
-An error counts relative to the largest expected magnitude of its array, at least 1: sums of
-many terms, gradients above all, cancel, so an element-wise relative error says little.
+An error counts relative to the largest expected magnitude of its array: sums of many terms,
+gradients above all, cancel, so an element-wise relative error says little. Arrays all of whose
+numbers are small count as if one were ``LEAST``; what is a sum of many terms that cancel as a whole
+has a larger least size, which its test states.
 """
 
 from typing import Any
@@ -21,11 +23,15 @@ TOLERANCES = {
     "bfloat16": 3.2e-2,
 }
 
+LEAST = 0.03
+"""With it a bfloat16 gradient is compared down to 0.001."""
 
-def assert_close(got: Any, want: Any, dtype: Any, what: str = "") -> None:
+
+def assert_close(got: Any, want: Any, dtype: Any, what: str = "", *, least: float = LEAST) -> None:
     """Compares two trees leaf by leaf; ``want`` may be of higher precision.
 
-    Infinities have to stand at the same places, NaN is never right.
+    Infinities have to stand at the same places, NaN is never right. Magnitudes below ``least``
+    count as if they were ``least``.
     """
     tolerance = TOLERANCES[np.dtype(dtype).name]
     assert jax.tree.structure(got) == jax.tree.structure(want)
@@ -42,7 +48,7 @@ def assert_close(got: Any, want: Any, dtype: Any, what: str = "") -> None:
         assert not np.isnan(w).any(), f"{where}: the expected values hold NaN"
         finite = np.isfinite(w)
         np.testing.assert_array_equal(g[~finite], w[~finite], err_msg=where)
-        largest = max(1.0, np.max(np.abs(w[finite]), initial=0.0))
+        largest = max(least, np.max(np.abs(w[finite]), initial=0.0))
         error = np.max(np.abs(g[finite] - w[finite]), initial=0.0) / largest
         assert error <= tolerance, f"{where}: error {error:.3g} > {tolerance:.3g}"
 

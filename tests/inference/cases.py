@@ -1,5 +1,6 @@
 """Small models for the tests of this folder: of observations, and of tokens."""
 
+import functools
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ STREAMING = [
 """Every mechanism that streams; quick are one with a constant state and one with a cache."""
 
 
-def classifier(mechanism: str, **options: Any) -> models.SequenceClassifier:
+def make_classifier(mechanism: str, **options: Any) -> models.SequenceClassifier:
     return models.SequenceClassifier(
         CHANNELS,
         4,
@@ -35,6 +36,11 @@ def classifier(mechanism: str, **options: Any) -> models.SequenceClassifier:
     )
 
 
+classifier = functools.cache(make_classifier)
+"""The same, one of a kind."""
+
+
+@functools.cache
 def backbone(mechanism: str = "aaren", **options: Any) -> models.Backbone:
     return models.Backbone(
         CHANNELS, 8, num_layers=1, num_heads=2, mechanism=mechanism, rngs=nnx.Rngs(0), **options
@@ -66,6 +72,12 @@ class Language(nnx.Module):
     def step(self, x: Any, state: Any, *, mask: Any = None) -> tuple[Any, Any]:
         h, state = self.backbone.step(self.embed(x), state, mask=mask)
         return self.head(h), state
+
+
+@functools.cache
+def language(mechanism: str = "aaren") -> Language:
+    """One of a kind, as the other models here."""
+    return Language(mechanism)
 
 
 def take(state: Any, rows: int | slice) -> Any:

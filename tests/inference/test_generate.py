@@ -9,8 +9,8 @@ from flax import nnx
 from flax_linattn import inference
 from flax_linattn.inference.generate import choose, row_keys
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import STREAMING, TOKENS, Language, backbone, take
-from tests.nn.cases import LAYOUTS, normal
+from tests.inference.cases import STREAMING, TOKENS, Language, backbone, language, take
+from tests.nn.cases import LAYOUTS, call, normal
 
 PROMPT = jnp.array([[3, 1, 4, 1], [2, 7, 1, 8], [5, 5, 0, 9], [6, 2, 6, 0]])
 KEY = jax.random.key(7)
@@ -27,19 +27,19 @@ def spread(prompt, filler=10):
 @pytest.mark.parametrize("mechanism", STREAMING)
 def test_the_most_likely_tokens_are_the_parallel_models(mechanism):
     """From prompts with padding anywhere, taken in in pieces."""
-    model = Language(mechanism)
+    model = language(mechanism)
     x, mask = spread(PROMPT)
     got = inference.generate(model, x, 5, mask, chunk_size=4)
     # The whole, in parallel, says which token was most likely at each place.
     whole = jnp.concatenate([PROMPT, got.tokens], axis=1)
-    want = jnp.argmax(jax.jit(lambda x: model(x))(whole), axis=-1)[:, 3:-1]
+    want = np.argmax(call(model, whole), axis=-1)[:, 3:-1]
     np.testing.assert_array_equal(got.tokens, want)
     assert len(np.unique(got.tokens)) > 2  # a model that always says the same would show nothing
     assert got.lengths.tolist() == [5] * 4
 
 
 def test_the_last_token_goes_on():
-    model = Language("softmax")
+    model = language("softmax")
     whole = inference.generate(model, PROMPT, 4)
     first = inference.generate(model, PROMPT, 2, max_length=8)
     rest = inference.generate(model, first.tokens[:, -1:], 2, state=first.state)
@@ -49,7 +49,7 @@ def test_the_last_token_goes_on():
 
 
 def test_what_a_row_draws_depends_on_no_other_row():
-    model = Language()
+    model = language()
     keys = jax.random.split(KEY, 4)
     options = {"temperature": 1.5, "top_k": 6}
     together = inference.generate(model, PROMPT, 8, key=keys, **options)
@@ -68,9 +68,11 @@ def test_what_a_row_draws_depends_on_no_other_row():
     assert len({tuple(row) for row in four.tokens.tolist()}) == 4
 
 
+draw = jax.jit(choose, static_argnames="top_k")
+
+
 def test_draws_follow_the_distribution():
     logits = normal(1, 1, TOKENS)
-    draw = jax.jit(choose, static_argnames="top_k")
 
     def shares(temperature, top_k=None, rows=4000):
         tokens = draw(
@@ -95,7 +97,7 @@ def test_each_row_has_its_own_temperature_and_each_token_its_own_draw():
     logits = jnp.tile(normal(1, 1, TOKENS), (64, 1))
     keys = row_keys(KEY, 64)
     temperature = jnp.where(jnp.arange(64) < 32, 0.0, 1.0)
-    tokens = [choose(logits, keys, jnp.asarray(t), temperature, None) for t in range(2)]
+    tokens = [draw(logits, keys, jnp.asarray(t), temperature, top_k=None) for t in range(2)]
     np.testing.assert_array_equal(tokens[0][:32], jnp.argmax(logits[:32], axis=1))
     assert len(np.unique(tokens[0][32:])) > 1
     assert (tokens[0] != tokens[1]).any()
@@ -163,7 +165,7 @@ def test_one_program_for_new_weights_keys_and_temperatures(graph_mode):
 
 
 def test_a_model_without_room_is_refused():
-    model = Language("softmax")
+    model = language("softmax")
     _, state = inference.prefill(model, PROMPT, max_length=6)
     with pytest.raises(ValueError, match=r"row 0 are NaN after 2 new tokens: .* max_length"):
         inference.generate(model, PROMPT[:, -1:], 5, state=state)
@@ -172,7 +174,7 @@ def test_a_model_without_room_is_refused():
 
 
 def test_wrong_arguments_are_refused():
-    model = Language()
+    model = language()
     with pytest.raises(TypeError, match=r"prompt as int \[B, T\], got float32"):
         inference.generate(model, jnp.ones((2, 3)), 4)
     with pytest.raises(ValueError, match="max_new_tokens must be at least 1"):
@@ -192,7 +194,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="chunk_size must be at least 1"):
         inference.generate(model, PROMPT, 4, chunk_size=0)
     with pytest.raises(ValueError, match="give max_length"):
-        growing = Language("softmax")
+        growing = language("softmax")
         inference.generate(growing, PROMPT, 4, state=growing.init_state(4))
     for wrong in ({"stop": 3.0}, {"pad": 1.5}, {"key": KEY, "top_k": 2.0}):
         with pytest.raises(TypeError, match=r"must be (a )?whole number"):
@@ -211,7 +213,7 @@ def test_prompts_of_a_narrow_dtype():
 
 
 def test_drawing_needs_a_key_and_a_prompt_its_room():
-    model = Language()
+    model = language()
     for options in ({"temperature": 0.7}, {"top_k": 3}):
         with pytest.raises(ValueError, match="needs a key"):
             inference.generate(model, PROMPT, 2, **options)

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from flax_linattn import inference, models
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.inference.cases import CHANNELS, STREAMING, backbone, classifier, take
-from tests.nn.cases import normal
+from tests.inference.cases import CHANNELS, STREAMING, backbone, classifier, make_classifier, take
+from tests.nn.cases import call, normal
 
 
 @pytest.mark.parametrize("mechanism", STREAMING)
 def test_stream_unroll_and_parallel_agree(mechanism):
     model = classifier(mechanism)
-    x = jax.random.normal(jax.random.key(1), (2, 6, 3))
-    mask = jnp.array([[True] * 6, [False, True, True, False, True, False]])
-    parallel = model(x, mask=mask, every_step=True)
+    x = normal(1, 2, 6, CHANNELS)
+    mask = np.array([[True] * 6, [False, True, True, False, True, False]])
+    parallel = call(model, x, mask=mask, every_step=True)
     unrolled = inference.unroll(model, x, mask)
     stream = inference.Stream(model, batch_size=2, max_length=6)
-    streamed = jnp.stack([stream.step(x[:, t], mask[:, t]) for t in range(6)], axis=1)
+    streamed = np.stack([stream.step(x[:, t], mask[:, t]) for t in range(6)], axis=1)
     # At a masked position the stream repeats its last answer, as the parallel model does.
     np.testing.assert_allclose(streamed, parallel, atol=1e-5)
     np.testing.assert_allclose(unrolled, parallel, atol=1e-5)
@@ -49,8 +49,8 @@ def test_a_state_that_grows_is_refused():
 @pytest.mark.parametrize("graph_mode", [False, True], ids=["tree", "graph"])
 def test_reset_forgets(graph_mode):
     with nnx.set_graph_mode(graph_mode):
-        stream = inference.Stream(classifier("aaren"))
-        x = jax.random.normal(jax.random.key(2), (1, 3))
+        stream = inference.Stream(make_classifier("aaren"))
+        x = normal(2, 1, CHANNELS)
         first = stream.step(x)
         stream.step(-x)
         stream.reset()
@@ -75,12 +75,12 @@ def test_a_model_that_looks_ahead_is_refused():
 def test_rows_begin_anew_and_fork_as_separate_streams(mechanism):
     """Rows: a; b, which begins anew after 2; c, which becomes a fork of a after 4."""
     model = classifier(mechanism)
-    x = normal(1, 3, 7, CHANNELS)
-    everywhere, nowhere = jnp.ones(3, bool), jnp.zeros(3, bool)
+    x = np.asarray(normal(1, 3, 7, CHANNELS))
+    everywhere, nowhere = np.ones(3, bool), np.zeros(3, bool)
     streams = [inference.Stream(model, batch_size=3, max_length=7) for _ in range(3)]
     joint, by_step, fresh = streams
     for t in range(7):
-        second = jnp.array([False, t == 2, False])
+        second = np.array([False, t == 2, False])
         if t == 2:
             joint.reset(second)
         if t == 4:
@@ -90,8 +90,8 @@ def test_rows_begin_anew_and_fork_as_separate_streams(mechanism):
         y_by_step = by_step.step(x[:, t], everywhere, reset=second)
         assert_same_bits(y[:2], y_by_step[:2])
         # Row 1: what joined later. Row 2: row 0's observations, then its own.
-        alone = jnp.stack([x[0, t], x[1, t], x[0 if t < 4 else 2, t]])
-        y_alone = fresh.step(alone, jnp.array([True, t >= 2, True]), reset=nowhere)
+        alone = np.stack([x[0, t], x[1, t], x[0 if t < 4 else 2, t]])
+        y_alone = fresh.step(alone, np.array([True, t >= 2, True]), reset=nowhere)
         rows = slice(2 if t >= 2 else 1)
         assert_same_bits(y[rows], y_alone[rows])
         if t >= 4:
@@ -106,7 +106,7 @@ def test_rows_begin_anew_and_fork_as_separate_streams(mechanism):
 def test_prefill_takes_in_what_steps_would(mechanism):
     """Prompts of several lengths and paddings, in pieces by one program, while a row runs on."""
     model = backbone(mechanism)
-    x = normal(2, 3, 9, CHANNELS)
+    x = np.asarray(normal(2, 3, 9, CHANNELS))
     mask = np.array([[1] * 9, [0, 0, 1, 1, 0, 1, 0, 1, 1], [0] * 9], bool)
     stream = inference.Stream(model, batch_size=3, max_length=16)
     stepped = inference.Stream(model, batch_size=3, max_length=16)
@@ -137,9 +137,9 @@ def test_every_call_reuses_the_memory_of_the_state(mechanism):
         lambda: stream.reset(jnp.array([True, False])),
         lambda: stream.gather(jnp.array([1, 1])),
     )
-    for call in calls:
+    for reuse in calls:
         old = jax.tree.leaves(stream.state)
-        call()
+        reuse()
         assert all(leaf.is_deleted() for leaf in old)
     program = stream._step.lower(stream._variables, stream.state, x[:, 0], None, None).compile()
     # No leaf of the new state needs memory of its own.
@@ -155,7 +155,7 @@ def programs():
         model = classifier("taylorshift")
         CASES.update(
             stream=inference.Stream(model, batch_size=3),
-            unroll=jax.jit(lambda x, mask: inference.unroll(model, x, mask)[:, -1]),
+            unroll=lambda x, mask: inference.unroll(model, x, mask)[:, -1],
         )
     return CASES["stream"], CASES["unroll"]
 
@@ -175,7 +175,7 @@ def test_rows_live_their_own_lives(events):
     stream, unroll = programs()
     stream.reset()
     histories = [[], [], []]
-    tape = iter(normal(3, len(events), 3, CHANNELS))
+    tape = iter(np.asarray(normal(3, len(events), 3, CHANNELS)))
     for kind, *arguments in [*events, ("step", [True] * 3, [False] * 3)]:
         if kind == "gather":
             (indices,) = arguments
@@ -187,8 +187,8 @@ def test_rows_live_their_own_lives(events):
         if kind == "reset":
             stream.reset(jnp.array(forget))
             continue
-        x, real = next(tape, jnp.ones((3, CHANNELS))), arguments[0]
-        y = stream.step(x, jnp.array(real), reset=jnp.array(forget))
+        x, real = next(tape, np.ones((3, CHANNELS), np.float32)), arguments[0]
+        y = stream.step(x, np.array(real), reset=np.array(forget))
         for row in range(3):
             histories[row] += [x[row]] * real[row]
     padded = np.zeros((3, MOST + 1, CHANNELS), np.float32)
@@ -237,7 +237,7 @@ def test_a_saved_state_is_restored_more_than_once():
     with pytest.raises(ValueError, match="was reused by a later call; save a copy"):
         stream.state = reused
     with pytest.raises(ValueError, match="expected a state as this stream has it"):
-        stream.state = inference.Stream(classifier("aaren"), batch_size=2).state
+        stream.state = jax.tree.map(lambda a: np.repeat(a, 2, axis=0), saved)
 
 
 def test_rows_that_are_not_there_under_jit():

@@ -1,5 +1,6 @@
 """Small models for the tests of this folder."""
 
+import functools
 import itertools
 
 import jax
@@ -26,8 +27,9 @@ STREAMING = [
 """Every mechanism that can stream with every pooling; quick is Aaren with all."""
 
 
+@functools.cache
 def classifier(mechanism="aaren", pooling="mean", **options):
-    """A classifier of one layer whose parameters are all away from their initial values."""
+    """One of a kind, of one layer, all of whose parameters are away from their initial values."""
     options = {"max_length": MAX_LENGTH, "num_layers": 1, "rngs": nnx.Rngs(0)} | options
     model = models.SequenceClassifier(
         CHANNELS,
@@ -42,8 +44,9 @@ def classifier(mechanism="aaren", pooling="mean", **options):
     return moved(model)
 
 
+@functools.cache
 def backbone(mechanism="aaren", **options):
-    """A backbone of two layers whose parameters are all away from their initial values."""
+    """One of a kind, of two layers, all of whose parameters are away from their initial values."""
     options = {"num_layers": 2, "max_length": MAX_LENGTH} | options
     model = models.Backbone(
         CHANNELS, 8, num_heads=2, hidden_features=12, mechanism=mechanism, rngs=nnx.Rngs(0),

@@ -1,5 +1,7 @@
 """The backbone: features by every route, positions that continue, the caches' sizes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,16 +11,17 @@ from flax import nnx
 from flax_linattn import models, ops
 from tests.contract.tolerances import assert_close
 from tests.models.cases import CHANNELS, MAX_LENGTH, backbone, rows_of_segments
-from tests.nn.cases import CAUSAL, LAYOUTS, at_real, normal, padded, run_steps
+from tests.nn.cases import CAUSAL, LAYOUTS, at_real, call, normal, padded, run_steps
 
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_parallel_is_the_loop_of_steps(mechanism, norm, position):
-    model = backbone(mechanism, norm=norm, position=position, kernel_size=2)
+    options = {"norm": norm, "position": position, "kernel_size": 2}
+    model = backbone(mechanism, num_layers=1, **options)
     x, start = normal(1, 2, 5, CHANNELS), model.init_state(2)
-    h, state = jax.jit(lambda x, s: model(x, state=s, return_state=True))(x, start)
+    h, state = call(model, x, state=start, return_state=True)
     h_steps, state_steps = run_steps(model, x, start)
     assert_close(h_steps, h, "float32")
     assert_close(state_steps, state, "float32")
@@ -27,11 +30,11 @@ def test_parallel_is_the_loop_of_steps(mechanism, norm, position):
 
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_state_after_padding_is_the_state_after_the_tokens(mechanism):
+    """Of two layers: with padding in parallel, without it step by step."""
     model = backbone(mechanism)
     real, start = normal(2, 4, 4, CHANNELS), model.init_state(4)
-    run = jax.jit(lambda x, mask: model(x, mask=mask, state=start, return_state=True))
-    h, state = run(padded(real), jnp.asarray(LAYOUTS))
-    h_real, state_real = run(real, jnp.ones((4, 4), bool))
+    h, state = call(model, padded(real), mask=LAYOUTS, state=start, return_state=True)
+    h_real, state_real = run_steps(model, real, start)
     assert_close(at_real(h), h_real, "float32")
     assert_close(state, state_real, "float32")
 
@@ -39,32 +42,31 @@ def test_state_after_padding_is_the_state_after_the_tokens(mechanism):
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_packed_state_continues_its_own_segment_only(mechanism):
     """A step after a packed call goes on in the last segment."""
-    model = backbone(mechanism)
+    model = backbone(mechanism, num_layers=1)
     ids, mask, sequences = rows_of_segments()
     x, extra = np.asarray(normal(3, 2, 8, CHANNELS)), np.asarray(normal(4, 2, CHANNELS))
-    _, state = jax.jit(lambda x: model(x, mask=mask, segment_ids=ids, return_state=True))(x)
+    _, state = call(model, x, mask=mask, segment_ids=ids, return_state=True)
     assert state.segment_id.tolist() == [2, 4]
     assert state.position.tolist() == [2, 2]
-    h, state = jax.jit(model.step)(extra, state)
+    h, state = run_steps(model, extra[:, None], state)
     last = np.stack([x[row, positions] for row, positions in (sequences[2], sequences[5])])
-    want = jax.jit(model)(np.concatenate([last, extra[:, None]], axis=1))
-    assert_close(h, want[:, -1], "float32")
+    want = call(model, np.concatenate([last, extra[:, None]], axis=1))
+    assert_close(h[:, 0], want[:, -1], "float32")
     assert state.position.tolist() == [3, 3]
 
 
 def test_positions_matter_and_continue():
     """The same observation at another position has other features."""
-    model = backbone(kernel_size=1)
+    model = backbone(kernel_size=1, num_layers=1)
     x = jnp.ones((1, 4, CHANNELS))
-    run = jax.jit(lambda x, state: model(x, state=state, return_state=True))
-    h, _ = run(x, None)
+    h = call(model, x)
     assert not np.allclose(h[:, 0], h[:, 1], atol=1e-3)
-    _, state = run(x[:, :2], None)
-    assert_close(run(x[:, 2:], state)[0], h[:, 2:], "float32")
+    _, state = call(model, x[:, :2], return_state=True)
+    assert_close(call(model, x[:, 2:], state=state), h[:, 2:], "float32")
 
 
 def test_learned_positions_end():
-    model = backbone(position="learned", max_length=3)
+    model = backbone(position="learned", max_length=3, num_layers=1)
     x = normal(5, 1, 4, CHANNELS)
     with pytest.raises(ValueError, match="has positions for 3 observations, got 4"):
         model(x)
@@ -82,9 +84,9 @@ def test_max_length_sizes_the_caches():
     model = backbone("softmax")
     assert [layer.capacity for layer in model.init_state(2).layers] == [MAX_LENGTH] * 2
     assert [layer.capacity for layer in model.init_state(2, 3).layers] == [3, 3]
+    model = backbone("softmax", num_layers=1)
     x, state = normal(6, 2, 4, CHANNELS), model.init_state(2, 3)
-    for t in range(3):
-        _, state = model.step(x[:, t], state)
+    _, state = run_steps(model, x[:, :3], state)
     with pytest.raises(ValueError, match="cache holds 3 tokens, got token number 4"):
         model.step(x[:, 3], state)
 
@@ -106,7 +108,7 @@ def test_the_length_goes_to_mechanisms_that_learn_positions():
     parameters = model.blocks[0].attention.mechanism_parameters
     assert parameters["key_projection"].shape == (MAX_LENGTH, 2)
     assert not model.streams
-    assert model(jnp.ones((2, 5, CHANNELS))).shape == (2, 5, 8)
+    assert call(model, jnp.ones((2, 5, CHANNELS))).shape == (2, 5, 8)
     with pytest.raises(ValueError, match="'linformer' needs the whole sequence at once"):
         model.init_state(2)
 
@@ -142,22 +144,23 @@ def test_recomputation_changes_memory_only(remat):
 
     On a CPU XLA merges what is made twice, so that the compiled memory does not tell.
     """
+    (plain, want), (again, got) = recomputed("none"), recomputed(remat)
+    assert_close(got, want, "float32")
+    assert plain == again if remat == "dots" else plain < again
+
+
+@functools.cache
+def recomputed(remat):
+    """How many products the program holds, and a loss with its gradients."""
     x, mask = normal(3, 2, 6, CHANNELS), jnp.ones((2, 6), bool)
+    graph, params = nnx.split(backbone("aaren", dropout_rate=0.5, remat=remat, num_layers=1))
 
-    def make(remat):
-        model = backbone("aaren", dropout_rate=0.5, remat=remat)
-        graphdef, params, rest = nnx.split(model, nnx.Param, ...)
+    def loss(params):
+        h = nnx.merge(graph, params)(x, mask=mask, dropout_key=jax.random.key(0))
+        return jnp.mean(h**2 * jnp.arange(6.0)[:, None])
 
-        def loss(params):
-            h = nnx.merge(graphdef, params, rest)(x, mask=mask, dropout_key=jax.random.key(0))
-            return jnp.mean(h**2 * jnp.arange(6.0)[:, None])
-
-        return jax.jit(jax.value_and_grad(loss)).lower(params), params
-
-    (plain, params), (again, _) = make("none"), make(remat)
-    assert_close(again.compile()(params), plain.compile()(params), "float32")
-    products = [lowered.as_text().count("dot_general") for lowered in (plain, again)]
-    assert products[0] == products[1] if remat == "dots" else products[0] < products[1]
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(params)
+    return lowered.as_text().count("dot_general"), lowered.compile()(params)
 
 
 def test_an_unknown_recomputation_is_refused():

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from flax_linattn import models
 from tests.contract.tolerances import assert_close
@@ -16,169 +15,130 @@ from tests.models.cases import (
     classifier,
     rows_of_segments,
 )
-from tests.nn.cases import CAUSAL, CONSTANT_MEMORY, LAYOUTS, normal, padded, run_steps
+from tests.nn.cases import CAUSAL, CONSTANT_MEMORY, LAYOUTS, call, normal, padded, pulled, run_steps
 
-LENGTH = 4
+ROWS, LENGTH = LAYOUTS.shape
+EVERYWHERE = np.ones((ROWS, LENGTH), bool)
+WEIGHTS = normal(20, ROWS, CLASSES)
+
+
+def whole(model, x, mask):
+    """Logits [B, classes] and gradients, by the program that most tests share."""
+    return pulled(model, x, WEIGHTS, mask=mask)
 
 
 @pytest.mark.parametrize(("mechanism", "pooling"), STREAMING)
 def test_every_step_is_the_loop_is_every_prefix_is_every_split(mechanism, pooling):
     model = classifier(mechanism, pooling)
-    x = normal(1, 2, LENGTH, CHANNELS)
-
-    @jax.jit
-    def parallel(x):
-        running = model(x, every_step=True)
-        prefixes = [model(x[:, : t + 1]) for t in range(LENGTH)]
-        ends = []
-        for t in (1, 3):
-            _, state = model(x[:, :t], return_state=True)
-            ends.append(model(x[:, t:], state=state, every_step=True))
-        return running, jnp.stack(prefixes, axis=1), ends
-
-    running, prefixes, ends = jax.tree.map(np.asarray, parallel(x))
-    by_steps, _ = run_steps(model, x, model.init_state(2))
-    assert running.shape == (2, LENGTH, CLASSES)
-    assert running.dtype == jnp.float32
-    assert_close(running, prefixes, "float32")
-    assert_close(by_steps, prefixes, "float32")
-    for t, end in zip((1, 3), ends, strict=True):
-        assert_close(end, prefixes[:, t:], "float32")
-
-
-@pytest.mark.parametrize(("mechanism", "pooling"), STREAMING)
-def test_steps_continue_what_was_read_in_parallel(mechanism, pooling):
-    model = classifier(mechanism, pooling)
-    x = normal(2, 2, LENGTH, CHANNELS)
-    start = model.init_state(2)
-    logits, state = jax.jit(lambda x, s: model(x, state=s, return_state=True))(x[:, :3], start)
-    by_steps, _ = run_steps(model, x[:, 3:], state)
-    running = jax.jit(lambda x: model(x, every_step=True))(x)
-    assert_close(logits, running[:, 2], "float32")
-    assert_close(by_steps, running[:, 3:], "float32")
+    x, start = normal(1, ROWS, LENGTH, CHANNELS), model.init_state(ROWS)
+    running = call(model, x, every_step=True)
+    assert running.shape == (ROWS, LENGTH, CLASSES)
+    assert running.dtype == np.float32
+    by_steps, _ = run_steps(model, x, start)
+    assert_close(by_steps, running, "float32")
+    assert_close(call(model, x), running[:, -1], "float32")
+    for t in range(LENGTH):
+        prefix = np.tile(np.arange(LENGTH) <= t, (ROWS, 1))
+        assert_close(whole(model, x, prefix).y, running[:, t], "float32")
+    half = LENGTH // 2
+    logits, state = call(model, x[:, :half], state=start, return_state=True)
+    assert_close(logits, running[:, half - 1], "float32")
+    rest = call(model, x[:, half:], state=state, every_step=True)
+    assert_close(rest, running[:, half:], "float32")
+    by_steps, _ = run_steps(model, x[:, half:], state)
+    assert_close(by_steps, running[:, half:], "float32")
 
 
 @pytest.mark.parametrize(("mechanism", "pooling"), STREAMING)
 def test_padding_anywhere_changes_nothing(mechanism, pooling):
     """Logits and all parameter gradients, with NaN as padding; so do masked steps."""
     model = classifier(mechanism, pooling)
-    graph, params = nnx.split(model, nnx.Param)
-    real, mask = normal(3, 4, 4, CHANNELS), jnp.asarray(LAYOUTS)
-
-    @jax.jit
-    def run(params, x, mask):
-        def loss(params, x):
-            logits = nnx.merge(graph, params)(x, mask=mask)
-            return jnp.sum(jnp.sin(logits)), logits
-
-        return jax.grad(loss, argnums=(0, 1), has_aux=True)(params, x)
-
-    (grad_real, _), want = run(params, real, jnp.ones((4, 4), bool))
-    (grad, dx), logits = run(params, padded(real), mask)
-    assert_close(logits, want, "float32")
-    assert_close(grad, grad_real, "float32")
-    assert not np.asarray(dx)[~LAYOUTS].any()
-    by_steps, _ = run_steps(model, padded(real), model.init_state(4), mask)
-    assert_close(by_steps[:, -1], want, "float32")
+    real, right = normal(3, ROWS, 4, CHANNELS), np.tile(LAYOUTS[:1], (ROWS, 1))
+    want = whole(model, padded(real, 0.0, right), right)
+    got = whole(model, padded(real), LAYOUTS)
+    assert_close(got.y, want.y, "float32")
+    assert_close(got.params, want.params, "float32")
+    assert not got.x[~LAYOUTS].any()
+    for by_steps, _ in (
+        run_steps(model, real, model.init_state(ROWS)),
+        run_steps(model, padded(real), model.init_state(ROWS), LAYOUTS),
+    ):
+        assert_close(by_steps[:, -1], want.y, "float32")
 
 
-@pytest.mark.parametrize("every_step", [True, False])
 @pytest.mark.parametrize(("mechanism", "pooling"), STREAMING)
-def test_packed_is_separate(mechanism, pooling, every_step):
+def test_sequences_without_tokens_give_the_bias(mechanism, pooling):
+    model = classifier(mechanism, pooling)
+    x = np.full((ROWS, LENGTH, CHANNELS), np.nan, np.float32)
+    got = whole(model, x, ~EVERYWHERE)
+    assert_close(got.y, np.tile(model.bias[...], (ROWS, 1)), "float32")
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(got.params))
+
+
+@pytest.mark.parametrize(("mechanism", "pooling"), STREAMING)
+def test_packed_is_separate(mechanism, pooling):
+    """Every step and the whole, and across splits in a segment."""
     model = classifier(mechanism, pooling)
     ids, mask, sequences = rows_of_segments()
     x = np.where(mask[..., None], normal(4, 2, 8, CHANNELS), np.float32(np.nan))
-    run = jax.jit(lambda x, mask, ids: model(x, mask=mask, segment_ids=ids, every_step=every_step))
-    packed = np.asarray(run(x, mask, ids))
     alone = np.zeros((len(sequences), 3, CHANNELS), np.float32)
     alone_mask = np.zeros((len(sequences), 3), bool)
     for i, (row, positions) in enumerate(sequences):
         alone[i, : len(positions)] = x[row, positions]
         alone_mask[i, : len(positions)] = True
-    want = np.asarray(run(alone, alone_mask, None))
-    assert packed.shape == (2, 8, CLASSES)
+    want = call(model, alone, mask=alone_mask, every_step=True)
+
+    def running(real, state=None):
+        how = {"mask": real, "segment_ids": ids, "state": state}
+        return call(model, x, every_step=True, return_state=True, **how)
+
+    every, _ = running(mask)
+    last = call(model, x, mask=mask, segment_ids=ids)
+    assert every.shape == last.shape == (2, 8, CLASSES)
     for i, (row, positions) in enumerate(sequences):
         count = len(positions)
-        expected = want[i, :count] if every_step else np.tile(want[i], (count, 1))
-        assert_close(packed[row, positions], expected, "float32")
-
-
-@pytest.mark.parametrize(("mechanism", "pooling"), STREAMING)
-def test_packed_streams_across_a_split_in_a_segment(mechanism, pooling):
-    model = classifier(mechanism, pooling)
-    ids, mask, _ = rows_of_segments()
-    x, mask = normal(5, 2, 8, CHANNELS), np.asarray(mask)
-
-    @jax.jit
-    def run(x):
-        whole = model(x, mask=mask, segment_ids=ids, every_step=True)
-        parts, state = [], None
-        for span in (slice(0, 3), slice(3, 6), slice(6, 8)):
-            logits, state = model(
-                x[:, span], mask=mask[:, span], segment_ids=ids[:, span], every_step=True,
-                state=state, return_state=True,
-            )  # fmt: skip
-            parts.append(logits)
-        return whole, jnp.concatenate(parts, axis=1)
-
-    whole, parts = run(x)
-    assert_close(np.asarray(parts)[mask], np.asarray(whole)[mask], "float32")
-
-
-@pytest.mark.parametrize(("mechanism", "pooling"), STREAMING)
-def test_sequences_without_tokens_give_the_bias(mechanism, pooling):
-    graph, params = nnx.split(classifier(mechanism, pooling), nnx.Param)
-    x, mask = jnp.full((2, 4, CHANNELS), jnp.nan), jnp.zeros((2, 4), bool)
-
-    @jax.jit
-    def run(params):
-        def loss(params):
-            logits = nnx.merge(graph, params)(x, mask=mask)
-            return jnp.sum(jnp.sin(logits)), logits
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    grad, logits = run(params)
-    assert_close(logits, np.tile(params["bias"][...], (2, 1)), "float32")
-    assert all(bool(jnp.all(jnp.isfinite(g))) for g in jax.tree.leaves(grad))
+        assert_close(every[row, positions], want[i, :count], "float32")
+        assert_close(last[row, positions], np.tile(want[i, count - 1], (count, 1)), "float32")
+    state = None
+    for first, end in ((0, 3), (3, 6), (6, 8)):
+        real = mask & (np.arange(8) >= first) & (np.arange(8) < end)
+        part, state = running(real, state)
+        assert_close(part[real], every[real], "float32")
 
 
 @pytest.mark.parametrize("pooling", models.POOLINGS)
 def test_future_cannot_change_the_past(pooling):
     model = classifier(pooling=pooling)
-    x = normal(6, 2, LENGTH, CHANNELS)
-    run = jax.jit(lambda x: model(x, every_step=True))
-    changed = run(x.at[:, 3:].add(100.0))
-    np.testing.assert_array_equal(changed[:, :3], run(x)[:, :3])
-    assert not jnp.allclose(changed[:, 3:], run(x)[:, 3:], atol=1e-2)
+    x = normal(6, ROWS, LENGTH, CHANNELS)
+    before, after = (call(model, x, every_step=True) for x in (x, x.at[:, 3:].add(100.0)))
+    np.testing.assert_array_equal(after[:, :3], before[:, :3])
+    assert not np.allclose(after[:, 3:], before[:, 3:], atol=1e-2)
 
 
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_noncausal_padding_changes_nothing(mechanism):
     model = classifier(mechanism, "flatten", is_causal=False)
     real = normal(7, 4, 4, CHANNELS)
-    run = jax.jit(lambda x, mask: model(x, mask=mask))
-    got = run(padded(real), jnp.asarray(LAYOUTS))
-    assert_close(got, run(real, None), "float32")
+    assert_close(call(model, padded(real), mask=LAYOUTS), call(model, real), "float32")
 
 
 def test_flatten_is_the_flattened_dense_head():
     """Time-Series-Library: act, flatten (T * C), one dense layer; the tail beyond T is 0."""
     model = classifier(pooling="flatten")
-    x = normal(8, 2, LENGTH, CHANNELS)
-    h = jax.nn.gelu(jax.jit(model.backbone)(x), approximate=False)
-    flat = jnp.pad(h, ((0, 0), (0, MAX_LENGTH - LENGTH), (0, 0))).reshape(2, -1)
+    x = normal(8, ROWS, LENGTH, CHANNELS)
+    h = jax.nn.gelu(call(model.backbone, x), approximate=False)
+    flat = jnp.pad(h, ((0, 0), (0, MAX_LENGTH - LENGTH), (0, 0))).reshape(ROWS, -1)
     want = flat @ model.kernel[...].reshape(-1, CLASSES) + model.bias[...]
-    assert_close(jax.jit(model)(x), want, "float32")
+    assert_close(call(model, x), want, "float32")
 
 
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 def test_pooled_heads_are_their_formula(pooling):
     model = classifier(pooling=pooling)
-    x = normal(9, 2, LENGTH, CHANNELS)
-    h = jax.nn.gelu(jax.jit(model.backbone)(x), approximate=False)
+    x = normal(9, ROWS, LENGTH, CHANNELS)
+    h = jax.nn.gelu(call(model.backbone, x), approximate=False)
     pooled = h[:, -1] if pooling == "last" else jnp.mean(h, axis=1)
-    assert_close(jax.jit(model)(x), pooled @ model.kernel[0] + model.bias[...], "float32")
+    assert_close(call(model, x), pooled @ model.kernel[0] + model.bias[...], "float32")
 
 
 def test_flatten_beyond_its_weights_is_nan():
@@ -195,31 +155,27 @@ def test_bfloat16_streams(mechanism, pooling):
         classifier(mechanism, pooling, dtype=jnp.bfloat16),
         classifier(mechanism, pooling),
     )
-    x = normal(11, 2, LENGTH, CHANNELS)
-    start = model.init_state(2)
+    x, start = normal(11, ROWS, LENGTH, CHANNELS), model.init_state(ROWS)
     by_steps, state = run_steps(model, x, start)
-
-    def run(model):
-        return model(x, state=start, every_step=True, return_state=True)
-
-    (running, parallel_state), (want, _) = jax.jit(lambda: (run(model), run(exact)))()
+    running, parallel_state = call(model, x, state=start, every_step=True, return_state=True)
+    want = call(exact, x, every_step=True)
 
     def dtypes(tree):
         return jax.tree.map(lambda a: a.dtype, tree)
 
     assert dtypes(state) == dtypes(parallel_state) == dtypes(start)
-    assert running.dtype == by_steps.dtype == jnp.float32
+    assert running.dtype == by_steps.dtype == np.float32
     assert_close(running, want, "bfloat16")
     assert_close(by_steps, want, "bfloat16")
 
 
 def test_dropout_only_with_a_key():
     model, sure = classifier(dropout_rate=0.5), classifier()
-    x = normal(12, 2, LENGTH, CHANNELS)
-    run = jax.jit(lambda x, key: model(x, dropout_key=key))
-    np.testing.assert_array_equal(run(x, None), jax.jit(sure)(x))
-    np.testing.assert_array_equal(run(x, jax.random.key(1)), run(x, jax.random.key(1)))
-    assert not jnp.allclose(run(x, jax.random.key(1)), run(x, jax.random.key(2)), atol=1e-3)
+    x = normal(12, ROWS, LENGTH, CHANNELS)
+    np.testing.assert_array_equal(call(model, x), call(sure, x))
+    first, again, other = (call(model, x, dropout_key=jax.random.key(n)) for n in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other, atol=1e-3)
 
 
 # -- the stream --------------------------------------------------------------------
@@ -277,10 +233,10 @@ def test_long_stream_is_the_parallel_result(pooling):
 def test_models_that_look_ahead_do_not_stream(options, why):
     model = classifier(**options)
     x = normal(15, 2, LENGTH, CHANNELS)
-    assert jax.jit(model)(x).shape == (2, CLASSES)
-    for call in (lambda: model.init_state(2), lambda: model(x, return_state=True)):
+    assert call(model, x).shape == (2, CLASSES)
+    for refused in (lambda: model.init_state(2), lambda: model(x, return_state=True)):
         with pytest.raises(ValueError, match=f"{why}.*cannot stream"):
-            call()
+            refused()
     with pytest.raises(ValueError, match="every_step needs a model that streams"):
         model(x, every_step=True)
 
@@ -333,6 +289,7 @@ def test_attention_may_see_padding(causal):
     mask = np.arange(8) < np.array([[5]])
     x[:, 5:] = 7.0
     zeros = np.where(mask[..., None], x, 0.0)
-    np.testing.assert_allclose(seen(x, mask=mask), seen(zeros, mask=mask), rtol=1e-5)
-    same = np.allclose(masked(x, mask=mask), seen(x, mask=mask), rtol=1e-4, atol=1e-4)
+    got = call(seen, x, mask=mask)
+    np.testing.assert_allclose(got, call(seen, zeros, mask=mask), rtol=1e-5)
+    same = np.allclose(call(masked, x, mask=mask), got, rtol=1e-4, atol=1e-4)
     assert same == causal

@@ -55,6 +55,23 @@ def train(kind, module, x, key):
     return jnp.mean(jnp.square(module(x, **options)))
 
 
+@partial(jax.jit, static_argnums=(0, 1))
+def train_value_and_grad(kind, graph, params, x, key):
+    return jax.value_and_grad(lambda params: train(kind, nnx.merge(graph, params), x, key))(params)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def outputs_and_grads(options, graph, params, x):
+    """Outputs, and the gradients of their mean square, without dropout."""
+
+    def loss(params):
+        y = nnx.merge(graph, params)(x, **dict(options))
+        return jnp.mean(jnp.square(y)), y
+
+    grads, y = jax.grad(loss, has_aux=True)(params)
+    return y, grads
+
+
 @graph_modes
 @cases
 def test_split_differentiate_merge_under_jit(mechanism, kind, graph_mode):
@@ -63,20 +80,12 @@ def test_split_differentiate_merge_under_jit(mechanism, kind, graph_mode):
     with nnx.set_graph_mode(graph_mode):
         graph, params, rest = nnx.split(make(mechanism, kind), nnx.Param, ...)
         assert jax.tree.leaves(rest) == []  # no random state, no caches: parameters only
-
-        @jax.jit
-        def value_and_grad(params, rest, x, key):
-            def loss(params):
-                return train(kind, nnx.merge(graph, params, rest), x, key)
-
-            return jax.value_and_grad(loss)(params)
-
-        loss, grads = value_and_grad(params, rest, x, key)
+        loss, grads = train_value_and_grad(kind, graph, params, x, key)
         assert jax.tree.structure(grads) == jax.tree.structure(params)
         assert np.isfinite(loss)
         assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
         smaller = jax.tree.map(lambda p, g: p - 0.01 * g, params, grads)
-        assert value_and_grad(smaller, rest, x, key)[0] < loss
+        assert train_value_and_grad(kind, graph, smaller, x, key)[0] < loss
 
 
 @graph_modes
@@ -91,14 +100,8 @@ def test_nnx_transforms(graph_mode):
         def by_nnx(model, x, key):
             return nnx.value_and_grad(lambda model: train("classifier", model, x, key))(model)
 
-        @jax.jit
-        def by_jax(params, x, key):
-            def loss(params):
-                return train("classifier", nnx.merge(graph, params), x, key)
-
-            return jax.value_and_grad(loss)(params)
-
-        (loss, grads), (want, want_grads) = by_nnx(model, x, key), by_jax(params, x, key)
+        loss, grads = by_nnx(model, x, key)
+        want, want_grads = train_value_and_grad("classifier", graph, params, x, key)
     assert_close(loss, want, "float32")
     got = jax.tree.leaves(grads)
     assert len(got) == len(jax.tree.leaves(want_grads))
@@ -141,7 +144,8 @@ def test_linen_users_get_the_modules(mechanism, kind, graph_mode):
 
         (_, y), grads = value_and_grad(variables, x)
         same = nnx.merge(graph, nnx.State(variables["params"]))
-    assert_close(y, jax.jit(partial(same, **options))(x), "float32")
+        want, _ = outputs_and_grads(tuple(options.items()), *nnx.split(same), x)
+    assert_close(y, want, "float32")
     assert shapes(grads) == shapes(params)
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
@@ -151,40 +155,35 @@ def test_vmap_over_parameters_and_over_batches(mechanism, kind):
     """An ensemble of three parameter sets, and an extra batch axis."""
     graph, params = nnx.split(make(mechanism, kind), nnx.Param)
     ensemble = jax.tree.map(lambda p: jnp.stack([p, 2 * p, -p]), params)
-    x = normal(4, 3, 2, LENGTH, CHANNELS)
+    options, x = call_options(kind), normal(4, 3, 2, LENGTH, CHANNELS)
 
     def apply(params, x):
-        return nnx.merge(graph, params)(x, **call_options(kind))
+        return nnx.merge(graph, params)(x, **options)
 
-    one = jax.jit(apply)
-    over_parameters = jax.jit(jax.vmap(apply, in_axes=(0, None)))(ensemble, x[0])
-    over_batches = jax.jit(jax.vmap(apply, in_axes=(None, 0)))(params, x)
-    for i in range(3):
+    over_batches = jax.vmap(apply, in_axes=(None, 0))
+    got = jax.jit(jax.vmap(over_batches, in_axes=(0, None)))(ensemble, x)
+    for i, j in np.ndindex(3, 3):
         member = jax.tree.map(lambda p, i=i: p[i], ensemble)
-        assert_close(over_parameters[i], one(member, x[0]), "float32")
-        assert_close(over_batches[i], one(params, x[i]), "float32")
+        want, _ = outputs_and_grads(tuple(options.items()), graph, member, x[j])
+        assert_close(got[i, j], want, "float32")
 
 
 @cases
-def test_eight_devices_by_pmap_are_one(mechanism, kind):
+def test_two_devices_by_pmap_are_one(mechanism, kind):
     """Outputs, and gradients averaged over the devices."""
     graph, params = nnx.split(make(mechanism, kind), nnx.Param)
-    x = normal(5, 8, LENGTH, CHANNELS)
-
-    def run(params, x):
-        def loss(params):
-            y = nnx.merge(graph, params)(x, **call_options(kind))
-            return jnp.mean(jnp.square(y)), y
-
-        return jax.grad(loss, has_aux=True)(params)
+    options, x = tuple(call_options(kind).items()), normal(5, 2, LENGTH, CHANNELS)
 
     def on_one_of_many(params, x):
-        grads, y = run(params, x)
-        return jax.lax.pmean(grads, "devices"), y
+        y, grads = outputs_and_grads(options, graph, params, x)
+        return y, jax.lax.pmean(grads, "devices")
 
-    want_grads, want = jax.jit(run)(params, x)
-    grads, y = jax.pmap(on_one_of_many, axis_name="devices", in_axes=(None, 0))(params, x[:, None])
-    assert len(y.sharding.device_set) == 8
+    want, want_grads = outputs_and_grads(options, graph, params, x)
+    run = jax.pmap(
+        on_one_of_many, axis_name="devices", in_axes=(None, 0), devices=jax.devices()[:2]
+    )
+    y, grads = run(params, x[:, None])
+    assert len(y.sharding.device_set) == 2
     assert_close(y[:, 0], want, "float32")
     assert_close(jax.tree.map(lambda g: np.asarray(g)[0], grads), want_grads, "float32")
 
@@ -193,12 +192,14 @@ def test_eight_devices_by_jit_are_one():
     """A batch sharded over a mesh, parameters replicated: the main training path."""
     graph, params = nnx.split(make("aaren", "classifier"), nnx.Param)
     x = normal(6, 16, LENGTH, CHANNELS)
-    run = jax.jit(jax.grad(lambda params, x: jnp.mean(jnp.square(nnx.merge(graph, params)(x)))))
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    grads = run(jax.device_put(params, everywhere), jax.device_put(x, spread))
-    assert_close(grads, run(params, x), "float32")
+    got = outputs_and_grads(
+        (), graph, jax.device_put(params, everywhere), jax.device_put(x, spread)
+    )
+    assert len(got[0].sharding.device_set) == 8
+    assert_close(got, outputs_and_grads((), graph, params, x), "float32")
 
 
 @pytest.mark.parametrize("mechanism", CAUSAL)

@@ -1,6 +1,6 @@
 """Forecasters: parallel equals streamed, nothing looks ahead, padding changes nothing."""
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from tests.models.cases import moved, rows_of_segments
 from tests.nn.cases import CAUSAL
 
 CHANNELS, MARKS, HORIZON = 3, 2, 4
+EVERYWHERE = np.ones((2, 8), bool)
 
 # Compiled as a whole: one operation after another takes ten times as long.
 call = nnx.jit(
@@ -24,6 +25,7 @@ call = nnx.jit(
 unroll = nnx.jit(inference.unroll)
 
 
+@cache
 def forecaster(mechanism="aaren", **options):
     options = {"num_layers": 1, "targets": (2, 0), "memory": 5.0, "max_length": 8} | options
     return moved(
@@ -47,39 +49,53 @@ SOME = [
 @pytest.mark.parametrize("normalize", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_streams_as_in_parallel(mechanism, normalize):
     model = forecaster(mechanism, normalize=normalize)
-    x = jnp.asarray(observations(2, 7))
+    x = observations(2, 8)
     every = call(model, x, every_step=True)
-    assert every.shape == (2, 7, HORIZON, 2)
-    np.testing.assert_allclose(unroll(model, x), every, rtol=2e-4, atol=2e-4)
+    assert every.shape == (2, 8, HORIZON, 2)
+    np.testing.assert_allclose(unroll(model, x, EVERYWHERE), every, rtol=2e-4, atol=2e-4)
     np.testing.assert_allclose(call(model, x), every[:, -1], rtol=1e-5, atol=1e-5)
     at = call(model, x, positions=jnp.array([3, 1]))
     np.testing.assert_allclose(at, every[:, jnp.array([3, 1])], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("split", [3, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("split", [3, 6])
 def test_goes_on_where_it_stopped(split):
     model = forecaster()
-    x = jnp.asarray(observations(2, 7))
-    how = {"every_step": True, "return_state": True}
-    whole, end = call(model, x, **how)
-    first, state = call(model, x[:, :split], **how)
-    second, state = call(model, x[:, split:], state=state, **how)
-    np.testing.assert_allclose(jnp.concatenate([first, second], 1), whole, rtol=1e-4, atol=1e-4)
+    x, start = observations(2, 8), model.init_state(2)
+    first = EVERYWHERE & (np.arange(8) < split)
+
+    def run(mask, state):
+        return call(model, x, mask=mask, state=state, every_step=True, return_state=True)
+
+    whole, end = run(EVERYWHERE, start)
+    head, state = run(first, start)
+    tail, state = run(~first, state)
+    parts = jnp.where(first[..., None, None], head, tail)
+    np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), state, end)
+
+
+def test_goes_on_from_a_shorter_part():
+    model = forecaster()
+    x = observations(2, 8)
+    _, state = call(model, x[:, :3], return_state=True)
+    rest = call(model, x[:, 3:], state=state, every_step=True)
+    whole = call(model, x, every_step=True)
+    np.testing.assert_allclose(rest, whole[:, 3:], rtol=1e-4, atol=1e-4)
 
 
 def test_padding_changes_nothing_wherever_it_is():
     model = forecaster()
-    x = observations(1, 5)
-    want = call(model, jnp.asarray(x))
+    x = observations(2, 5)
+    want = call(model, x)
     for kept in ([0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [0, 2, 3, 5, 6]):
-        padded = np.full((1, 8, CHANNELS + MARKS), np.nan, np.float32)
+        padded = np.full((2, 8, CHANNELS + MARKS), np.nan, np.float32)
         padded[:, kept] = x
-        mask = np.zeros((1, 8), bool)
+        mask = np.zeros((2, 8), bool)
         mask[:, kept] = True
         np.testing.assert_allclose(call(model, padded, mask=mask), want, rtol=1e-4, atol=1e-4)
-        streamed = unroll(model, jnp.nan_to_num(padded), mask)[:, kept[-1]]
-        np.testing.assert_allclose(streamed, want, rtol=1e-4, atol=1e-4)  # fmt: skip
+        streamed = unroll(model, np.nan_to_num(padded), mask)[:, kept[-1]]
+        np.testing.assert_allclose(streamed, want, rtol=1e-4, atol=1e-4)
 
 
 def test_packed_sequences_are_by_themselves():
@@ -88,29 +104,32 @@ def test_packed_sequences_are_by_themselves():
     x = observations(2, 8)
     found = call(model, x, mask=mask, segment_ids=ids, every_step=True)
     for row, places in sequences[:3]:
-        alone = call(model, x[row : row + 1, places], every_step=True)
-        np.testing.assert_allclose(found[row, places], alone[0], rtol=1e-4, atol=1e-4)
+        # As the first of a row that is otherwise padding.
+        alone, first = np.zeros_like(x), np.zeros((2, 8), bool)
+        alone[:, : len(places)], first[:, : len(places)] = x[row, places], True
+        want = call(model, alone, mask=first, every_step=True)[0, : len(places)]
+        np.testing.assert_allclose(found[row, places], want, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="every_step=True, or positions"):
         model(x, segment_ids=ids)
 
 
 def test_the_future_changes_no_earlier_forecast():
     model = forecaster()
-    x = observations(2, 7)
-    before = call(model, jnp.asarray(x), every_step=True)[:, :4]
+    x = observations(2, 8)
+    before = call(model, x, every_step=True)[:, :4]
     x[:, 4:] = 1e4
-    np.testing.assert_array_equal(call(model, jnp.asarray(x), every_step=True)[:, :4], before)
+    np.testing.assert_array_equal(call(model, x, every_step=True)[:, :4], before)
 
 
 def test_a_level_is_carried_through():
     """Shifting and scaling the channels shifts and scales the forecasts."""
     model = forecaster()
-    x = observations(2, 7)
-    y = call(model, jnp.asarray(x))
+    x = observations(2, 8)
+    y = call(model, x)
     scale, shift = np.array([2.0, 3.0, 4.0]), np.array([-100.0, 7.0, 50.0])
     x[..., :CHANNELS] = x[..., :CHANNELS] * scale + shift
     want = y * scale[[2, 0]] + shift[[2, 0]]
-    np.testing.assert_allclose(call(model, jnp.asarray(x)), want, rtol=2e-3)
+    np.testing.assert_allclose(call(model, x), want, rtol=2e-3)
 
 
 def reference(x, memory):

@@ -1,14 +1,23 @@
-"""What the tests of modules and models share: mechanisms, layouts of padding, the slow loop."""
+"""What the tests of modules and models share: mechanisms, layouts of padding, programs.
 
+A program belongs to what a module is built of, not to one module or test: modules built alike that
+take inputs of equal shapes share it. So tests vary data, such as masks, ids and states.
+"""
+
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from flax_linattn import ops
+from flax_linattn import nn, ops
+
+WIDTH, HEADS = 6, 2
+"""Of the attention layers."""
 
 HYPERPARAMETERS = {
     "aft": "max_length=16",
@@ -21,16 +30,18 @@ may nearly vanish, and magnify rounding, where features are few."""
 
 REPRESENTATIVES = ("softmax", "aaren", "taylorshift")
 """One of each kind that a layer treats differently: a cache, a learned query, a learned argument.
-The others run in the slow tests."""
+Of the others ``test_mechanisms.py`` runs the main program; the rest of their tests is slow."""
 
 
-def _cases(condition: Callable[[ops.Capabilities], bool]) -> list[Any]:
+def _cases(
+    condition: Callable[[ops.Capabilities], bool], fast: tuple[str, ...] = REPRESENTATIVES
+) -> list[Any]:
     """The mechanisms of these capabilities, as names with their hyperparameters."""
     return [
         pytest.param(
             f"{name}:{HYPERPARAMETERS[name]}" if name in HYPERPARAMETERS else name,
             id=name,
-            marks=() if name in REPRESENTATIVES else pytest.mark.slow,
+            marks=() if name in fast else pytest.mark.slow,
         )
         for name in ops.list_mechanisms()
         if condition(ops.get_mechanism(name).capabilities)
@@ -38,12 +49,30 @@ def _cases(condition: Callable[[ops.Capabilities], bool]) -> list[Any]:
 
 
 MECHANISMS = _cases(lambda can: True)
+ALL_FAST = _cases(lambda can: True, fast=ops.list_mechanisms())
 CAUSAL = _cases(lambda can: can.causal)
 PACKED = _cases(lambda can: can.causal and can.packed)
 CROSS = _cases(lambda can: can.cross)
 NOT_CROSS = _cases(lambda can: not can.cross)
 CONSTANT_MEMORY = _cases(lambda can: can.constant_memory)
 WHOLE = _cases(lambda can: not can.recurrent)
+
+
+def make_attention(mechanism: Any, **options: Any) -> nn.Attention:
+    """A layer whose parameters are all away from their initial values."""
+    layer = nn.Attention(WIDTH, HEADS, mechanism=mechanism, rngs=nnx.Rngs(0), **options)
+    for name in ("query_projection", "key_projection", "value_projection", "out_projection"):
+        bias = getattr(layer, name).bias
+        if bias is not None:  # they start at 0, which would hide that one is left out
+            bias[...] = 0.3 * normal(len(name), *bias.shape).astype(bias.dtype)
+    if layer.query is not None:  # its small start gives nearly uniform weights
+        layer.query[...] = normal(9, WIDTH).astype(layer.query.dtype)
+    return layer
+
+
+attention = functools.cache(make_attention)
+"""The same, one of a kind, not to be changed."""
+
 
 # Four real tokens of six: padding right, left, in the middle, and at several places.
 LAYOUTS = np.array(
@@ -59,7 +88,7 @@ LAYOUTS = np.array(
 
 def normal(seed: int, *shape: int) -> jax.Array:
     """Random numbers, the same every time."""
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 def padded(real: jax.Array, filler: float = np.nan, layouts: np.ndarray = LAYOUTS) -> jax.Array:
@@ -77,12 +106,54 @@ def at_real(y: Any, layouts: np.ndarray = LAYOUTS) -> np.ndarray:
     return y[layouts].reshape(len(layouts), -1, y.shape[-1])
 
 
+_STATIC = ("is_causal", "form", "every_step", "return_state")
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=_STATIC)
+def _call(graph: Any, variables: Any, *args: Any, **options: Any) -> Any:
+    return nnx.merge(graph, variables)(*args, **options)
+
+
+def call(module: nnx.Module, *args: Any, **options: Any) -> Any:
+    """``module(*args, **options)``, compiled."""
+    return jax.tree.map(np.asarray, _call(*nnx.split(module), *args, **options))
+
+
+class Pulled(NamedTuple):
+    """A module's outputs, the state if asked for, and gradients into parameters and inputs."""
+
+    y: Any
+    state: Any
+    params: Any
+    x: Any
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=_STATIC)
+def _pulled(graph: Any, params: Any, x: Any, weights: Any, **options: Any) -> Pulled:
+    def outputs(params: Any, x: Any) -> Any:
+        y = nnx.merge(graph, params)(x, **options)
+        return y if options.get("return_state") else (y, None)
+
+    y, pull, state = jax.vjp(outputs, params, x, has_aux=True)
+    return Pulled(y, state, *pull(weights))
+
+
+def pulled(module: nnx.Module, x: Any, weights: Any, **options: Any) -> Pulled:
+    """``module(x, **options)`` and the gradients of the sum of its outputs times ``weights``."""
+    return jax.tree.map(np.asarray, _pulled(*nnx.split(module), x, weights, **options))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _step(graph: Any, variables: Any, x: Any, state: Any, mask: Any) -> Any:
+    return nnx.merge(graph, variables).step(x, state, mask=mask)
+
+
 def run_steps(module: Any, x: Any, state: Any, mask: Any = None) -> tuple[np.ndarray, Any]:
     """The recurrent network, one token after the other: outputs [B, T, ...] and the last state."""
-    step = jax.jit(lambda x, state, mask: module.step(x, state, mask=mask))
+    graph, variables = nnx.split(module)
     x, mask = np.asarray(x), None if mask is None else np.asarray(mask)
     outputs = []
     for t in range(x.shape[1]):
-        y, state = step(x[:, t], state, None if mask is None else mask[:, t])
+        y, state = _step(graph, variables, x[:, t], state, None if mask is None else mask[:, t])
         outputs.append(np.asarray(y))
     return np.stack(outputs, axis=1), state

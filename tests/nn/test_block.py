@@ -1,5 +1,6 @@
 """The transformer block: parameter counts of the paper, its equations, dropout, precision."""
 
+import functools
 import math
 
 import jax
@@ -11,11 +12,13 @@ from flax import nnx
 from flax_linattn import nn
 from flax_linattn.nn.block import ACTIVATIONS, LayerNorm, apply_dropout
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import CAUSAL, LAYOUTS, PACKED, at_real, normal, padded, run_steps
+from tests.nn import checks
+from tests.nn.cases import CAUSAL, WIDTH, call, normal, run_steps
 
-WIDTH, HIDDEN = 8, 12
+HIDDEN = 12
 
 
+@functools.cache
 def make(mechanism="aaren", **options):
     block = nn.TransformerBlock(
         WIDTH, 2, hidden_features=HIDDEN, mechanism=mechanism, rngs=nnx.Rngs(0), **options
@@ -42,14 +45,19 @@ def test_parameter_counts_of_the_paper(mechanism, count):
 
 
 def test_hidden_features_default_to_four_times_the_width():
-    block = nn.TransformerBlock(WIDTH, 2, rngs=nnx.Rngs(0))
+    block = nnx.eval_shape(lambda: nn.TransformerBlock(WIDTH, 2, rngs=nnx.Rngs(0)))
     assert block.feed_forward.expand.kernel.shape == (WIDTH, 4 * WIDTH)
 
 
-def plain_norm(norm, x):
+@jax.jit
+def normed(x, scale, bias):
     mean = jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean((x - mean) ** 2, axis=-1, keepdims=True)
-    return (x - mean) / jnp.sqrt(variance + 1e-5) * norm.scale[...] + norm.bias[...]
+    return (x - mean) / jnp.sqrt(variance + 1e-5) * scale + bias
+
+
+def plain_norm(norm, x):
+    return normed(x, norm.scale[...], norm.bias[...])
 
 
 def plain_block(block, x):
@@ -65,7 +73,7 @@ def plain_block(block, x):
         return h @ second.kernel[...] + second.bias[...]
 
     def attend(x):
-        return block.attention(x, is_causal=True)
+        return call(block.attention, x, is_causal=True)
 
     if block.norm == "pre":
         x = x + attend(plain_norm(block.attention_norm, x))
@@ -79,8 +87,7 @@ def plain_block(block, x):
 def test_block_is_its_equations(norm, activation):
     block = make(norm=norm, activation=activation)
     x = normal(1, 2, 5, WIDTH)
-    got, want = jax.jit(lambda x: (block(x, is_causal=True), plain_block(block, x)))(x)
-    assert_close(got, want, "float32")
+    assert_close(call(block, x, is_causal=True), plain_block(block, x), "float32")
 
 
 def test_gelu_is_the_exact_one():
@@ -94,63 +101,30 @@ def test_gelu_is_the_exact_one():
 
 @pytest.mark.parametrize("norm", [pytest.param("pre", marks=pytest.mark.slow), "post"])
 @pytest.mark.parametrize("mechanism", CAUSAL)
-def test_parallel_is_the_loop_of_steps_and_splits(mechanism, norm):
+def test_block_streams(mechanism, norm):
+    """As the loop of steps, in parts, packed, and with padding anywhere."""
     block = make(mechanism, norm=norm)
-    x = normal(2, 2, 5, WIDTH)
-
-    @jax.jit
-    def whole_and_split(x):
-        head, state = block(x[:, :2], is_causal=True, return_state=True)
-        tail = block(x[:, 2:], is_causal=True, state=state)
-        return block(x, is_causal=True), jnp.concatenate([head, tail], axis=1)
-
-    whole, split = whole_and_split(x)
-    y_steps, _ = run_steps(block, x, block.init_state(2, 5))
-    assert_close(split, whole, "float32")
-    assert_close(y_steps, whole, "float32")
-
-
-@pytest.mark.parametrize("norm", [pytest.param("pre", marks=pytest.mark.slow), "post"])
-@pytest.mark.parametrize("mechanism", CAUSAL)
-def test_padding_anywhere_changes_nothing(mechanism, norm):
-    """Outputs at real positions and all parameter gradients, with NaN as padding."""
-    graph, params = nnx.split(make(mechanism, norm=norm), nnx.Param)
-    real, weights = normal(3, 4, 4, WIDTH), normal(4, 4, 4, WIDTH)
-
-    @jax.jit
-    def run(params, x, mask, weights):
-        def loss(params):
-            y = nnx.merge(graph, params)(x, is_causal=True, mask=mask)
-            return jnp.sum(jnp.where(mask[..., None], y * weights, 0.0)), y
-
-        return jax.grad(loss, has_aux=True)(params)
-
-    grad_real, y_real = run(params, real, jnp.ones((4, 4), bool), weights)
-    grad, y = run(params, padded(real), jnp.asarray(LAYOUTS), padded(weights, 0.0))
-    assert_close(at_real(y), y_real, "float32")
-    assert_close(grad, grad_real, "float32")
-
-
-@pytest.mark.parametrize("mechanism", PACKED)
-def test_packed_is_separate(mechanism):
-    block = make(mechanism)
-    x = normal(5, 2, 6, WIDTH)
-    ids = jnp.array([[0, 0, 0, 1, 1, 1]] * 2)
-    packed = jax.jit(lambda x: block(x, is_causal=True, segment_ids=ids))(x)
-    separate = jax.jit(lambda x: block(x, is_causal=True))(x.reshape(4, 3, WIDTH))
-    assert_close(packed, separate.reshape(2, 6, WIDTH), "float32")
+    x = normal(2, checks.ROWS, checks.LENGTH, WIDTH)
+    whole = checks.run(block, x)
+    checks.is_the_loop_of_steps(block, x, whole)
+    checks.goes_on_from_any_split(block, x, whole)
+    checks.packed_is_separate(block, x)
+    checks.future_changes_no_bit_of_the_past(block, x, whole)
+    checks.padding_changes_nothing(block)
 
 
 def test_dropout_only_with_a_key():
     block, sure = make(dropout_rate=0.5), make()
     x = normal(6, 2, 5, WIDTH)
-    run = jax.jit(lambda x, key: block(x, is_causal=True, dropout_key=key))
-    without = block(x, is_causal=True)
-    assert_same_bits(without, sure(x, is_causal=True))
-    assert_same_bits(run(x, jax.random.key(1)), run(x, jax.random.key(1)))
-    assert not jnp.allclose(run(x, jax.random.key(1)), run(x, jax.random.key(2)), atol=0.1)
-    assert not jnp.allclose(run(x, jax.random.key(1)), without, atol=0.1)
-    same = sure(x, is_causal=True, dropout_key=jax.random.key(1))
+    without = call(block, x, is_causal=True)
+    assert_same_bits(without, call(sure, x, is_causal=True))
+    first, again, other = (
+        call(block, x, is_causal=True, dropout_key=jax.random.key(seed)) for seed in (1, 1, 2)
+    )
+    assert_same_bits(first, again)
+    assert not np.allclose(first, other, atol=0.1)
+    assert not np.allclose(first, without, atol=0.1)
+    same = call(sure, x, is_causal=True, dropout_key=jax.random.key(1))
     assert_close(same, without, "float32")
 
 
@@ -167,16 +141,16 @@ def test_dropout_masks_differ_between_sublayers():
     feed_forward = nn.FeedForward(64, 64, dropout_rate=0.5, rngs=nnx.Rngs(0))
     feed_forward.contract.kernel[...] = jnp.zeros((64, 64))
     feed_forward.contract.bias[...] = jnp.ones(64)
-    out = feed_forward(jnp.ones((8, 64)), dropout_key=jax.random.key(0))
-    assert 0.4 < float(jnp.mean(out == 0.0)) < 0.6
+    out = call(feed_forward, jnp.ones((8, 64)), dropout_key=jax.random.key(0))
+    assert 0.4 < float(np.mean(out == 0.0)) < 0.6
     block = nn.TransformerBlock(64, 2, hidden_features=64, dropout_rate=0.5, rngs=nnx.Rngs(0))
     block.attention.out_projection.kernel[...] = jnp.zeros((64, 64))
     block.attention.out_projection.bias[...] = jnp.ones(64)
     block.feed_forward.contract.kernel[...] = jnp.zeros((64, 64))
     block.feed_forward.contract.bias[...] = jnp.ones(64)
     # Each sublayer adds 0 or 2: independent masks give 0, 2 and 4 in shares 1/4, 1/2, 1/4.
-    y = jax.jit(lambda x, key: block(x, dropout_key=key))(jnp.zeros((4, 16, 64)), jax.random.key(1))
-    shares = [float(jnp.mean(y == value)) for value in (0.0, 2.0, 4.0)]
+    y = call(block, jnp.zeros((4, 16, 64)), dropout_key=jax.random.key(1))
+    shares = [float(np.mean(y == value)) for value in (0.0, 2.0, 4.0)]
     assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.04)
 
 
@@ -187,10 +161,9 @@ def test_bfloat16_computation(mechanism, norm):
     half, exact = make(mechanism, norm=norm, dtype=jnp.bfloat16), make(mechanism, norm=norm)
     assert {a.dtype for a in jax.tree.leaves(nnx.state(half))} == {jnp.dtype("float32")}
     x = normal(7, 2, 5, WIDTH)
-    run = jax.jit(lambda x: half(x, is_causal=True))
-    want = jax.jit(lambda x: exact(x, is_causal=True))(x)
+    want = call(exact, x, is_causal=True)
     for dtype in (jnp.float32, jnp.bfloat16):
-        y = run(x.astype(dtype))
+        y = call(half, x.astype(dtype), is_causal=True)
         assert y.dtype == dtype
         assert_close(y, want, "bfloat16")
         y_steps, _ = run_steps(half, x.astype(dtype), half.init_state(2, 5))
@@ -201,7 +174,7 @@ def test_layer_norm_statistics_are_float32():
     """Only the output is rounded to bfloat16."""
     norm = LayerNorm(64, rngs=nnx.Rngs(0))
     x = (normal(8, 3, 64) * 4 + 8).astype(jnp.bfloat16)
-    y = norm(x)
+    y = call(norm, x)
     assert y.dtype == jnp.bfloat16
     exact = plain_norm(norm, x.astype(jnp.float32))
     np.testing.assert_allclose(y.astype(jnp.float32), exact, rtol=2**-8, atol=1e-5)
@@ -219,4 +192,4 @@ def test_wrong_options(options, message):
     with pytest.raises(ValueError, match=message):
         make(**options)
     with pytest.raises(ValueError, match="must be a multiple of num_heads"):
-        nn.TransformerBlock(WIDTH, 3, rngs=nnx.Rngs(0))
+        nn.TransformerBlock(WIDTH, 4, rngs=nnx.Rngs(0))

@@ -1,5 +1,7 @@
 """The adapter to nnx.RNN."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -7,42 +9,41 @@ from flax import nnx
 
 from flax_linattn import nn
 from tests.contract.tolerances import assert_close
-from tests.nn.cases import CAUSAL, normal
+from tests.nn.cases import CAUSAL, WIDTH, attention, call, make_attention, normal
+
+
+@partial(jax.jit, static_argnums=0)
+def run_rnn(graph, params, x, carry=None):
+    cell = nn.AttentionCell(nnx.merge(graph, params), max_length=6)
+    return nnx.RNN(cell, return_carry=True)(x, initial_carry=carry)
 
 
 @pytest.mark.parametrize("graph_mode", [False, True])
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_rnn_is_attention_in_parallel(mechanism, graph_mode):
-    x = normal(1, 2, 6, 8)
+    """From nothing, and going on from a carry."""
+    x = normal(1, 2, 6, WIDTH)
     with nnx.set_graph_mode(graph_mode):
-        attention = nn.Attention(8, 2, mechanism=mechanism, rngs=nnx.Rngs(0))
-        rnn = nnx.RNN(nn.AttentionCell(attention, max_length=6), return_carry=True)
-        carry, y = rnn(x)
-    want, state = attention(x, is_causal=True, state=attention.init_state(2, 6), return_state=True)
+        layer = make_attention(mechanism)
+        split = nnx.split(layer)
+        carry, y = run_rnn(*split, x)
+        half, head = run_rnn(*split, x[:, :3])
+        end, tail = run_rnn(*split, x[:, 3:], half)
+    start = layer.init_state(2, 6)
+    want, state = call(layer, x, is_causal=True, state=start, return_state=True)
     assert_close(y, want, "float32")
     assert_close(carry, state, "float32")
-
-
-@pytest.mark.parametrize("mechanism", CAUSAL)
-def test_rnn_continues_from_a_carry(mechanism):
-    attention = nn.Attention(8, 2, mechanism=mechanism, rngs=nnx.Rngs(0))
-    rnn = nnx.RNN(nn.AttentionCell(attention, max_length=6), return_carry=True)
-    x = normal(2, 2, 6, 8)
-    carry, head = rnn(x[:, :2])
-    _, tail = rnn(x[:, 2:], initial_carry=carry)
-    want = attention(x, is_causal=True)
     assert_close(jnp.concatenate([head, tail], axis=1), want, "float32")
+    assert_close(end, state, "float32")
 
 
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_gradients_through_the_rnn(mechanism):
-    attention = nn.Attention(8, 2, mechanism=mechanism, rngs=nnx.Rngs(0))
-    graph, params = nnx.split(attention)
-    x, weights = normal(3, 2, 5, 8), normal(4, 2, 5, 8)
+    graph, params = nnx.split(attention(mechanism))
+    x, weights = normal(3, 2, 6, WIDTH), normal(4, 2, 6, WIDTH)
 
     def by_rnn(params):
-        cell = nn.AttentionCell(nnx.merge(graph, params), max_length=5)
-        return jnp.sum(nnx.RNN(cell)(x) * weights)
+        return jnp.sum(run_rnn(graph, params, x)[1] * weights)
 
     def in_parallel(params):
         return jnp.sum(nnx.merge(graph, params)(x, is_causal=True) * weights)
@@ -53,11 +54,11 @@ def test_gradients_through_the_rnn(mechanism):
 
 @pytest.mark.parametrize("mechanism", CAUSAL)
 def test_a_growing_cache_is_refused(mechanism):
-    attention = nn.Attention(8, 2, mechanism=mechanism, rngs=nnx.Rngs(0))
-    if attention.mechanism.capabilities.constant_memory:
-        assert nnx.RNN(nn.AttentionCell(attention))(normal(5, 2, 3, 8)).shape == (2, 3, 8)
+    layer = attention(mechanism)
+    if layer.mechanism.capabilities.constant_memory:
+        assert nnx.RNN(nn.AttentionCell(layer))(normal(5, 2, 6, WIDTH)).shape == (2, 6, WIDTH)
         return
     with pytest.raises(
-        ValueError, match=f"the cache of {attention.mechanism.name!r} grows; pass max_length"
+        ValueError, match=f"the cache of {layer.mechanism.name!r} grows; pass max_length"
     ):
-        nn.AttentionCell(attention)
+        nn.AttentionCell(layer)

@@ -1,5 +1,7 @@
 """The value embedding against explicit convolutions in numpy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,12 +11,13 @@ from flax import nnx
 from flax_linattn import nn
 from flax_linattn.ops.masks import segment_runs
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import LAYOUTS, at_real, normal, padded, run_steps
+from tests.nn.cases import LAYOUTS, at_real, call, normal, padded, run_steps
 
 CHANNELS, FEATURES = 3, 5
 KERNEL_SIZES = [1, 2, 3, 5]
 
 
+@functools.cache
 def make(kernel_size=3, padding="causal", **options):
     return nn.ValueEmbedding(
         CHANNELS, FEATURES, kernel_size=kernel_size, padding=padding, rngs=nnx.Rngs(0), **options
@@ -39,7 +42,7 @@ def test_causal_is_the_convolution(kernel_size, length):
     embed = make(kernel_size)
     x = normal(1, 2, length, CHANNELS)
     want = np.stack([causal_convolution(embed, row) for row in x])
-    assert_close(embed(x), want, "float32")
+    assert_close(call(embed, x), want, "float32")
 
 
 @pytest.mark.parametrize("kernel_size", KERNEL_SIZES)
@@ -48,12 +51,11 @@ def test_padding_is_skipped_not_convolved(kernel_size):
     embed = make(kernel_size)
     real, mask = normal(2, 4, 4, CHANNELS), jnp.asarray(LAYOUTS)
     want = np.stack([causal_convolution(embed, row) for row in real])
-    y, window = embed(padded(real), mask=mask, return_state=True)
+    y, window = call(embed, padded(real), mask=mask, return_state=True)
     assert_close(at_real(y), want, "float32")
     y_steps, window_steps = run_steps(embed, padded(real), embed.init_state(4), mask)
     assert_close(at_real(y_steps), want, "float32")
-    zeros = jnp.zeros((4, kernel_size - 1, CHANNELS))
-    last = jnp.concatenate([zeros, real], axis=1)[:, 4:]
+    last = np.pad(real, ((0, 0), (kernel_size - 1, 0), (0, 0)))[:, 4:]
     assert_same_bits(window, last)
     assert_same_bits(window_steps, last)
 
@@ -61,19 +63,19 @@ def test_padding_is_skipped_not_convolved(kernel_size):
 @pytest.mark.parametrize("kernel_size", KERNEL_SIZES)
 def test_state_carries_across_any_split(kernel_size):
     embed = make(kernel_size)
-    x, mask = padded(normal(3, 4, 4, CHANNELS)), jnp.asarray(LAYOUTS)
+    x = padded(normal(3, 4, 4, CHANNELS))
+    whole, window = call(embed, x, mask=LAYOUTS, return_state=True)
 
     @jax.jit
-    def whole_and_splits(x):
+    def parts(x, mask):
         splits = []
         for n in range(1, 6):
             head, state = embed(x[:, :n], mask=mask[:, :n], return_state=True)
             tail, state = embed(x[:, n:], mask=mask[:, n:], state=state, return_state=True)
             splits.append((jnp.concatenate([head, tail], axis=1), state))
-        return embed(x, mask=mask, return_state=True), splits
+        return splits
 
-    (whole, window), splits = whole_and_splits(x)
-    for y, state in splits:
+    for y, state in parts(x, LAYOUTS):
         assert_close(at_real(y), at_real(whole), "float32")
         assert_same_bits(state, window)
 
@@ -82,10 +84,10 @@ def test_state_carries_across_any_split(kernel_size):
 def test_packed_is_separate(kernel_size):
     embed = make(kernel_size)
     x = normal(4, 2, 6, CHANNELS)
-    ids = jnp.array([[1, 1, 2, 2, 2, 2], [5, 3, 3, 3, 3, 4]])
-    mask = jnp.array([[1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1]], bool)
-    y = np.asarray(embed(jnp.where(mask[..., None], x, jnp.nan), mask=mask,
-                         runs=segment_runs(ids, mask)))  # fmt: skip
+    ids = np.array([[1, 1, 2, 2, 2, 2], [5, 3, 3, 3, 3, 4]])
+    mask = np.array([[1, 1, 1, 0, 1, 1], [1, 1, 1, 1, 0, 1]], bool)
+    x = np.where(mask[..., None], x, np.float32(np.nan))
+    y = call(embed, x, mask=mask, runs=jax.jit(segment_runs)(ids, mask))
     for row in range(2):
         for segment in np.unique(ids[row]):
             there = np.asarray((ids[row] == segment) & mask[row])
@@ -104,20 +106,21 @@ def test_circular_is_the_wrapped_convolution(kernel_size):
     for t in range(7):
         for j in range(kernel_size):
             want[:, t] += wrapped[:, t + j] @ kernel[j]
-    assert_close(embed(x), want, "float32")
+    assert_close(call(embed, x), want, "float32")
 
 
 def test_circular_sees_padding_as_zeros():
     embed = make(3, "circular")
     x, mask = padded(normal(6, 4, 4, CHANNELS)), jnp.asarray(LAYOUTS)
-    assert_same_bits(embed(x, mask=mask), embed(jnp.where(mask[..., None], x, 0.0)))
+    zeros = jnp.where(mask[..., None], x, 0.0)
+    assert_same_bits(call(embed, x, mask=mask), call(embed, zeros, mask=None))
 
 
 def test_circular_refuses_to_stream():
     embed = make(3, "circular")
     x = normal(7, 2, 4, CHANNELS)
-    runs = segment_runs(jnp.zeros((2, 4), jnp.int32))
-    for call in (
+    runs = jax.jit(segment_runs)(np.zeros((2, 4), np.int32))
+    for refused in (
         lambda: embed.init_state(2),
         lambda: embed(x, return_state=True),
         lambda: embed(x, state=jnp.zeros((2, 2, CHANNELS))),
@@ -125,7 +128,7 @@ def test_circular_refuses_to_stream():
         lambda: embed.step(x[:, 0], jnp.zeros((2, 2, CHANNELS))),
     ):
         with pytest.raises(ValueError, match="padding='causal' to stream it"):
-            call()
+            refused()
 
 
 def test_kernel_starts_as_kaiming_normal():
@@ -141,7 +144,7 @@ def test_half_precision_inputs_keep_the_state_dtype():
     embed = make(3, dtype=jnp.bfloat16)
     x = normal(8, 2, 4, CHANNELS).astype(jnp.bfloat16)
     state = embed.init_state(2)
-    y, window = embed.step(x[:, 0], state)
+    y, window = run_steps(embed, x[:, :1], state)
     assert y.dtype == jnp.bfloat16
     assert window.dtype == state.dtype == jnp.float32
 

@@ -1,5 +1,7 @@
 """Positions against a loop, sinusoids against float64, learned positions beyond their end."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -50,7 +52,7 @@ def positions_of_tokens(mask, offset):
 @given(rows(st.booleans()), rows(st.integers(0, 2)), st.integers(0, 9), st.integers(0, 2))
 def test_positions_are_those_of_the_loop(mask, ids, offset, carried):
     def row(a):
-        return jnp.array([a])
+        return np.array([a])
 
     args = row(mask), row(ids), row(offset)
     for got, want in (
@@ -61,22 +63,21 @@ def test_positions_are_those_of_the_loop(mask, ids, offset, carried):
         assert (got[0][0].tolist(), int(got[1][0])) == want
 
 
+@partial(jax.jit, static_argnums=0)
+def parts_from(split, mask, ids):
+    """Two calls, the second of which goes on in the first one's segment, if it had any token."""
+    runs = segment_runs(ids[:, :split], mask[:, :split])
+    first, offset = nn.token_positions(mask[:, :split], runs, jnp.array([0]))
+    runs = segment_runs(ids[:, split:], mask[:, split:], runs.last)
+    second, _ = nn.token_positions(mask[:, split:], runs, offset)
+    return jnp.concatenate([first, second], axis=1)
+
+
 @given(rows(st.booleans()), rows(st.integers(0, 1)), st.integers(1, LENGTH - 1))
 def test_positions_continue_across_a_split(mask, ids, split):
     """Two calls give the positions that one gives, at every real token."""
-
-    def first_and_second():
-        head, tail = (jnp.array([mask[s]]) for s in (slice(split), slice(split, None)))
-        ids_head, ids_tail = (jnp.array([ids[s]]) for s in (slice(split), slice(split, None)))
-        runs = segment_runs(ids_head, head)
-        first, offset = nn.token_positions(head, runs, jnp.array([0]))
-        # Before any real token there is no segment yet to continue.
-        carried = runs.last if any(mask[:split]) else None
-        second, _ = nn.token_positions(tail, segment_runs(ids_tail, tail, carried), offset)
-        return first[0].tolist() + second[0].tolist()
-
+    got = parts_from(split, np.array([mask]), np.array([ids]))[0].tolist()
     want, _ = count(mask, ids, 0, None)
-    got = first_and_second()
     assert [g for g, m in zip(got, mask, strict=True) if m] == [
         w for w, m in zip(want, mask, strict=True) if m
     ]

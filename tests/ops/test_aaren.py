@@ -1,5 +1,6 @@
 """Aaren against the equations of Feng et al. (2024), written out in numpy, float64."""
 
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -22,11 +23,26 @@ def make_inputs(offset: float = 0.0, seed: int = 0) -> tuple[Any, Any, Any]:
     return q, k, rng.normal(size=(B, T, H, V))
 
 
+@cache
+def compiled(**how: Any) -> Any:
+    return jax.jit(partial(AAREN.attend, scale=1.0, return_state=True, **how))
+
+
 def attend(q: Any, k: Any, v: Any, **how: Any) -> Any:
     """In float64."""
     with jax.enable_x64(True):
-        run = jax.jit(lambda *a: AAREN.attend(*a, scale=1.0, return_state=True, **how))
-        return jax.tree.map(np.asarray, run(*(jnp.asarray(a, np.float64) for a in (q, k, v))))
+        return jax.tree.map(np.asarray, compiled(**how)(q, k, v))
+
+
+@cache
+def outputs_and_gradient(form: str) -> Any:
+    """(q, k, v) -> outputs and the gradient of their sum into v."""
+
+    def run(q: Any, k: Any, v: Any) -> Any:
+        y, pull = jax.vjp(lambda v: AAREN.attend(q, k, v, scale=1.0, is_causal=True, form=form), v)
+        return y, *pull(jnp.ones_like(y))
+
+    return jax.jit(run)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -88,18 +104,9 @@ def test_scores_far_from_zero(form: str, offset: float) -> None:
     k = np.round(k * 64) / 64  # float32 holds the shifted keys and scores exactly
     plain = k.copy()
     plain[..., 0] -= offset
-    arrays = [jnp.asarray(a, jnp.float32) for a in (q, k, v)]
-
-    @jax.jit
-    def evaluate(q: Any, k: Any, v: Any) -> Any:
-        def outputs(v: Any) -> Any:
-            return AAREN.attend(q, k, v, scale=1.0, is_causal=True, form=form)
-
-        y, pull = jax.vjp(outputs, v)
-        return y, pull(jnp.ones_like(y))
-
-    shifted, shifted_gradient = evaluate(*arrays)
-    want, want_gradient = evaluate(arrays[0], jnp.asarray(plain, jnp.float32), arrays[2])
+    q, k, v, plain = (a.astype(np.float32) for a in (q, k, v, plain))
+    shifted, shifted_gradient = outputs_and_gradient(form)(q, k, v)
+    want, want_gradient = outputs_and_gradient(form)(q, plain, v)
     np.testing.assert_allclose(shifted, want, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(shifted_gradient, want_gradient, rtol=1e-5, atol=1e-6)
 
@@ -121,13 +128,19 @@ def test_rising_maxima_are_rescaled(form: str) -> None:
 
 def test_the_scale() -> None:
     """K**-0.5 by default; the hyperparameter replaces it and the argument replaces both."""
-    q, k, v = (jnp.asarray(a, jnp.float32) for a in make_inputs())
-    default = AAREN.attend(q, k, v)
-    np.testing.assert_array_equal(AAREN.attend(q, k, v, scale=K**-0.5), default)
+    tokens = [a.astype(np.float32) for a in make_inputs()]
+
+    @partial(jax.jit, static_argnums=(0, 1))
+    def attend(mechanism: ops.Mechanism, scale: float | None) -> Any:
+        options = {} if scale is None else {"scale": scale}
+        return mechanism.attend(*tokens, **options)
+
     fixed = ops.get_mechanism("aaren", scale=2.0)
-    np.testing.assert_array_equal(fixed.attend(q, k, v), AAREN.attend(q, k, v, scale=2.0))
-    np.testing.assert_array_equal(fixed.attend(q, k, v, scale=K**-0.5), default)
-    assert np.abs(fixed.attend(q, k, v) - default).max() > 1e-3
+    default, twice = attend(AAREN, None), attend(fixed, None)
+    np.testing.assert_array_equal(attend(AAREN, K**-0.5), default)
+    np.testing.assert_array_equal(twice, attend(AAREN, 2.0))
+    np.testing.assert_array_equal(attend(fixed, K**-0.5), default)
+    assert np.abs(twice - default).max() > 1e-3
 
 
 def test_a_learned_query_is_not_padded() -> None:
@@ -137,7 +150,7 @@ def test_a_learned_query_is_not_padded() -> None:
     q = jnp.asarray(rng.normal(size=(2, 4)), np.float32)
     k, v = (jnp.asarray(rng.normal(size=(2, 4, 2, 4)), np.float32) for _ in range(2))
     mask = jnp.array([[True, True, True, False], [False, True, True, True]])
-    for attend in (aaren.attend, aaren.reference):
+    for attend in (jax.jit(aaren.attend), jax.jit(aaren.reference)):
         batched = attend(q, k, v, mask=mask)
         for row in (0, 1):
             one = slice(row, row + 1)

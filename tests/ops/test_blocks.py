@@ -1,5 +1,6 @@
 """Blocks of queries and keys with a gradient of their own: what the contract does not ask."""
 
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -40,7 +41,7 @@ def test_gradients_of_tokens_and_scale(name: str, queries: int, keys: int, causa
             def loss(tokens: Any, scale: Any) -> Any:
                 return jnp.sum(jnp.sin(attend(*tokens, is_causal=causal, scale=scale, **form)))
 
-            return jax.grad(loss, argnums=(0, 1))(tokens, jnp.asarray(0.7))
+            return jax.jit(jax.grad(loss, argnums=(0, 1)))(tokens, jnp.asarray(0.7))
 
         close(gradients(mechanism.attend, form="chunked"), gradients(mechanism.reference))
 
@@ -77,21 +78,32 @@ def test_no_block_above_the_diagonal() -> None:
     assert len(plan.pairs(Visibility())) == 2 * 5
 
 
+@cache
+def outputs_and_gradient(form: str) -> Any:
+    """(q, k, v) -> outputs of ``expressive`` and the gradient of their sum into q."""
+    mechanism = ops.get_mechanism("expressive", chunk_size=2)
+    attend = mechanism.reference if form == "reference" else partial(mechanism.attend, form=form)
+
+    def run(q: Any, k: Any, v: Any) -> Any:
+        y, pull = jax.vjp(lambda q: attend(q, k, v, is_causal=True), q)
+        return y, *pull(jnp.ones_like(y))
+
+    return jax.jit(run)
+
+
 @pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e10, 1e30])
 @pytest.mark.parametrize("form", ["parallel", "chunked"])
 def test_expressive_has_the_range_of_its_scores(form: str, size: float) -> None:
     """z^2 / (1 + z^2) and its gradient, whatever the size of z, in float32."""
-    mechanism = ops.get_mechanism("expressive", chunk_size=2)
-    q, k, v = make_tokens(5, 5, np.float32)
-    y, pull = jax.vjp(lambda q: mechanism.attend(q, k, v, is_causal=True, form=form), q * size)
-    (dq,) = pull(jnp.ones_like(y))
+    q, k, v = (np.asarray(x) for x in make_tokens(5, 5, np.float32))
+    q = q * np.float32(size)
+    y, dq = outputs_and_gradient(form)(q, k, v)
     with jax.enable_x64(True):
-        exact = [jnp.asarray(x, jnp.float64) for x in (q * size, k, v)]
-        want, pull = jax.vjp(lambda q: mechanism.reference(q, *exact[1:], is_causal=True), exact[0])
-        np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
-        if size < 1e5:  # beyond, weights do not depend on q
-            (want,) = pull(jnp.ones_like(want))
-            np.testing.assert_allclose(dq * size, want * size, rtol=1e-4, atol=1e-4)
+        exact = outputs_and_gradient("reference")(*(np.float64(x) for x in (q, k, v)))
+    want, dq_want = (np.asarray(x) for x in exact)
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+    if size < 1e5:  # beyond, weights do not depend on q
+        np.testing.assert_allclose(dq * size, dq_want * size, rtol=1e-4, atol=1e-4)
     assert np.isfinite(dq).all()
 
 
@@ -104,7 +116,7 @@ def test_second_derivatives_of_tiny_scores() -> None:
         attend = lambda v: jnp.sum(jnp.sin(mechanism.attend(q, k, v, form="chunked")))  # noqa: E731
         return jnp.sum(jax.grad(attend)(v) ** 2)
 
-    assert np.isfinite(jax.grad(steepness)(q * 1e-20)).all()
+    assert np.isfinite(jax.jit(jax.grad(steepness))(q * 1e-20)).all()
 
 
 def test_blocks_shrink_with_the_batch() -> None:

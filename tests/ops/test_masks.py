@@ -1,6 +1,6 @@
 """Runs of packed segments against a Python loop; the visibility matrix."""
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from flax_linattn.ops import masks
 
 LENGTH = 8
+segment_runs = jax.jit(masks.segment_runs)
+previous_real = jax.jit(masks.previous_real)
+visibility = jax.jit(masks.visibility, static_argnums=(0, 1), static_argnames="is_causal")
 FLAGS = st.lists(st.booleans(), min_size=LENGTH, max_size=LENGTH)
 IDS = st.lists(st.integers(-1, 2), min_size=LENGTH, max_size=LENGTH)
 
@@ -24,11 +27,8 @@ def runs_by_hand(ids: list[int], mask: list[bool], carried: int | None) -> tuple
 
 @given(ids=IDS, mask=FLAGS, carried=st.none() | st.integers(-1, 2))
 def test_segment_runs(ids: list[int], mask: list[bool], carried: int | None) -> None:
-    runs = masks.segment_runs(
-        jnp.array([ids]),
-        jnp.array([mask]),
-        None if carried is None else jnp.array([carried]),
-    )
+    last = None if carried is None else np.array([carried], np.int32)
+    runs = segment_runs(np.array([ids], np.int32), np.array([mask]), last)
     starts, last = runs_by_hand(ids, mask, carried)
     assert runs.starts[0].tolist() == starts
     assert runs.index[0].tolist() == np.cumsum(starts).tolist()
@@ -37,33 +37,35 @@ def test_segment_runs(ids: list[int], mask: list[bool], carried: int | None) -> 
 
 
 def test_padding_in_the_middle_splits_no_run() -> None:
-    ids = jnp.array([[1, 1, 0, 0, 1, 2]])
-    mask = jnp.array([[True, True, False, False, True, True]])
-    assert masks.segment_runs(ids, mask).starts[0].tolist() == [False] * 5 + [True]
+    ids = np.array([[1, 1, 0, 0, 1, 2]], np.int32)
+    mask = np.array([[True, True, False, False, True, True]])
+    assert segment_runs(ids, mask).starts[0].tolist() == [False] * 5 + [True]
 
 
 def test_an_id_that_comes_back_is_another_run() -> None:
-    runs = masks.segment_runs(jnp.array([[1, 2, 1]]))
+    runs = segment_runs(np.array([[1, 2, 1]], np.int32))
     assert runs.index[0].tolist() == [0, 1, 2]
-    assert masks.visibility(3, 3, runs=runs)[0].tolist() == np.eye(3, dtype=bool).tolist()
+    seen = visibility(3, 3, runs=runs)
+    assert seen[0].tolist() == np.eye(3, dtype=bool).tolist()
 
 
 @pytest.mark.parametrize(("carried", "starts"), [(5, False), (6, True)])
 def test_the_carried_id_starts_or_continues(carried: int, starts: bool) -> None:
-    runs = masks.segment_runs(jnp.array([[0, 5]]), jnp.array([[False, True]]), jnp.array([carried]))
+    ids, mask = np.array([[0, 5]], np.int32), np.array([[False, True]])
+    runs = segment_runs(ids, mask, np.array([carried], np.int32))
     assert runs.starts[0].tolist() == [False, starts]
 
 
 @given(mask=FLAGS)
 def test_previous_real(mask: list[bool]) -> None:
     want = [max((s for s in range(t) if mask[s]), default=-1) for t in range(LENGTH)]
-    assert masks.previous_real(jnp.array([mask]))[0].tolist() == want
+    assert previous_real(np.array([mask]))[0].tolist() == want
 
 
 @given(mask=FLAGS, ids=IDS)
 def test_visibility(mask: list[bool], ids: list[int]) -> None:
-    runs = masks.segment_runs(jnp.array([ids]), jnp.array([mask]))
-    got = masks.visibility(LENGTH, LENGTH, is_causal=True, mask=jnp.array([mask]), runs=runs)
+    runs = segment_runs(np.array([ids], np.int32), np.array([mask]))
+    got = np.asarray(visibility(LENGTH, LENGTH, is_causal=True, mask=np.array([mask]), runs=runs))
     index = np.asarray(runs.index[0])
     for t in range(LENGTH):
         for s in range(LENGTH):

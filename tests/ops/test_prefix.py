@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flax_linattn.ops import prefix
 
-BATCH, LENGTH = 2, 9
+BATCH, LENGTH = 2, 8
 CAUSAL, TOTAL, RUNS = "causal", "total", "runs"
 
 
@@ -56,7 +56,7 @@ def make_inputs(length: int, queries: int | None = None, seed: int = 0) -> Any:
     k = turn + 0.1 * rng.normal(size=turn.shape)
     v = rng.normal(size=(BATCH, length, 1, 2))
     q = rng.normal(size=(BATCH, length if queries is None else queries, 1, 2))
-    return tuple(jnp.asarray(a, jnp.float32) for a in (q, k[:, :, None], v))
+    return tuple(a.astype(np.float32) for a in (q, k[:, :, None], v))
 
 
 def make_initial(seed: int = 9) -> Affine:
@@ -101,7 +101,7 @@ def by_hand(
 
 
 @functools.cache
-def engine(mode: str, masked: bool, with_starts: bool, chunk_size: int | None) -> Any:
+def engine(mode: str, chunk_size: int | None) -> Any:
     @jax.jit
     def run(q: Any, k: Any, v: Any, mask: Any, starts: Any, initial: Any) -> Any:
         return prefix.attend(
@@ -110,8 +110,8 @@ def engine(mode: str, masked: bool, with_starts: bool, chunk_size: int | None) -
             k,
             v,
             is_causal=mode == CAUSAL,
-            mask=mask if masked else None,
-            starts=starts if with_starts else None,
+            mask=mask,
+            starts=starts,
             initial=initial,
             chunk_size=chunk_size,
         )
@@ -122,8 +122,7 @@ def engine(mode: str, masked: bool, with_starts: bool, chunk_size: int | None) -
 def check(
     mode: str, inputs: Any, mask: Any, starts: Any, initial: Any, chunk_size: int | None
 ) -> None:
-    run = engine(mode, mask is not None, starts is not None, chunk_size)
-    y, state = run(*inputs, mask, starts, initial)
+    y, state = engine(mode, chunk_size)(*inputs, mask, starts, initial)
     want, want_state = by_hand(*inputs, mode, mask, starts, initial)
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(state.a, want_state.a, rtol=1e-5, atol=1e-5)
@@ -137,7 +136,7 @@ def make_layout(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return mask, mask & (rng.random((BATCH, LENGTH)) < 0.3)
 
 
-@pytest.mark.parametrize("chunk_size", [None, *range(1, LENGTH + 4)])
+@pytest.mark.parametrize("chunk_size", [None, *range(1, LENGTH + 1)])
 @pytest.mark.parametrize("mode", [CAUSAL, TOTAL, RUNS])
 def test_every_chunk_size(mode: str, chunk_size: int | None) -> None:
     mask, starts = make_layout(0)
@@ -151,7 +150,7 @@ def test_every_chunk_size(mode: str, chunk_size: int | None) -> None:
     )
 
 
-@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize("chunk_size", [None, 3])
 @pytest.mark.parametrize("mode", [CAUSAL, TOTAL])
 @pytest.mark.parametrize("with_initial", [False, True])
 def test_without_mask_and_starts(mode: str, with_initial: bool, chunk_size: int | None) -> None:
@@ -159,7 +158,7 @@ def test_without_mask_and_starts(mode: str, with_initial: bool, chunk_size: int 
     check(mode, make_inputs(LENGTH), None, None, initial, chunk_size)
 
 
-@pytest.mark.parametrize("chunk_size", [None, 1, 4])
+@pytest.mark.parametrize("chunk_size", [None, 1, 3])
 @pytest.mark.parametrize("mode", [CAUSAL, TOTAL, RUNS])
 def test_without_queries(mode: str, chunk_size: int | None) -> None:
     _, k, v = make_inputs(LENGTH)
@@ -169,11 +168,11 @@ def test_without_queries(mode: str, chunk_size: int | None) -> None:
 
 @pytest.mark.parametrize("queries", [1, 17])
 def test_other_number_of_queries(queries: int) -> None:
-    check(TOTAL, make_inputs(LENGTH, queries), None, None, make_initial(), 4)
+    check(TOTAL, make_inputs(LENGTH, queries), None, None, make_initial(), 3)
 
 
 @pytest.mark.parametrize("mode", [CAUSAL, RUNS])
-@pytest.mark.parametrize("chunk_size", [None, 4])
+@pytest.mark.parametrize("chunk_size", [None, 3])
 @given(data=st.data())
 def test_any_mask_and_runs(mode: str, chunk_size: int | None, data: Any) -> None:
     flags = st.lists(st.booleans(), min_size=BATCH * LENGTH, max_size=BATCH * LENGTH)
@@ -183,7 +182,8 @@ def test_any_mask_and_runs(mode: str, chunk_size: int | None, data: Any) -> None
 
 @pytest.mark.parametrize("mode", [CAUSAL, TOTAL, RUNS])
 def test_gradients_do_not_depend_on_the_chunk_size(mode: str) -> None:
-    mask, starts = make_layout(2)
+    length = 5
+    mask, starts = (x[:, :length] for x in make_layout(2))
     starts = None if mode == TOTAL else starts
 
     def loss(inputs: Any, initial: Any, chunk_size: int | None) -> Any:
@@ -202,7 +202,7 @@ def test_gradients_do_not_depend_on_the_chunk_size(mode: str) -> None:
     def gradients(inputs: Any, initial: Any) -> Any:
         return [jax.grad(loss, argnums=(0, 1))(inputs, initial, c) for c in (1, None, 3)]
 
-    want, *others = gradients(make_inputs(LENGTH), make_initial())
+    want, *others = gradients(make_inputs(length), make_initial())
     for got in others:
         jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-4), got, want)
 

@@ -12,13 +12,16 @@ from flax_linattn import data, tasks
 from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model
 from tests.nn.cases import CAUSAL
 
-MECHANISMS = [
+AAREN = [
     case if case.id == "aaren" else pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
     for case in CAUSAL
 ]
+EVERY = [pytest.param(*case.values, id=case.id) for case in CAUSAL]
 SMALL = {"features": 8, "num_heads": 2, "hidden_features": 8, "num_layers": 1}
 CHANGED = 500
-"""The first row or step whose value another has taken."""
+"""The first row whose value another has taken."""
+STEPS, FIRST = 7, 4
+"""Of an utterance (the shortest have 7), and the first one changed."""
 
 
 def spec(mechanism, length):
@@ -39,7 +42,7 @@ def rows():
 
 
 @pytest.mark.parametrize("model", ["decoder", "encoder-decoder"])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", AAREN)
 def test_forecasts_of_real_rows(rows, mechanism, model):
     config = tasks.ForecastConfig(
         mechanism=spec(mechanism, 24), model=model, split="400/50/150", input_length=24, horizon=12,
@@ -63,7 +66,7 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
     assert np.abs(other[~before] - whole[~before]).max() > 0.1
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", AAREN)
 def test_forecasts_after_every_row(rows, mechanism):
     config = tasks.ForecastConfig(
         mechanism=spec(mechanism, 600), input_length=600, horizon=12, **SMALL
@@ -80,17 +83,25 @@ def test_forecasts_after_every_row(rows, mechanism):
     assert np.abs(found[1][CHANGED:] - found[0][CHANGED:]).max() > 0.1
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_class_probabilities_after_every_step(mechanism):
+@pytest.fixture(scope="module")
+def utterances():
+    """The first steps of a few, as they are and with another future."""
     train, _ = data.japanese_vowels()
-    config = tasks.ClassifyConfig(mechanism=spec(mechanism, 29), **SMALL)
     standardizer = data.Standardizer.fit(train.series)
-    problem = tasks.ClassifyProblem(train.name, train.channels, train.classes, (29,), standardizer)
-    model = tasks.build_classifier(config, problem)
-    values, _ = data.pad(standardizer.apply(train.series[:20]), 29)
+    problem = tasks.ClassifyProblem(
+        train.name, train.channels, train.classes, (STEPS,), standardizer
+    )
+    values, _ = data.pad(standardizer.apply([series[:STEPS] for series in train.series[:4]]), STEPS)
+    return problem, values, np.stack([changed(sequence, FIRST) for sequence in values])
+
+
+@pytest.mark.parametrize("mechanism", EVERY)
+def test_class_probabilities_after_every_step(mechanism, utterances):
+    problem, values, other = utterances
+    model = tasks.build_classifier(
+        tasks.ClassifyConfig(mechanism=spec(mechanism, STEPS), **SMALL), problem
+    )
     every = partial(nnx.jit(lambda model, x: jax.nn.softmax(model(x, every_step=True))), model)
-    first = 10
-    other = np.stack([changed(sequence, first) for sequence in values])
     whole, found = every(values), every(other)
-    np.testing.assert_array_equal(found[:, :first], whole[:, :first])
-    assert np.abs(found[:, first:] - whole[:, first:]).max() > 1e-3
+    np.testing.assert_array_equal(found[:, :FIRST], whole[:, :FIRST])
+    assert np.abs(found[:, FIRST:] - whole[:, FIRST:]).max() > 1e-3

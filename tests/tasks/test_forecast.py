@@ -67,6 +67,12 @@ def run_dir(csv, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Runs whose figures nobody looks at draw none."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
 def test_run_folder_is_complete(run_dir, csv):
     names = {"config.json", "problem.json", "metrics.jsonl", "test.json", "checkpoints"}
     assert names <= {path.name for path in run_dir.iterdir()}
@@ -287,6 +293,7 @@ def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
         again.step(Row(noon, np.array([1.0, 2.0])))
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     "mechanism", ["softmax", pytest.param("taylorshift", marks=[pytest.mark.slow])]
 )
@@ -294,11 +301,13 @@ def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
     folder = tmp_path / "run"
     args = ["train", "forecast", "--csv", str(csv), "--run", str(folder), *ANY]
     options = ["--model", "encoder-decoder", "--mechanism", mechanism, "--targets", "OT"]
-    assert cli.main([*args, *options, "--label-length", "4"]) == 0
+    options += ["--label-length", "4", "--epochs", "1"]
+    assert cli.main([*args, *options]) == 0
     assert "stream_max_error" not in forecast_evaluate.evaluate_run(folder)
     assert "Train one with --model decoder" in fail(capsys, "stream", str(folder))
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.slow
 def test_resume_equals_one_go(csv, run_dir, tmp_path, capsys):
     folder = tmp_path / "run"
@@ -386,6 +395,7 @@ def test_other_data_are_refused_and_leave_a_run_as_it_is(copied, capsys, change)
     assert "the data of the run have changed since" in fail(capsys, "evaluate", str(folder))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     path = tmp_path / "still.csv"
     path.write_text("load,still\n" + "".join(f"{i % 7},5\n" for i in range(100)) + "?,5\n")
@@ -415,6 +425,7 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
         forecast_data.describe(dataclasses.replace(series, values=values), split, config)
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.slow
 def test_evaluates_a_model_of_as_many_positions_as_a_window(csv, tmp_path):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
@@ -442,11 +453,13 @@ def test_streams_are_read_as_files_are(run_dir, csv, tmp_path, capsys):
     )
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_names_with_commas(tmp_path, capsys):
     path = tmp_path / "quoted.csv"
     path.write_text('"load, MW",OT\n' + "".join(f"{i % 7},{i % 5}\n" for i in range(200)))
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *ANY]
-    assert cli.main([*args, "--channels", 'OT,"load, MW"', "--targets", '"load, MW"']) == 0
+    options = ["--channels", 'OT,"load, MW"', "--targets", '"load, MW"', "--epochs", "1"]
+    assert cli.main([*args, *options]) == 0
     capsys.readouterr()
     assert cli.main(["stream", str(tmp_path / "run"), "--input", str(path)]) == 0
     assert capsys.readouterr().out.startswith('step,time,"load, MW+1"')
@@ -486,13 +499,14 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     arrays = forecast_data.standardize(series, problem)
     model = forecast_model.build_forecaster(config, problem)
     run = tasks.ForecastRun(model, config, problem)
-    loss = forecast_model.make_loss(config, problem)
+    loss = nnx.jit(forecast_model.make_loss(config, problem))
+    forecast_of = forecast_evaluate.compile_forecast(run)
 
     windows = forecast_data.make_windows(arrays, config, range(50, 60), seed=None)
     first = windows.batch(0)
     report = forecast_evaluate.evaluate_forecaster(run, windows)
     found, metrics = loss(model, first, None)
-    forecasts = np.asarray(forecast_evaluate.compile_forecast(run)(first))
+    forecasts = np.asarray(forecast_of(first))
     real = first["weight"] > 0
     index = windows.starts[:, None] + 8 + np.arange(4)
     scaled = (holes - problem.standardizer.mean) / problem.standardizer.std
@@ -507,7 +521,7 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     early = forecast_data.make_windows(arrays, config, range(46, 60), seed=None)
     index = early.starts[:, None] + 8 + np.arange(4)
     (whole,) = early
-    forecasts = np.asarray(forecast_evaluate.compile_forecast(run)(whole))
+    forecasts = np.asarray(forecast_of(whole))
     error = forecasts[whole["weight"] > 0] - scaled[index]
     pooled = forecast_evaluate.evaluate_forecaster(run, early)["test_mse"]
     np.testing.assert_allclose(pooled, np.nanmean(np.square(error)), rtol=1e-5)

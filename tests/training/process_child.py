@@ -1,6 +1,7 @@
 """One process of several that train together; it prints the loss curve."""
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.training.problem import Recorded, make_batches, train
 
 if __name__ == "__main__":
     folder, address, count, index, *how = sys.argv[1:]
-    jax.config.update("jax_num_cpu_devices", 2)
+    os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"].replace("device_count=8", "device_count=2")
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     start_process(address, int(count), int(index), heartbeat_timeout=10)
 

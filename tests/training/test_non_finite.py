@@ -1,5 +1,7 @@
 """A run that meets NaN stops, says why, and keeps its last finite parameters."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +55,7 @@ def test_bad_validation_data_are_named(tmp_path):
         train(tmp_path, validation=poison_at(make_batches(count=10, seed=None), 1, name="y"))
 
 
+@functools.cache
 def explode_at(step, part):
     """An optimizer or a loss that turns one thing to NaN in one step, and nothing else."""
     if part == "update":
@@ -96,7 +99,7 @@ def explode_at(step, part):
 )
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_what_went_wrong_is_named(tmp_path, part, message, accumulate):
-    loss, optimizer = explode_at(7, part)
+    loss, optimizer = explode_at(2, part)
 
     class Marked:
         def __init__(self):
@@ -106,9 +109,9 @@ def test_what_went_wrong_is_named(tmp_path, part, message, accumulate):
             return len(self.batches)
 
         def batch(self, step):
-            return self.batches.batch(step) | {"bad": np.full(8, step == 7)}
+            return self.batches.batch(step) | {"bad": np.full(8, step == 2)}
 
-    with pytest.raises(NonFiniteLossError, match=f"in step 8 .*{message}"):
+    with pytest.raises(NonFiniteLossError, match=f"in step 3 .*{message}"):
         train(
             tmp_path,
             loss=loss,
@@ -123,11 +126,11 @@ def test_what_went_wrong_is_named(tmp_path, part, message, accumulate):
 def test_nothing_changes_from_the_bad_step_on(part):
     loss, optimizer = explode_at(2, part)
     graphdef, params, rest = split_model(Net())
-    step = make_train_step(graphdef, loss, optimizer, seed=0)
+    step = make_train_step(graphdef, loss, optimizer, seed=3)
     state = TrainState.create(params, rest, optimizer, ["accuracy", "loss"])
     seen = []
     for index in range(5):
-        batch = make_batches().batch(index) | {"bad": np.array([index == 2])}
+        batch = make_batches().batch(index) | {"bad": np.full(8, index == 2)}
         state = step(state, batch)
         seen.append(([np.asarray(x).tobytes() for x in jax.tree.leaves(state.params)],
                      float(state.metrics["loss"][0]), int(state.step)))  # fmt: skip

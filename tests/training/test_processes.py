@@ -1,11 +1,8 @@
 """Several processes are one run: its numbers, its files, and its end where one of them dies."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,33 +10,26 @@ import numpy as np
 import pytest
 
 from flax_linattn.training import Parallel, list_checkpoints
+from tests.training.children import PATIENCE, Child, Children
 from tests.training.problem import Recorded, make_batches, read_metrics, train
 
-PATIENCE = 300
 
-
-def start(run_dir: Path, count: int, *how: str) -> list[subprocess.Popen]:
+def start(children: Children, run_dir: Path, count: int, *how: str) -> list[Child]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = os.environ | {"XLA_FLAGS": ""}
     return [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.process_child", str(run_dir), address,
-             str(count), str(index), *how],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )
+        children.start("tests.training.process_child", run_dir, address, count, index, *how)
         for index in range(count)
-    ]  # fmt: skip
+    ]
 
 
-def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
+def finish(processes: list[Child]) -> list[tuple[int, str, str]]:
     try:
-        ends = [process.communicate(timeout=PATIENCE) for process in processes]
+        return [(process.wait(), process.stdout, process.stderr) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [(p.returncode, *out) for p, out in zip(processes, ends, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +45,11 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     ids=["2", "4-fsdp"],
 )
 def test_processes_are_one_run(
-    count: int, how: list[str], one_process: list[float], tmp_path: Path
+    children: Children, count: int, how: list[str], one_process: list[float], tmp_path: Path
 ) -> None:
     """The loss curve in every process, one line an epoch, one set of checkpoints."""
     run_dir = tmp_path / "run"
-    for status, out, err in finish(start(run_dir, count, *how)):
+    for status, out, err in finish(start(children, run_dir, count, *how)):
         assert status == 0, err
         curve = json.loads(out.splitlines()[-1])
         np.testing.assert_allclose(curve, one_process, rtol=1e-5)
@@ -94,7 +84,7 @@ def check_examples(folder: Path, epochs: int, shared_by: int) -> None:
     assert parts == [8 // shared_by] * shared_by
 
 
-def wait_for_steps(run_dir: Path, steps: int, processes: list[subprocess.Popen]) -> None:
+def wait_for_steps(run_dir: Path, steps: int, processes: list[Child]) -> None:
     end = time.monotonic() + PATIENCE
     while not any(c.step >= steps for c in list_checkpoints(run_dir)):
         alive = all(process.poll() is None for process in processes)
@@ -104,8 +94,8 @@ def wait_for_steps(run_dir: Path, steps: int, processes: list[subprocess.Popen])
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_stops_all(tmp_path: Path) -> None:
-    processes = start(tmp_path, 2, "slow")
+def test_a_signal_to_one_stops_all(children: Children, tmp_path: Path) -> None:
+    processes = start(children, tmp_path, 2, "slow")
     wait_for_steps(tmp_path, 4, processes)
     processes[1].send_signal(signal.SIGTERM)
     for status, _, err in finish(processes):
@@ -116,11 +106,11 @@ def test_a_signal_to_one_stops_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_dead_process_stops_the_others(
-    count: int, one_process: list[float], tmp_path: Path
+    children: Children, count: int, one_process: list[float], tmp_path: Path
 ) -> None:
     """With a message, and a checkpoint from which another number of processes goes on."""
     run_dir = tmp_path / "run"
-    processes = start(run_dir, 2, "slow")
+    processes = start(children, run_dir, 2, "slow")
     wait_for_steps(run_dir, 4, processes)
     processes[1].kill()
     (status, _, err), _ = finish(processes)
@@ -129,7 +119,7 @@ def test_a_dead_process_stops_the_others(
     assert f"start all processes again with resume=True (--resume): {run_dir}." in err
     done = list_checkpoints(run_dir)[-1].step
     if count > 1:
-        for status, _, err in finish(start(run_dir, count, "resume")):
+        for status, _, err in finish(start(children, run_dir, count, "resume")):
             assert status == 0, err
     else:
         source = Recorded(make_batches(), tmp_path / "ids-1-0")
@@ -140,21 +130,21 @@ def test_a_dead_process_stops_the_others(
     check_examples(tmp_path, epochs=max(3, done // 5), shared_by=2)
 
 
-def test_what_differs_between_processes_is_named(tmp_path: Path) -> None:
+def test_what_differs_between_processes_is_named(children: Children, tmp_path: Path) -> None:
     """Before anything is trained; and an error of one process does not keep the others waiting."""
-    for status, _, err in finish(start(tmp_path / "a", 2, "differ")):
+    for status, _, err in finish(start(children, tmp_path / "a", 2, "differ")):
         assert status == 1
         assert "need the same options and data, but FitConfig differs; process" in err
     begin = time.monotonic()
-    for status, _, err in finish(start(tmp_path / "b", 2, "apart")):
+    for status, _, err in finish(start(children, tmp_path / "b", 2, "apart")):
         assert status == 1
         assert "has to be on a file system that all processes share" in err
     assert time.monotonic() - begin < PATIENCE
 
 
 @pytest.mark.slow
-def test_an_error_of_one_process_ends_the_others(tmp_path: Path) -> None:
-    (_, _, other), (status, _, err) = finish(start(tmp_path / "run", 2, "fail"))
+def test_an_error_of_one_process_ends_the_others(children: Children, tmp_path: Path) -> None:
+    (_, _, other), (status, _, err) = finish(start(children, tmp_path / "run", 2, "fail"))
     assert status == 1
     assert "no more data" in err
     assert_lost(other)

@@ -2,11 +2,8 @@
 
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,13 +12,7 @@ from flax_linattn.training.signals import StopRequest
 from tests.training.problem import fingerprint, make_batches, signal_at, train
 
 LONG = 10_000
-ROOT = Path(__file__).parents[2]
-
-
-def start(run_dir, epochs, *options):
-    command = [sys.executable, "-W", "error", "-m", "tests.training.child"]
-    command += [str(run_dir), str(epochs), *options]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+CHILD = "tests.training.child"
 
 
 def wait_for_checkpoint(run_dir, process, later_than=-1):
@@ -31,16 +22,16 @@ def wait_for_checkpoint(run_dir, process, later_than=-1):
         if steps and max(steps) > later_than:
             return
         time.sleep(0.01)
-    pytest.fail(f"the run ended: {process.stderr.read()}")
+    pytest.fail(f"the run ended: {process.stderr}")
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_sets_the_exit_code(tmp_path, signum, code):
-    process = start(tmp_path, LONG)
+def test_a_signal_saves_and_sets_the_exit_code(children, tmp_path, signum, code):
+    process = children.start(CHILD, tmp_path, LONG)
     wait_for_checkpoint(tmp_path, process)
     process.send_signal(signum)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == code
+    assert process.wait() == code
+    stderr = process.stderr
     newest = list_checkpoints(tmp_path)[-1]
     assert (
         f"Stopped by {signum.name} after step {newest.step} ({newest.epochs_done} of {LONG} epochs"
@@ -51,32 +42,32 @@ def test_a_signal_saves_and_sets_the_exit_code(tmp_path, signum, code):
     assert "Traceback" not in stderr
 
 
-def kill_until_done(run_dir, epochs, kills, rng):
+def kill_until_done(children, run_dir, epochs, kills, rng):
     """Kills a run again and again at random moments, then lets it end."""
     step = -1
     for _ in range(kills):
-        process = start(run_dir, epochs, *(["resume"] if step >= 0 else []))
+        process = children.start(CHILD, run_dir, epochs, *(["resume"] if step >= 0 else []))
         wait_for_checkpoint(run_dir, process, later_than=step)
         time.sleep(rng.uniform(0, 0.15))
         process.kill()
-        process.communicate(timeout=60)
+        process.wait()
         step = list_checkpoints(run_dir)[-1].step
         if step == epochs * 5:
             break
     train(run_dir, epochs=epochs, resume=True, checkpoint_every_steps=2)
 
 
-def test_a_killed_run_goes_on_in_the_same_bits(tmp_path):
+def test_a_killed_run_goes_on_in_the_same_bits(children, tmp_path):
     train(tmp_path / "whole", epochs=8, checkpoint_every_steps=2)
-    kill_until_done(tmp_path / "killed", 8, kills=1, rng=random.Random(0))
+    kill_until_done(children, tmp_path / "killed", 8, kills=1, rng=random.Random(0))
     assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_many_kills_at_random_moments(tmp_path):
+def test_many_kills_at_random_moments(children, tmp_path):
     epochs = 240
     train(tmp_path / "whole", epochs=epochs, checkpoint_every_steps=2)
-    kill_until_done(tmp_path / "killed", epochs, kills=50, rng=random.Random(1))
+    kill_until_done(children, tmp_path / "killed", epochs, kills=50, rng=random.Random(1))
     assert fingerprint(tmp_path / "killed") == fingerprint(tmp_path / "whole")
 
 

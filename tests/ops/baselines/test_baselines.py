@@ -1,5 +1,6 @@
 """What the baselines are and are not: limits they approximate, equalities, refusals."""
 
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -14,35 +15,44 @@ from flax_linattn.ops.features import unit_length
 
 def qkv(length: int, dim: int = 8, size: float = 1.0) -> Any:
     rng = np.random.default_rng(0)
-    return [jnp.asarray(size * rng.normal(size=(2, length, 2, dim)), np.float32) for _ in range(3)]
+    return [(size * rng.normal(size=(2, length, 2, dim))).astype(np.float32) for _ in range(3)]
+
+
+def jitted(spec: str, which: str = "attend", **how: Any) -> Any:
+    """``attend`` or ``reference`` of a mechanism, compiled."""
+    return jax.jit(partial(getattr(ops.get_mechanism(spec), which), **how))
 
 
 def test_performer_converges_to_softmax() -> None:
     """The kernel is unbiased: ten times the features, a third of the error."""
     q, k, v = qkv(12, size=0.5)
-    want = ops.get_mechanism("softmax").attend(q, k, v)
+    want = jitted("softmax")(q, k, v)
 
     def error(num_features: int) -> float:
-        errors = [
-            ops.get_mechanism("performer", num_features=num_features, seed=seed).attend(q, k, v)
-            - want
-            for seed in range(4)
-        ]
+        performer = jitted(f"performer:num_features={num_features}")
+        rows = [draws.orthogonal_gaussian(num_features, 8, seed) for seed in range(4)]
+        errors = [performer(q, k, v, projection=np.float32(drawn)) - want for drawn in rows]
         return float(np.sqrt(np.mean(np.square(errors))))
 
     few, many = error(256), error(4096)
     assert many < few / 2 and many < 0.01
+    drawn = np.float32(draws.orthogonal_gaussian(256, 8, seed=3))
+    want = jitted("performer:num_features=256")(q, k, v, projection=drawn)
+    got = jitted("performer:num_features=256,seed=3")(q, k, v)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
 def test_rfa_converges_to_the_gaussian_kernel() -> None:
     q, k, v = qkv(12)
-    difference = jnp.sum(
-        jnp.square(unit_length(q)[:, :, None] - unit_length(k)[:, None]),
-        axis=-1,
-    )
-    weight = jnp.exp(-difference / 2)
-    want = jnp.einsum("btsh,bshv->bthv", weight / weight.sum(axis=2, keepdims=True), v)
-    got = ops.get_mechanism("rfa", num_features=16384).attend(q, k, v)
+
+    @jax.jit
+    def kernel(q: Any, k: Any, v: Any) -> Any:
+        difference = unit_length(q)[:, :, None] - unit_length(k)[:, None]
+        weight = jnp.exp(-jnp.sum(jnp.square(difference), axis=-1) / 2)
+        return jnp.einsum("btsh,bshv->bthv", weight / weight.sum(axis=2, keepdims=True), v)
+
+    want = kernel(q, k, v)
+    got = jitted("rfa:num_features=16384")(q, k, v)
     np.testing.assert_allclose(got, want, atol=0.05)
 
 
@@ -58,11 +68,9 @@ def test_draws_are_those_of_the_seed() -> None:
 
 def test_hedgehog_is_taylorshift_without_its_normalisation() -> None:
     q, k, v = qkv(20)
-    taylorshift = ops.get_mechanism("taylorshift", normalize=False)
-    hedgehog = ops.get_mechanism("hedgehog", scale=1.0)
     for is_causal in (True, False):
-        want = taylorshift.attend(q, k, v, is_causal=is_causal)
-        got = hedgehog.attend(q, k, v, is_causal=is_causal)
+        want = jitted("taylorshift:normalize=False", is_causal=is_causal)(q, k, v)
+        got = jitted("hedgehog:scale=1.0", is_causal=is_causal)(q, k, v)
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
@@ -70,11 +78,12 @@ def test_hedgehog_is_taylorshift_without_its_normalisation() -> None:
 @pytest.mark.parametrize("gate", [True, False])
 def test_aft_without_biases_is_aft_simple(is_causal: bool, gate: bool) -> None:
     q, k, v = qkv(20)
-    full, simple = (ops.get_mechanism(name, gate=gate) for name in ("aft", "aft_simple"))
-    want = simple.attend(q, k, v, is_causal=is_causal)
-    np.testing.assert_allclose(full.attend(q, k, v, is_causal=is_causal), want, atol=1e-6)
-    zero = jnp.zeros((20, 20))
-    got = full.attend(q, k, v, is_causal=is_causal, position_bias=zero)
+    full, simple = (
+        jitted(f"{name}:gate={gate}", is_causal=is_causal) for name in ("aft", "aft_simple")
+    )
+    want = simple(q, k, v)
+    np.testing.assert_allclose(full(q, k, v), want, atol=1e-6)
+    got = full(q, k, v, position_bias=np.zeros((20, 20), np.float32))
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
@@ -84,8 +93,7 @@ def test_aft_is_its_equation() -> None:
     bias = np.random.default_rng(1).normal(size=(9, 9)).astype(np.float32)
     weight = np.exp(np.asarray(k)[:, None] + bias[None, :, :, None, None])
     want = (weight * np.asarray(v)[:, None]).sum(axis=2) / weight.sum(axis=2)
-    aft = ops.get_mechanism("aft", gate=False)
-    got = aft.attend(q, k, v, position_bias=jnp.asarray(bias))
+    got = jitted("aft:gate=False")(q, k, v, position_bias=bias)
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
@@ -108,14 +116,9 @@ def test_aft_beyond_its_positions() -> None:
         ops.get_mechanism("aft", max_length=4).init_state(2, 2, 8, 8, max_length=9)
     state = aft.init_state(2, 2, 8, 8, max_length=9)
     first = slice(0, 4)
-    _, state = aft.attend(
-        q[:, first],
-        k[:, first],
-        v[:, first],
-        initial_state=state,
-        return_state=True,
-        position_bias=bias,
-    )
+    attend = jitted("aft", return_state=True)
+    tokens = (x[:, first] for x in (q, k, v))
+    _, state = attend(*tokens, initial_state=state, position_bias=bias)
     with pytest.raises(ValueError, match="holds 4 positions, got token number 5"):
         aft.step(q[:, 4], k[:, 4], v[:, 4], state, position_bias=bias)
     with pytest.raises(ValueError, match=r"must have shape \[N, N\], got \(4,\)"):
@@ -125,38 +128,46 @@ def test_aft_beyond_its_positions() -> None:
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_aft_counts_real_tokens(is_causal: bool) -> None:
     q, k, v = qkv(9)
-    bias = jnp.asarray(np.random.default_rng(1).normal(size=(9, 9)), np.float32)
-    options = {"is_causal": is_causal, "position_bias": bias}
-    padded = options | {"mask": jnp.arange(9) >= jnp.array([[0], [3]])}
-    aft = ops.get_mechanism("aft")
-    for attend in (aft.attend, aft.reference):
-        want = attend(q[:, 3:], k[:, 3:], v[:, 3:], **options)[1]
-        np.testing.assert_allclose(attend(q, k, v, **padded)[1, 3:], want, atol=1e-6)
+    bias = np.random.default_rng(1).normal(size=(9, 9)).astype(np.float32)
+    mask = np.arange(9) >= np.array([[0], [3]])
+    for which in ("attend", "reference"):
+        attend = partial(jitted("aft", which, is_causal=is_causal), position_bias=bias)
+        want = attend(q[:, 3:], k[:, 3:], v[:, 3:])[1]
+        np.testing.assert_allclose(attend(q, k, v, mask=mask)[1, 3:], want, atol=1e-6)
 
 
 def test_aft_where_an_output_is_not_wanted() -> None:
     q, k, v = qkv(5)
-    bias = jnp.asarray(np.random.default_rng(1).normal(size=(5, 5)), np.float32)
-    wanted = jnp.array([[True, False, True, True, True]] * 2)
-    options = {"is_causal": True, "query_mask": wanted, "position_bias": bias}
-    aft = ops.get_mechanism("aft")
-    got, want = aft.attend(q, k, v, **options), aft.reference(q, k, v, **options)
+    bias = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
+    wanted = np.array([[True, False, True, True, True]] * 2)
+    got, want = (
+        jitted("aft", which, is_causal=True)(q, k, v, query_mask=wanted, position_bias=bias)
+        for which in ("attend", "reference")
+    )
     np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@cache
+def linear_gradients(which: str) -> Any:
+    """(q, k, v) -> outputs of ``linear`` and gradients of a sum of them."""
+    attend = getattr(ops.get_mechanism("linear"), which)
+
+    def run(*tokens: Any) -> Any:
+        y, pull = jax.vjp(attend, *tokens)
+        return y, pull(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
+    return jax.jit(run)
 
 
 @pytest.mark.parametrize("below", [0, 5, 200])
 def test_linear_attention_far_below_zero(below: float) -> None:
     """elu + 1 of such queries underflows; its size cancels, in the gradients too."""
     q, k, v = qkv(6)
-    q, linear = (q - below).at[0, 0].set(0), ops.get_mechanism("linear")
-
-    def run(attend: Any, *tokens: Any) -> Any:
-        y, pull = jax.vjp(attend, *tokens)
-        return y, pull(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
-
-    got = run(linear.attend, q, k, v)
+    q = q - np.float32(below)
+    q[0, 0] = 0
+    got = linear_gradients("attend")(q, k, v)
     with jax.enable_x64(True):
-        want = run(linear.reference, *(x.astype(np.float64) for x in (q, k, v)))
+        want = linear_gradients("reference")(*(x.astype(np.float64) for x in (q, k, v)))
     jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, atol=1e-5), got, want)
 
 
@@ -164,17 +175,16 @@ def test_nystrom_with_a_landmark_a_token_is_softmax() -> None:
     """The pseudo-inverse is then the inverse, as far as its iterations go."""
     with jax.enable_x64(True):
         q, k, v = (x.astype(np.float64) for x in qkv(10, size=2.0))
-        got = ops.get_mechanism("nystrom", num_landmarks=16, iterations=40).attend(q, k, v)
-        want = ops.get_mechanism("softmax").attend(q, k, v)
+        got = jitted("nystrom:num_landmarks=16,iterations=40")(q, k, v)
+        want = jitted("softmax")(q, k, v)
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
 def test_linformer_with_a_projection_a_token_is_softmax() -> None:
     q, k, v = qkv(10)
-    eye = jnp.eye(10)
-    linformer = ops.get_mechanism("linformer")
-    got = linformer.attend(q, k, v, key_projection=eye, value_projection=eye)
-    np.testing.assert_allclose(got, ops.get_mechanism("softmax").attend(q, k, v), atol=1e-6)
+    eye = np.eye(10, dtype=np.float32)
+    got = jitted("linformer")(q, k, v, key_projection=eye, value_projection=eye)
+    np.testing.assert_allclose(got, jitted("softmax")(q, k, v), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["linformer", "nystrom"])
@@ -199,13 +209,13 @@ def test_whole_sequence_mechanisms_refuse_what_they_cannot(name: str) -> None:
 @pytest.mark.parametrize("name", ["linformer", "nystrom"])
 def test_padding_may_stand_anywhere(name: str) -> None:
     """Positions and segments count real tokens: the same outputs as without padding."""
-    mechanism = ops.get_mechanism(name, **{"linformer": {"max_length": 12}}.get(name, {}))
-    q, k, v = qkv(9)
-    places = jnp.array([0, 2, 3, 5, 6, 7, 9, 10, 11])
-    mask = jnp.zeros((2, 12), bool).at[:, places].set(True)
-    spread = [jnp.full((2, 12, 2, 8), jnp.nan).at[:, places].set(x) for x in (q, k, v)]
-    got = mechanism.attend(*spread, mask=mask)
-    np.testing.assert_allclose(got[:, places], mechanism.attend(q, k, v), atol=1e-5)
+    attend = jitted({"linformer": "linformer:max_length=12"}.get(name, name))
+    tokens = np.stack(qkv(9))
+    mask = np.array([True, False, True, True, False, True, True, True, False, True, True, True])
+    spread = np.full((3, 2, 12, 2, 8), np.nan, np.float32)
+    spread[:, :, mask] = tokens
+    got = attend(*spread, mask=np.stack([mask, mask]))
+    np.testing.assert_allclose(got[:, mask], attend(*tokens), atol=1e-5)
 
 
 def test_linformer_is_made_for_a_length() -> None:
@@ -219,9 +229,9 @@ def test_linformer_is_made_for_a_length() -> None:
     with pytest.raises(ValueError, match="made for sequences of 8 positions, got 9"):
         jax.jit(lambda q: linformer.attend(q, k, v, mask=mask))(q)  # the mask is known
     y = jax.jit(lambda mask: linformer.attend(q, k, v, mask=mask))(mask)
-    want = linformer.attend(q[:, :8], k[:, :8], v[:, :8])[0]
+    want = np.asarray(jax.jit(linformer.attend)(q[:, :8], k[:, :8], v[:, :8]))[0]
     # Relative to the largest output: small ones are sums that cancel.
-    np.testing.assert_allclose(y[0, :8], want, rtol=0, atol=1e-6 * float(jnp.max(jnp.abs(want))))
+    np.testing.assert_allclose(y[0, :8], want, rtol=0, atol=1e-6 * np.max(np.abs(want)))
     assert np.isnan(y[1]).all()
     table = jnp.ones((12, 4))
     with pytest.raises(ValueError, match=r"given together .* got \(12, 4\) and None"):
