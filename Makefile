@@ -2,6 +2,7 @@
 # installs what it needs, and does so again when pyproject.toml changes.
 #   PYTHON=python3.12   the Python that makes .venv (3.11 or newer)
 #   PYTEST_ARGS='-k aaren'   added to pytest's command line
+#   FLAX_LINATTN_COMPILE=full   tests compile all as users do, in about three times the time
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -29,10 +30,10 @@ demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one 
 test: $(VENV)/.test  ## the fast tests, doctests among them
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.test  ## every test, the slow ones too, compiled as users do
-	FLAX_LINATTN_COMPILE=full $(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
+test-all: $(VENV)/.test  ## every test, the slow ones too
+	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
 
-test-times: $(VENV)/.test  ## the minutes of the fast tests by folder; fails where one outgrows its share
+test-times: $(VENV)/.test  ## the seconds of the fast tests by folder, from a cold start
 	rm -rf .pytest_cache/programs
 	$(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
 	$(BIN)/python -m tests.times .pytest_cache/times.xml

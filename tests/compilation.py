@@ -1,6 +1,6 @@
 """How tests compile: nearly all their time goes into it, hardly any into running.
 
-Unless ``FLAX_LINATTN_COMPILE=full`` (``make test-all``), programs are compiled without most
+Unless ``FLAX_LINATTN_COMPILE=full``, programs are compiled without most
 optimisations, in a third of the time, and kept in a folder that all worker processes, the
 processes that tests start and later runs share. What a program's numbers or its memory are as users
 compile it is asked for by ``as_users``.

@@ -19,7 +19,7 @@ from flax_linattn.ops.masks import UNDECIDED
 from tests.compilation import AS_USERS, as_users
 from tests.contract import cases
 from tests.contract.cases import Tokens
-from tests.contract.tolerances import assert_close
+from tests.contract.tolerances import LEAST, assert_close
 
 LENGTH = 11
 """Three chunks, the last of them filled up."""
@@ -60,7 +60,9 @@ class Result(NamedTuple):
         return self.y, cases.meaning(self.state)
 
 
-def assert_gradients_close(got: Tokens, want: Tokens, dtype: Any, what: str = "gradient") -> None:
+def assert_gradients_close(
+    got: Tokens, want: Tokens, dtype: Any, what: str = "gradient", *, least: float = LEAST
+) -> None:
     """Those of tokens by themselves; of what batch and time share, as a random sum of terms is.
 
     The terms cancel: at T = 100 those of Aaren's scale have absolute sum 175 and sum 2, so that
@@ -75,7 +77,7 @@ def assert_gradients_close(got: Tokens, want: Tokens, dtype: Any, what: str = "g
         return own, {name: np.asarray(g).astype(np.float64) / size for name, g in shared.items()}
 
     (got_own, got_shared), (want_own, want_shared) = parts(got), parts(want)
-    assert_close(got_own, want_own, dtype, what)
+    assert_close(got_own, want_own, dtype, what, least=least)
     assert_close(got_shared, want_shared, dtype, what, least=1.0)
 
 
