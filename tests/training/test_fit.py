@@ -114,6 +114,23 @@ def test_the_step_donates_its_state_and_not_the_model():
     assert bits(model) == before
 
 
+def test_each_step_draws_from_the_seed_and_its_number():
+    """Never twice the same, and in a resumed run what it would have drawn."""
+
+    def loss(model, batch, dropout_key):
+        return jax.random.uniform(dropout_key) + 0.0 * loss_fn(model, batch, None)[0], {}
+
+    graphdef, params, rest = split_model(Net())
+    step = make_train_step(graphdef, loss, OPTIMIZER, seed=3)
+    state = TrainState.create(params, rest, OPTIMIZER, ["loss"])
+    want, got = [], []
+    for n in range(3):
+        state = step(state, make_batches().batch(0))
+        want.append(jax.random.uniform(jax.random.fold_in(jax.random.key(3), n)))
+        got.append(float(state.metrics["loss"][0]) / 8 - sum(got))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 def test_each_step_compiles_once(tmp_path):
     @chex.assert_max_traces(n=4)  # to train, to validate, and for each fit to name the metrics
     def traced(model, batch, dropout_key):
