@@ -35,7 +35,7 @@ test-all: $(VENV)/.test  ## every test, the slow ones too
 
 test-times: $(VENV)/.test  ## the seconds of the fast tests by folder, from a cold start
 	rm -rf .pytest_cache/programs
-	$(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
+	env -u JAX_COMPILATION_CACHE_DIR $(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
 	$(BIN)/python -m tests.times .pytest_cache/times.xml
 
 lint: $(VENV)/.dev  ## ruff: rules and layout

@@ -11,18 +11,19 @@ import importlib.metadata
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 FULL = os.environ.get("FLAX_LINATTN_COMPILE") == "full"
-_OLD = importlib.metadata.version("jaxlib").startswith("0.10.")
+_HAS_EMITTERS = importlib.metadata.version("jaxlib").startswith("0.10.")
 _EMITTERS = "xla_cpu_use_fusion_emitters"
 
 PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs" / platform.node()
 """The folder of compiled programs, unless JAX_COMPILATION_CACHE_DIR names another. Those of another
 host are not used: its processor may know other instructions."""
 
-AS_USERS = {_EMITTERS: True} if _OLD else {}
+AS_USERS = {_EMITTERS: True} if _HAS_EMITTERS else {}
 """``compiler_options`` of a program that is compiled as users do, beside ``as_users``."""
 
 
@@ -38,15 +39,17 @@ def environment() -> dict[str, str]:
     if not FULL:
         # For small programs these two cost more time than all the rest together.
         flags.append("--xla_cpu_parallel_codegen_split_count=1")
-        if _OLD:
+        if _HAS_EMITTERS:
             flags.append(f"--{_EMITTERS}=false")
     return {"XLA_FLAGS": " ".join(flags).strip()} | ({} if FULL else quick)
 
 
 def prune(most: int = 1 << 30) -> None:
-    """Empties ``PROGRAMS`` where it has grown beyond ``most`` bytes."""
-    if sum(file.stat().st_size for file in PROGRAMS.rglob("*") if file.is_file()) > most:
-        shutil.rmtree(PROGRAMS)
+    """Empties the folder of compiled programs, of all hosts, where it is beyond ``most`` bytes."""
+    folder = PROGRAMS.parent
+    with contextlib.suppress(FileNotFoundError):  # another run may empty it at the same time
+        if sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) > most:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -61,3 +64,11 @@ def as_users() -> Iterator[None]:
         yield
     finally:
         jax.config.update(name, before)
+
+
+def compile_as_users(function: Callable[..., Any], *arguments: Any) -> Any:
+    """``jax.jit(function)`` compiled for such arguments, as users do."""
+    import jax
+
+    with as_users():
+        return jax.jit(function).lower(*arguments).compile(AS_USERS)

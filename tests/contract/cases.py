@@ -1,4 +1,4 @@
-"""The inputs of the contract tests, and the slow loops that they compare with.
+"""The inputs of the contract tests, and the loop of steps that they compare with.
 
 A new mechanism needs nothing here, or one line in ``PARAMETERS`` if it has an argument of
 its own that no other mechanism has. Mechanisms without a state (``capabilities.recurrent``) are
@@ -141,7 +141,7 @@ def take(mechanism: ops.Mechanism, tokens: Tokens, span: Any) -> Tokens:
 
 
 def make_mask(length: int, seed: int = 0) -> np.ndarray:
-    """bool [B, T], a row each: full, left, right, middle, scattered padding, nothing, scattered."""
+    """bool [B, T]: full; padding left, right, in the middle, scattered; nothing; scattered."""
     rng = np.random.default_rng([1, seed])
     mask = np.ones((BATCH, length), bool)
     mask[1, : (length + 1) // 3] = False
@@ -192,7 +192,7 @@ def meaning(state: Any) -> list[Any]:
     if isinstance(state, ops.KVCache):
         used = state.used[:, :, None, None]
         return [xp.where(used, slots, xp.zeros_like(slots)) for slots in (state.key, state.value)]
-    return [xp.where(xp.isfinite(leaf), leaf, xp.zeros_like(leaf)) for leaf in leaves]
+    return [xp.where(xp.isinf(leaf), xp.zeros_like(leaf), leaf) for leaf in leaves]
 
 
 def select(condition: Any, on_true: Any, on_false: Any) -> Any:
@@ -246,22 +246,6 @@ def step_loop(
     over_time = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), over_time)
     state, y = jax.lax.scan(body, state, over_time)
     return jnp.moveaxis(y, 0, 1), state
-
-
-def last_output(
-    mechanism: ops.Mechanism, q: Any, tokens: Tokens, state: Any, seen: Any
-) -> tuple[Any, Any]:
-    """Steps through the tokens that one query ``q`` sees; its output after the last one."""
-
-    def body(carry: Any, now: Any) -> tuple[Any, None]:
-        y, state = carry
-        k, v, seen = now
-        y_now, state = mechanism.step(q, k, v, state, seen, **tokens.parameters)
-        return (jnp.where(seen[:, None, None], y_now, y), state), None
-
-    over_time = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), (tokens.k, tokens.v, seen))
-    nothing = jnp.zeros((tokens.v.shape[0], *tokens.v.shape[2:]), tokens.v.dtype)
-    return jax.lax.scan(body, (nothing, state), over_time)[0]
 
 
 # -- the cases -----------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Every mechanism's equation in NumPy, a query at a time: the judge of ``reference``.
 
-Nothing of the package computes here. Who sees whom is decided by loops over tokens, weights come
-from the papers' formulas without any guard, and a masked or lonely position is 0 because nothing is
-computed for it. No function takes a maximum or an absolute value of what depends on the inputs,
-so that complex numbers pass through and give exact derivatives (:func:`derivative`).
+Nothing of the package computes here; only the draws of random features are its own. Who sees whom
+is decided by loops over tokens, weights come from the papers' formulas without any guard, and a
+masked or lonely position is 0 because nothing is computed for it. No function takes a maximum or an
+absolute value of what depends on the inputs, so that complex numbers pass through and give exact
+derivatives (:func:`derivative`).
 """
 
 from collections.abc import Callable
@@ -23,12 +24,14 @@ class Seen(NamedTuple):
         v: [n, H, V].
         position: of the query among the real tokens of its segment.
         positions: the same of the tokens, n numbers.
+        queries: of all real tokens of the row [m, H, K].
     """
 
     k: Any
     v: Any
     position: int
     positions: list[int]
+    queries: Any
 
 
 def segments(mask: Any, ids: Any) -> list[int]:
@@ -67,10 +70,10 @@ def attend(
             mine = [j for j in whole if number[j] == number[t]]
             place = {j: position for position, j in enumerate(mine)}
             visible = [j for j in mine if j <= t] if is_causal else mine
-            seen = Seen(k[row, visible], v[row, visible], place[t], [place[j] for j in visible])
-            if mechanism.name == "nystrom":
-                parameters = {**parameters, "queries": q[row, whole]}
-            query = q if mechanism.capabilities.learned_query else q[row, t]
+            learned = mechanism.capabilities.learned_query
+            query, queries = (q, q) if learned else (q[row, t], q[row, whole])
+            places = [place[j] for j in visible]
+            seen = Seen(k[row, visible], v[row, visible], place[t], places, queries)
             y[row, t] = EQUATIONS[mechanism.name](mechanism, query, seen, **parameters)
     return y
 
@@ -178,7 +181,7 @@ def _linformer(
     return _average(np.exp(scale * _scores(q, k)), v)
 
 
-def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any, queries: Any) -> Any:
+def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     """softmax(Q Kl^T) Z softmax(Ql K^T) V with Z near the inverse of softmax(Ql Kl^T)."""
     n = len(seen.k)
     landmarks = min(n, mechanism.num_landmarks)
@@ -190,7 +193,7 @@ def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any, queries: Any) -> An
 
     outputs = []
     for h in range(q.shape[0]):
-        k, v, every = seen.k[:, h], seen.v[:, h], scale * queries[:, h]
+        k, v, every = seen.k[:, h], seen.v[:, h], scale * seen.queries[:, h]
         ql, kl = (np.stack([x[group].mean(axis=0) for group in groups]) for x in (every, k))
         a = rows(ql @ kl.T)
         columns = a.sum(axis=0)

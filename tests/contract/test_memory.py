@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.compilation import AS_USERS, as_users
+from tests.compilation import compile_as_users
 from tests.contract import cases
 
 RECURRENT = cases.offering(lambda can: can.recurrent)
@@ -111,9 +111,7 @@ def growth(mechanism: ops.Mechanism, is_causal: bool) -> float:
             y, pull = jax.vjp(lambda *t: mechanism.attend(*t, is_causal=is_causal), *tokens)
             return y, pull(y)
 
-        with as_users():
-            compiled = jax.jit(train).lower(q, token, token).compile(AS_USERS)
-        return int(compiled.memory_analysis().temp_size_in_bytes)
+        return int(compile_as_users(train, q, token, token).memory_analysis().temp_size_in_bytes)
 
     return (temporary(2 * length) - temporary(length)) / (length * heads * dim * 4)
 

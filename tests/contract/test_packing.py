@@ -51,7 +51,7 @@ def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str
         ]
         return Weights(y, leaves)
 
-    # Packed are rows 3 and 7, of which all sequences count; the rows between say nothing.
+    # Packed are rows 3 and 7, of which all sequences count; the others have weight 0.
     packed = weigh(np.broadcast_to(last[:, None], alone.shape), last)
     everything = np.ones_like(alone)
     got = run(tokens, begin, everything, np.asarray(each(ids), np.int32), packed)
@@ -71,15 +71,15 @@ def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str
 @pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.packed and can.causal))
 def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     """The next call goes on where the id is the same and starts afresh where it is not."""
-    is_causal, tokens = True, cases.make_numbers(mechanism, LENGTH)
-    run = programs.attend(mechanism, is_causal, cases.central_form(mechanism))
+    tokens = cases.make_numbers(mechanism, LENGTH)
+    run = programs.attend(mechanism, True, cases.central_form(mechanism))
     begin, mask = programs.begin(mechanism, packed=True), np.ones((cases.BATCH, LENGTH), bool)
     ids = cases.make_ids(LENGTH)
     ids[1], ids[2] = [1, 1, 2, *[2] * 8], [1, 1, 2, *[3] * 8]
     weights = programs.weigh(np.empty(tokens.v.shape), begin)
     whole = run(tokens, begin, mask, ids, weights)
     early = np.arange(LENGTH) < 3
-    # What is masked has no say in the id either: it is turned round.
+    # The ids of masked tokens do not count: they are changed.
     first = run(tokens, begin, mask & early, np.where(early, ids, -ids - 1), weights)
     second = run(tokens, first.state, mask & ~early, np.where(early, 99, ids), weights)
     assert_close(first.y + second.y, whole.y, np.float64)
@@ -90,10 +90,18 @@ def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     np.testing.assert_array_equal(nothing.state.segment_id, first.state.segment_id)
 
 
-@pytest.mark.parametrize("name", ["aaren", "softmax", "taylorshift"])
-def test_states_with_and_without_an_id(name: str) -> None:
+REPRESENTATIVES = ("aaren", "softmax", "taylorshift")
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    cases.slow_unless(
+        lambda m: m.name in REPRESENTATIVES,
+        cases.offering(lambda can: can.packed and can.causal),
+    ),
+)
+def test_states_with_and_without_an_id(mechanism: ops.Mechanism) -> None:
     """A plain state goes on into the first run, behind mere padding too; an id is kept."""
-    mechanism = next(m for m in cases.ALL if m.name == name)
     tokens = cases.make_tokens(mechanism, 8, np.float32, batch=1)
     mask = jnp.array([[False, False, True, True]])
     ids = jnp.array([[0, 0, 1, 1]])

@@ -116,7 +116,9 @@ def test_float32_is_the_reference(
     got, want = both(mechanism, is_causal, form, tokens, np.float32)
     assert got.y.dtype == np.float32
     assert_close(got.y, want.y, np.float32, "y")
-    programs.assert_gradients_close(got.tokens, want.tokens, np.float32)
+    programs.assert_gradients_close(
+        got.tokens, want.tokens, np.float32, terms=tokens.k[..., 0, 0].size
+    )
 
 
 @pytest.mark.slow  # half precision is computed in float32
@@ -157,6 +159,7 @@ def fast(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> bool:
     ),
 )
 def test_forms_in_every_dtype(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> None:
-    """From a state on, with padding and segments."""
+    """From a state on, with padding; segments, too, but in bfloat16."""
     check = check_causal if mechanism.capabilities.causal else check_whole
-    check(mechanism, form, length, full_kind(mechanism), dtype)
+    kind = "mask" if dtype == jnp.bfloat16 else full_kind(mechanism)
+    check(mechanism, form, length, kind, dtype)

@@ -47,24 +47,37 @@ def one_less(x: Any) -> Any:
     return x[:, :LENGTH] if np.ndim(x) > 1 and x.shape[:2] == (cases.BATCH, TOKENS) else x
 
 
+def fast(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> bool:
+    return cases.own(mechanism) and (packed or mechanism.name == "taylorshift")
+
+
 @pytest.mark.parametrize(
-    ("mechanism", "is_causal"), cases.slow_unless(lambda m, _: cases.own(m), MERGEABLE)
+    ("mechanism", "is_causal", "packed"),
+    cases.slow_unless(
+        fast,
+        [
+            pytest.param(*case.values, packed, id=f"{case.id}-{'packed' if packed else 'one'}")
+            for case in MERGEABLE
+            for packed in (True, False)
+        ],
+    ),
 )
-def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> None:
-    """Values, states and gradients, with padding, packed, after an earlier call."""
+def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> None:
+    """Values, states and gradients, with padding, after an earlier call."""
     form = cases.central_form(mechanism)
     run = programs.attend(mechanism, is_causal, form)
-    begin = programs.begin(mechanism, packed=True)
+    begin = programs.begin(mechanism, packed=packed)
     ids, mask = cases.make_ids(2 * LENGTH), cases.make_mask(2 * LENGTH)
     earlier, tokens = (cases.make_numbers(mechanism, LENGTH, seed=seed) for seed in (1, 0))
     weights = programs.weigh(np.empty_like(tokens.v), begin)
     early, late = slice(0, LENGTH), slice(LENGTH, None)
-    state = run(earlier, begin, mask[:, early], ids[:, early], weights).state
-    want = run(tokens, state, mask[:, late], ids[:, late], weights)
+    ids_early, ids_late = (ids[:, early], ids[:, late]) if packed else (None, None)
+    state = run(earlier, begin, mask[:, early], ids_early, weights).state
+    want = run(tokens, state, mask[:, late], ids_late, weights)
 
     mesh = make_mesh(data=2, seq=DEVICES)
     split = ops.sequence_parallel(dataclasses.replace(mechanism, chunk_size=2), mesh, "seq")
-    arguments = jax.tree.map(one_more, (tokens, state, mask[:, late], ids[:, late], weights))
+    arguments = jax.tree.map(one_more, (tokens, state, mask[:, late], ids_late, weights))
     tokens, state, *rest = arguments
     with jax.enable_x64(True):
         tokens, rest = place(mesh, (tokens, rest), TOKENS, "data")

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from flax_linattn import ops
 from tests.contract import cases, programs
+from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result
 from tests.contract.tolerances import assert_close
 
@@ -42,6 +43,13 @@ def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) 
     assert_close(jax.jit(over)(stacked, np.stack(masks)), want, np.float32, "vmap")
 
 
+def mechanism_step(mechanism: ops.Mechanism, tokens: Tokens) -> Any:
+    def step(q: Any, k: Any, v: Any, state: Any) -> Any:
+        return mechanism.step(q, k, v, state, **tokens.parameters)
+
+    return step
+
+
 @pytest.mark.parametrize("mechanism", RECURRENT)
 def test_steps_compile_once(mechanism: ops.Mechanism) -> None:
     """Fifty of them, and the same by vmap over several streams."""
@@ -50,25 +58,20 @@ def test_steps_compile_once(mechanism: ops.Mechanism) -> None:
     learned = mechanism.capabilities.learned_query
     chex.clear_trace_counter()
 
-    @jax.jit
-    @chex.assert_max_traces(n=1)
-    def step(q: Any, k: Any, v: Any, state: Any) -> Any:
-        return mechanism.step(q, k, v, state, **tokens.parameters)
-
+    step = jax.jit(chex.assert_max_traces(mechanism_step(mechanism, tokens), n=1))
     want = []
     for t in range(3):
-        y, after = step(*cases.take(mechanism, tokens, t)[:3], state)
-        want.append(y)
-    for _ in range(49):
-        y, after = step(*cases.take(mechanism, tokens, 0)[:3], after)
+        want.append(step(*cases.take(mechanism, tokens, t)[:3], state))
+    after, first = want[0][1], cases.take(mechanism, tokens, 0)
+    for t in range(49):
+        y, after = step(first.q, first.k + t / 50, first.v, after)
     assert np.isfinite(y).all()
     assert step._cache_size() == 1
 
-    def one(q: Any, k: Any, v: Any) -> Any:
-        return mechanism.step(q, k, v, state, **tokens.parameters)[0]
-
-    over_time = jax.vmap(one, in_axes=(None if learned else 1, 1, 1), out_axes=0)
-    assert_close(jax.jit(over_time)(*tokens[:3]), np.stack(want), np.float32)
+    want = jax.tree.map(lambda *leaves: np.stack(leaves), *want)
+    states = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), state)
+    over = jax.vmap(mechanism_step(mechanism, tokens), in_axes=(None if learned else 1, 1, 1, 0))
+    assert_close(jax.jit(over)(*tokens[:3], states), want, np.float32)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +84,19 @@ def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> Non
     run = programs.Central(mechanism, is_causal, cases.central_form(mechanism))
     tokens = cases.make_numbers(mechanism, LENGTH)
     arguments = run.arguments(tokens, cases.make_mask(LENGTH), cases.make_ids(LENGTH))
-    want = run.function(*arguments)
+    want = run.program(*arguments)
 
     mesh = Mesh(np.array(devices), ("batch",))
     split = NamedSharding(mesh, PartitionSpec("batch"))
     everywhere = NamedSharding(mesh, PartitionSpec())
-    shared = [name for name in ("q",) if mechanism.capabilities.learned_query]
+    learned = mechanism.capabilities.learned_query
 
     def batched(tree: Any, of_batch: Any, of_all: Any) -> Any:
         """Applies ``of_batch`` to what has a row for each sequence, ``of_all`` to the rest."""
 
         def choose(path: Any, leaf: Any) -> Any:
             names = [getattr(key, "name", None) for key in path]
-            whole = "parameters" in names or (shared and names[-1] == "q")
+            whole = "parameters" in names or (learned and names[-1] == "q")
             return (of_all if whole else of_batch)(leaf)
 
         return jax.tree_util.tree_map_with_path(choose, tree)
@@ -104,13 +107,13 @@ def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> Non
             lambda x: jax.device_put(x, split),
             lambda x: jax.device_put(x, everywhere),
         )
-        got = run.function.compiled(*placed)
+        got = run.program.compiled(*placed)
         assert got.y.sharding.is_equivalent_to(split, got.y.ndim)
         got = jax.tree.map(np.asarray, got)
         programs.assert_results_close(got, want, np.float64, "jit")
 
         spread = batched(arguments, lambda x: x[:, None], lambda x: np.stack([x] * 8))
-        got = jax.pmap(run.function.function)(*spread)
+        got = jax.pmap(run.program.traced)(*spread)
         got = jax.tree.map(np.asarray, got)
         # Each device has its own part of the gradient of what they share.
         got: Result = batched(got, lambda x: x[:, 0], lambda x: x.sum(axis=0))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.compilation import AS_USERS, as_users
+from tests.compilation import compile_as_users
 
 
 def normal(*shape: int, size: float = 1.0, seed: int = 0, dtype: Any = np.float64) -> Any:
@@ -168,9 +168,7 @@ def test_the_exact_form_takes_memory_linear_in_time() -> None:
         def run(q: Any, k: Any, v: Any) -> Any:
             return elementwise.attend(q, k, v, is_causal=True, form="chunked")
 
-        with as_users():
-            compiled = jax.jit(run).lower(x, x, x).compile(AS_USERS)
-        return compiled.memory_analysis().temp_size_in_bytes
+        return compile_as_users(run, x, x, x).memory_analysis().temp_size_in_bytes
 
     short, long = temporary(512), temporary(2048)
     assert long < 6 * short

@@ -136,7 +136,7 @@ def make_layout(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return mask, mask & (rng.random((BATCH, LENGTH)) < 0.3)
 
 
-@pytest.mark.parametrize("chunk_size", [None, *range(1, LENGTH + 1)])
+@pytest.mark.parametrize("chunk_size", [None, *range(1, LENGTH + 2)])
 @pytest.mark.parametrize("mode", [CAUSAL, TOTAL, RUNS])
 def test_every_chunk_size(mode: str, chunk_size: int | None) -> None:
     mask, starts = make_layout(0)

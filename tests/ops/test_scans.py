@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.compilation import AS_USERS, as_users
+from tests.compilation import compile_as_users
 
 SCANS = ["aaren", "aft_simple", "elementwise_series"]
 KERNELS = ["linear", "taylorshift", "expressive_quadratic"]
@@ -128,8 +128,7 @@ def test_training_keeps_a_few_numbers_a_token(name: str) -> None:
         y, pull = jax.vjp(lambda *t: mechanism.attend(*t, is_causal=True), *tokens)
         return pull(y)
 
-    with as_users():
-        compiled = jax.jit(train).lower(tokens, tokens, tokens).compile(AS_USERS)
+    compiled = compile_as_users(train, tokens, tokens, tokens)
     one = BATCH * length * HEADS * dim * 4
     assert compiled.memory_analysis().temp_size_in_bytes <= 14 * one
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.compilation import AS_USERS, as_users
+from tests.compilation import compile_as_users
 
 TAYLORSHIFT = ops.get_mechanism("taylorshift", chunk_size=16)
 
@@ -196,7 +196,6 @@ def test_features_are_never_whole(is_causal: bool) -> None:
     def run(q: Any, k: Any, v: Any) -> Any:
         return mechanism.attend(q, k, v, is_causal=is_causal, form="efficient")
 
-    with as_users():
-        compiled = jax.jit(run).lower(x, x, x).compile(AS_USERS)
+    compiled = compile_as_users(run, x, x, x)
     features = dim * (dim + 1) // 2 + dim + 1
     assert compiled.memory_analysis().temp_size_in_bytes < length * features * 4 / 2

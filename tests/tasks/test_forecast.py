@@ -453,7 +453,6 @@ def test_streams_are_read_as_files_are(run_dir, csv, tmp_path, capsys):
     )
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_names_with_commas(tmp_path, capsys):
     path = tmp_path / "quoted.csv"
     path.write_text('"load, MW",OT\n' + "".join(f"{i % 7},{i % 5}\n" for i in range(200)))

@@ -64,7 +64,9 @@ class Children:
         assert self.server.stdin is not None and self.server.stdout is not None
         self.server.stdin.write(json.dumps(order) + "\n")
         self.server.stdin.flush()
-        return json.loads(self.server.stdout.readline())
+        answer = self.server.stdout.readline()
+        assert answer, "the Python that forks has ended"
+        return json.loads(answer)
 
     def start(self, module: str, *arguments: object) -> Child:
         """Like ``python -W error -m module arguments``."""
@@ -79,7 +81,9 @@ def children(folder: Path) -> Iterator[Children]:
     """Starts and ends them; their output goes into the folder."""
     # Python forks without a warning where there is one thread.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-m", "tests.training.children"]
+    # A process that was killed may have left a program half written: it is compiled instead.
+    half_written = "ignore:Error reading persistent compilation cache entry:UserWarning"
+    command = [sys.executable, "-W", "error", "-W", half_written, "-m", "tests.training.children"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, env=environment

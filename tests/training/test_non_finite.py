@@ -97,9 +97,10 @@ def explode_at(step, part):
         ("update", "the gradient finite, but the updated parameters were not"),
     ],
 )
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_what_went_wrong_is_named(tmp_path, part, message, accumulate):
-    loss, optimizer = explode_at(2, part)
+@pytest.mark.parametrize(("accumulate", "step"), [(1, 7), (2, 2)])
+def test_what_went_wrong_is_named(tmp_path, part, message, accumulate, step):
+    """In the first epoch, or in the second, when there is a checkpoint."""
+    loss, optimizer = explode_at(step, part)
 
     class Marked:
         def __init__(self):
@@ -108,10 +109,10 @@ def test_what_went_wrong_is_named(tmp_path, part, message, accumulate):
         def __len__(self):
             return len(self.batches)
 
-        def batch(self, step):
-            return self.batches.batch(step) | {"bad": np.full(8, step == 2)}
+        def batch(self, at):
+            return self.batches.batch(at) | {"bad": np.full(8, at == step)}
 
-    with pytest.raises(NonFiniteLossError, match=f"in step 3 .*{message}"):
+    with pytest.raises(NonFiniteLossError, match=f"in step {step + 1} .*{message}"):
         train(
             tmp_path,
             loss=loss,
