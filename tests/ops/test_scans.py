@@ -14,14 +14,14 @@ import pytest
 from flax_linattn import ops
 from tests.compilation import compile_as_users
 
-SCANS = ["aaren", "aft_simple", "elementwise_series"]
+SCANS = ["aaren", "aft_simple", "elementwise_series:order=2"]
+"""Powers up to the second are enough of a series, each of which is compiled."""
 KERNELS = ["linear", "taylorshift", "expressive_quadratic"]
 BATCH, HEADS, DIM = 2, 2, 3
 
 
-def make(name: str, **options: Any) -> ops.Mechanism:
-    """Powers up to the second are enough of a series, each of which is compiled."""
-    return ops.get_mechanism({"elementwise_series": f"{name}:order=2"}.get(name, name), **options)
+def and_slow(cases: list[Any], *more: Any) -> list[Any]:
+    return [*cases, *(pytest.param(*case, marks=pytest.mark.slow) for case in more)]
 
 
 def make_tokens(
@@ -44,7 +44,7 @@ def close(got: Any, want: Any, tolerance: float) -> None:
 @cache
 def evaluate(name: str, form: str) -> Any:
     """(tokens, state, mask, ids, weights) -> outputs, state and gradients."""
-    mechanism = make(name)
+    mechanism = ops.get_mechanism(name)
 
     def run(tokens: Any, state: Any, mask: Any, ids: Any, weights: Any) -> Any:
         def attend(tokens: Any, state: Any) -> Any:
@@ -61,12 +61,12 @@ def evaluate(name: str, form: str) -> Any:
 
 
 @pytest.mark.parametrize("form", ["auto", "parallel", "chunked"])
-@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("name", and_slow(SCANS, ["elementwise_series"]))
 def test_forms_agree_over_many_tiles(name: str, form: str) -> None:
     """Padding, packed segments and a state on both sides, over three tiles and a part."""
     length, rng = 107, np.random.default_rng(1)
     with jax.enable_x64(True):
-        mechanism, tokens = make(name), make_tokens(name, length)
+        mechanism, tokens = ops.get_mechanism(name), make_tokens(name, length)
         mask = rng.random((BATCH, length)) < 0.8
         ids = np.cumsum(rng.random((BATCH, length)) < 0.03, axis=1).astype(np.int32)
         ids[0] = 0  # one row goes on from the state to the end
@@ -84,7 +84,7 @@ def test_forms_agree_over_many_tiles(name: str, form: str) -> None:
 @cache
 def second(name: str, form: str) -> Any:
     """The gradient of a gradient's square; of the reference where ``form`` says so."""
-    mechanism, tokens = make(name, chunk_size=2), make_tokens(name, 5)
+    mechanism, tokens = ops.get_mechanism(name, chunk_size=2), make_tokens(name, 5)
     attend = mechanism.reference if form == "reference" else partial(mechanism.attend, form=form)
 
     def loss(tokens: Any) -> Any:
@@ -98,8 +98,11 @@ def second(name: str, form: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [(name, form) for name in SCANS for form in ("recurrent", "parallel")]
-    + [("taylorshift", "chunked")],
+    and_slow(
+        [(name, form) for name in SCANS for form in ("recurrent", "parallel")]
+        + [("taylorshift", "chunked")],
+        *(("elementwise_series", form) for form in ("recurrent", "parallel")),
+    ),
 )
 def test_gradients_have_gradients(name: str, form: str) -> None:
     with jax.enable_x64(True):
@@ -136,7 +139,7 @@ def test_training_keeps_a_few_numbers_a_token(name: str) -> None:
 @pytest.mark.parametrize("name", [*SCANS, *KERNELS, "softmax", "expressive"])
 def test_gradients_under_checkpoint(name: str) -> None:
     """Recomputing the forward pass changes nothing."""
-    mechanism, tokens = make(name), make_tokens(name, 40, np.float32)
+    mechanism, tokens = ops.get_mechanism(name), make_tokens(name, 40, np.float32)
     options = {} if name in KERNELS else {"form": "chunked"}
 
     def gradients(wrap: Any) -> Any:
