@@ -33,7 +33,7 @@ test: $(VENV)/.test  ## the fast tests, doctests among them
 test-all: $(VENV)/.test  ## every test, the slow ones too
 	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
 
-test-times: $(VENV)/.test  ## the seconds of the fast tests by folder, from a cold start
+test-times: $(VENV)/.test  ## the seconds of the fast tests by folder, all compiled anew
 	rm -rf .pytest_cache/programs
 	env -u JAX_COMPILATION_CACHE_DIR $(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
 	$(BIN)/python -m tests.times .pytest_cache/times.xml

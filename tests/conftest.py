@@ -27,6 +27,11 @@ settings.register_profile(
 settings.load_profile("linattn-ci" if os.environ.get("CI") else "linattn")
 
 
+def pytest_report_header() -> str:
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR", "nowhere")
+    return f"compilation: {compilation.MODE}, programs are kept in {folder}"
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Before any worker process begins."""
     if not hasattr(session.config, "workerinput"):

@@ -1,10 +1,9 @@
 """Every mechanism's equation in NumPy, a query at a time: the judge of ``reference``.
 
-Nothing of the package computes here; only the draws of random features are its own. Who sees whom
-is decided by loops over tokens, weights come from the papers' formulas without any guard, and a
-masked or lonely position is 0 because nothing is computed for it. No function takes a maximum or an
-absolute value of what depends on the inputs, so that complex numbers pass through and give exact
-derivatives (:func:`derivative`).
+Nothing of the package computes here; only its draws of random features are used. Who sees whom is
+decided by loops over tokens, weights come from the papers' formulas without any guard, and a masked
+or lonely position is 0 because nothing is computed for it. Choices look at real parts alone, so
+that complex numbers pass through and give exact derivatives (:func:`derivative`).
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ class Seen(NamedTuple):
         v: [n, H, V].
         position: of the query among the real tokens of its segment.
         positions: the same of the tokens, n numbers.
-        queries: of all real tokens of the row [m, H, K].
+        queries: of all real tokens of the row [m, H, K]; q itself where it is learned.
     """
 
     k: Any
@@ -58,7 +57,7 @@ def attend(
     segment_ids: Any = None,
     **parameters: Any,
 ) -> np.ndarray:
-    """Self-attention: ``reference`` of the same arguments."""
+    """What ``reference`` has to give for these arguments, in self-attention."""
     (batch, length), heads = k.shape[:2], k.shape[2]
     mask = np.ones((batch, length), bool) if mask is None else mask
     ids = np.zeros((batch, length), int) if segment_ids is None else segment_ids

@@ -2,8 +2,16 @@
 
 Nearly all time of a contract test goes into compiling, hardly any into running. So what a test
 varies is data: masks, segment ids, states and the weights of outputs, whose gradients come back
-with the values. Programs that differ by a form, a dtype or a shape alone are traces of one
-function. All run in float64 unless their tokens say otherwise, and give NumPy arrays back.
+with the values. All run in the dtype of their tokens, float64 in most tests, and give NumPy arrays.
+A test of what holds for every mechanism::
+
+    @pytest.mark.parametrize("mechanism", cases.MECHANISMS)
+    def test_values_are_linear(mechanism):
+        tokens, mask = cases.make_numbers(mechanism, LENGTH), cases.make_mask(LENGTH)
+        run = programs.central(mechanism)         # its main direction and form
+        once = run(tokens, mask, 0 * mask)
+        twice = run(tokens._replace(v=2 * tokens.v), mask, 0 * mask)
+        assert_close(twice.y, 2 * once.y, np.float64)
 """
 
 import contextlib
@@ -16,7 +24,7 @@ import numpy as np
 
 from flax_linattn import ops
 from flax_linattn.ops.masks import UNDECIDED
-from tests.compilation import AS_USERS, as_users
+from tests.compilation import AS_USERS, optimised
 from tests.contract import cases
 from tests.contract.cases import Tokens
 from tests.contract.tolerances import assert_close
@@ -26,7 +34,7 @@ LENGTH = 11
 
 
 class Weights(NamedTuple):
-    """Of the sum whose gradients are taken: y [B, T, H, V] and the state's leaves."""
+    """Gradients are those of a weighted sum of all outputs: weights of y and of the state."""
 
     y: Any
     state: list[Any]
@@ -63,11 +71,12 @@ class Result(NamedTuple):
 def assert_gradients_close(
     got: Tokens, want: Tokens, dtype: Any, what: str = "gradient", *, terms: int = 1
 ) -> None:
-    """Those of tokens by themselves; of what batch and time share, relative to 1 at least.
+    """Compares gradients into tokens, and into what batch and time share.
 
-    Where the two sides sum in different orders, give the number of ``terms``: a random sum of them
-    is what counts then. They cancel: at T = 100 those of Aaren's scale have absolute sum 175 and
-    sum 2, so that a single rounding of each is already more than the tolerance of their sum.
+    The latter (a learned query, a scale) are sums of many terms: their errors are relative to 1 at
+    least, and to a random sum of ``terms`` where the two sides add them in different orders. The
+    terms cancel: at T = 100 those of Aaren's scale have absolute sum 175 and sum 2, so that a
+    single rounding of each is already more than the tolerance of their sum.
     """
     size = np.sqrt(terms)
 
@@ -105,7 +114,7 @@ class Program:
         self.compiled = jax.jit(function, compiler_options=AS_USERS if optimise else None)
 
     def __call__(self, tokens: Tokens, *rest: Any) -> Result:
-        how = as_users() if self.optimise else contextlib.nullcontext()
+        how = optimised() if self.optimise else contextlib.nullcontext()
         with how, jax.enable_x64(tokens.k.dtype == np.float64):
             return jax.tree.map(np.asarray, self.compiled(tokens, *rest))
 
@@ -139,7 +148,7 @@ def attend(
 
 @functools.cache
 def loop(mechanism: ops.Mechanism) -> Program:
-    """(tokens, state, mask, starts, weights) -> the same by ``step`` after ``step``.
+    """(tokens, state, mask, starts, weights) -> what ``attend`` gives, by ``step`` after ``step``.
 
     ``starts`` bool [B, T] says where a segment begins, with a fresh state.
     """
@@ -159,7 +168,7 @@ def loop(mechanism: ops.Mechanism) -> Program:
 
 @functools.cache
 def reference(mechanism: ops.Mechanism, is_causal: bool) -> Program:
-    """(tokens, mask, ids, weights) -> ``reference``, which knows of no states."""
+    """(tokens, mask, ids, weights of y) -> ``reference``, which knows of no states."""
 
     def run(tokens: Tokens, mask: Any, ids: Any, weights: Any) -> Result:
         how = {"is_causal": is_causal, "mask": mask, "segment_ids": ids}
@@ -209,7 +218,7 @@ class Central(NamedTuple):
     def arguments(
         self, tokens: Tokens, mask: Any, ids: Any, weights: Weights | None = None, state: Any = None
     ) -> tuple[Any, ...]:
-        """Of ``program``: from nothing unless there is a ``state``; ids count if causal."""
+        """Arguments of ``program``: from an empty state by default; ids only where ``packed``."""
         weights = self.weights() if weights is None else weights
         state = self.begin() if state is None else state
         return tokens, state, mask, np.asarray(ids, np.int32) if self.packed else None, weights
