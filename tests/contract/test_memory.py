@@ -126,7 +126,8 @@ def _of_the_papers(name: str) -> Any:
 
 
 PROJECTED = {"linformer": 128, "nystrom": 96}
-"""Numbers a token that weights of landmarks and projections are, for 8 channels a head."""
+"""Inputs' worth of weights of landmarks and projections a token, for 8 channels a head: four arrays
+of 256 numbers a head in Linformer."""
 
 
 @pytest.mark.parametrize("name", [_of_the_papers(name) for name in CAUSAL])
@@ -139,4 +140,4 @@ def test_training_makes_no_weights_of_all_pairs(name: str) -> None:
 @pytest.mark.parametrize("name", ops.list_mechanisms())
 def test_training_makes_no_weights_of_all_pairs_not_causal(name: str) -> None:
     mechanism = ops.get_mechanism(name, **({"max_length": 2048} if name == "linformer" else {}))
-    assert growth(mechanism, is_causal=False) <= PROJECTED.get(name, 12)
+    assert growth(mechanism, is_causal=False) <= 12 + PROJECTED.get(name, 0)
