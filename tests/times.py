@@ -17,9 +17,9 @@ MINUTES = 10.0
 SHARES = {
     "contract": 46,
     "ops": 19,
-    "tasks": 15,
+    "tasks": 16,
     "models": 11,
-    "training": 9,
+    "training": 11,
     "nn": 8,
     "package": 8,
     "inference": 6,
