@@ -1,7 +1,5 @@
 """Windows, splits and calendar features."""
 
-from datetime import datetime, timedelta
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -65,28 +63,6 @@ def test_shares_are_those_of_the_library():
 def test_bad_splits_are_refused(parts, message):
     with pytest.raises(ValueError, match=message):
         data.chronological_split(100, parts)
-
-
-REFERENCE = {
-    "minute": lambda t: t.minute / 59,
-    "hour": lambda t: t.hour / 23,
-    "weekday": lambda t: t.weekday() / 6,
-    "day": lambda t: (t.day - 1) / 30,
-    "day of year": lambda t: (t.timetuple().tm_yday - 1) / 365,
-    "week": lambda t: (t.isocalendar().week - 1) / 52,
-    "month": lambda t: (t.month - 1) / 11,
-}
-
-
-@given(
-    st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1)),
-    st.sampled_from([60, 3600, 86400, 604800, 2678400]),
-)
-def test_calendar_features_are_those_of_the_calendar(start, seconds):
-    times = [start.replace(microsecond=0) + timedelta(seconds=seconds * i) for i in range(20)]
-    found, names = data.calendar_features(np.array(times, "M8[s]"), np.timedelta64(seconds, "s"))
-    want = np.array([[REFERENCE[name](time) - 0.5 for name in names] for time in times])
-    np.testing.assert_allclose(found, want, atol=1e-6)
 
 
 def test_series_fill_forward_and_name_what_is_wrong():
