@@ -1,4 +1,4 @@
-"""Windows, splits and calendar features."""
+"""Windows and splits."""
 
 import numpy as np
 import pytest
