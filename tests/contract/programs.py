@@ -39,6 +39,11 @@ class Weights(NamedTuple):
     y: Any
     state: list[Any]
 
+    @property
+    def silent(self) -> "Weights":
+        """Weights of 0, some of which a test replaces."""
+        return jax.tree.map(np.zeros_like, self)
+
 
 def weigh(y: Any, state: Any, seed: int = 3) -> Weights:
     """Random weights of outputs and of a state of these shapes."""

@@ -122,38 +122,27 @@ def layout(mechanism: ops.Mechanism, length: int, kind: str) -> Layout:
     return Layout(mechanism, length, kind)
 
 
-def silent(half: Half, state: Any, *, y: Any = None, leaves: Any = None) -> Weights:
-    """Weights of these outputs and leaves of ``state``, 0 where none are given."""
-    tokens = half.tokens
-    shape = (*half.real.shape, *tokens.v.shape[2:])
-    nothing = [np.zeros(leaf.shape, leaf.dtype) for leaf in cases.meaning(state)]
-    return Weights(
-        np.zeros(shape, tokens.v.dtype) if y is None else y, nothing if leaves is None else leaves
-    )
-
-
 def by_steps(mechanism: ops.Mechanism, half: Half, state: Any, weights: Weights) -> Result:
     return programs.loop(mechanism)(half.tokens, state, half.real, half.starts, weights)
 
 
 @functools.cache
 def by_two_loops(mechanism: ops.Mechanism, length: int, kind: str) -> Any:
-    """The state between the halves, and a function: weights of both -> results of both."""
+    """The state between the halves, weights of 0, and (weights of both) -> results of both."""
     at = layout(mechanism, length, kind)
     first, second = at.half(0), at.half(1)
-    with jax.enable_x64(True):
-        empty = cases.make_state(mechanism, 2 * length, np.float64)
-        empty = jax.tree.map(np.asarray, empty)
-    before = by_steps(mechanism, first, empty, silent(first, empty))
+    empty = programs.begin(mechanism, packed=False, capacity=2 * length)
+    none = programs.weigh(first.tokens.v, empty).silent
+    before = by_steps(mechanism, first, empty, none)
 
     def run(y: Any, then: Weights) -> tuple[Any, Result, Tokens]:
         """Outputs of both, the second's result, and gradients into all tokens."""
         after = by_steps(mechanism, second, before.state, then)
-        again = by_steps(mechanism, first, empty, silent(first, empty, y=y, leaves=after.before))
+        again = by_steps(mechanism, first, empty, Weights(y, after.before))
         both = np.concatenate([before.y, after.y], axis=1)
         return both, after, at.join(again.tokens, after.tokens)
 
-    return before.state, empty, run
+    return before.state, none, run
 
 
 def full_kind(mechanism: ops.Mechanism) -> str:
@@ -174,11 +163,11 @@ def test_the_loop_of_step_is_the_reference(
     mechanism: ops.Mechanism, length: int, kind: str
 ) -> None:
     at = layout(mechanism, length, kind)
-    _, empty, run = by_two_loops(mechanism, length, kind)
+    _, none, run = by_two_loops(mechanism, length, kind)
     weights = programs.weigh(np.empty((*at.shape, *at.tokens.v.shape[2:])), None)
     want = programs.reference(mechanism, True)(at.tokens, at.mask, at.ids, weights.y)
     first, second = (weights.y[:, span] for span in at.spans)
-    y, _, gradient = run(first, silent(at.half(1), empty, y=second))
+    y, _, gradient = run(first, none._replace(y=second))
     assert_close(y, want.y, np.float64, "y")
     programs.assert_gradients_close(gradient, want.tokens, np.float64, terms=at.real.size)
 
@@ -229,23 +218,21 @@ def check_both_halves(mechanism: ops.Mechanism, form: str, length: int, kind: st
     """Not causal: the second half sees the first's state; gradients go back through it."""
     at = layout(mechanism, length, kind)
     first, second = at.half(0), at.half(1)
-    _, empty, loops = by_two_loops(mechanism, length, kind)
+    start = programs.begin(mechanism, packed=at.ids is not None, capacity=2 * length)
+    _, none, loops = by_two_loops(mechanism, length, kind)
     y = np.zeros((*at.shape, *at.tokens.v.shape[2:]))
-    weights = programs.weigh(y[:, :length], empty)
+    weights = programs.weigh(y[:, :length], start)
     y[:, at.spans[1]] = weights.y
     whole = programs.reference(mechanism, False)(at.tokens, at.mask, at.ids, y)
     # The final state counts as the loop's does: gradients of a sum are sums.
-    steps = loops(None, silent(second, empty, leaves=weights.state))
+    steps = loops(none.y, none._replace(state=weights.state))
     want = jax.tree.map(np.add, whole.tokens, steps[2])
 
     run = programs.attend(mechanism, False, form)
-    start = empty
-    if at.ids is not None:
-        start = ops.PackedState(empty, np.full(cases.BATCH, UNDECIDED, np.int32))
-    before = run(first.tokens, start, first.mask, first.ids, silent(first, empty))
+    before = run(first.tokens, start, first.mask, first.ids, none)
     after = run(second.tokens, before.state, second.mask, second.ids, weights)
-    again = silent(first, empty, leaves=after.before)
-    again = run(first.tokens, start, first.mask, first.ids, again)
+    back = none._replace(state=after.before)
+    again = run(first.tokens, start, first.mask, first.ids, back)
     got = at.join(again.tokens, after.tokens)
     assert_close(after.y, whole.y[:, at.spans[1]], np.float64, "y")
     assert_close(cases.meaning(after.state), cases.meaning(steps[1].state), np.float64, "state")

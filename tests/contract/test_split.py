@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flax_linattn import ops
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
-from tests.contract.programs import LENGTH, Weights
+from tests.contract.programs import LENGTH
 from tests.contract.tolerances import assert_close
 
 CAPACITIES = [
@@ -51,11 +51,10 @@ def test_two_attends_and_steps_are_one_attend(mechanism: ops.Mechanism, data: An
 
     run, steps = programs.central(mechanism), programs.loop(mechanism)
     weights, never = run.weights(), np.zeros_like(mask)
-    silent = Weights(0 * weights.y, [0 * leaf for leaf in weights.state])
     whole = run(tokens, mask, ids)
 
-    one = run(tokens, mask & spans[0], ids, silent)
-    two = run(tokens, mask & spans[1], ids, silent, one.state)
+    one = run(tokens, mask & spans[0], ids, weights.silent)
+    two = run(tokens, mask & spans[1], ids, weights.silent, one.state)
     inner = cases.unpacked(two.state)
     three = steps(tokens, inner, mask & spans[2], never, weights)
     # Back: the gradient into a piece's state is that of the piece before it.

@@ -33,12 +33,6 @@ def run_dir(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def no_figures(monkeypatch):
-    """Runs whose figures nobody looks at draw none."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     """Options of a quick run on two files of unequal lengths with missing values."""

@@ -67,12 +67,6 @@ def run_dir(csv, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def no_figures(monkeypatch):
-    """Runs whose figures nobody looks at draw none."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-
 def test_run_folder_is_complete(run_dir, csv):
     names = {"config.json", "problem.json", "metrics.jsonl", "test.json", "checkpoints"}
     assert names <= {path.name for path in run_dir.iterdir()}
