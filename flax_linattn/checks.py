@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 import numpy as np
 
 
@@ -80,3 +83,25 @@ def rate(**numbers: float) -> None:
     for name, value in numbers.items():
         if not 0 <= value < 1:
             raise ValueError(f"{name} must be in [0, 1), got {value}.")
+
+
+def choice(choices: Iterable[str], **values: str) -> None:
+    """Refuses what is none of the choices, and names the nearest.
+
+    Raises:
+        ValueError: one is none of them.
+
+    Example:
+        >>> choice(["gelu", "relu"], activation="glu")
+        Traceback (most recent call last):
+        ...
+        ValueError: activation must be one of gelu, relu, got 'glu'; did you mean 'gelu'?
+    """
+    choices = list(choices)
+    for name, value in values.items():
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise OptionError(
+                f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}", name
+            )
