@@ -5,6 +5,27 @@ from __future__ import annotations
 import numpy as np
 
 
+class OptionError(ValueError):
+    """A value that an option cannot have, or values of several that do not go together.
+
+    The message says it for Python. ``options`` name the options concerned, so that a program that
+    spells them in its own way, such as a command line, can add its names without reading the text.
+
+    Args:
+        message: What was expected, what came and what to do.
+        *options: The names of arguments or fields, such as "batch_size".
+
+    Example:
+        >>> error = OptionError("12 rows cannot be split over 8 devices.", "batch_size", "mesh")
+        >>> str(error), error.options
+        ('12 rows cannot be split over 8 devices.', ('batch_size', 'mesh'))
+    """
+
+    def __init__(self, message: str, *options: str) -> None:
+        super().__init__(message)
+        self.options = options
+
+
 def at_least(minimum: int, **numbers: int | None) -> None:
     """Refuses all but whole numbers from ``minimum`` on; None is another way to say "not given".
 
