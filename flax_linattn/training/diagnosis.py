@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from flax_linattn.training.checkpoint import named_leaves
+from flax_linattn.training.checkpoint.arrays import named_leaves
 from flax_linattn.training.parallel import ONE_DEVICE, Placement
 from flax_linattn.training.state import TrainState
 from flax_linattn.training.step import Batch, LossFn, batch_gradients

@@ -19,14 +19,10 @@ import numpy as np
 import optax
 from flax import nnx
 
-from flax_linattn.training.checkpoint import (
-    fingerprint,
-    list_checkpoints,
-    load_best,
-    open_for_writing,
-    restore_latest,
-    set_aside_damaged,
-)
+from flax_linattn.training.checkpoint.arrays import fingerprint
+from flax_linattn.training.checkpoint.folder import list_checkpoints, open_for_writing
+from flax_linattn.training.checkpoint.read import load_best, restore_latest, set_aside_damaged
+from flax_linattn.training.checkpoint.saver import Saver
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.diagnosis import what_is_not_finite
 from flax_linattn.training.guard import NO_BAD_STEP
@@ -44,7 +40,6 @@ from flax_linattn.training.processes import (
 from flax_linattn.training.profile import Profile
 from flax_linattn.training.progress import ProgressDisplay
 from flax_linattn.training.record import RunRecord
-from flax_linattn.training.saver import Saver
 from flax_linattn.training.signals import Interrupted, StopRequest
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import (

@@ -57,6 +57,11 @@ class TrainState:
     skipped: jax.Array
     loss_scale: LossScale | None = None
 
+    def without_model(self) -> dict[str, Any]:
+        """All but the model's variables: field -> value."""
+        fields = ("step", "opt_state", "metrics", "first_bad_step", "skipped", "loss_scale")
+        return {name: getattr(self, name) for name in fields}
+
     @classmethod
     def create(
         cls,
