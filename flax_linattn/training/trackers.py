@@ -64,7 +64,7 @@ class TensorBoard:
     """Event files for TensorBoard, written by tensorboardX.
 
     Args:
-        folder: The folder that ``tensorboard --logdir`` is given.
+        folder: The log folder to start TensorBoard with.
 
     Raises:
         ValueError: tensorboardX is not installed.
