@@ -18,7 +18,7 @@ from flax_linattn.training.objective import Objective
 from flax_linattn.training.processes import together
 from flax_linattn.training.session import Session
 from flax_linattn.training.signals import StopRequest
-from flax_linattn.training.trainer import Trainer
+from flax_linattn.training.start import start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ def fit(
     with ExitStack() as ends:
         ends.enter_context(together(partial(_how_to_go_on, session.run_dir)))
         stop = ends.enter_context(StopRequest())
-        trainer = Trainer.start(model, objective, splits, config, session, stop)
+        trainer = start(model, objective, splits, config, session, stop)
         trainer.train()
     best_checkpoint = load_best(model, session.run_dir)
     record = trainer.record

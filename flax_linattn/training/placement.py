@@ -25,7 +25,7 @@ def mesh_text(axes: Iterable[tuple[str, int]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Where the arrays of a run live; hashable, made by ``Parallel.place``.
+    """Where the arrays of a training live; hashable, made by ``Parallel.place``.
 
     Attributes:
         strategy: "none", "jit" or "pmap".
@@ -62,7 +62,7 @@ class Placement:
         return f"{count} {noun} ({self.strategy}, {mesh_text(self.mesh.shape.items())})"
 
     def mechanism(self, mechanism: ops.Mechanism) -> ops.Mechanism:
-        """The mechanism for a model of this run: split over "seq" if the mesh has that axis.
+        """The mechanism for a model there: split over "seq" if the mesh has that axis.
 
         Raises:
             ValueError: the mechanism cannot be split.
@@ -181,4 +181,4 @@ def _check_rows(batch: Mapping[str, np.ndarray], batch_size: int, own: int, part
 
 
 ONE_DEVICE = Placement("none", None, False, 1, ())
-"""The placement of a run that asks for no devices."""
+"""The placement where no devices are asked for."""

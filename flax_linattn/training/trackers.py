@@ -18,7 +18,7 @@ class Tracker(Protocol):
         """Takes in numbers, by name, as they are after ``step`` training steps."""
 
     def close(self) -> None:
-        """Writes what is left; called at the end of a run, however it ends."""
+        """Writes what is left; called at the end of a session, however it ends."""
 
 
 class JsonLines:
