@@ -15,6 +15,8 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from jax.experimental import multihost_utils
 
+from flax_linattn.training.checkpoint.renamed import saved_names
+
 FOLDER = "arrays"
 """The folder of the arrays, in the folder that the functions here are given."""
 
@@ -150,7 +152,9 @@ def read_arrays(
         CorruptCheckpointError: Orbax cannot read them.
     """
     leaves = named_leaves(*trees)
-    saved = manifest["arrays"][item]
+    names = saved_names(leaves, manifest["arrays"][item])
+    new_names = {earlier: name for name, earlier in names.items()}
+    saved = {new_names.get(n, n): signature for n, signature in manifest["arrays"][item].items()}
     asked = {name: _signature(leaf) for name, leaf in leaves.items()}
     _check_same_arrays(path, saved, asked, other)
     converted = [name for name in leaves if saved[name] != asked[name]]
@@ -161,7 +165,7 @@ def read_arrays(
             f"{leaves[first].dtype}; they were saved as {saved[first].split('[')[0]}.",
             file=sys.stderr,
         )
-    target = {name: np.zeros(*_parse(saved[name])) for name in leaves}
+    target = {names[name]: np.zeros(*_parse(saved[name])) for name in leaves}
     nonempty = {name: array for name, array in target.items() if array.size}
     args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
     try:
@@ -175,7 +179,7 @@ def read_arrays(
         ) from error
     return jax.tree.unflatten(
         jax.tree.structure(trees),
-        [_to_device(arrays[name], leaf) for name, leaf in leaves.items()],
+        [_to_device(arrays[names[name]], leaf) for name, leaf in leaves.items()],
     )
 
 
