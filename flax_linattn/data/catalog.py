@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SEQUENCES = "sequences"
+"""A kind of data set: sequences with classes, in a file to train and one to test."""
+SERIES = "series"
+"""A kind of data set: one series, a row a time."""
+
 
 class Source(NamedTuple):
     """A file of a data set.
@@ -23,22 +28,22 @@ class Entry(NamedTuple):
     """A data set.
 
     Attributes:
-        task: The command that takes it: "classify" or "forecast".
+        kind: What its files hold: ``SEQUENCES`` or ``SERIES``.
         about: What it holds.
         licence: As its source states it.
         page: Where to read on.
         sources: Its files.
         embedded: Whether it comes with the package.
-        options: Of that command, as is customary for this data set.
+        split: How its rows are customarily split in training, validation and test.
     """
 
-    task: str
+    kind: str
     about: str
     licence: str
     page: str
     sources: tuple[Source, ...]
     embedded: bool = False
-    options: str = ""
+    split: str = ""
 
 
 _UEA_PAGE = "https://www.timeseriesclassification.com"
@@ -50,7 +55,7 @@ def _uea(name: str, about: str, *sha256: str, licence: str = "not stated") -> En
     sums = sha256 or (None, None)
     sources = tuple(Source(n, url, known) for n, known in zip(names, sums, strict=True))
     page = f"{_UEA_PAGE}/description.php?Dataset={name}"
-    return Entry("classify", about, licence, page, sources, embedded=name == "JapaneseVowels")
+    return Entry(SEQUENCES, about, licence, page, sources, embedded=name == "JapaneseVowels")
 
 
 def _ett(name: str, about: str, sha256: str | None) -> Entry:
@@ -60,13 +65,13 @@ def _ett(name: str, about: str, sha256: str | None) -> Entry:
     months = (12, 4, 4) if name.startswith("ETTh") else (48, 16, 16)
     split = "/".join(str(30 * 24 * count) for count in months)
     return Entry(
-        "forecast",
+        SERIES,
         about,
         "CC BY-ND 4.0",
         page,
         sources,
         embedded=name == "ETTh1",
-        options=f"--split {split}",
+        split=split,
     )
 
 
@@ -75,7 +80,7 @@ def _lai(path: str, about: str, sha256: str | None = None) -> Entry:
     raw = page.replace("github.com", "raw.githubusercontent.com")
     name = path.rpartition("/")[2]
     sources = (Source(f"{name}.txt.gz", f"{raw}/master/{path}.txt.gz", sha256),)
-    return Entry("forecast", about, "not stated", page, sources)
+    return Entry(SERIES, about, "not stated", page, sources)
 
 
 _DIGITS = "https://archive.ics.uci.edu/static/public/195/spoken+arabic+digit.zip"
@@ -108,7 +113,7 @@ CATALOG: dict[str, Entry] = {
         "SelfRegulationSCP2", "2 classes, 7 channels of 1,152 steps, 200 + 180"
     ),
     "SpokenArabicDigits": Entry(
-        "classify",
+        SEQUENCES,
         "10 digits, 13 channels of 4 to 93 steps, 6,600 + 2,200",
         "CC BY 4.0",
         "https://archive.ics.uci.edu/dataset/195/spoken+arabic+digit",

@@ -218,6 +218,11 @@ class SequenceClassifier(nnx.Module):
         logits = self._head(pooled if every_step or runs is not None else pooled[:, -1])
         return logits if after is None else (logits, ClassifierState(after, pool))
 
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered."""
+        return self.backbone.streams
+
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> ClassifierState:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least
@@ -111,6 +111,9 @@ class EncoderDecoder(nnx.Module):
         for name in unknown:
             raise OptionError(f"the encoder-decoder has no option {name!r}.", name)
         check_causal(layers)
+        for name, default in (("rotary", False), ("remat", "none")):
+            if getattr(layers, name) != default:
+                raise OptionError(f"the encoder-decoder has no {name}; leave it out.", name)
         self.num_channels = num_channels
         self.num_marks = num_marks
         self.horizon = horizon
@@ -141,6 +144,11 @@ class EncoderDecoder(nnx.Module):
 
     @property
     def streams(self) -> bool:
+        """Never: it looks at whole windows; over their horizon see ``steps_ahead``."""
+        return False
+
+    @property
+    def steps_ahead(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered, over the horizon of a window."""
         return self.decoder_embedding.streams and all(
             m.capabilities.recurrent for m in self.layers.mechanisms
@@ -184,6 +192,32 @@ class EncoderDecoder(nnx.Module):
             y = decoder(y, memory, dropout_key=key)
         return self._forecasts(y[:, -self.horizon :], mean, std)
 
+    def forecast(
+        self,
+        values: Features,
+        marks: Features | None = None,
+        *,
+        positions: Int[Array, "1"],
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "B 1 H targets"]:
+        """Forecasts from windows, as every forecaster does: here from the last observation only.
+
+        Args:
+            values: float32 [B, L, num_channels].
+            marks: float32 [B, L + H, num_marks], of the window and of the horizon.
+            positions: of the last observation.
+            dropout_key: a key turns dropout on (training).
+
+        Raises:
+            ValueError: several positions.
+        """
+        if positions.shape != (1,):
+            raise ValueError(
+                f"this model forecasts from a window's last observation, got {positions.shape[0]} "
+                "positions."
+            )
+        return self(values, marks, dropout_key=dropout_key)[:, None]
+
     def init_state(
         self, values: Features, marks: Features | None = None, max_length: int | None = None
     ) -> DecoderState:
@@ -198,7 +232,7 @@ class EncoderDecoder(nnx.Module):
         Raises:
             ValueError: wrong shapes; the embedding is circular, or the mechanism has no state.
         """
-        if not self.streams:
+        if not self.steps_ahead:
             raise ValueError(
                 "this model decodes the whole horizon at once: make it with "
                 "embedding_padding='causal' and a mechanism whose capabilities.recurrent is True."

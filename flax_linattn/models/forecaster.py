@@ -192,6 +192,31 @@ class Forecaster(nnx.Module):
         y = self._forecasts(h, mean, std)
         return y if after is None else (y, ForecasterState(after, moments))
 
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered, over observations."""
+        return self.backbone.streams
+
+    def forecast(
+        self,
+        values: Features,
+        marks: Features | None = None,
+        *,
+        positions: Int[Array, "P"],
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "B P H targets"]:
+        """Forecasts from windows, as every forecaster does.
+
+        Args:
+            values: float32 [B, L, num_channels].
+            marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
+            positions: the observations to forecast from.
+            dropout_key: a key turns dropout on (training).
+        """
+        if marks is not None:
+            values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
+        return self(values, positions=positions, dropout_key=dropout_key)
+
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> ForecasterState:

@@ -136,6 +136,11 @@ class LanguageModel(nnx.Module):
             return self._logits(h), after
         return self._logits(self.backbone(x, **options))
 
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered."""
+        return self.backbone.streams
+
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> BackboneState:

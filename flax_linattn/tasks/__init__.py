@@ -1,33 +1,33 @@
-"""Tasks: what ties data, model, loss and metrics together."""
+"""Tasks: what ties data, model, loss and metrics together; a folder each, listed in the registry.
 
-from flax_linattn.tasks.classify import train_classifier
-from flax_linattn.tasks.classify_config import ClassifyConfig
-from flax_linattn.tasks.classify_data import ClassifyProblem
-from flax_linattn.tasks.classify_evaluate import ClassifyRun, load_classifier
-from flax_linattn.tasks.classify_model import build_classifier
+Runs of every task are trained by ``train``, tested by ``evaluate_run``, streamed by ``stream_run``
+and loaded by ``load_run``.
+"""
+
+from flax_linattn.registry import get_task, list_tasks, register_task
 from flax_linattn.tasks.evaluate import evaluate_run
-from flax_linattn.tasks.forecast import train_forecaster
-from flax_linattn.tasks.forecast_config import ForecastConfig
-from flax_linattn.tasks.forecast_data import ForecastProblem
-from flax_linattn.tasks.forecast_evaluate import ForecastRun, load_forecaster
-from flax_linattn.tasks.forecast_rows import Row
-from flax_linattn.tasks.forecast_stream import ForecastStream
-from flax_linattn.tasks.runs import RunConfig
+from flax_linattn.tasks.old_names import old_name as __getattr__  # noqa: F401  (PEP 562)
+from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
+from flax_linattn.tasks.run import load_run
+from flax_linattn.tasks.stream import stream_run
+from flax_linattn.tasks.task import Problem, Report, Run, Streaming, Task
+from flax_linattn.tasks.train import train
 
 __all__ = [
-    "ClassifyConfig",
-    "ClassifyProblem",
-    "ClassifyRun",
-    "ForecastConfig",
-    "ForecastProblem",
-    "ForecastRun",
-    "ForecastStream",
-    "Row",
-    "RunConfig",
-    "build_classifier",
+    "Config",
+    "FitOptions",
+    "ModelOptions",
+    "Options",
+    "Problem",
+    "Report",
+    "Run",
+    "Streaming",
+    "Task",
     "evaluate_run",
-    "load_classifier",
-    "load_forecaster",
-    "train_classifier",
-    "train_forecaster",
+    "get_task",
+    "list_tasks",
+    "load_run",
+    "register_task",
+    "stream_run",
+    "train",
 ]

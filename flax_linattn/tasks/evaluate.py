@@ -5,28 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.tasks import classify_evaluate, forecast_evaluate
-from flax_linattn.tasks.runs import read_task
+from flax_linattn.tasks.run import load_run
+from flax_linattn.tasks.task import Report
 
 
-def evaluate_run(run: Path, /, test_file: Path | None = None) -> dict[str, Any]:
+def evaluate_run(run_dir: str | Path, test_file: Path | None = None) -> dict[str, Any]:
     """Tests a run, and compares its stream with the parallel model.
 
     Args:
-        run: the run folder.
-        test_file: other test data than the run's own: a .ts or .arff file, or a CSV file of which
-            all rows but the first ``input_length`` are forecast.
+        run_dir: the run folder.
+        test_file: other test data than the run's own.
 
     Returns:
-        The test metrics that the task's test.json holds; where the model streams also
+        The test metrics that the run's test.json holds; where the model streams also
         ``stream_max_error`` and ``stream_steps``, how far and over how many steps they differ.
 
     Raises:
         FileNotFoundError: the run or the file is missing.
         ValueError: damaged files, or data of another problem.
     """
-    tasks = {"classify": classify_evaluate.evaluate_run, "forecast": forecast_evaluate.evaluate_run}
-    task = read_task(run)
-    if task not in tasks:
-        raise ValueError(f"{run} is a run of task {task!r}, expected one of {', '.join(tasks)}.")
-    return tasks[task](run, test_file)
+    return dict(evaluate_report(run_dir, test_file).values)
+
+
+def evaluate_report(run_dir: str | Path, test_file: Path | None = None) -> Report:
+    """As ``evaluate_run``, with what of the values is a table."""
+    run = load_run(run_dir)
+    batches = run.task.test_batches(run, test_file)
+    report = run.task.test(run, batches)
+    values = {**report.values, **run.task.stream_error(run, batches)}
+    return Report(values, report.tables, report.figures)

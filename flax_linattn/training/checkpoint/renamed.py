@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 RENAMED = {"input_embedding.": ""}
-"""Part of a name -> what stood there before. Since 2026-11-23 a backbone's embedding is a module."""
+"""Part of a name -> what stood there before 2026-11-23: a backbone's embedding was no module."""
 
 
 def saved_names(names: Iterable[str], saved: Mapping[str, str]) -> dict[str, str]:

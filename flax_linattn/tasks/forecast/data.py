@@ -1,92 +1,38 @@
-"""What a forecaster sees of a series: its scale, its calendar, its windows."""
+"""The series of a forecasting run: read, described, scaled, cut into windows."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
+from flax_linattn.checks import OptionError
 from flax_linattn.data.cells import split_cells
-from flax_linattn.tasks.forecast_config import ForecastConfig
-from flax_linattn.tasks.runs import checksum
+from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
+from flax_linattn.tasks.forecast.problem import ForecastProblem
 
 
-@dataclasses.dataclass(frozen=True)
-class ForecastProblem:
-    """What the training data say: kept in the run folder so that a run needs no training data.
-
-    Attributes:
-        dataset: its name.
-        channels: names of the observed channels.
-        targets: indices of those that are forecast.
-        step_seconds: time between rows; None if rows have no times.
-        marks: names of the calendar features.
-        standardizer: mean and standard deviation a channel, of the training rows.
-        split: the rows of each part, [begin, end) of training, validation and test.
-        checksum: of those rows.
-    """
-
-    dataset: str
-    channels: tuple[str, ...]
-    targets: tuple[int, ...]
-    step_seconds: float | None
-    marks: tuple[str, ...]
-    standardizer: data.Standardizer
-    split: tuple[tuple[int, int], ...]
-    checksum: str
-
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        """Names of the channels that are forecast."""
-        return tuple(self.channels[index] for index in self.targets)
-
-    @property
-    def season(self) -> int:
-        """Rows of a day, of a week of daily rows, or of a year; 1 if rows have no times."""
-        day = 86400.0
-        for least, season in ((7 * day, 365.25 * day), (day, 7 * day), (0.0, day)):
-            if self.step_seconds is not None and self.step_seconds >= least:
-                return max(1, round(season / self.step_seconds))
-        return 1
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            **dataclasses.asdict(self),
-            "standardizer": json.loads(self.standardizer.to_json()),
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ForecastProblem:
-        """Back from ``to_json``."""
-        standardizer = data.Standardizer.from_json(json.dumps(values["standardizer"]))
-        lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
-        lists["split"] = tuple((begin, end) for begin, end in values["split"])
-        return cls(**{**values, **lists, "standardizer": standardizer})
-
-
-def load_data(config: ForecastConfig, channels: Sequence[str] | None = None) -> data.TimeSeries:
+def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> data.TimeSeries:
     """The series of a run, with these channels, else those that its options choose.
 
     Raises:
         ValueError: a damaged file, or an unknown channel.
         FileNotFoundError: there is no such file.
     """
-    if channels is None and config.channels:
-        channels = split_cells(config.channels)
-    if config.csv is None:
+    if channels is None and source.channels:
+        channels = split_cells(source.channels)
+    if source.csv is None:
         series = data.etth1()
         return series if channels is None else series.select(channels)
-    header = {"auto": None, "yes": True, "no": False}[config.header]
-    return data.load_series(config.csv, header=header, channels=channels)
+    header = {"auto": None, "yes": True, "no": False}[source.header]
+    return data.load_series(source.csv, header=header, channels=channels)
 
 
-def describe(series: data.TimeSeries, split: data.Split, config: ForecastConfig) -> ForecastProblem:
+def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -> ForecastProblem:
     """What a run has to know of its data; scales are those of the training rows.
 
     Raises:
@@ -100,9 +46,10 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastConfig)
     known = dataclasses.replace(series, values=series.values[: split.train.stop], times=None)
     empty = np.isnan(known.values).all(axis=0)
     if empty.any():
-        raise ValueError(
+        raise OptionError(
             f"{series.name}: channel {series.channels[int(np.argmax(empty))]!r} has no value in "
-            f"the training rows (the first {split.train.stop}); choose others with --channels."
+            f"the training rows (the first {split.train.stop}); choose other channels.",
+            "channels",
         )
     return ForecastProblem(
         dataset=series.name,
@@ -157,9 +104,9 @@ def make_windows(
     return data.Windows(
         arrays,
         rows,
-        input_length=config.input_length,
-        horizon=config.horizon,
+        input_length=config.data.input_length,
+        horizon=config.data.horizon,
         stride=stride,
-        batch_size=config.batch_size,
+        batch_size=config.fit.batch_size,
         seed=seed,
     )

@@ -8,11 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.tasks.forecast_config import ForecastConfig
-from flax_linattn.tasks.forecast_data import ForecastProblem
-from flax_linattn.tasks.model_options import model_options
+from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastFit
+from flax_linattn.tasks.forecast.problem import ForecastProblem
+from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 Model = models.Forecaster | models.EncoderDecoder
@@ -33,28 +34,40 @@ def build_forecaster(
     Raises:
         ValueError: an option that the model does not take.
     """
+    model, length = config.model, config.data.input_length
     shared: dict[str, Any] = {
         "num_marks": len(problem.marks),
         "targets": problem.targets,
-        "normalize": config.normalize,
-        **model_options(config, placement),
+        "normalize": model.normalize,
+        "layers": placed_layers(config.layers, placement),
+        "rngs": nnx.Rngs(config.seed),
     }
-    if config.model == "decoder":
-        return models.Forecaster(
-            len(problem.channels),
-            config.horizon,
-            memory=config.input_length,
-            norm=config.norm,
-            max_length=config.input_length,
-            **shared,
-        )
+    channels, horizon = len(problem.channels), config.data.horizon
+    if model.model == "decoder":
+        return models.Forecaster(channels, horizon, memory=length, max_length=length, **shared)
     return models.EncoderDecoder(
-        len(problem.channels),
-        config.horizon,
-        label_length=config.label_length,
-        num_decoder_layers=config.num_decoder_layers,
-        is_causal=config.causal,
+        channels,
+        horizon,
+        label_length=model.label_length,
+        num_decoder_layers=model.num_decoder_layers,
+        is_causal=model.causal,
         **shared,
+    )
+
+
+def predict(
+    model: Model,
+    batch: dict[str, Array],
+    input_length: int,
+    positions: Array,
+    dropout_key: Array | None = None,
+) -> Array:
+    """Forecasts [B, P, H, targets] of windows, from each of these observations."""
+    return model.forecast(
+        batch["values"][:, :input_length],
+        batch.get("marks"),
+        positions=positions,
+        dropout_key=dropout_key,
     )
 
 
@@ -71,20 +84,20 @@ class ForecastLoss:
         input_length: rows of a window before its horizon.
         horizon: H.
         targets: the channels that are forecast.
-        positions: observations to learn from.
+        positions: observations to learn from; None = the last one only.
     """
 
     input_length: int
     horizon: int
     targets: tuple[int, ...]
-    positions: int
+    positions: int | None
 
     def __call__(
         self, model: Model, batch: dict[str, Array], dropout_key: Array | None
     ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
         """The loss, and (sum, weight) of the metrics."""
         last = jnp.array([self.input_length - 1])
-        if dropout_key is not None and isinstance(model, models.Forecaster):
+        if dropout_key is not None and self.positions is not None:
             dropout_key, key = jax.random.split(dropout_key)
             stride = self.input_length // self.positions
             begin = jax.random.randint(key, (), 0, stride)
@@ -110,40 +123,21 @@ class ForecastLoss:
         }
 
 
-def predict(
-    model: Model,
-    batch: dict[str, Array],
-    input_length: int,
-    positions: Array,
-    dropout_key: Array | None = None,
-) -> Array:
-    """Forecasts [B, P, H, targets] of windows, from each of these observations.
-
-    An encoder-decoder forecasts from the last one only.
-    """
-    values, marks = batch["values"], batch.get("marks")
-    seen = values[:, :input_length]
-    if isinstance(model, models.EncoderDecoder):
-        return model(seen, marks, dropout_key=dropout_key)[:, None]
-    if marks is not None:
-        seen = jnp.concatenate([seen, marks[:, :input_length]], axis=-1)
-    forecasts: Array = model(seen, positions=positions, dropout_key=dropout_key)
-    return forecasts
-
-
 def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:
     """The loss of a run."""
     return ForecastLoss(
-        config.input_length,
-        config.horizon,
+        config.data.input_length,
+        config.data.horizon,
         problem.targets,
-        positions=min(config.positions, config.input_length),
+        positions=min(config.model.positions, config.data.input_length)
+        if config.model.model == "decoder"
+        else None,
     )
 
 
-def learning_rate(config: ForecastConfig, steps_per_epoch: int) -> optax.Schedule:
+def learning_rate(fit: ForecastFit, steps_per_epoch: int) -> optax.Schedule:
     """The learning rate at each step."""
-    if config.schedule == "constant":
-        return optax.constant_schedule(config.learning_rate)
-    halved = {epoch * steps_per_epoch: 0.5 for epoch in range(2, config.epochs)}
-    return optax.piecewise_constant_schedule(config.learning_rate, halved)
+    if fit.schedule == "constant":
+        return optax.constant_schedule(fit.learning_rate)
+    halved = {epoch * steps_per_epoch: 0.5 for epoch in range(2, fit.passes(steps_per_epoch))}
+    return optax.piecewise_constant_schedule(fit.learning_rate, halved)

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.tasks.figure import new_figure
+from flax_linattn import data
+from flax_linattn.tasks.figures import new_figure
+from flax_linattn.tasks.forecast.evaluate import compile_forecast
+from flax_linattn.tasks.task import Run
 
 Window = tuple[NDArray, NDArray | None, NDArray]
 MOST_TARGETS = 3
@@ -49,3 +52,41 @@ def draw_windows(
     canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.savefig(path, dpi=120)
+
+
+def draw_forecasts(
+    run: Run,
+    windows: data.Windows,
+    path: Path,
+    times: NDArray[np.datetime64] | None = None,
+    count: int = 3,
+) -> None:
+    """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units.
+
+    Args:
+        run: the run.
+        windows: of the series scaled by the run's standardizer.
+        path: the file.
+        times: of the series' rows; None if not known.
+        count: how many forecasts.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    config, targets = run.config, list(run.problem.targets)
+    chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
+    batch = windows.take(chosen)
+    forecasts = np.asarray(compile_forecast(run)(batch))
+    scale = run.problem.standardizer.std[targets], run.problem.standardizer.mean[targets]
+    values = batch["values"][:, :, targets]
+    drawn = [
+        (
+            seen[: config.data.input_length] * scale[0] + scale[1],
+            seen[config.data.input_length :] * scale[0] + scale[1],
+            forecast * scale[0] + scale[1],
+        )
+        for seen, forecast in zip(values, forecasts, strict=True)
+    ]
+    begins = windows.starts[chosen] + config.data.input_length
+    titles = [f"from row {row}" if times is None else f"from {times[row].item()}" for row in begins]
+    draw_windows(drawn, run.problem.target_names, path, titles)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import optax
+from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.tasks.classify_config import ClassifyConfig
-from flax_linattn.tasks.classify_data import ClassifyProblem
-from flax_linattn.tasks.model_options import model_options
+from flax_linattn.tasks.classify.options import ClassifyConfig, ClassifyFit
+from flax_linattn.tasks.classify.problem import ClassifyProblem
+from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 
@@ -27,18 +28,17 @@ def build_classifier(
     Raises:
         ValueError: an option that the model does not take.
     """
-    config = config.resolve()
+    model = config.model
     return models.SequenceClassifier(
         len(problem.channels),
         len(problem.classes),
-        pooling=config.pooling,  # type: ignore[arg-type]  # resolve() leaves no "auto"
+        pooling=model.pooling,
         max_length=problem.max_length,
-        is_causal=config.causal,
-        norm=config.norm,
-        embedding_padding=config.embedding,
-        attends_to_padding=config.padding == "seen",
-        remat=config.remat,
-        **model_options(config, placement),
+        is_causal=model.causal,
+        embedding_padding=model.embedding,
+        attends_to_padding=model.padding == "seen",
+        layers=placed_layers(config.layers, placement),
+        rngs=nnx.Rngs(config.seed),
     )
 
 
@@ -55,15 +55,16 @@ def classification_loss(
     return total / count, {"loss": (total, count), "accuracy": (jnp.sum(hits * weight), count)}
 
 
-def make_optimizer(config: ClassifyConfig, steps_per_epoch: int) -> optax.GradientTransformation:
+def make_optimizer(fit: ClassifyFit, steps_per_epoch: int) -> optax.GradientTransformation:
     """RAdam with the run's learning rate at each step, on clipped gradients."""
-    schedule: float | optax.Schedule = config.learning_rate
-    if config.schedule == "steps":
+    schedule: float | optax.Schedule = fit.learning_rate
+    if fit.schedule == "steps":
+        passes = fit.passes(steps_per_epoch)
         schedule = optax.join_schedules(
             [
-                optax.constant_schedule(config.learning_rate * (0.5 ** (e - 1) if e else 1.0))
-                for e in range(0, config.epochs + 1, 5)
+                optax.constant_schedule(fit.learning_rate * (0.5 ** (e - 1) if e else 1.0))
+                for e in range(0, passes + 1, 5)
             ],
-            [e * steps_per_epoch for e in range(5, config.epochs + 1, 5)],
+            [e * steps_per_epoch for e in range(5, passes + 1, 5)],
         )
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.radam(schedule))
+    return optax.chain(optax.clip_by_global_norm(fit.clip_norm), optax.radam(schedule))

@@ -1,0 +1,196 @@
+"""The ``flax-linattn`` command: train, evaluate, stream, data, bench.
+
+It reads the registry of tasks, and is the only place that knows flags: what raises an error names
+options, and their flags are added here. Heavy imports wait until a command runs, so that
+``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from flax_linattn.registry import TASKS
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        args: the command line without the program's name; default ``sys.argv[1:]``.
+
+    Returns:
+        The exit status: 0 done, 1 failed while running, 2 wrong use or input, 128 + n ended
+        by signal n.
+
+    Example:
+        >>> main(["--version"])
+        0.1.0
+        0
+    """
+    args = list(sys.argv[1:] if args is None else args)
+    if not args or args[0] in ("-h", "--help"):
+        print(_help())
+        return 0 if args else 2
+    if args[0] == "--version":
+        from flax_linattn import __version__
+
+        print(__version__)
+        return 0
+    commands = _commands()
+    for length in (2, 1):
+        command = commands.get(" ".join(args[:length]))
+        if command is not None:
+            return _run(command, args[length:])
+    if "-h" in args or "--help" in args:
+        print(_help())
+        return 0
+    choices = [name for name in commands if name.startswith(f"{args[0]} ")] or list(commands)
+    given = " ".join(args[:1] if args[1:2] and args[1].startswith("-") else args[:2])
+    print(
+        f"error: unknown command {given!r}; choose one of: {', '.join(choices)}.",
+        file=sys.stderr,
+    )
+    return 2
+
+
+def run() -> None:
+    """The command as a process: ``main``, and an end at once where it was interrupted or failed.
+
+    Threads that still compile would otherwise crash while Python takes itself down, and a process
+    that failed would wait for the others of its run.
+    """
+    status = main()
+    if status == INTERRUPTED or (status in (1, 2) and _is_one_of_several()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _is_one_of_several() -> bool:
+    """Whether JAX would wait for other processes at the end of this one."""
+    if "jax" not in sys.modules:
+        return False
+    import jax
+
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
+    from flax_linattn.checks import OptionError
+    from flax_linattn.training import LostProcessError, NonFiniteLossError
+
+    try:
+        return command(args)
+    except BrokenPipeError:
+        # The reader has gone. Python flushes standard output once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError) as error:
+        if os.environ.get("FLAX_LINATTN_DEBUG"):
+            raise
+        options = error.options if isinstance(error, OptionError) else ()
+        print(f"error: {error}{_flags(options)}", file=sys.stderr)
+        return 2
+    except (NonFiniteLossError, LostProcessError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except SystemExit as exit:  # after --help, unusable options, or a signal while training
+        return exit.code if isinstance(exit.code, int) else 2
+    except KeyboardInterrupt:
+        print("interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+FLAGS = {"strategy": "parallel", "profile_steps": "profile"}
+"""Options whose flags have another name."""
+
+
+def _flags(options: Sequence[str]) -> str:
+    """The flags of options that an error names.
+
+    Example:
+        >>> _flags(["batch_size", "strategy"])
+        ' (--batch-size, --parallel)'
+    """
+    flags = ["--" + FLAGS.get(name, name).replace("_", "-") for name in options]
+    return f" ({', '.join(flags)})" if flags else ""
+
+
+def _train(task: str) -> Callable[[list[str]], int]:
+    def command(args: list[str]) -> int:
+        from flax_linattn.cli import train
+
+        return train.train_command(task, args)
+
+    return command
+
+
+def _evaluate(args: list[str]) -> int:
+    from flax_linattn.cli import evaluate
+
+    return evaluate.evaluate_command(args)
+
+
+def _stream(args: list[str]) -> int:
+    from flax_linattn.cli import stream
+
+    return stream.stream_command(args)
+
+
+def _data(name: str) -> Callable[[list[str]], int]:
+    def command(args: list[str]) -> int:
+        from flax_linattn.cli import data
+
+        return data.data_command(name, args)
+
+    return command
+
+
+def _bench(args: list[str]) -> int:
+    import tyro
+
+    from flax_linattn import bench
+
+    try:
+        return tyro.cli(bench.run_bench, args=args, prog="flax-linattn bench")
+    except KeyboardInterrupt:
+        print("the same command goes on from here.", file=sys.stderr)
+        raise
+
+
+def _commands() -> dict[str, Callable[[list[str]], int]]:
+    return {
+        **{f"train {task}": _train(task) for task in TASKS},
+        "evaluate": _evaluate,
+        "stream": _stream,
+        **{f"data {name}": _data(name) for name in ("list", "info", "fetch")},
+        "bench": _bench,
+    }
+
+
+def _help() -> str:
+    lines = {f"train {name}": task.about for name, task in TASKS.items()} | {
+        "evaluate RUN": "test a run, and compare its stream with the parallel model",
+        "stream RUN": "what a run's model says after each observation of a stream",
+        "data list": "public data sets that there are readers for",
+        "data info NAME": "what one holds, its licence and files",
+        "data fetch NAME": "download its official files",
+        "bench": "speed and memory against named peers, and against stored ratios",
+    }
+    width = max(map(len, lines))
+    commands = "\n".join(f"  {name:<{width}}  {about}" for name, about in lines.items())
+    return f"""\
+usage: flax-linattn COMMAND [OPTIONS]
+
+Attention that trains in parallel and runs as a recurrent network.
+
+commands:
+{commands}
+
+'flax-linattn COMMAND --help' lists a command's options."""

@@ -1,0 +1,77 @@
+"""``flax-linattn data list``, ``info`` and ``fetch``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tyro
+
+from flax_linattn.data.catalog import CATALOG, Entry
+from flax_linattn.data.fetch import fetch, find_entry
+from flax_linattn.registry import TASKS, get_task
+
+
+def data_command(name: str, args: Sequence[str]) -> int:
+    """Runs a command on data sets.
+
+    Args:
+        name: "list", "info" or "fetch".
+        args: the command line after it.
+
+    Returns:
+        The exit status.
+    """
+    commands: dict[str, Callable[..., None]] = {
+        "list": list_data,
+        "info": info_data,
+        "fetch": fetch_data,
+    }
+    tyro.cli(commands[name], args=args, prog=f"flax-linattn data {name}")
+    return 0
+
+
+def list_data() -> None:
+    """Lists the data sets that there are readers for."""
+    width = max(map(len, CATALOG))
+    for name, entry in CATALOG.items():
+        here = " (comes with the package)" if entry.embedded else ""
+        print(f"{name:<{width}}  {entry.kind:<9}  {entry.about}{here}")
+
+
+def info_data(name: str, /) -> None:
+    """Shows what a data set holds, its licence, its files, and how to use them.
+
+    Args:
+        name: of the data set, see ``flax-linattn data list``.
+    """
+    entry = find_entry(name)
+    print(f"{name}: {entry.about}\nlicence: {entry.licence}\nsee {entry.page}")
+    for source in entry.sources:
+        print(f"file {source.name}\n  from {source.url}\n  SHA-256 {source.sha256 or 'not known'}")
+    print(_usage(name, entry, Path("data") / name))
+
+
+def fetch_data(name: str, /, to: Path | None = None) -> None:
+    """Downloads the official files of a data set, and checks them.
+
+    Args:
+        name: of the data set, see ``flax-linattn data list``.
+        to: the folder for them; default data/NAME.
+    """
+    folder = Path("data") / name if to is None else to
+    fetch(name, folder)
+    print(_usage(name, find_entry(name), folder))
+
+
+def _usage(name: str, entry: Entry, folder: Path) -> str:
+    """The commands that train on it."""
+    lines = []
+    for task_name in TASKS:
+        task = get_task(task_name)
+        if task.kind == entry.kind:
+            options = task.options_for(entry, [folder / source.name for source in entry.sources])
+            words = [w for k, v in options.items() for w in ("--" + k.replace("_", "-"), str(v))]
+            lines.append(shlex.join(["flax-linattn", "train", task_name, *words]))
+    return "\n".join(lines)

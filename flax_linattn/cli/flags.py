@@ -1,0 +1,86 @@
+"""Flags from options: parsed as they are declared, and made into options after that.
+
+tyro would make the options itself, and show what they refuse in words of its own; here each part
+of the options becomes a dict, so that errors reach ``main``, which knows the flags.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import docstring_parser
+import tyro
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructFieldSpec,
+    StructTypeInfo,
+)
+
+from flax_linattn.models import Mechanisms
+
+MARKERS = (tyro.conf.OmitArgPrefixes,)
+"""Options have names of their own, without that of their part."""
+
+
+def registry() -> ConstructorRegistry:
+    """Rules for tyro: a part is a dict of options, and mechanisms are names."""
+    rules = ConstructorRegistry()
+    rules.struct_rule(_part)
+    rules.primitive_rule(_mechanisms)
+    return rules
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their names alone, of those of parts.
+
+    Example:
+        >>> flat({"model": {"layers": {"features": 8}, "causal": True}})
+        {'features': 8, 'causal': True}
+    """
+    options: dict[str, Any] = {}
+    for name, value in values.items():
+        options |= flat(value) if isinstance(value, dict) else {name: value}
+    return options
+
+
+def _part(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """Any dataclass with a default of its own type."""
+    if not (dataclasses.is_dataclass(info.type) and isinstance(info.default, info.type)):
+        return None
+    hints = get_type_hints(info.type)
+    about = _about_attributes(info.type)
+    fields = []
+    for field in dataclasses.fields(info.type):
+        value, hint = getattr(info.default, field.name), hints[field.name]
+        hint = type(value) if isinstance(hint, TypeVar) else hint
+        fields.append(StructFieldSpec(field.name, hint, value, about.get(field.name)))
+    return StructConstructorSpec(instantiate=lambda **values: values, fields=tuple(fields))
+
+
+def _about_attributes(part: Any) -> dict[str, str]:
+    """What the docstrings of a dataclass and of those that it extends say of attributes."""
+    about: dict[str, str] = {}
+    for base in reversed(part.__mro__[:-1]):
+        for parameter in docstring_parser.parse(base.__doc__ or "").params:
+            about[parameter.arg_name] = (parameter.description or "").replace("\n", " ")
+    return about
+
+
+def _mechanisms(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Names: one for all layers, or one for each."""
+    if info.type != Mechanisms:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="NAME [NAME ...]",
+        instance_from_str=lambda names: names[0] if len(names) == 1 else tuple(names),
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: (
+            [value] if isinstance(value, str) else list(map(str, value))
+        ),
+    )

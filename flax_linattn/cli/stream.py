@@ -1,0 +1,92 @@
+"""``flax-linattn stream RUN``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import tyro
+
+from flax_linattn.cli import flags
+from flax_linattn.registry import TASKS, get_task
+from flax_linattn.tasks.run import read_task
+from flax_linattn.tasks.stream import stream_run
+
+O = TypeVar("O")  # noqa: E741
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """What a stream reads and writes.
+
+    Attributes:
+        input: a file to read instead of standard input (.gz and .xz too).
+        state: a file to go on from, if it is there, and to save to: every 1,000 observations, at
+            the end, and on Ctrl-C or SIGTERM.
+        figure: draw what came last to this PNG file (needs matplotlib).
+    """
+
+    input: Path | None = None
+    state: Path | None = None
+    figure: Path | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options(Generic[O]):
+    files: Files
+    stream: O
+
+
+PROG = "flax-linattn stream RUN"
+ABOUT = (
+    "Prints what a run's model says after each observation, as CSV. Time and memory an observation "
+    "are constant for mechanisms with a state of constant size."
+)
+
+
+def stream_command(args: Sequence[str]) -> int:
+    """Streams a run.
+
+    Args:
+        args: the command line, the run folder first.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ValueError: there is no run folder first.
+    """
+    if not args or args[0].startswith("-"):
+        if "-h" in args or "--help" in args:
+            _print_help()
+            return 0
+        raise ValueError(f"give the run folder first: {PROG} [OPTIONS].")
+    options: Any = read_task(Path(args[0])).StreamOptions
+    values: Any = tyro.cli(
+        _Options[options],
+        args=args[1:],
+        default=_Options(Files(), options()),
+        prog=f"flax-linattn stream {args[0]}",
+        description=f"{ABOUT} {_about(options)}",
+        config=flags.MARKERS,
+        registry=flags.registry(),
+    )
+    stream_run(args[0], options(**values["stream"]), **values["files"])
+    return 0
+
+
+def _about(options: Any) -> str:
+    """What a task's options say of its observations, without what they say of each option."""
+    about: str = (options.__doc__ or "").partition("Attributes:")[0]
+    return " ".join(" ".join(about.splitlines()[1:]).split())
+
+
+def _print_help() -> None:
+    print(f"usage: {PROG} [OPTIONS]\n\n{ABOUT}\n")
+    for name in TASKS:
+        names = [field.name for field in dataclasses.fields(get_task(name).StreamOptions)]
+        of_task = ", ".join("--" + option.replace("_", "-") for option in names)
+        print(f"a run of {name} also takes {of_task or 'nothing else'}")
+    print("all take --input, --state, --figure; 'flax-linattn stream RUN --help' says more.")

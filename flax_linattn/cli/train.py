@@ -1,0 +1,170 @@
+"""``flax-linattn train TASK``."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import tyro
+
+from flax_linattn import training
+from flax_linattn.checks import OptionError, choice
+from flax_linattn.cli import flags
+from flax_linattn.cli.report import print_report
+from flax_linattn.registry import TASKS, get_task
+from flax_linattn.tasks import Config, Task
+from flax_linattn.tasks.run import read_config
+from flax_linattn.tasks.train import train_report
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What the other options' defaults depend on.
+
+    Attributes:
+        run: the run folder; default runs/ and a name of data and options.
+        resume: go on where the run in that folder stopped; its options for data, model and
+            training are the defaults, those for devices and trackers are not kept.
+        preset: a published protocol, whose options are the defaults.
+    """
+
+    run: Path | None = None
+    resume: bool = False
+    preset: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Devices:
+    """Where a run is trained, and what is shown of it: options that do not change what it computes.
+
+    Attributes:
+        progress: show a progress bar.
+        parallel: devices: jit over a mesh, pmap, or none; auto is jit where they divide the batch.
+        mesh: axes of the mesh, such as data=4,seq=2; default all devices along data.
+        shard_parameters: split parameters and optimizer state over the devices, too (FSDP).
+        accumulate: take the gradient of a batch in so many parts.
+        tensorboard: write event files for TensorBoard into the run folder (needs tensorboardX).
+        profile: trace so many steps with jax.profiler into the run folder.
+        distributed: one of several processes, as SLURM, Open MPI or Cloud TPU start them.
+        coordinator: HOST:PORT of process 0, for processes that you start yourself.
+        num_processes: how many processes there are.
+        process_id: which of them this is, counted from 0.
+    """
+
+    progress: bool = True
+    parallel: Literal["auto", "none", "jit", "pmap"] = "auto"
+    mesh: str | None = None
+    shard_parameters: bool = False
+    accumulate: int = 1
+    tensorboard: bool = False
+    profile: int = 0
+    distributed: bool = False
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+
+
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options(Generic[C]):
+    start: Start
+    config: C
+    devices: Devices
+
+
+def train_command(name: str, args: Sequence[str]) -> int:
+    """Trains a run of a task.
+
+    Args:
+        name: of the task.
+        args: the command line after it.
+
+    Returns:
+        The exit status.
+    """
+    task = get_task(name)
+    command = f"flax-linattn train {name}"
+    start, _ = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
+    values: Any = tyro.cli(
+        _Options[task.Config],  # type: ignore[name-defined]
+        args=args,
+        default=_Options(start, _defaults(task, start), Devices()),
+        prog=command,
+        description=_description(task),
+        config=flags.MARKERS,
+        registry=flags.registry(),
+    )
+    config = task.Config.of(**flags.flat(values["config"]))
+    devices = Devices(**values["devices"])
+    run_dir = start.run if start.run is not None else Path("runs") / config.name
+    _start_process(devices)
+    try:
+        report = train_report(task, config, _session(run_dir, start.resume, devices))
+    except training.Interrupted:
+        if training.is_main():
+            given = [a for a in args if a != "--resume"]
+            given += [] if start.run is not None else ["--run", str(run_dir)]
+            print(shlex.join([*command.split(), *given, "--resume"]), file=sys.stderr)
+        raise
+    if training.is_main():
+        print_report(report)
+        print(f"run folder: {run_dir}")
+    return 0
+
+
+def _description(task: Task[Any, Any, Any]) -> str:
+    presets = ", ".join(f"{name} ({_first_line(make)})" for name, make in task.presets.items())
+    about = TASKS[task.name].about
+    return (
+        f"{about[0].upper()}{about[1:]}. Mechanisms: {', '.join(task.mechanisms())}. "
+        f"Presets: {presets or 'none'}."
+    )
+
+
+def _first_line(function: Any) -> str:
+    return (function.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
+    """The options of the run to resume, or of the preset, or the task's own."""
+    if start.resume:
+        if start.run is None:
+            raise OptionError("to resume a run takes its folder.", "run")
+        if start.preset is not None:
+            raise OptionError("a resumed run has its options already; leave preset out.", "preset")
+        return read_config(start.run, task)
+    config = task.Config.of()
+    if start.preset is None:
+        return config
+    choice(task.presets, preset=start.preset)
+    preset: Config = task.presets[start.preset](config)
+    return preset
+
+
+def _start_process(devices: Devices) -> None:
+    process = (devices.coordinator, devices.num_processes, devices.process_id)
+    if devices.distributed or process != (None, None, None):
+        training.start_process(*process)
+
+
+def _session(run_dir: Path, resume: bool, devices: Devices) -> training.Session:
+    trackers: list[training.Tracker] = [training.JsonLines(run_dir / "steps.jsonl")]
+    if devices.tensorboard:
+        trackers.append(training.TensorBoard(run_dir / "tensorboard"))
+    parallel = training.Parallel(
+        devices.parallel, devices.mesh, devices.shard_parameters, devices.accumulate
+    )
+    return training.Session(
+        run_dir,
+        resume=resume,
+        progress=devices.progress,
+        parallel=parallel,
+        trackers=trackers,
+        profile_steps=devices.profile,
+    )

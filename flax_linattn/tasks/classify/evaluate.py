@@ -1,0 +1,96 @@
+"""Trained classifiers: tested, and their streams compared with the parallel model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_linattn import data, inference, models, training
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.classify.data import checksum_of
+from flax_linattn.tasks.classify.metrics import class_figures, confusion
+from flax_linattn.tasks.classify.model import classification_loss
+from flax_linattn.tasks.classify.problem import ClassifyProblem
+from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.task import Run
+from flax_linattn.typing import Array
+
+
+def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset:
+    """A run's test data, or those of another file, on the run's classes.
+
+    Raises:
+        ValueError: other channels or classes than the run was trained on; the run's own file has
+            changed.
+        FileNotFoundError: the file is missing.
+    """
+    path = run.config.data.test_file if test_file is None else test_file
+    if path is None:
+        test = data.japanese_vowels()[1]
+    else:
+        with reading_data(test_file is None):
+            test = data.load_dataset(path).with_classes(run.problem.classes)
+    if test.num_channels != len(run.problem.channels):
+        raise ValueError(
+            f"{test.name} has {test.num_channels} channels, the run was trained on "
+            f"{len(run.problem.channels)}; give a file of the same problem."
+        )
+    if test_file is None and checksum_of(test) != run.problem.checksum["test"]:
+        raise OptionError(
+            f"the data of the run have changed since ({test.name}, {test.num_examples} "
+            "sequences); give other data to test on.",
+            "test_file",
+        )
+    return test
+
+
+def evaluate_classifier(
+    model: models.SequenceClassifier, batches: training.BatchSource, problem: ClassifyProblem
+) -> dict[str, Any]:
+    """Test metrics, and the figures of each class.
+
+    Args:
+        model: the trained model.
+        batches: the test data.
+        problem: what the run learned of the data.
+    """
+    metrics = training.evaluate(model, classification_loss, batches)
+    counts = confusion(model, batches)
+    return {
+        **{f"test_{name}": value for name, value in metrics.items()},
+        "constant_accuracy": float(counts.sum(axis=1).max() / counts.sum()),
+        "classes": class_figures(counts, problem.classes),
+        "confusion": counts.tolist(),
+    }
+
+
+def stream_error(model: models.SequenceClassifier, batches: training.BatchSource) -> dict[str, Any]:
+    """The largest difference between streamed and parallel class probabilities over all steps.
+
+    Args:
+        model: one that streams.
+        batches: the test data.
+    """
+    graphdef, variables = nnx.split(model)
+
+    @jax.jit
+    def errors(variables: Any, batch: dict[str, Array]) -> Array:
+        model = nnx.merge(graphdef, variables)
+        x, mask = batch["values"], batch["mask"]
+        parallel = jax.nn.softmax(model(x, mask=mask, every_step=True))
+        streamed = jax.nn.softmax(inference.unroll(model, x, mask))
+        return jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)
+
+    largest, steps = 0.0, 0
+    for index in range(len(batches)):
+        batch = batches.batch(index)
+        real = batch["mask"] & (batch["weight"] > 0)[:, None]
+        # Unlike max(), it keeps NaN.
+        largest = float(np.maximum(largest, jnp.max(errors(variables, {**batch, "mask": real}))))
+        steps += int(real.sum())
+    return {"stream_max_error": largest, "stream_steps": steps}

@@ -1,0 +1,225 @@
+"""A trained classifier over a stream: observations in, class probabilities out."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import inference
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.data.cells import BadCellError, parse_numbers
+from flax_linattn.inference.saved import load_state, save_state
+from flax_linattn.tasks.classify.evaluate import load_test
+from flax_linattn.tasks.classify.figures import draw_stream
+from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.task import Run, Streaming
+from flax_linattn.training.checkpoint.arrays import fingerprint
+
+MOST_DRAWN = 10_000
+"""Predictions kept for a figure, so that an endless stream stays in constant memory."""
+
+Observation = NDArray[np.float64] | None
+"""Of all channels, NaN = missing; None = a new sequence begins."""
+
+
+class Prediction(NamedTuple):
+    """What is known after one observation.
+
+    Attributes:
+        step: observations of this sequence so far.
+        probabilities: float32 [classes].
+    """
+
+    step: int
+    probabilities: NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyStreamOptions:
+    """Options of a stream of a classifier.
+
+    Observations are numbers separated by commas or blanks, "?" for a missing value; a blank line
+    begins a new sequence.
+
+    Attributes:
+        sequence: stream this sequence of the run's test data instead (from 0).
+        max_length: most observations of a sequence, for mechanisms with a cache; default the
+            longest sequence of the run's data.
+    """
+
+    sequence: int | None = None
+    max_length: int | None = None
+
+
+class ClassifyStream(Streaming):
+    """Class probabilities as observations come, one compiled step each.
+
+    A missing value repeats the channel's last one, or the training mean if there is none.
+
+    Args:
+        run: the trained run.
+        options: of the stream.
+
+    Raises:
+        ValueError: the model cannot stream, or an option is out of range.
+    """
+
+    def __init__(self, run: Run, options: ClassifyStreamOptions | None = None) -> None:
+        options = ClassifyStreamOptions() if options is None else options
+        at_least(1, max_length=options.max_length)
+        if not run.model.streams:
+            raise ValueError(
+                "the run cannot stream: its model looks at the future. Train one with causal=True, "
+                'embedding="causal" and a mechanism with a causal form.'
+            )
+        self._run, self._options = run, options
+        self._max_length = options.max_length or run.problem.max_length
+        self._stream = inference.Stream(run.model, max_length=self._max_length)
+        self._last = np.asarray(run.problem.standardizer.mean, np.float64)
+        self._drawn: deque[Prediction] = deque(maxlen=MOST_DRAWN)
+        self._title = f"{run.problem.dataset}, {mechanism_name(run.config.layers)}"
+        self.num_steps = 0
+        self.header = ["step", "prediction", *(f"p({name})" for name in run.problem.classes)]
+
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[Observation]:
+        """Reads one observation a line; see ``parse_observations``."""
+        return parse_observations(lines, len(self._run.problem.channels), name)
+
+    def source(self) -> Iterator[Observation] | None:
+        """A sequence of the run's test data, where one is asked for.
+
+        Raises:
+            ValueError: there is no such sequence.
+        """
+        index = self._options.sequence
+        if index is None:
+            return None
+        test = load_test(self._run)
+        if not 0 <= index < test.num_examples:
+            raise OptionError(
+                f"the test data have sequences 0 to {test.num_examples - 1}, got {index}.",
+                "sequence",
+            )
+        truth = test.classes[test.labels[index]]
+        self._title += f": test sequence {index}, class {truth}"
+        print(f"# test sequence {index}, true class {truth}", file=sys.stderr)
+        return iter(test.series[index])
+
+    def step(self, observation: Observation) -> Prediction | None:
+        """Takes in an observation; None begins a new sequence, and predicts nothing.
+
+        Raises:
+            ValueError: a sequence is longer than the model can take, or a value is out of range.
+        """
+        standardizer, channels = self._run.problem.standardizer, self._run.problem.channels
+        if observation is None:
+            self._stream.reset()
+            self._last = np.asarray(standardizer.mean, np.float64)
+            return None
+        last = np.where(np.isnan(observation), self._last, observation)
+        (scaled,) = standardizer.apply([last[None]], channels)
+        logits = self._stream.step(scaled.astype(np.float32))
+        probabilities = np.asarray(jax.nn.softmax(logits[0]))
+        if np.isnan(probabilities).any():
+            raise OptionError(
+                f"the model gives no answer for observation {self._stream.num_steps}: it is made "
+                f"for at most {self._max_length} a sequence. Give a larger max_length for "
+                "mechanisms with a cache; the flatten head has no longer form. "
+                "A blank line begins a new sequence.",
+                "max_length",
+            )
+        self._last = last
+        self.num_steps += 1
+        return Prediction(self._stream.num_steps, probabilities)
+
+    def cells(self, observation: Observation) -> Sequence[Any] | None:
+        """Step, most likely class, and the probability of each."""
+        prediction = self.step(observation)
+        if prediction is None:
+            return None
+        self._drawn.append(prediction)
+        best = self._run.problem.classes[int(np.argmax(prediction.probabilities))]
+        return [prediction.step, best, *(f"{p:.4f}" for p in prediction.probabilities)]
+
+    def save(self, path: Path) -> None:
+        """Writes all that the stream has to remember."""
+        facts = {
+            "last": self._last.tolist(),
+            "num_steps": self.num_steps,
+            "step": self._stream.num_steps,
+        }
+        save_state(path, self._stream.state, facts | self._owner())
+
+    def load(self, path: Path) -> None:
+        """Goes on from what ``save`` wrote."""
+        state, facts = load_state(path, self._stream.state)
+        if any(facts.get(name) != value for name, value in self._owner().items()):
+            raise OptionError(
+                f"{path} is the state of a stream of another run, or with another max_length; give "
+                "those, or remove it to begin anew.",
+                "state",
+                "max_length",
+            )
+        self._stream.state = state
+        self._stream.num_steps = facts["step"]
+        self._last = np.asarray(facts["last"], np.float64)
+        self.num_steps = facts["num_steps"]
+
+    def draw(self, path: Path) -> None:
+        """Draws the last 10,000 probabilities."""
+        steps = [prediction.step for prediction in self._drawn]
+        probabilities = np.stack([prediction.probabilities for prediction in self._drawn])
+        draw_stream(steps, probabilities, self._run.problem.classes, path, self._title)
+
+    def _owner(self) -> dict[str, Any]:
+        return {"model": fingerprint(self._run.model), "max_length": self._max_length}
+
+
+def parse_observations(
+    lines: Iterable[str], num_channels: int, name: str = "standard input"
+) -> Iterator[NDArray[np.float64] | None]:
+    """Reads one observation a line: numbers separated by commas or blanks.
+
+    "?", "NaN", "NA" and "null" are missing values. A blank line ends the sequence; there are no
+    headers.
+
+    Args:
+        lines: the text.
+        num_channels: numbers expected in a line.
+        name: of the source, for messages.
+
+    Yields:
+        float64 [channels], NaN = missing; None where a new sequence begins.
+
+    Raises:
+        ValueError: a line that holds something else; the message names it.
+
+    Example:
+        >>> [o if o is None else o.tolist() for o in parse_observations(["1, 2", "", "3 ?"], 2)]
+        [[1.0, 2.0], None, [3.0, nan]]
+    """
+    for number, line in enumerate(lines, start=1):
+        fields = line.replace(",", " ").split()
+        if not fields:
+            yield None
+            continue
+        if len(fields) != num_channels:
+            raise ValueError(
+                f"{name}:{number}: expected {num_channels} values, one for each channel, got "
+                f"{len(fields)} in {line.strip()!r}; separate them by commas or blanks."
+            )
+        try:
+            yield parse_numbers(fields)
+        except BadCellError as bad:
+            raise ValueError(
+                f"{name}:{number}: expected finite numbers, got {fields[bad.index]!r}; write '?' "
+                "for a missing value, and leave out headers and comments."
+            ) from None

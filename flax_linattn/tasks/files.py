@@ -1,0 +1,104 @@
+"""The files of run folders: JSON that is whole or not there, checksums, names, lines to stream."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.files import LineReader
+
+
+def checksum(arrays: Iterable[NDArray]) -> str:
+    """A SHA-256 of arrays: shapes, dtypes and values."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(
+            f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()
+        )
+    return digest.hexdigest()
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Writes values, and the folder where needed; a number that is not finite becomes null.
+
+    A kill leaves the file before, or the new one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".tmp")
+    with open(unfinished, "w") as file:
+        file.write(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _finite(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads what ``write_json`` wrote.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: it is damaged.
+    """
+    try:
+        values: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} is missing: the run folder is not complete.") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid JSON ({type(error).__name__}).") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path}: expected names and values, got {type(values).__name__}.")
+    return values
+
+
+def as_name(*parts: object) -> str:
+    """Parts as a file name.
+
+    Example:
+        >>> as_name("ETTh1", "elementwise_series:order=2", 0)
+        'ETTh1-elementwise_series-order-2-0'
+    """
+    return "-".join(re.sub(r"[^\w.]+", "-", str(part)) for part in parts)
+
+
+@contextmanager
+def open_lines(path: Path | None) -> Iterator[tuple[Iterable[str], str]]:
+    """Opens a file, or standard input, and gives its lines with its name for messages.
+
+    A byte that is not UTF-8 becomes a backslash escape, which the parsers name.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no text, or damaged.
+    """
+    if path is None:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="backslashreplace")
+        yield sys.stdin, "standard input"
+        return
+    with LineReader(path) as lines:
+        yield lines, str(path)

@@ -1,0 +1,171 @@
+"""Options of forecasting runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal, Self
+
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models import FORECASTER_LAYERS, Layers
+from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+
+CUSTOMARY = "0.7/0.1/0.2"
+"""The split of a series that has none of its own."""
+ETTH1 = "8640/2880/2880"
+"""The customary one of the embedded data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastData(Options):
+    """Which series, and what is made of it.
+
+    Attributes:
+        csv: a table with a row a time, times in the first column or none (.csv, .txt, .tsf; .gz and
+            .xz too); default the embedded ETTh1.
+        header: whether the first line names the columns; "auto" looks at it.
+        channels: the columns to read, separated by commas; default all.
+        targets: those of them to forecast; default all.
+        split: training, validation and test, in the order of time: shares of all rows or numbers of
+            rows. Default 0.7/0.1/0.2, and for ETTh1 the customary 8640/2880/2880.
+        input_length: rows that a forecast sees.
+        horizon: rows to forecast.
+        calendar: whether the model sees hour, weekday and the like, where rows have times.
+        stride: rows from one training or validation window to the next; 1 takes all, and a long
+            series, whose windows overlap, loses little by a few. The test takes all.
+        season: rows of a season for the seasonal naive forecast; 0 = a day of rows closer than a
+            day, a week of daily ones, a year of others.
+    """
+
+    csv: Path | None = None
+    header: Literal["auto", "yes", "no"] = "auto"
+    channels: str = ""
+    targets: str = ""
+    split: str = ""
+    input_length: int = 96
+    horizon: int = 96
+    calendar: bool = True
+    stride: int = 1
+    season: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(
+            1,
+            input_length=self.input_length,
+            horizon=self.horizon,
+            stride=self.stride,
+        )
+        at_least(0, season=self.season)
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastModel(ModelOptions):
+    """The forecaster.
+
+    Attributes:
+        layers: of the decoder, or of the encoder where there are both.
+        model: "decoder" forecasts after every observation, and streams; "encoder-decoder" is
+            Time-Series-Library's transformer.
+        normalize: whether each input is normalised by its own mean and standard deviation.
+        label_length: rows that the decoder of the encoder-decoder sees.
+        causal: whether the encoder of the encoder-decoder sees only the past.
+        num_decoder_layers: blocks of the decoder of the encoder-decoder.
+        positions: most observations of a window that the decoder learns to forecast from.
+    """
+
+    layers: Layers = FORECASTER_LAYERS
+    model: Literal["decoder", "encoder-decoder"] = "decoder"
+    normalize: bool = True
+    label_length: int = 48
+    causal: bool = True
+    num_decoder_layers: int = 1
+    positions: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(
+            1,
+            label_length=self.label_length,
+            num_decoder_layers=self.num_decoder_layers,
+            positions=self.positions,
+        )
+        other = "encoder-decoder" if self.model == "decoder" else "decoder"
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in _OPTIONS_OF[other]:
+            if getattr(self, name) != defaults[name]:
+                raise OptionError(
+                    f"{name} is an option of the model {other!r}; leave it out.", name, "model"
+                )
+
+
+_OPTIONS_OF = {
+    "decoder": ("positions",),
+    "encoder-decoder": ("label_length", "num_decoder_layers", "causal"),
+}
+"""Options that only one model takes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastFit(FitOptions):
+    """How the forecaster is trained, by Adam.
+
+    Attributes:
+        schedule: "constant", or "halving" after the second epoch and each that follows, as
+            Time-Series-Library has it.
+    """
+
+    epochs: int = 10
+    patience: int = 3
+    batch_size: int = 32
+    schedule: Literal["constant", "halving"] = "halving"
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastConfig(Config):
+    """Everything that a forecasting run depends on."""
+
+    data: ForecastData = ForecastData()
+    model: ForecastModel = ForecastModel()
+    fit: ForecastFit = ForecastFit()
+
+    def __post_init__(self) -> None:
+        longest, labels = self.data.input_length, self.model.label_length
+        if self.model.model == "encoder-decoder" and labels > longest:
+            raise OptionError(
+                f"label_length ({labels}) must be at most input_length ({longest}).",
+                "label_length",
+                "input_length",
+            )
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        csv = self.data.csv
+        dataset = "etth1" if csv is None else csv.name.split(".")[0]
+        parts = [dataset, self.model.model, mechanism_name(self.layers)]
+        return as_name(*parts, self.data.horizon, self.seed)
+
+    def resolve(self) -> Self:
+        """With absolute paths, and the default split."""
+        split = self.data.split or (ETTH1 if self.data.csv is None else CUSTOMARY)
+        return super().resolve().replace(split=split)
+
+
+def tslib(config: ForecastConfig) -> ForecastConfig:
+    """Time-Series-Library's Transformer by its scripts: the encoder-decoder over whole windows.
+
+    Source: ``scripts/long_term_forecast/*/Transformer.sh`` and the defaults of ``run.py``: 2 layers
+    and 1, width 512, hidden 2048, Adam at 1e-4 halved every epoch. It selects on validation data.
+    Departure: our rate is halved from the third epoch on.
+    """
+    return config.replace(
+        model="encoder-decoder",
+        causal=False,
+        normalize=False,
+        mechanism="softmax",
+        features=512,
+        hidden_features=2048,
+        learning_rate=1e-4,
+    )

@@ -1,0 +1,231 @@
+"""A trained forecaster over a stream: after each observation, the forecast of the next steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data, inference
+from flax_linattn.checks import OptionError
+from flax_linattn.inference.saved import load_state, save_state
+from flax_linattn.tasks.forecast.figures import draw_windows
+from flax_linattn.tasks.forecast.rows import Row, parse_rows
+from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.task import Run, Streaming
+from flax_linattn.training.checkpoint.arrays import fingerprint
+
+
+@dataclasses.dataclass(frozen=True)
+class ForecastStreamOptions:
+    """Options of a stream of a forecaster.
+
+    Observations are the channels separated by commas, after the time where the run has times, or a
+    JSON object with "time" and the channels by name; a first line may name the columns.
+
+    Attributes:
+        context: most observations that a forecast looks back on, at least half as many; default the
+            run's input length, 0 = all.
+    """
+
+    context: int | None = None
+
+
+class ForecastStream(Streaming):
+    """Forecasts as observations come, in constant time and memory for a state of constant size.
+
+    A model has learned from windows of ``input_length`` observations, while a stream has no end. So
+    two streams run side by side, each of which begins anew after ``context`` observations, half of
+    that after the other: the longer one answers, whose forecast is that of the model on the last
+    ``context / 2`` to ``context`` observations. With ``context=0`` one stream remembers all.
+
+    A missing value repeats the channel's last one, or the training mean if there is none. A missing
+    observation is not filled in: the next one counts as the next step, whatever its time.
+
+    Args:
+        run: the trained run.
+        options: of the stream.
+
+    Attributes:
+        num_steps: observations so far.
+        num_gaps: those, since this object was made, that did not come one of the run's steps
+            after the last.
+
+    Raises:
+        ValueError: the run's model cannot stream, or the context is out of range.
+    """
+
+    def __init__(self, run: Run, options: ForecastStreamOptions | None = None) -> None:
+        context = None if options is None else options.context
+        if not run.model.streams:
+            raise ValueError(
+                f"a run with the model {run.config.model.model!r} and mechanism "
+                f"{mechanism_name(run.config.layers)!r} cannot stream: it looks at whole windows. "
+                'Train one with model="decoder" and a mechanism with a state.'
+            )
+        context = run.config.data.input_length if context is None else context
+        if context < 0 or context == 1:
+            raise OptionError(f"context must be 0, or 2 or more, got {context}.", "context")
+        if not context and not run.model.backbone.constant_memory:
+            raise OptionError(
+                f"{mechanism_name(run.config.layers)!r} keeps every observation; give a context to "
+                "bound that.",
+                "context",
+            )
+        self._run = run
+        self._context = context
+        self._last = np.asarray(run.problem.standardizer.mean, np.float64)
+        self._time: datetime | None = None
+        self._seen: deque[Row] = deque(maxlen=2 * run.config.data.input_length)
+        self._forecast: NDArray[np.float64] | None = None
+        self.num_steps = 0
+        self.num_gaps = 0
+        rows = len(self._ages())
+        self._stream = inference.Stream(run.model, batch_size=rows, max_length=context or None)
+        self.header = [
+            *("step", "time"),
+            *(
+                f"{name}+{h}"
+                for h in range(1, run.config.data.horizon + 1)
+                for name in run.problem.target_names
+            ),
+        ]
+
+    @property
+    def context(self) -> int:
+        """Observations that the last forecast looked back on."""
+        return max(self._ages()) if self.num_steps else 0
+
+    def step(self, row: Row) -> NDArray[np.float64]:
+        """Takes in an observation.
+
+        Returns:
+            The forecast, float64 [H, targets], in the units of the file.
+
+        Raises:
+            ValueError: the run needs times, and the row has none, or one that is not after the last
+                one's; another number of values, or ones out of range.
+        """
+        problem = self._run.problem
+        values = np.asarray(row.values, np.float64)
+        if values.shape != self._last.shape or np.isinf(values).any():
+            raise ValueError(
+                f"expected {len(self._last)} finite or missing values "
+                f"({', '.join(problem.channels)}), got {values.tolist()}."
+            )
+        if row.time is not None and self._time is not None and row.time <= self._time:
+            raise ValueError(
+                f"expected a time after {self._time}, that of the last observation, got "
+                f"{row.time}; leave out what the stream has seen."
+            )
+        last = np.where(np.isnan(values), self._last, values)
+        (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
+        marks = self._marks(row.time)
+        self.num_gaps += self._is_gap(row.time)
+        self._time = row.time if row.time is not None else self._time
+        self._last = last
+        x = np.concatenate([scaled[0], marks]).astype(np.float32)
+        self.num_steps += 1
+        ages = np.array(self._ages())
+        forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
+        targets = list(problem.targets)
+        forecast = np.asarray(forecasts[int(np.argmax(ages))], np.float64)
+        return forecast * problem.standardizer.std[targets] + problem.standardizer.mean[targets]
+
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
+        """Reads one observation a line; see ``parse_rows``."""
+        numeric = self._run.config.data.header == "yes"
+        return parse_rows(lines, self._run.problem.channels, name, numeric_names=numeric)
+
+    def cells(self, observation: Row) -> Sequence[Any]:
+        """Step, time, and each target one to H steps ahead."""
+        gaps = self.num_gaps
+        self._forecast = self.step(observation)
+        self._seen.append(observation)
+        if gaps == 0 and self.num_gaps:
+            print(
+                f"# note: {observation.time} is not {self._run.problem.step_seconds:g} s after "
+                "the last observation; it counts as the next step",
+                file=sys.stderr,
+            )
+        time = "" if observation.time is None else str(observation.time)
+        return [self.num_steps, time, *(f"{value:.6g}" for value in self._forecast.ravel())]
+
+    def end(self) -> str | None:
+        """How many gaps there were."""
+        return f"note: {self.num_gaps} observations came so" if self.num_gaps > 1 else None
+
+    def draw(self, path: Path) -> None:
+        """Draws the last observations and the forecast from them."""
+        assert self._forecast is not None  # a stream without any observation is not drawn
+        observed = np.stack([row.values for row in self._seen])
+        observed = observed[:, list(self._run.problem.targets)]
+        last = self._seen[-1].time
+        title = "the last forecast" if last is None else f"after {last}"
+        names = self._run.problem.target_names
+        draw_windows([(observed, None, self._forecast)], names, path, [title])
+
+    def save(self, path: Path) -> None:
+        """Writes all that the stream has to remember."""
+        time = None if self._time is None else self._time.isoformat()
+        facts = {"last": self._last.tolist(), "num_steps": self.num_steps, "time": time}
+        save_state(path, self._stream.state, facts | self._owner())
+
+    def load(self, path: Path) -> None:
+        """Goes on from what ``save`` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is damaged, or of another run or context.
+        """
+        state, facts = load_state(path, self._stream.state)
+        if any(facts.get(name) != value for name, value in self._owner().items()):
+            raise OptionError(
+                f"{path} is the state of a stream of another run, or with another context; give "
+                "those, or remove it to begin anew.",
+                "state",
+                "context",
+            )
+        self._stream.state = state
+        self._last = np.asarray(facts["last"], np.float64)
+        time = facts.get("time")
+        self._time = None if time is None else datetime.fromisoformat(time)
+        self.num_steps = facts["num_steps"]
+
+    def _is_gap(self, time: datetime | None) -> bool:
+        step = self._run.problem.step_seconds
+        if time is None or self._time is None or step is None:
+            return False
+        return not data.is_step((time - self._time).total_seconds(), step)
+
+    def _owner(self) -> dict[str, Any]:
+        return {"model": fingerprint(self._run.model), "context": self._context}
+
+    def _ages(self) -> tuple[int, ...]:
+        """Observations of each of the streams, this one counted."""
+        if not self._context:
+            return (self.num_steps,)
+        count, half = self.num_steps - 1, self._context // 2
+        second = (count - half) % self._context + 1 if count >= half else 1
+        return count % self._context + 1, second
+
+    def _marks(self, time: datetime | None) -> NDArray[np.float32]:
+        problem = self._run.problem
+        if not problem.marks:
+            return np.zeros(0, np.float32)
+        if time is None:
+            raise ValueError(
+                f"the run looks at the calendar ({', '.join(problem.marks)}): begin each line with "
+                'the time, name its column time, or give JSON objects a "time".'
+            )
+        assert problem.step_seconds is not None
+        step = np.timedelta64(round(problem.step_seconds), "s")
+        features, _ = data.calendar_features(np.array([time], "M8[s]"), step)
+        return features[0]

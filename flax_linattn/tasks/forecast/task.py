@@ -1,0 +1,215 @@
+"""The forecasting task, as the commands see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from numpy.typing import NDArray
+
+from flax_linattn import data, ops, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.catalog import SERIES, Entry
+from flax_linattn.tasks.forecast.data import (
+    checksum_of,
+    describe,
+    load_data,
+    make_windows,
+    standardize,
+)
+from flax_linattn.tasks.forecast.evaluate import evaluate_forecaster, load_series, stream_error
+from flax_linattn.tasks.forecast.figures import draw_forecasts
+from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
+from flax_linattn.tasks.forecast.options import ForecastConfig, tslib
+from flax_linattn.tasks.forecast.problem import ForecastProblem
+from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
+from flax_linattn.tasks.task import Report, Run, Task
+
+COMPARED = 300
+"""Rows over which the stream is compared with the parallel model."""
+
+
+class Rows(NamedTuple):
+    """The data of a run.
+
+    Attributes:
+        series: all rows.
+        split: those of each part.
+    """
+
+    series: data.TimeSeries
+    split: data.Split
+
+
+class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
+    """Forecasting."""
+
+    name = "forecast"
+    Config = ForecastConfig
+    Problem = ForecastProblem
+    StreamOptions = ForecastStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
+    kind = SERIES
+
+    def mechanisms(self) -> Sequence[str]:
+        """Those with a causal form."""
+        names = ops.list_mechanisms()
+        return [name for name in names if ops.get_mechanism(name).capabilities.causal]
+
+    def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
+        """The file, and its customary split."""
+        return {"csv": files[0], **({"split": entry.split} if entry.split else {})}
+
+    def check(self, config: ForecastConfig, placement: training.Placement) -> None:
+        """Windows are not split over devices."""
+        if placement.spans > 1:
+            raise OptionError(
+                "forecasting runs do not split sequences; leave seq out of the mesh.", "mesh"
+            )
+
+    def load(self, config: ForecastConfig) -> Rows:
+        """The series, and its parts."""
+        series = load_data(config.data)
+        return Rows(series, data.chronological_split(series.num_steps, config.data.split))
+
+    def describe(self, data_: Rows, config: ForecastConfig) -> ForecastProblem:
+        """Names, scales, calendar."""
+        series, split = data_
+        problem = describe(series, split, config.data)
+        targets = list(problem.targets)
+        for part, rows in split._asdict().items():
+            if len(rows) and np.isnan(series.values[rows.start : rows.stop, targets]).all():
+                raise OptionError(
+                    f"the {part} rows ({rows.start} to {rows.stop - 1}) have no value of "
+                    f"{', '.join(problem.target_names)}; choose other rows or targets.",
+                    "split",
+                    "targets",
+                )
+        return problem
+
+    def about_data(self, data_: Rows, config: ForecastConfig) -> str:
+        """Rows, channels and times."""
+        series, split = data_
+        lines = [
+            f"{series.name}: {series.num_steps} rows of {', '.join(series.channels[:8])}"
+            + (f" and {len(series.channels) - 8} more" if len(series.channels) > 8 else "")
+        ]
+        if series.times is not None:
+            times = series.times
+            lines.append(f"from {times[0]} to {times[-1]}, usually every {series.step}")
+        parts = ", ".join(f"{name} {len(rows)}" for name, rows in split._asdict().items())
+        return "\n".join([*lines, f"rows: {parts}"])
+
+    def notes(self, data_: Rows) -> Sequence[str]:
+        """Gaps, missing values, channels that never change."""
+        series = data_.series
+        constant = [
+            name
+            for name, values in zip(series.channels, series.values.T, strict=True)
+            if np.nanmin(values) == np.nanmax(values)
+        ]
+        still = f"channels that never change ({', '.join(constant)}), to leave out of the targets"
+        counts = {
+            "rows that do not follow after the usual time": series.num_gaps,
+            "missing values, which take the last known one and are not tested on": (
+                series.num_missing
+            ),
+            still: len(constant),
+        }
+        return [f"{what}: {count}" for what, count in counts.items() if count]
+
+    def batches(
+        self, data_: Rows, config: ForecastConfig, problem: ForecastProblem, spans: int
+    ) -> training.Splits:
+        """Windows whose horizons lie in each part."""
+        split = data_.split
+        windows = partial(_windows_of, standardize(data_.series, problem), config)
+        stride = config.data.stride
+        return training.Splits(
+            windows("training", split.train, seed=config.seed, stride=stride),
+            windows("validation", split.validation, seed=None, stride=stride),
+            windows("test", split.test, seed=None),
+        )
+
+    def model(
+        self,
+        config: ForecastConfig,
+        problem: ForecastProblem,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> Model:
+        """A ``models.Forecaster`` or ``models.EncoderDecoder``."""
+        return build_forecaster(config, problem, placement)
+
+    def objective(
+        self, config: ForecastConfig, problem: ForecastProblem, steps_per_epoch: int
+    ) -> training.Objective:
+        """Mean square error, Adam."""
+        return training.Objective(
+            make_loss(config, problem),
+            optax.adam(learning_rate(config.fit, steps_per_epoch)),
+            monitor="mse",
+        )
+
+    def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct:
+        """Of the channels, and the marks behind them."""
+        width = len(problem.channels) + len(problem.marks)
+        return jax.ShapeDtypeStruct((1, width), jnp.float32)
+
+    def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
+        """Windows of the test rows, or of all rows of another file."""
+        series = load_series(run, file)
+        rows = range(series.num_steps)
+        if file is None:
+            rows = range(*run.problem.split[-1])
+            if checksum_of(series, rows.stop) != run.problem.checksum:
+                raise OptionError(
+                    f"the data of the run have changed since ({series.name}, {series.num_steps} "
+                    "rows); give other data to test on.",
+                    "test_file",
+                )
+        return make_windows(standardize(series, run.problem), run.config, rows, seed=None)
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Errors, beside those of the naive forecasts."""
+        assert isinstance(batches, data.Windows)
+        draw = partial(draw_forecasts, run, batches)
+        return Report(evaluate_forecaster(run, batches), figures={"forecasts.png": draw})
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of forecasts, on standardised values, after each of the first 300 test rows.
+
+        Of a window, with a mechanism whose state grows.
+        """
+        if not run.model.streams:
+            return {}
+        assert isinstance(batches, data.Windows)
+        length = run.config.data.input_length
+        most = COMPARED if run.model.backbone.constant_memory else length
+        return stream_error(run, batches, most)
+
+    def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
+        """The forecast after each observation."""
+        return ForecastStream(run, options)
+
+
+def _windows_of(
+    arrays: dict[str, NDArray], config: ForecastConfig, part: str, rows: range, **options: Any
+) -> data.Windows:
+    try:
+        return make_windows(arrays, config, rows, **options)
+    except ValueError as error:
+        source = config.data
+        raise OptionError(
+            f"too few {part} rows ({len(rows)}): {error}; they depend on split "
+            f"({source.split}), input_length ({source.input_length}) and horizon "
+            f"({source.horizon}).",
+            "split",
+            "input_length",
+            "horizon",
+        ) from None

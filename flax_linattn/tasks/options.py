@@ -1,0 +1,209 @@
+"""Options of runs: composed of parts, and flat wherever people and files name them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from flax_linattn.checks import at_least, choice, positive
+from flax_linattn.models import Layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """A part of the options of a run.
+
+    Raises:
+        ValueError: an option with named choices is none of them.
+    """
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal:
+                choice(get_args(hint), **{name: getattr(self, name)})
+
+
+@dataclasses.dataclass(frozen=True)
+class FitOptions(Options):
+    """How a model is trained.
+
+    Attributes:
+        epochs: most passes over the training data.
+        steps: training steps in all, instead of passes; 0 = count passes.
+        validate_every: training steps from one validation to the next; 0 = after each pass.
+        patience: validations without improvement before stopping.
+        batch_size: examples a step.
+        learning_rate: the first, or only, one.
+        seed: of initialisation, order and dropout.
+    """
+
+    epochs: int = 100
+    steps: int = 0
+    validate_every: int = 0
+    patience: int = 10
+    batch_size: int = 16
+    learning_rate: float = 1e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, epochs=self.epochs, patience=self.patience, batch_size=self.batch_size)
+        at_least(0, steps=self.steps, validate_every=self.validate_every, seed=self.seed)
+        positive(learning_rate=self.learning_rate)
+
+    def passes(self, steps_per_epoch: int) -> int:
+        """Passes over the training data, the last perhaps not whole."""
+        return -(-self.steps // steps_per_epoch) if self.steps else self.epochs
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions(Options):
+    """The model of a run: its layers, and what a task adds."""
+
+    layers: Layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Everything that a run depends on: parts, each of which is declared in one place.
+
+    The options of all parts have different names, so that a command line, a file and ``of`` can
+    name them without their part.
+
+    Attributes:
+        data: which data, and how they are split and scaled.
+        model: the model.
+        fit: how it is trained.
+
+    Raises:
+        ValueError: options out of range, or that do not go together.
+    """
+
+    data: Any
+    model: Any
+    fit: Any
+
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """The defaults, but for some options, by their names alone.
+
+        Raises:
+            ValueError: there is no such option, or one is out of range.
+
+        Example:
+            >>> from flax_linattn.tasks.classify import ClassifyConfig
+            >>> config = ClassifyConfig.of(mechanism="softmax", epochs=3)
+            >>> config.model.layers.mechanism, config.fit.epochs
+            ('softmax', 3)
+        """
+        defaults: Any = cls
+        config: Self = defaults().replace(**options)
+        return config
+
+    def replace(self, **options: Any) -> Self:
+        """The same but for some options, by their names alone.
+
+        Raises:
+            ValueError: there is no such option, or one is out of range.
+        """
+        names = self.flat()
+        for name in options:
+            choice(names, option=name)
+        return _replaced(self, options)
+
+    def flat(self) -> dict[str, Any]:
+        """All options by name, in their order."""
+        return dict(_leaves(self))
+
+    @property
+    def layers(self) -> Layers:
+        """The model's layers."""
+        layers: Layers = self.model.layers
+        return layers
+
+    @property
+    def seed(self) -> int:
+        """Of initialisation, order and dropout."""
+        seed: int = self.fit.seed
+        return seed
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        raise NotImplementedError
+
+    def resolve(self) -> Self:
+        """With absolute paths."""
+        return self.replace(
+            **{name: value.resolve() for name, value in _leaves(self) if isinstance(value, Path)}
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, by name."""
+        return {name: _to_json(value) for name, value in _leaves(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Back from ``to_json``; options that are not there have their defaults.
+
+        Raises:
+            ValueError: an option is unknown to this version, or out of range.
+        """
+        paths = {name for name, hint in flat_hints(cls).items() if Path in (hint, *get_args(hint))}
+        return cls.of(
+            **{
+                name: Path(value) if name in paths and value is not None else value
+                for name, value in values.items()
+            }
+        )
+
+
+def mechanism_name(layers: Layers) -> str:
+    """The mechanisms of layers, for names of folders and for titles."""
+    names = layers.mechanism if isinstance(layers.mechanism, tuple) else (layers.mechanism,)
+    return "+".join(name if isinstance(name, str) else name.name for name in names)
+
+
+def flat_hints(part: Any) -> dict[str, Any]:
+    """The type of each option by its name, those of parts among them."""
+    hints: dict[str, Any] = {}
+    for name, hint in _field_hints(part).items():
+        hints |= flat_hints(hint) if dataclasses.is_dataclass(hint) else {name: hint}
+    return hints
+
+
+def _field_hints(part: Any) -> dict[str, Any]:
+    hints = get_type_hints(part)
+    return {field.name: hints[field.name] for field in dataclasses.fields(part)}
+
+
+def _is_part(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _leaves(part: Any) -> Iterator[tuple[str, Any]]:
+    hints = _field_hints(type(part))
+    for name, hint in hints.items():
+        value = getattr(part, name)
+        if dataclasses.is_dataclass(hint):
+            yield from _leaves(value)
+        else:
+            yield name, value
+
+
+def _replaced(part: Any, options: Mapping[str, Any]) -> Any:
+    changes = {}
+    for name, hint in _field_hints(type(part)).items():
+        if dataclasses.is_dataclass(hint):
+            changes[name] = _replaced(getattr(part, name), options)
+        elif name in options:
+            changes[name] = options[name]
+    return dataclasses.replace(part, **changes)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,191 @@
+"""Run folders: what every run keeps beside its checkpoints, and how it is loaded again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flax_linattn import training
+from flax_linattn.checks import OptionError
+from flax_linattn.registry import TASKS, get_task
+from flax_linattn.tasks.files import read_json, write_json
+from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.task import Problem, Run, Task
+from flax_linattn.training.processes import check_same, on_main
+
+CONFIG_FILE = "config.json"
+PROBLEM_FILE = "problem.json"
+TEST_FILE = "test.json"
+FORMAT = 2
+"""Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
+stood for several."""
+
+
+def read_task(run_dir: Path) -> Task[Any, Any, Any]:
+    """The task of the run in a folder.
+
+    Raises:
+        FileNotFoundError: there is no such run.
+        ValueError: config.json is damaged, of a later version, or of a task that is not known.
+    """
+    path = run_dir / CONFIG_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{run_dir} is no run folder: it has no {CONFIG_FILE}; train a run there first."
+        )
+    values = read_json(path)
+    name, form = str(values.get("task")), values.get("format", 1)
+    if name not in TASKS:
+        raise ValueError(
+            f"{run_dir} is a run of task {name!r}, expected one of {', '.join(TASKS)}."
+        )
+    if form not in range(1, FORMAT + 1):
+        raise ValueError(
+            f"{path} has the format {form!r}, this version knows up to {FORMAT}; use the version "
+            "that made the run."
+        )
+    return get_task(name)
+
+
+def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Config:
+    """The options of the run in a folder.
+
+    Args:
+        run_dir: the run folder.
+        task: whose run it has to be; default any.
+
+    Raises:
+        FileNotFoundError: there is no such run.
+        ValueError: config.json is damaged, or of another task.
+    """
+    of_run = read_task(run_dir)
+    if task is not None and of_run.name != task.name:
+        raise ValueError(f"{run_dir} is a run of task {of_run.name!r}, expected {task.name!r}.")
+    values = read_json(run_dir / CONFIG_FILE)
+    options = {name: value for name, value in values.items() if name not in ("task", "format")}
+    try:
+        if values.get("format", 1) == 1:
+            options = of_run.upgrade(options)
+        return of_run.Config.from_json(options)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{run_dir / CONFIG_FILE} does not fit this version: {error}") from error
+
+
+def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> None:
+    """Writes config.json."""
+    values = {"format": FORMAT, "task": task.name, **config.to_json()}
+    write_json(run_dir / CONFIG_FILE, values)
+
+
+def check_run_dir(
+    run_dir: Path, task: Task[Any, Any, Any], config: Config, *, resume: bool
+) -> None:
+    """Checks that a run may be trained in a folder, with options that all processes have.
+
+    Raises:
+        ValueError: options differ between processes; the folder holds a run already, or one of
+            other options than those to resume.
+        FileNotFoundError: there is no run to resume.
+    """
+    check_same(config.to_json)
+    on_main(partial(_check_run_dir, run_dir, task, config, resume))
+
+
+CHANGEABLE = ("epochs", "steps")
+"""Options that a resumed run may change."""
+
+
+def _check_run_dir(run_dir: Path, task: Task[Any, Any, Any], config: Config, resume: bool) -> None:
+    if run_dir.exists() and not run_dir.is_dir():
+        raise OptionError(
+            f"{run_dir} is a file, expected a folder; give another run folder.", "run"
+        )
+    if not resume:
+        if any((run_dir / "checkpoints").glob("step_*")):
+            raise OptionError(
+                f"{run_dir} already holds a run; resume it, or give another folder.",
+                "resume",
+                "run",
+            )
+        return
+    stored = read_config(run_dir, task).to_json()
+    for name, value in config.to_json().items():
+        if name not in CHANGEABLE and stored[name] != value:
+            raise OptionError(
+                f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed "
+                "run may change only its number of epochs or steps. Start a new run for other "
+                "options.",
+                name,
+            )
+
+
+def keep_problem(run_dir: Path, problem: Problem, *, resume: bool) -> None:
+    """Writes problem.json, or on ``resume`` checks that the data are those that it was made of.
+
+    Raises:
+        ValueError: they are others.
+    """
+    path, values = run_dir / PROBLEM_FILE, problem.to_json()
+    if not resume or not path.is_file():
+        write_json(path, {"format": FORMAT, **values})
+    elif read_json(path).get("checksum") != values["checksum"]:
+        raise ValueError(
+            f"the data are not those that the run in {run_dir} began with; give the same files and "
+            "rows, or start a new run."
+        )
+
+
+def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
+    """What the run in a folder learned of its data.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: it is damaged, or of another version; the message names it.
+    """
+    path = run_dir / PROBLEM_FILE
+    values = read_json(path)
+    values.pop("format", None)
+    try:
+        return task.Problem.from_json(values)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not fit this version: {error!r}.") from error
+
+
+@contextmanager
+def reading_data(of_run: bool) -> Iterator[None]:
+    """Where a run's own files are read, the error about a missing one tells how to give others.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not of_run:
+            raise
+        raise FileNotFoundError(
+            "the data of the run are gone; put them back, or evaluate on another test file, or "
+            f"stream other input: {error}"
+        ) from None
+
+
+def load_run(run_dir: str | Path) -> Run:
+    """Loads a run of any task, with its selected parameters.
+
+    Args:
+        run_dir: the run folder.
+
+    Raises:
+        FileNotFoundError: there is no such run, or it has no checkpoint.
+        ValueError: its files are damaged.
+    """
+    run_dir = Path(run_dir)
+    task = read_task(run_dir)
+    config = read_config(run_dir, task)
+    problem = read_problem(run_dir, task)
+    model = task.model(config, problem)
+    training.load_best(model, run_dir)
+    return Run(task, config, problem, model)

@@ -1,0 +1,249 @@
+"""What a task is: what ties data, model, loss and metrics together."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from flax import nnx
+
+from flax_linattn import training
+from flax_linattn.data.catalog import Entry
+from flax_linattn.tasks.options import Config
+
+C = TypeVar("C", bound=Config)
+D = TypeVar("D")
+P = TypeVar("P", bound="Problem")
+
+
+class Problem(abc.ABC):
+    """What the training data say: kept in the run folder, so that a run needs no training data.
+
+    Attributes:
+        checksum: of the data, as a JSON value: a resumed run must have the same.
+    """
+
+    checksum: Any
+
+    @abc.abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_json(cls, values: dict[str, Any]) -> Problem:
+        """Back from ``to_json``."""
+
+
+class Run(NamedTuple):
+    """A run: the model with its selected parameters, and what it was made of.
+
+    Attributes:
+        task: whose run it is.
+        config: what the run was started with, resolved.
+        problem: what it learned of the data.
+        model: an ``nnx.Module``.
+    """
+
+    task: Task[Any, Any, Any]
+    config: Any
+    problem: Any
+    model: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a test came to.
+
+    Attributes:
+        values: JSON values by name, as test.json holds them.
+        tables: names of those values that are tables: lists of rows, each a dict.
+        figures: file name -> a function that draws the figure to a path.
+    """
+
+    values: Mapping[str, Any]
+    tables: Sequence[str] = ()
+    figures: Mapping[str, Callable[[Path], None]] = dataclasses.field(default_factory=dict)
+
+
+class Streaming(abc.ABC):
+    """A run's model over a stream: what comes in on a line, what goes out, what is remembered.
+
+    Attributes:
+        num_steps: observations taken in so far, in all sessions.
+        header: names of the columns that ``step`` gives.
+    """
+
+    num_steps: int
+    header: Sequence[str]
+
+    @abc.abstractmethod
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[Any]:
+        """Reads observations.
+
+        Args:
+            lines: the text.
+            name: of the source, for messages.
+
+        Raises:
+            ValueError: a line that holds something else; the message names it.
+        """
+
+    def source(self) -> Iterator[Any] | None:
+        """Observations of its own instead of lines, where the options ask for them."""
+        return None
+
+    @abc.abstractmethod
+    def cells(self, observation: Any) -> Sequence[Any] | None:
+        """Takes in an observation; returns the cells of a line, or None where there is none.
+
+        Raises:
+            ValueError: the observation does not fit, or the stream has no room for it.
+        """
+
+    @abc.abstractmethod
+    def save(self, path: Path) -> None:
+        """Writes all that the stream has to remember."""
+
+    @abc.abstractmethod
+    def load(self, path: Path) -> None:
+        """Goes on from what ``save`` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: it is damaged, or of another run or other options.
+        """
+
+    @abc.abstractmethod
+    def draw(self, path: Path) -> None:
+        """Draws what came last to a PNG file.
+
+        Raises:
+            ValueError: matplotlib is not installed.
+        """
+
+    def end(self) -> str | None:
+        """What there is to say at the end of the stream."""
+        return None
+
+
+class Task(abc.ABC, Generic[C, D, P]):
+    """A task: stateless, with the state in run folders.
+
+    Training, testing and streaming are written once, for all tasks: ``tasks.train``,
+    ``tasks.evaluate`` and ``tasks.stream``.
+
+    Attributes:
+        name: by which the registry and run folders know it.
+        Config: its options.
+        Problem: what its runs remember of their data.
+        StreamOptions: a dataclass of the options that only its streams have.
+        presets: published protocols, functions config -> config, by name.
+        kind: of ``data.catalog`` entries, the data sets that it trains on.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[Config]]
+    Problem: ClassVar[type[Problem]]
+    StreamOptions: ClassVar[type]
+    presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    kind: ClassVar[str | None] = None
+
+    def mechanisms(self) -> Sequence[str]:
+        """The mechanisms that a model of this task may have."""
+        from flax_linattn import ops
+
+        return ops.list_mechanisms()
+
+    def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
+        """Options that train on a data set of the catalogue, by name."""
+        return {}
+
+    def upgrade(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Options of a config.json of format 1 (before 2026-11-23), as they are called now."""
+        return options
+
+    def check(self, config: C, placement: training.Placement) -> None:
+        """Refuses options that do not go together with the devices, before data are read.
+
+        Raises:
+            ValueError: they do not.
+        """
+
+    @abc.abstractmethod
+    def load(self, config: C) -> D:
+        """The data of a run.
+
+        Raises:
+            ValueError: a damaged file, or data that do not fit.
+            FileNotFoundError: a file is missing.
+        """
+
+    @abc.abstractmethod
+    def describe(self, data: D, config: C) -> P:
+        """What a run has to remember; scales and the like from the training part alone."""
+
+    def about_data(self, data: D, config: C) -> str:
+        """A few lines on the data."""
+        return ""
+
+    def notes(self, data: D) -> Sequence[str]:
+        """What of the data deserves a second look."""
+        return ()
+
+    @abc.abstractmethod
+    def batches(self, data: D, config: C, problem: P, spans: int) -> training.Splits:
+        """Batches to train, validate and test on: pure functions of the step.
+
+        Args:
+            data: of the run.
+            config: its options.
+            problem: what it learned of them.
+            spans: sequences are split over so many devices: their length has to be a multiple.
+        """
+
+    @abc.abstractmethod
+    def model(
+        self, config: C, problem: P, placement: training.Placement = training.ONE_DEVICE
+    ) -> nnx.Module:
+        """The freshly initialised model of a run."""
+
+    @abc.abstractmethod
+    def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
+        """Loss, optimizer, and what selects the best parameters."""
+
+    def observation(self, problem: P) -> Any:
+        """An observation [1, ...] as a ``jax.ShapeDtypeStruct``, to sum up a model that streams."""
+        return None
+
+    @abc.abstractmethod
+    def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
+        """Batches of a run's own test data, or of another file.
+
+        Raises:
+            ValueError: the file does not fit the run; the run's own data have changed.
+            FileNotFoundError: a file is missing.
+        """
+
+    @abc.abstractmethod
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Tests a run on batches: numbers, tables, figures."""
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """How far the stream is from the parallel model; nothing where the model cannot stream.
+
+        Returns:
+            ``stream_max_error`` and ``stream_steps``, over how many steps; or nothing.
+        """
+        return {}
+
+    @abc.abstractmethod
+    def stream(self, run: Run, options: Any) -> Streaming:
+        """A stream of a run.
+
+        Raises:
+            ValueError: the run's model cannot stream, or an option is out of range.
+        """
