@@ -328,7 +328,7 @@ def _value_of(args: list[str], flag: str) -> str | None:
     return None
 
 
-FLAGS = {"run_dir": "run", "strategy": "parallel", "profile_steps": "profile"}
+_FLAGS = {"run_dir": "run", "strategy": "parallel", "profile_steps": "profile"}
 """Options that the command line calls otherwise."""
 
 
@@ -340,7 +340,7 @@ def _naming_flags(options: Any) -> Iterator[None]:
     try:
         yield
     except OptionError as error:
-        names = [FLAGS.get(name, name) for name in error.options]
+        names = [_FLAGS.get(name, name) for name in error.options]
         flags = [f"--{name.replace('_', '-')}" for name in names if hasattr(options, name)]
         if not flags:
             raise
