@@ -210,6 +210,7 @@ class RunRecord:
         for name in (*fixed, "validate_every"):
             before, value = getattr(self, name), getattr(now, name)
             if before is not None and before != value:
+                name = name.removeprefix("monitor_")
                 raise OptionError(
                     f"The run to resume was made with {name}={before!r}, but now {name} is "
                     f"{value!r}. Resume with the settings and data it was started with, or "

@@ -104,10 +104,11 @@ def test_a_new_run_needs_an_unused_folder(tmp_path):
         ({"train": make_batches(count=20)}, "steps_per_epoch=5, but now steps_per_epoch is 3"),
         ({"train": make_batches(size=9)}, "batch_size=8, but now batch_size is 9"),
         ({"monitor": "accuracy"}, "monitor='loss'"),
+        ({"mode": "max"}, "made with mode='min', but now mode is 'max'"),
         ({"model": Net(width=5)}, r"layers\.0\.kernel: saved float32\[3, 4\], wanted .*\[3, 5\]"),
         ({"optimizer": optax.sgd(0.1, momentum=0.9)}, r"The optimizer, .* is not .*opt_state"),
     ],
-    ids=["data", "batch size", "monitor", "model", "optimizer"],
+    ids=["data", "batch size", "monitor", "mode", "model", "optimizer"],
 )  # fmt: skip
 def test_a_different_run_is_refused(tmp_path_factory, request, change, message):
     run_dir = tmp_path_factory.getbasetemp() / "finished_epoch"

@@ -254,7 +254,7 @@ def _check_same_arrays(
     raise ValueError(
         f"The {other} saved in {path}:\n  "
         + "\n  ".join(differences)
-        + "\nUse the settings of the run that was saved."
+        + "\nUse the settings that it was saved with."
     )
 
 
