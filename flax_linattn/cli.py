@@ -297,8 +297,11 @@ def _bench(args: list[str]) -> int:
 
     from flax_linattn import bench
 
+    about = "Speed and memory of the mechanisms against named peers, and against stored ratios."
+    options = tyro.cli(bench.BenchOptions, args=args, prog="flax-linattn bench", description=about)
     try:
-        return tyro.cli(bench.run_bench, args=args, prog="flax-linattn bench")
+        command = shlex.join(["flax-linattn", "bench", *args])
+        return bench.run_bench(command=command, **vars(options))
     except KeyboardInterrupt:
         print("the same command goes on from here.", file=sys.stderr)
         raise

@@ -32,8 +32,9 @@ PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "UWaveGestureLibrary": {"softmax": (79.81, 1.51), "aaren": (82.00, 1.93)},
 }
 
-TABLE = Table(
+EXPERIMENT = Table(
     module="experiments.classification.aaren",
+    task="classify",
     about="Feng et al., Attention as an RNN, 2024, table 4: mean and standard deviation over 5 "
     "seeds, selected on the test set",
     cells=partial(cells, mechanisms=MECHANISMS, paper=PAPER, causal=True),
@@ -49,4 +50,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    EXPERIMENT.main()

@@ -27,8 +27,9 @@ PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "UWaveGestureLibrary": {"EA-2": (79.4, None), "EA-6": (84.7, None), "SA": (82.2, None)},
 }
 
-TABLE = Table(
+EXPERIMENT = Table(
     module="experiments.classification.elementwise",
+    task="classify",
     about="Element-wise Attention Is All You Need, 2025, table 3; seeds and spread not reported; "
     "selected on a validation set, which in the library that it follows is the test set",
     cells=partial(cells, mechanisms=MECHANISMS, paper=PAPER, causal=False),
@@ -48,4 +49,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    EXPERIMENT.main()

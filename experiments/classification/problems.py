@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.options import configured
 from experiments.tables import Cell, Claim, Metric, Published
-from flax_linattn.tasks import ClassifyConfig
 
 ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=0.01)
 
@@ -59,19 +59,21 @@ def cells(
     causal: bool,
 ) -> Sequence[Cell]:
     """Every protocol of every data set; the published numbers are selected on the test set."""
-    found = []
+    table = []
     for name, numbers in paper.items():
         options = problem(name, folder)
         for protocol, how in PROTOCOLS.items():
             for column, mechanism in mechanisms.items():
                 config = None
                 if options is not None:
-                    config = ClassifyConfig(mechanism=mechanism, causal=causal, **how, **options)
+                    config = configured(
+                        "classify", mechanism=mechanism, causal=causal, **how, **options
+                    )
                 published: Published = {}
                 if protocol != "honest" and column in numbers:
                     published = {"accuracy, %": numbers[column]}
-                found.append(Cell(f"{name}, {protocol}", column, config, published))
-    return found
+                table.append(Cell(f"{name}, {protocol}", column, config, published))
+    return table
 
 
 def claims(*compared: tuple[str, str, str]) -> tuple[Claim, ...]:

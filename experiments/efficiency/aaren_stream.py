@@ -14,8 +14,8 @@ from typing import Any
 from flax import nnx
 
 from experiments.efficiency.programs import num_parameters
-from experiments.efficiency.runner import Experiment, Rows
 from experiments.efficiency.streams import measure_streams
+from experiments.measured import Measured, Rows
 from flax_linattn import models
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
@@ -109,9 +109,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="aaren_stream",
-    paper="Aaren, figure 5: memory constant against linear in the tokens, cumulative time linear "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.aaren_stream",
+    about="Aaren, figure 5: memory constant against linear in the tokens, cumulative time linear "
     "against quadratic; section 4.5: 0.016 % more parameters",
     sizes={"cpu": Size(), "paper": Size(tokens=65536)},
     measure=measure,

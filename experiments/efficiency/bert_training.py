@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn import models, training
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.report import markdown, number
@@ -135,16 +135,15 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-EXPERIMENT = Experiment(
-    name="bert_training",
-    paper="element-wise attention, figure 4, is of this shape, without an optimizer",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.bert_training",
+    about="element-wise attention, figure 4, is of this shape, without an optimizer",
     sizes={
         "paper": Size(),
         "cpu": Size(num_layers=2, dtype="float32", lengths=(512, 2048), tokens=2048, rounds=3),
     },
     measure=measure,
     table=table,
-    draw=None,
     left_out={
         "paper": "nothing",
         "cpu": "ten of twelve layers, bfloat16, T = 8k and 32k: for a GPU",

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from experiments.efficiency.elementwise_models import KINDS, build
 from experiments.efficiency.programs import observations, training_step
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -183,9 +183,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="elementwise_training",
-    paper="element-wise attention, figure 4: EA-2 and EA-6 need memory linear in L, SA quadratic; "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.elementwise_training",
+    about="element-wise attention, figure 4: EA-2 and EA-6 need memory linear in L, SA quadratic; "
     "they fit more tokens a step, and keep their throughput where SA's falls",
     sizes={
         "cpu": Size(),

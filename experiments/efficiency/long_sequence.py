@@ -23,7 +23,7 @@ import numpy as np
 from flax import nnx
 
 from experiments.efficiency.programs import forward, observations
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn import models, ops, training
 from flax_linattn.bench import Journal, communicated, compile_program
 from flax_linattn.bench.report import markdown, number
@@ -138,13 +138,12 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-EXPERIMENT = Experiment(
-    name="long_sequence",
-    paper="none of the papers splits sequences",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.long_sequence",
+    about="none of the papers splits sequences",
     sizes={"cpu": Size(), "paper": Size(features=512, num_heads=8)},
     measure=measure,
     table=table,
-    draw=None,
     left_out={"cpu": "real devices: times are of eight simulated ones", "paper": "nothing"},
 )
 

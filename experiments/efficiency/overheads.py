@@ -22,13 +22,15 @@ import jax
 import optax
 from flax import nnx
 
-from experiments.efficiency.runner import Experiment, Rows
-from flax_linattn import data, tasks, training
+from experiments.measured import Measured, Rows
+from experiments.options import configured
+from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks import classify_data, classify_model
 
 NEVER = 10**9
+BATCH_SIZE = 16
 Times = dict[str, float]
 
 
@@ -100,19 +102,19 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     standardizer = data.Standardizer.fit(dataset.series)
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
-    config = tasks.ClassifyConfig(features=features, hidden_features=2 * features)
+    config = configured("classify", features=features, hidden_features=2 * features)
     problem = classify_data.ClassifyProblem(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
     model = classify_model.build_classifier(config, problem)
-    source = data.Batches(arrays, config.batch_size, seed=0)
+    source = data.Batches(arrays, BATCH_SIZE, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
             classify_model.classification_loss,
             OPTIMIZER,
             Waiting(source, wait) if wait else source,
-            data.Batches({k: x[:16] for k, x in arrays.items()}, 16, seed=None),
+            data.Batches({k: x[:BATCH_SIZE] for k, x in arrays.items()}, BATCH_SIZE, seed=None),
             # Of falling losses only the first is the highest: no new best epoch is saved.
             config=training.FitConfig(
                 epochs=epochs, checkpoint_every_steps=every, monitor_mode="max"
@@ -164,13 +166,12 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, saved) + "\n\n" + markdown(batch_heads, made)
 
 
-EXPERIMENT = Experiment(
-    name="overheads",
-    paper="none of the papers measures it",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.overheads",
+    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,
-    draw=None,
     left_out={"cpu": "an accelerator, where saving and computing do not share cores"},
 )
 

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from experiments.efficiency import torch_peers
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import (
     Comparison,
     Journal,
@@ -180,13 +180,12 @@ def table(rows: Rows, size: Size) -> str:
     return f"{markdown(heads, lines)}\n\nPyTorch {rows[0]['torch']}."
 
 
-EXPERIMENT = Experiment(
-    name="pytorch",
-    paper="none of the papers has this table; the formulations are theirs",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.pytorch",
+    about="none of the papers has this table; the formulations are theirs",
     sizes={"cpu": Size(), "paper": Size(lengths=(4096, 16384))},
     measure=measure,
     table=table,
-    draw=None,
     left_out={
         "cpu": "torch.compile; memory, which PyTorch does not tell on a CPU",
         "paper": "torch.compile",

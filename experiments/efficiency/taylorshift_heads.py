@@ -16,8 +16,8 @@ from typing import Any
 import jax
 
 from experiments.efficiency.programs import forward, observations
-from experiments.efficiency.runner import Experiment, Rows
 from experiments.efficiency.taylorshift_models import build
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -97,9 +97,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_heads",
-    paper="TaylorShift, table 5 (A100, mixed precision): more heads make the efficient form "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_heads",
+    about="TaylorShift, table 5 (A100, mixed precision): more heads make the efficient form "
     "faster and smaller, and the direct one slower and larger",
     sizes={"cpu": Size(), "paper": Size(rounds=30)},
     measure=measure,

@@ -15,10 +15,11 @@ from typing import Any
 
 import jax
 
+from experiments.efficiency import peers
 from experiments.efficiency.crossing import where
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compare, normal, peers
+from flax_linattn.bench import Journal, compare, normal, yardsticks
 from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown
@@ -28,7 +29,7 @@ PROGRAMS = {
     "efficient, as printed": peers.taylorshift_algorithm_1,
     "direct, ours": mechanism("taylorshift", form="direct"),
     "efficient, ours": mechanism("taylorshift", form="efficient"),
-    "softmax": partial(peers.softmax_xla, is_causal=False),
+    "softmax": partial(yardsticks.softmax_xla, is_causal=False),
 }
 PAIRS = {
     "as printed": ("direct, as printed", "efficient, as printed"),
@@ -121,9 +122,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_lengths",
-    paper="TaylorShift, figure 2 and table 2: the measured crossing of time lies about 18 d above "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_lengths",
+    about="TaylorShift, figure 2 and table 2: the measured crossing of time lies about 18 d above "
     "N0, that of memory within 0.6 % of N1",
     sizes={
         "cpu": Size(),

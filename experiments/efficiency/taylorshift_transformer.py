@@ -17,8 +17,8 @@ import jax
 
 from experiments.efficiency.crossing import where
 from experiments.efficiency.programs import forward, observations
-from experiments.efficiency.runner import Experiment, Rows
 from experiments.efficiency.taylorshift_models import build
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -139,9 +139,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_transformer",
-    paper="TaylorShift, figures 3 and 9: with 16 heads the efficient form needs less memory from "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_transformer",
+    about="TaylorShift, figures 3 and 9: with 16 heads the efficient form needs less memory from "
     "900 tokens on and is faster from 1,800 on; at 2,000 tokens it needs 35 % of the memory",
     sizes={
         "cpu": Size(),

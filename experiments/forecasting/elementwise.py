@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.forecasting.problems import SIZES, problem
+from experiments.options import configured
 from experiments.tables import QUICK, Cell, Claim, Metric, Table
-from flax_linattn.tasks import ForecastConfig
 
 MECHANISMS = {
     "SA": "softmax",
@@ -41,7 +41,7 @@ PAPER = {
 
 def cells(folder: Path | None) -> Sequence[Cell]:
     """Every series, horizon and mechanism."""
-    found = []
+    table = []
     for name, horizons in PAPER.items():
         options = problem(name, folder)
         if options is not None and (name.startswith("ETT") or name == "Exchange"):
@@ -50,7 +50,8 @@ def cells(folder: Path | None) -> Sequence[Cell]:
             for column, mechanism in MECHANISMS.items():
                 config = None
                 if options is not None:
-                    config = ForecastConfig(
+                    config = configured(
+                        "forecast",
                         mechanism=mechanism,
                         model="encoder-decoder",
                         input_length=6,
@@ -60,12 +61,13 @@ def cells(folder: Path | None) -> Sequence[Cell]:
                     )
                 numbers = dict(zip(("MAE", "RMSE"), paper.get(column, ()), strict=False))
                 published = {metric: (value, None) for metric, value in numbers.items()}
-                found.append(Cell(f"{name}, {horizon}", column, config, published))
-    return found
+                table.append(Cell(f"{name}, {horizon}", column, config, published))
+    return table
 
 
-TABLE = Table(
+EXPERIMENT = Table(
     module="experiments.forecasting.elementwise",
+    task="forecast",
     about="Element-wise Attention Is All You Need, 2025, table 4; seeds and spread not reported",
     cells=cells,
     metrics=(Metric("original_mae", "MAE"), Metric("original_rmse", "RMSE")),
@@ -94,4 +96,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    EXPERIMENT.main()
