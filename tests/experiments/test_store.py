@@ -1,6 +1,7 @@
 """Stored runs: found by their options, whatever options and defaults come later."""
 
 import json
+from typing import ClassVar
 
 import pytest
 
@@ -13,7 +14,7 @@ from flax_linattn import training
 class Config:
     """A configuration that says how its run ends."""
 
-    known = {"outcome": 0.0, "width": 8}
+    known: ClassVar = {"outcome": 0.0, "width": 8}
 
     def __init__(self, seed=0, **values):
         self.seed, self.values = seed, {**self.known, **values}
