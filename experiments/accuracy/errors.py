@@ -51,16 +51,16 @@ def values_and_gradients(function: Any, inputs: Any, weights: np.ndarray) -> Any
     """The compared rows, and the gradients of their weighted sum."""
 
     @jax.jit
-    def run(inputs: Any) -> Any:
+    def both(inputs: Any) -> Any:
         y, pull = jax.vjp(function, *inputs)
         return y, pull(jnp.asarray(weights, y.dtype))
 
-    return jax.tree.map(lambda a: np.asarray(a, np.float64), run(inputs))
+    return jax.tree.map(lambda a: np.asarray(a, np.float64), both(inputs))
 
 
-def error(got: np.ndarray, want: np.ndarray) -> float:
+def error(ours: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference over the largest expected magnitude."""
-    return float(np.max(np.abs(got - want)) / np.max(np.abs(want)))
+    return float(np.max(np.abs(ours - expected)) / np.max(np.abs(expected)))
 
 
 def measure(name: str, length: int) -> Rows:
@@ -89,16 +89,16 @@ def measure(name: str, length: int) -> Rows:
             def by_form(q: Any, k: Any, v: Any, form: str = form) -> Any:
                 return mechanism.attend(q, k, v, is_causal=can.causal, form=form)[:, index]
 
-            got = values_and_gradients(by_form, inputs, weights)
-        (y, gradients), (want, want_gradients) = got, exact[dtype]
+            ours = values_and_gradients(by_form, inputs, weights)
+        (y, gradients), (expected, expected_gradients) = ours, exact[dtype]
         row = {
             "mechanism": name,
             "length": length,
             "dtype": dtype,
             "form": form,
             "commit": commit(),
-            "output": error(y, want),
-            "gradient": max(map(error, gradients, want_gradients)),
+            "output": error(y, expected),
+            "gradient": max(map(error, gradients, expected_gradients)),
         }
         print(row, flush=True)
         rows.append(row)

@@ -77,13 +77,13 @@ def errors(q: NDArray, k: NDArray, v: NDArray) -> tuple[float, float]:
     """The error, and what is predicted."""
     mechanism = ops.get_mechanism("expressive_quadratic")
     with jax.enable_x64(True):
-        want = mechanism.reference(*(jnp.asarray(x, jnp.float64) for x in (q, k, v)))
-        want = np.asarray(want)[:, 0]
+        expected = mechanism.reference(*(jnp.asarray(x, jnp.float64) for x in (q, k, v)))
+        expected = np.asarray(expected)[:, 0]
     _, state = mechanism.attend(*map(jnp.asarray, (k, k, v)), return_state=True)
-    got = np.asarray(mechanism.read(jnp.asarray(q[:, 0]), state), np.float64)
+    y = np.asarray(mechanism.read(jnp.asarray(q[:, 0]), state), np.float64)
     score = np.einsum("bthk,bshk->s", q.astype(np.float64), k)
     predicted = np.finfo(np.float32).eps * np.sum(q**2) * np.sum(k**2) / np.sum(score**2)
-    return float(np.abs(got - want).max() / np.abs(want).max()), float(predicted)
+    return float(np.abs(y - expected).max() / np.abs(expected).max()), float(predicted)
 
 
 def table(rows: Rows, size: Size) -> str:

@@ -71,11 +71,11 @@ def errors(q: NDArray, k: NDArray, v: NDArray, scale: float, order: int) -> dict
     exact = ops.get_mechanism("elementwise")
     series = ops.get_mechanism("elementwise_series", order=order)
     q, k, v = (jnp.asarray(x) for x in (scale * q, scale * k, v))
-    want, got = (m.reference(q, k, v, is_causal=True) for m in (exact, series))
+    expected, y = (m.reference(q, k, v, is_causal=True) for m in (exact, series))
     moved = ops.weights(series, q, k, is_causal=True) - ops.weights(exact, q, k, is_causal=True)
     return {
         "product": float(jnp.sqrt(jnp.mean((2 * q[:, :, None] * k[:, None]) ** 2))),
-        "output": float(jnp.sqrt(jnp.mean((got - want) ** 2) / jnp.mean(want**2))),
+        "output": float(jnp.sqrt(jnp.mean((y - expected) ** 2) / jnp.mean(expected**2))),
         "weights": float(jnp.mean(jnp.sum(jnp.abs(moved), axis=-1)) / 2),
     }
 

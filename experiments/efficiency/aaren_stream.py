@@ -71,16 +71,16 @@ def streams(size: Size) -> dict[str, Any]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    found = {row["what"]: row for row in rows}
+    by_what = {row["what"]: row for row in rows}
     lines = [
-        [name, f"{PAPER_PARAMETERS[name]:,}", f"{found['parameters']['counts'][name]:,}"]
+        [name, f"{PAPER_PARAMETERS[name]:,}", f"{by_what['parameters']['counts'][name]:,}"]
         for name in MECHANISMS
     ]
     counts = markdown(["parameters of a block", "paper", "ours"], lines)
     heads = ["tokens"]
     for name in MECHANISMS:
         heads += [f"{name}: state, kB", "a step, ms", "all so far, s"]
-    by_name = found["streams"]["streams"]
+    by_name = by_what["streams"]["streams"]
     lines = []
     for marks in zip(*(by_name[name] for name in MECHANISMS), strict=True):
         cells = [f"{marks[0]['tokens']:,}"]

@@ -55,17 +55,17 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     for mechanism in MECHANISMS:
         step, state, x = training_step(size, mechanism, batch, length)
         try:
-            compiled, found = compile_program(step, (state, x), donate_argnums=0)
-            run = Run(compiled, state, x)
-            jax.block_until_ready(run())
+            compiled, costs = compile_program(step, (state, x), donate_argnums=0)
+            steps = Steps(compiled, state, x)
+            jax.block_until_ready(steps())
         except jax.errors.JaxRuntimeError as error:  # it does not fit
             facts[mechanism] = {"not_run": str(error).splitlines()[0][:120]}
             continue
         facts[mechanism] = {
-            "total_bytes": found["total_bytes"],
-            "compile_seconds": found["compile_seconds"],
+            "total_bytes": costs["total_bytes"],
+            "compile_seconds": costs["compile_seconds"],
         }
-        calls[mechanism] = run
+        calls[mechanism] = steps
     for name, times in run_in_turns(calls, (), size.rounds).items():
         seconds = 1e-3 * spread(times)["median"]
         facts[name] |= {
@@ -75,7 +75,7 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     return {"batch": batch, "mechanisms": facts}
 
 
-class Run:
+class Steps:
     """Training that goes on with each call."""
 
     def __init__(self, step: Any, state: Any, batch: Any) -> None:

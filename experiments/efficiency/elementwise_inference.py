@@ -37,8 +37,8 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     models = {name: build(KINDS[name], size.num_layers, size.features) for name in MODELS}
     for batch in size.batches:
-        run = partial(measure_streams, models, batch, size.tokens)
-        journal.row({"batch": batch}, lambda run=run: {"streams": run()})
+        streams = partial(measure_streams, models, batch, size.tokens)
+        journal.row({"batch": batch}, lambda streams=streams: {"streams": streams()})
         jax.clear_caches()
 
 

@@ -48,33 +48,33 @@ class Size:
 
 def measure(size: Size, journal: Journal) -> None:
     for features in size.features:
-        run = partial(train, features, size.epochs)
+        training_run = partial(train, features, size.epochs)
         for every in size.save_every:
-            ways = {"without": partial(run, NEVER), "with": partial(run, every)}
+            ways = {"without": partial(training_run, NEVER), "with": partial(training_run, every)}
             key = {"what": "checkpoints", "features": features, "every": every}
             journal.row(key, partial(in_turns, ways, size.rounds))
         for wait in size.waits if features == min(size.features) else ():
             key = {"what": "batches", "features": features, "wait": wait}
-            journal.row(key, partial(batches, run, wait, size.rounds))
+            journal.row(key, partial(batches, training_run, wait, size.rounds))
 
 
-def batches(run: Any, wait: float, rounds: int) -> dict[str, Any]:
+def batches(train: Any, wait: float, rounds: int) -> dict[str, Any]:
     """Times with a source that takes so many steps' time for a batch."""
-    seconds = wait * run(NEVER)["step"]
-    ways = {"without": partial(run, NEVER), "with": partial(run, NEVER, seconds)}
+    seconds = wait * train(NEVER)["step"]
+    ways = {"without": partial(train, NEVER), "with": partial(train, NEVER, seconds)}
     return {"wait_seconds": seconds} | in_turns(ways, rounds)
 
 
 def in_turns(ways: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Every way's times, medians over the rounds."""
-    found: dict[str, list[Times]] = {name: [] for name in ways}
+    times: dict[str, list[Times]] = {name: [] for name in ways}
     for index in range(rounds):
         for name in list(ways)[:: 1 if index % 2 else -1]:
-            found[name].append(ways[name]())
-    overheads = [b["step"] / a["step"] - 1 for a, b in zip(*found.values(), strict=True)]
+            times[name].append(ways[name]())
+    overheads = [b["step"] / a["step"] - 1 for a, b in zip(*times.values(), strict=True)]
     medians = {
-        name: {key: statistics.median(t[key] for t in times) for key in times[0]}
-        for name, times in found.items()
+        name: {key: statistics.median(t[key] for t in of_way) for key in of_way[0]}
+        for name, of_way in times.items()
     }
     return medians | {"overheads": overheads}
 

@@ -45,10 +45,10 @@ def elementwise_series_cumsum(
     def power(x: Array) -> Array:
         if not products:
             return x[..., None] ** exponent
-        found = [jnp.ones_like(x)]
+        ascending = [jnp.ones_like(x)]
         for _ in range(order):
-            found.append(found[-1] * x)
-        return jnp.stack(found, axis=-1)
+            ascending.append(ascending[-1] * x)
+        return jnp.stack(ascending, axis=-1)
 
     powers = power(k) * jnp.exp(-jnp.square(k))[..., None]
     s = jnp.cumsum(powers * v[..., None], axis=1)

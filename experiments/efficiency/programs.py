@@ -12,21 +12,21 @@ from flax import nnx
 
 
 def forward(model: nnx.Module, form: str = "auto") -> tuple[Callable[..., Any], Any]:
-    """``run(params, x)``, the model's output, and its parameters."""
+    """``apply(params, x)``, the model's output, and its parameters."""
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
-    def run(params: Any, x: jax.Array) -> jax.Array:
+    def apply(params: Any, x: jax.Array) -> jax.Array:
         return nnx.merge(graph, params, rest)(x, form=form)
 
-    return run, params
+    return apply, params
 
 
 def training_step(model: nnx.Module, form: str = "auto") -> tuple[Callable[..., Any], Any]:
-    """``run(params, x)``, loss and gradients of the mean square output, and the parameters."""
-    run, params = forward(model, form)
+    """``step(params, x)``, loss and gradients of the mean square output, and the parameters."""
+    apply, params = forward(model, form)
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
-        return jnp.mean(jnp.square(run(params, x)))
+        return jnp.mean(jnp.square(apply(params, x)))
 
     return jax.value_and_grad(loss), params
 

@@ -67,18 +67,18 @@ def measure(size: Size, journal: Journal) -> None:
                 if "split" in name and mechanism == "softmax":  # it is refused
                     continue
                 key = {"mechanism": mechanism, "strategy": name, "devices": devices}
-                found = reference if name == "none" else partial(one, parallel)
-                journal.row(key, partial(compare, found, reference))
+                outcome = reference if name == "none" else partial(one, parallel)
+                journal.row(key, partial(compare, outcome, reference))
 
 
-def compare(run: Callable[[], Outcome], reference: Callable[[], Outcome]) -> dict[str, Any]:
+def compare(train: Callable[[], Outcome], reference: Callable[[], Outcome]) -> dict[str, Any]:
     """Largest differences between two runs, and facts of the first one's training step."""
-    found, want = run(), reference()
-    largest = np.max(np.abs(want.parameters))
+    ours, one_device = train(), reference()
+    largest = np.max(np.abs(one_device.parameters))
     return {
-        **found.facts,
-        "curve_error": float(np.max(np.abs(found.curve / want.curve - 1))),
-        "parameter_error": float(np.max(np.abs(found.parameters - want.parameters)) / largest),
+        **ours.facts,
+        "curve_error": float(np.max(np.abs(ours.curve / one_device.curve - 1))),
+        "parameter_error": float(np.max(np.abs(ours.parameters - one_device.parameters)) / largest),
     }
 
 

@@ -55,8 +55,8 @@ def measure_heads(size: Size, heads: int) -> dict[str, Any]:
     model = build("taylorshift-pixel", "taylorshift", heads, 256, size.length)
     calls, results = {}, {}
     for form in FORMS:
-        run, params = forward(model, form)
-        compiled, results[form] = compile_program(run, (params, x))
+        apply, params = forward(model, form)
+        compiled, results[form] = compile_program(apply, (params, x))
         calls[form] = partial(compiled, params, x)
     for form, times in run_in_turns(calls, (), size.rounds, size.seconds).items():
         results[form]["milliseconds"] = spread(times)

@@ -70,15 +70,15 @@ def measure_length(size: Size, dim: int, length: int) -> dict[str, Any]:
 
 def crossings(rows: Rows, dim: int, quantity: str) -> list[str]:
     """Where the second of each pair overtakes the first, in time or memory."""
-    found = []
+    lengths = []
     for slow, fast in PAIRS.values():
         points = [
             (row["length"], value(row, slow, quantity), value(row, fast, quantity))
             for row in rows
             if row["dim"] == dim
         ]
-        found.append(where([point for point in points if None not in point]))
-    return found
+        lengths.append(where([point for point in points if None not in point]))
+    return lengths
 
 
 def value(row: dict[str, Any], program: str, quantity: str) -> float | None:
@@ -94,8 +94,8 @@ def table(rows: Rows, size: Size) -> str:
     for dim in size.dims:
         for quantity, formula in (("time", ops.taylorshift_n0), ("memory", ops.taylorshift_n1)):
             name = "N0" if quantity == "time" else "N1"
-            found = crossings(rows, dim, quantity)
-            lines.append([str(dim), f"{name}, {quantity}", f"{formula(dim):,}", *found])
+            lengths = crossings(rows, dim, quantity)
+            lines.append([str(dim), f"{name}, {quantity}", f"{formula(dim):,}", *lengths])
     return markdown(heads, lines)
 
 

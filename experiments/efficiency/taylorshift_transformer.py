@@ -73,8 +73,8 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     calls, results = {}, {}
     for name, kind in KINDS.items():
         model = build(size.model, kind.mechanism, kind.num_heads, IN_FEATURES, length)
-        run, params = forward(model, kind.form)
-        compiled, results[name] = compile_program(run, (params, x))
+        apply, params = forward(model, kind.form)
+        compiled, results[name] = compile_program(apply, (params, x))
         if results[name]["temporary_bytes"] > 1e9 * size.memory_limit_gb:
             results[name]["not_run"] = "memory"
         else:
