@@ -9,17 +9,10 @@ import dataclasses
 from functools import partial
 
 from experiments.classification.problems import ACCURACY, NOT_RUN, cells, claims
+from experiments.columns import columns
 from experiments.tables import QUICK, Table
 
-MECHANISMS = {
-    "SA": "softmax",
-    "EA-2": "elementwise_series:order=2",
-    "EA-6": "elementwise_series:order=6",
-    "EA": "elementwise",
-    "aaren": "aaren",
-    "taylorshift": "taylorshift",
-    "expressive": "expressive",
-}
+MECHANISMS = columns("SA", "EA-2", "EA-6", "EA", "aaren", "taylorshift", "expressive")
 PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "JapaneseVowels": {"EA-2": (95.7, None), "EA-6": (97.3, None), "SA": (97.0, None)},
     "SelfRegulationSCP1": {"EA-2": (88.7, None), "EA-6": (90.4, None), "SA": (89.4, None)},

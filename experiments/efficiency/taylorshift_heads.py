@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
-from experiments.efficiency.programs import forward, observations
+from experiments.efficiency.programs import compare_programs, forward, observations
 from experiments.efficiency.taylorshift_models import build
 from experiments.measured import Measured, Rows
-from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
+from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
 
@@ -53,14 +53,10 @@ def measure(size: Size, journal: Journal) -> None:
 def measure_heads(size: Size, heads: int) -> dict[str, Any]:
     x = observations(size.images, size.length, 256)
     model = build("taylorshift-pixel", "taylorshift", heads, 256, size.length)
-    calls, results = {}, {}
-    for form in FORMS:
-        apply, params = forward(model, form)
-        compiled, results[form] = compile_program(apply, (params, x))
-        calls[form] = partial(compiled, params, x)
-    for form, times in run_in_turns(calls, (), size.rounds, size.seconds).items():
-        results[form]["milliseconds"] = spread(times)
-        results[form]["images_per_second"] = 1e3 * size.images / spread(times)["median"]
+    forms = ((form, forward(model, form)) for form in FORMS)
+    results = compare_programs(forms, x, size.rounds, size.seconds)
+    for facts in results.values():
+        facts["images_per_second"] = 1e3 * size.images / facts["milliseconds"]["median"]
     return {"results": results}
 
 

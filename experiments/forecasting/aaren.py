@@ -9,18 +9,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.columns import columns
 from experiments.forecasting.problems import SIZES, problem
 from experiments.options import configured
 from experiments.tables import QUICK, Cell, Claim, Metric, Table
 
-MECHANISMS = {
-    "softmax": "softmax",
-    "aaren": "aaren",
-    "EA-2": "elementwise_series:order=2",
-    "EA-6": "elementwise_series:order=6",
-    "taylorshift": "taylorshift",
-    "expressive": "expressive",
-}
+MECHANISMS = columns("softmax", "aaren", "EA-2", "EA-6", "taylorshift", "expressive")
 PUBLISHED = ("softmax", "aaren")
 EXPECTED = json.loads((Path(__file__).parent / "aaren-expected.json").read_text())
 

@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.columns import columns
 from experiments.forecasting.problems import SIZES, problem
 from experiments.options import configured
 from experiments.tables import QUICK, Cell, Claim, Metric, Table
 
-MECHANISMS = {
-    "SA": "softmax",
-    "EA-2": "elementwise_series:order=2",
-    "EA-6": "elementwise_series:order=6",
-    "EA": "elementwise",
-    "aaren": "aaren",
-}
+MECHANISMS = columns("SA", "EA-2", "EA-6", "EA", "aaren")
 PAPER = {
     "ETTh2": {
         6: {"EA-2": (1.43, 2.01), "EA-6": (1.23, 1.79), "SA": (1.24, 1.79)},
