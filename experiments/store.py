@@ -35,8 +35,7 @@ def upgrade(task: str, options: Options) -> Options:
         task: whose they are.
         options: all those of a run or of a file's defaults, as an older version wrote them.
     """
-    del task  # no option has been renamed yet
-    return options
+    return options  # none has been renamed yet
 
 
 class Store:

@@ -25,6 +25,9 @@ NAMES = {
 }
 """In the folder of real data; Japanese Vowels comes with the package."""
 
+OPTIONS: dict[str, dict[str, Any]] = {}
+"""Of data sets that Time-Series-Library prepares in a way of their own."""
+
 NOT_RUN = (
     "rows of Japanese Vowels, UWaveGestureLibrary and (of Aaren's table) SpokenArabicDigits that "
     "are missing, for want of time (a run of EA itself on UWaveGestureLibrary takes 35 minutes of "
@@ -48,7 +51,7 @@ def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
     paths = [Path() if folder is None else folder / file.format(part) for part in parts]
     if not all(path.is_file() for path in paths):
         return None
-    return {"train_file": paths[0], "test_file": paths[1]}
+    return {"train_file": paths[0], "test_file": paths[1], **OPTIONS.get(name, {})}
 
 
 def cells(

@@ -108,10 +108,9 @@ class Table(Experiment):
         Raises:
             ValueError: there are none.
         """
-        folder = os.environ.get(DATA_FOLDER)
         cells = [
             cell
-            for cell in self.cells(Path(folder) if folder else None)
+            for cell in self.cells(data_folder())
             if rows in cell.row and columns in cell.column and cell.config is not None
         ]
         if not cells:
@@ -125,3 +124,9 @@ class Table(Experiment):
     def render(self, scale: str, output: Path) -> str:
         """Writes page and figure of what is stored; returns the page."""
         return page.render(self, scale, self.store(scale, output))
+
+
+def data_folder() -> Path | None:
+    """The folder of real data sets, as the environment names it."""
+    name = os.environ.get(DATA_FOLDER)
+    return Path(name) if name else None
