@@ -42,7 +42,8 @@ class _Renamed(argparse.Action):
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
-        print(f"note: {option_string} is now --{self.dest}.", file=sys.stderr)
+        note = f"note: {option_string} is now --{self.dest}; the older name goes in 0.2."
+        print(note, file=sys.stderr)
         setattr(namespace, self.dest, values)
 
 

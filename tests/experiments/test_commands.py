@@ -37,7 +37,7 @@ def test_a_scale_is_measured_and_its_page_printed(experiment, flag, tmp_path, ca
     experiment.main([flag, "paper", "--output", str(tmp_path)])
     out, err = capsys.readouterr()
     assert out == (tmp_path / "squares-paper.md").read_text() and out.startswith("0, 1, 4\n")
-    assert ("note: --size is now --scale." in err) == (flag == "--size")
+    assert ("note: --size is now --scale" in err) == (flag == "--size")
     assert "squares --scale paper`" in out
     assert json.loads((tmp_path / "squares-paper.json").read_text())["finished"]
 
