@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 import numpy as np
 
 
@@ -31,13 +34,13 @@ def at_least(minimum: int, **numbers: int | None) -> None:
 
     Raises:
         TypeError: one is no whole number.
-        ValueError: one is below.
+        OptionError: one is below.
 
     Example:
         >>> at_least(1, chunk_size=0)
         Traceback (most recent call last):
         ...
-        ValueError: chunk_size must be at least 1, got 0.
+        flax_linattn.checks.OptionError: chunk_size must be at least 1, got 0.
     """
     for name, value in numbers.items():
         if value is None:
@@ -45,38 +48,60 @@ def at_least(minimum: int, **numbers: int | None) -> None:
         if not isinstance(value, (int, np.integer)):
             raise TypeError(f"{name} must be a whole number, got {value!r}.")
         if value < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {value}.")
+            raise OptionError(f"{name} must be at least {minimum}, got {value}.", name)
 
 
 def positive(**numbers: float) -> None:
     """Refuses zero, negative numbers and NaN.
 
     Raises:
-        ValueError: one is not above 0.
+        OptionError: one is not above 0.
 
     Example:
         >>> positive(learning_rate=0.0)
         Traceback (most recent call last):
         ...
-        ValueError: learning_rate must be positive, got 0.0.
+        flax_linattn.checks.OptionError: learning_rate must be positive, got 0.0.
     """
     for name, value in numbers.items():
         if not value > 0:
-            raise ValueError(f"{name} must be positive, got {value}.")
+            raise OptionError(f"{name} must be positive, got {value}.", name)
 
 
 def rate(**numbers: float) -> None:
     """Refuses what is no share of things to drop, from 0 to below 1.
 
     Raises:
-        ValueError: one is outside [0, 1).
+        OptionError: one is outside [0, 1).
 
     Example:
         >>> rate(dropout_rate=1.0)
         Traceback (most recent call last):
         ...
-        ValueError: dropout_rate must be in [0, 1), got 1.0.
+        flax_linattn.checks.OptionError: dropout_rate must be in [0, 1), got 1.0.
     """
     for name, value in numbers.items():
         if not 0 <= value < 1:
-            raise ValueError(f"{name} must be in [0, 1), got {value}.")
+            raise OptionError(f"{name} must be in [0, 1), got {value}.", name)
+
+
+def choice(choices: Iterable[str], **values: str) -> None:
+    """Refuses what is none of the choices, and names the nearest.
+
+    Raises:
+        ValueError: one is none of them.
+
+    Example:
+        >>> choice(["gelu", "relu"], activation="glu")
+        Traceback (most recent call last):
+        ...
+        ValueError: activation must be one of gelu, relu, got 'glu'; did you mean 'gelu'?
+    """
+    choices = list(choices)
+    for name, value in values.items():
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise OptionError(
+                f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}", name
+            )

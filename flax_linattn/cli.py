@@ -11,7 +11,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -232,7 +233,8 @@ def _train(
         raise ValueError(_with_flags(str(error), values)) from None
     process = (options.coordinator, options.num_processes, options.process_id)
     if options.distributed or process != (None, None, None):
-        training.start_process(*process)
+        with _naming_flags(options):
+            training.start_process(*process)
     if options.resume and options.run is None:
         raise ValueError("--resume needs the run folder: --run RUN.")
     run_dir = options.run if options.run is not None else Path("runs") / config.name
@@ -240,17 +242,18 @@ def _train(
     if options.tensorboard:
         trackers.append(training.TensorBoard(run_dir / "tensorboard"))
     try:
-        report = train(
-            config,
-            run_dir,
-            resume=options.resume,
-            progress=options.progress,
-            parallel=training.Parallel(
-                options.parallel, options.mesh, options.shard_parameters, options.accumulate
-            ),
-            trackers=trackers,
-            profile_steps=options.profile,
-        )
+        with _naming_flags(options):
+            report = train(
+                config,
+                run_dir,
+                resume=options.resume,
+                progress=options.progress,
+                parallel=training.Parallel(
+                    options.parallel, options.mesh, options.shard_parameters, options.accumulate
+                ),
+                trackers=trackers,
+                profile_steps=options.profile,
+            )
     except training.Interrupted:
         if training.is_main():
             given = [a for a in args if a != "--resume"]
@@ -301,7 +304,8 @@ def _bench(args: list[str]) -> int:
     options = tyro.cli(bench.BenchOptions, args=args, prog="flax-linattn bench", description=about)
     try:
         command = shlex.join(["flax-linattn", "bench", *args])
-        return bench.run_bench(command=command, **vars(options))
+        with _naming_flags(options):
+            return bench.run_bench(command=command, **vars(options))
     except KeyboardInterrupt:
         print("the same command goes on from here.", file=sys.stderr)
         raise
@@ -326,6 +330,25 @@ def _value_of(args: list[str], flag: str) -> str | None:
         if arg == flag and i + 1 < len(args):
             return args[i + 1]
     return None
+
+
+FLAGS = {"run_dir": "run", "strategy": "parallel", "profile_steps": "profile"}
+"""Options that the command line calls otherwise."""
+
+
+@contextmanager
+def _naming_flags(options: Any) -> Iterator[None]:
+    """Adds the flags of the options that an error is about, if the command has them."""
+    from flax_linattn.checks import OptionError
+
+    try:
+        yield
+    except OptionError as error:
+        names = [FLAGS.get(name, name) for name in error.options]
+        flags = [f"--{name.replace('_', '-')}" for name in names if hasattr(options, name)]
+        if not flags:
+            raise
+        raise ValueError(f"{error} ({', '.join(flags)})") from error
 
 
 def _with_flags(message: str, names: Iterable[str]) -> str:

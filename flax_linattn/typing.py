@@ -18,7 +18,7 @@ The batch axis comes first in every array and in every leaf of every state.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import jax
 from jaxtyping import Bool, Float, Int
@@ -46,6 +46,23 @@ FeaturesStep: TypeAlias = Float[Array, "B C"]
 State: TypeAlias = Any
 """A pytree of arrays, batch axis first; its structure is each mechanism's own."""
 
+
+class SequenceOptions(TypedDict, total=False):
+    """Options that every layer and model takes when it is called on sequences.
+
+    Attributes:
+        mask: bool [B, T], True = a real token.
+        segment_ids: int [B, T], packed sequences.
+        state: what an earlier call returned; its tokens come first.
+        form: see ``ops.Mechanism.attend``.
+    """
+
+    mask: Mask | None
+    segment_ids: SegmentIds | None
+    state: State | None
+    form: str
+
+
 __all__ = [
     "Array",
     "Features",
@@ -59,6 +76,7 @@ __all__ = [
     "Queries",
     "QueryStep",
     "SegmentIds",
+    "SequenceOptions",
     "State",
     "ValueStep",
     "Values",

@@ -47,9 +47,9 @@ def count_parameters() -> dict[str, int]:
     return {
         name: num_parameters(
             TransformerBlock(
-                width["features"],
-                width["num_heads"],
-                hidden_features=width["hidden_features"],
+                width.features,
+                width.num_heads,
+                hidden_features=width.hidden_features,
                 mechanism=name,
                 rngs=nnx.Rngs(0),
             )
@@ -59,13 +59,14 @@ def count_parameters() -> dict[str, int]:
 
 
 def streams(size: Size) -> dict[str, Any]:
-    shape = models.get_size(size.model) | {
-        "num_layers": size.num_layers,
-        "features": size.features,
-        "hidden_features": 4 * size.features,
-    }
+    layers = dataclasses.replace(
+        models.get_size(size.model),
+        num_layers=size.num_layers,
+        features=size.features,
+        hidden_features=4 * size.features,
+    )
     made = {
-        name: models.Backbone(16, **shape, mechanism=name, rngs=nnx.Rngs(0)) for name in MECHANISMS
+        name: models.Backbone(16, layers, mechanism=name, rngs=nnx.Rngs(0)) for name in MECHANISMS
     }
     return measure_streams(made, 1, size.tokens)
 

@@ -23,7 +23,7 @@ from flax_linattn import models, training
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.step import make_train_step
+from flax_linattn.training.train_step import make_train_step
 
 MECHANISMS = ("elementwise_series:order=6", "aaren", "softmax")
 OPTIMIZER = optax.adamw(1e-4)
@@ -88,15 +88,14 @@ class Steps:
 
 def training_step(size: Size, mechanism: str, batch: int, length: int) -> tuple[Any, Any, Any]:
     """The step, its state and a batch: the model puts out its input again."""
-    shape = models.get_size("bert-base") | {
-        "num_layers": size.num_layers,
-        "features": size.features,
-        "num_heads": size.num_heads,
-        "hidden_features": 4 * size.features,
-    }
-    model = models.Backbone(
-        16, **shape, mechanism=mechanism, dtype=jnp.dtype(size.dtype), rngs=nnx.Rngs(0)
+    layers = dataclasses.replace(
+        models.get_size("bert-base"),
+        num_layers=size.num_layers,
+        features=size.features,
+        num_heads=size.num_heads,
+        hidden_features=4 * size.features,
     )
+    model = models.Backbone(16, layers, mechanism=mechanism, dtype=size.dtype, rngs=nnx.Rngs(0))
     graphdef, params, rest = split_model(model)
     state = TrainState.create(params, rest, OPTIMIZER, ["loss"])
     step = make_train_step(graphdef, reconstruction, OPTIMIZER, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 from flax import nnx
@@ -28,10 +29,11 @@ KINDS = {
 def build(kind: Kind, num_layers: int, features: int) -> models.Backbone:
     """A causal transformer: BERT-base's with 12 layers of 768 features."""
     heads = max(1, features // 64)
-    shape = models.get_size("bert-base") | {
-        "num_layers": num_layers,
-        "features": features,
-        "num_heads": heads,
-        "hidden_features": 4 * features,
-    }
-    return models.Backbone(16, **shape, mechanism=kind.mechanism, rngs=nnx.Rngs(0))
+    layers = dataclasses.replace(
+        models.get_size("bert-base"),
+        num_layers=num_layers,
+        features=features,
+        num_heads=heads,
+        hidden_features=4 * features,
+    )
+    return models.Backbone(16, layers, mechanism=kind.mechanism, rngs=nnx.Rngs(0))

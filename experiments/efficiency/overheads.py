@@ -15,7 +15,6 @@ import statistics
 import tempfile
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -111,17 +110,14 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
-            classify_model.classification_loss,
-            OPTIMIZER,
-            Waiting(source, wait) if wait else source,
-            data.Batches({k: x[:BATCH_SIZE] for k, x in arrays.items()}, BATCH_SIZE, seed=None),
             # Of falling losses only the first is the highest: no new best epoch is saved.
-            config=training.FitConfig(
-                epochs=epochs, checkpoint_every_steps=every, monitor_mode="max"
+            training.Objective(classify_model.classification_loss, OPTIMIZER, mode="max"),
+            training.Splits(
+                Waiting(source, wait) if wait else source,
+                data.Batches({k: x[:BATCH_SIZE] for k, x in arrays.items()}, BATCH_SIZE, seed=None),
             ),
-            run_dir=Path(folder),
-            progress=False,
-            parallel=training.Parallel("none"),
+            config=training.FitConfig(epochs=epochs, checkpoint_every_steps=every),
+            session=training.Session(folder, progress=False, parallel=training.Parallel("none")),
         )
     lines = result.history[2:]  # the first epoch is a best one, whose save counts to the second
     saving = sum(line["saving_seconds"] for line in lines)

@@ -15,7 +15,6 @@ import functools
 import tempfile
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -29,8 +28,9 @@ from flax_linattn import data, training
 from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks import classify_data, classify_model
+from flax_linattn.training.evaluation import metric_names
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.step import make_train_step, metric_names
+from flax_linattn.training.train_step import make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,13 +121,10 @@ def train(
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
-            classify_model.classification_loss,
-            OPTIMIZER,
-            *batches,
+            training.Objective(classify_model.classification_loss, OPTIMIZER),
+            training.Splits(*batches),
             config=training.FitConfig(epochs=size.epochs),
-            run_dir=Path(folder),
-            progress=False,
-            parallel=parallel,
+            session=training.Session(folder, progress=False, parallel=parallel),
         )
     names = ("train_loss", "validation_loss", "validation_accuracy")
     curve = np.asarray([[line[name] for name in names] for line in result.history])

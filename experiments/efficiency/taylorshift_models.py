@@ -11,11 +11,11 @@ def build(
     size: str, mechanism: str, num_heads: int, in_features: int, max_length: int
 ) -> models.SequenceClassifier:
     """An encoder that sees the whole sequence, pre-norm, with ten classes."""
-    shape = models.get_size(size) | {"num_heads": num_heads}
     return models.SequenceClassifier(
         in_features,
         10,
-        **shape,
+        layers=models.get_size(size),
+        num_heads=num_heads,
         mechanism=mechanism,
         max_length=max_length,
         is_causal=False,

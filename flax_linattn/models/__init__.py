@@ -1,29 +1,41 @@
-"""Models: a backbone of transformer blocks, and heads on it."""
+"""Models: a backbone of transformer blocks on an embedding, and heads on it."""
 
 from flax_linattn.models.backbone import Backbone, BackboneState
-from flax_linattn.models.classifier import ClassifierState, SequenceClassifier
-from flax_linattn.models.encoder_decoder import EncoderDecoder
-from flax_linattn.models.forecaster import Forecaster, ForecasterState
+from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
+from flax_linattn.models.embedding import Embedding, ObservationEmbedding, TokenEmbedding
+from flax_linattn.models.encoder_decoder import DecoderState, EncoderDecoder
+from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
+from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
+from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
-from flax_linattn.models.sizes import SIZES, Size, get_size
+from flax_linattn.models.sizes import SIZES, get_size
 
 __all__ = [
+    "CLASSIFIER_LAYERS",
+    "FORECASTER_LAYERS",
+    "LANGUAGE_LAYERS",
     "POOLINGS",
     "SIZES",
     "Backbone",
     "BackboneState",
     "ClassifierState",
+    "DecoderState",
+    "Embedding",
     "EncoderDecoder",
     "Forecaster",
     "ForecasterState",
+    "LanguageModel",
     "LastPooling",
+    "Layers",
     "MeanPooling",
+    "Mechanisms",
     "Moments",
     "MomentsState",
+    "ObservationEmbedding",
     "Pooling",
     "SequenceClassifier",
-    "Size",
     "SumPooling",
+    "TokenEmbedding",
     "get_size",
 ]

@@ -1,10 +1,11 @@
-"""The backbone that all models share: value and position embedding, transformer blocks."""
+"""The backbone that all models share: an embedding, transformer blocks, a final norm."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
@@ -13,17 +14,21 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn, ops
-from flax_linattn.checks import at_least, rate
-from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
+from flax_linattn.checks import OptionError, choice
+from flax_linattn.models.embedding import Embedding, ObservationEmbedding
+from flax_linattn.models.layers import REMAT, Layers
+from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.ops.masks import segment_runs
 from flax_linattn.ops.mechanism import no_state
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
-
-REMAT: dict[str, Any] = {
-    "dots": jax.checkpoint_policies.dots_saveable,
-    "blocks": jax.checkpoint_policies.nothing_saveable,
-}
-"""What ``jax.checkpoint`` keeps of a block, by the value of ``remat`` beside "none"."""
+from flax_linattn.typing import (
+    Array,
+    Features,
+    FeaturesStep,
+    Mask,
+    SegmentIds,
+    SequenceOptions,
+    State,
+)
 
 
 class BackboneState(NamedTuple):
@@ -31,7 +36,7 @@ class BackboneState(NamedTuple):
 
     Attributes:
         position: int32 [B], number of tokens of the current segment taken in.
-        window: the value embedding's state.
+        window: the embedding's state.
         layers: the blocks' states.
         segment_id: int [B], the segment in which the last call ended; None if not packed.
     """
@@ -42,126 +47,140 @@ class BackboneState(NamedTuple):
     segment_id: Array | None = None
 
 
+class BackboneOptions(SequenceOptions, total=False):
+    """Options of a call of ``Backbone``, see there."""
+
+    dropout_key: Array | None
+
+
 class Backbone(nnx.Module):
     """Observations to features: embedding, N blocks, a final LayerNorm.
 
     After Time-Series-Library's Transformer encoder (convolution over values plus positions,
     dropout, post-LN layers, final norm). Positions count real tokens only, so padding
-    anywhere changes nothing.
+    anywhere changes nothing; the embedding and every layer are told them, in ``step`` too.
 
     Args:
-        in_features: observed channels.
-        features: C.
-        num_layers: blocks.
-        num_heads: heads of each block.
-        hidden_features: width of the feed-forward layers, default 4 C.
-        mechanism: a name or a mechanism.
+        embedding: an :class:`Embedding`; or a number of channels, for an
+            :class:`ObservationEmbedding`.
+        layers: the blocks; or their width, for ``Layers(features)``. Default ``Layers()``.
         is_causal: each position sees itself and the past; needed to stream.
-        norm: "pre" or "post".
-        activation: "gelu" or "relu".
-        dropout_rate: share of features dropped in training.
-        kernel_size: taps of the value embedding.
-        embedding_padding: "causal" (streams) or "circular" (Time-Series-Library's).
-        position: "sinusoidal", or "learned" for positions below ``max_length``.
         max_length: most tokens of a sequence; needed for learned positions, as the default
             size of caches, and by mechanisms that learn something for each position.
-        dtype: dtype of the computation, such as bfloat16; parameters stay float32, and sums in
-            attention, norms and losses are float32.
-        remat: what training keeps of a block for its gradient: "none" recomputes nothing and keeps
-            all, "dots" keeps the results of matrix products, "blocks" only the block's input.
-        rngs: holds the stream "params".
+        rngs: holds the stream "params", and perhaps "dropout".
+        **options: options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
+            parameters are made (``nn.ParameterOptions``); and with a number of channels, those of
+            its embedding (kernel_size, embedding_padding, position).
+
+    Attributes:
+        layers: the blocks' options.
+        mechanisms: of each layer.
 
     Raises:
-        ValueError: an option out of range.
+        ValueError: an option that is unknown, out of range, or not for this embedding.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from flax import nnx
         >>> from flax_linattn import models
-        >>> backbone = models.Backbone(3, 16, num_layers=2, num_heads=4, mechanism="aaren",
-        ...                            rngs=nnx.Rngs(0))
+        >>> layers = models.Layers(features=16, num_layers=2, num_heads=4, mechanism="aaren")
+        >>> tokens = models.TokenEmbedding(11, 16, rngs=nnx.Rngs(0))
+        >>> backbone = models.Backbone(tokens, layers, rngs=nnx.Rngs(1))
+        >>> backbone(jnp.array([[1, 2, 3]])).shape
+        (1, 3, 16)
+        >>> backbone = models.Backbone(3, 16, num_layers=2, num_heads=4, rngs=nnx.Rngs(0))
         >>> backbone(jnp.ones((2, 5, 3))).shape
         (2, 5, 16)
     """
 
     def __init__(
         self,
-        in_features: int,
-        features: int,
+        embedding: Embedding | int,
+        layers: Layers | int | None = None,
         *,
-        num_layers: int,
-        num_heads: int,
-        hidden_features: int | None = None,
-        mechanism: str | ops.Mechanism = "aaren",
         is_causal: bool = True,
-        norm: Literal["pre", "post"] = "post",
-        activation: str = "gelu",
-        dropout_rate: float = 0.0,
-        kernel_size: int = 3,
-        embedding_padding: Literal["causal", "circular"] = "causal",
-        position: Literal["sinusoidal", "learned"] = "sinusoidal",
         max_length: int | None = None,
-        dtype: DTypeLike | None = None,
-        remat: Literal["none", "dots", "blocks"] = "none",
         rngs: nnx.Rngs,
+        **options: Any,
     ) -> None:
-        at_least(1, features=features, num_layers=num_layers)
-        rate(dropout_rate=dropout_rate)
-        if remat not in ("none", *REMAT):
-            raise ValueError(f"remat must be one of none, {', '.join(REMAT)}, got {remat!r}.")
-        if position not in ("sinusoidal", "learned"):
-            raise ValueError(f"position must be 'sinusoidal' or 'learned', got {position!r}.")
-        if position == "learned" and max_length is None:
-            raise ValueError("learned positions need max_length, the number of positions.")
-        mechanism = _sized(nn.resolve_mechanism(mechanism), max_length)
-        _check_direction(mechanism, is_causal)
-        self.is_causal = is_causal
-        self.remat = remat
-        self.mechanism = mechanism
-        self.max_length = max_length
-        self.learned_position = position == "learned"
-        self.values = nn.ValueEmbedding(
-            in_features,
-            features,
-            kernel_size=kernel_size,
-            padding=embedding_padding,
-            dtype=dtype,
-            rngs=rngs,
-        )
-        self.positions = (
-            nn.LearnedPosition(max_length, features, rngs=rngs)
-            if position == "learned" and max_length is not None
-            else nn.SinusoidalPosition(features)
-        )
-        self.blocks = nnx.List(
-            nn.TransformerBlock(
-                features,
-                num_heads,
-                hidden_features=hidden_features,
-                mechanism=mechanism,
-                norm=norm,
-                activation=activation,
-                dropout_rate=dropout_rate,
-                dtype=dtype,
+        layers = Layers() if layers is None else layers
+        layers = Layers(layers) if isinstance(layers, int) else layers
+        layers, options = layers.take(options)
+        of_embedding, parameters = _sorted(options)
+        mechanisms = tuple(_sized(m, max_length) for m in layers.mechanisms)
+        for mechanism in mechanisms:
+            _check_direction(mechanism, is_causal)
+        if isinstance(embedding, int):
+            self.input_embedding: Embedding = ObservationEmbedding(
+                embedding,
+                layers.features,
+                max_length=max_length,
+                dtype=layers.compute_dtype,
+                param_dtype=parameters.get("param_dtype", jnp.float32),
+                kernel_init=parameters.get("kernel_init"),
                 rngs=rngs,
+                **{EMBEDDING_OPTIONS[name]: value for name, value in of_embedding.items()},
             )
-            for _ in range(num_layers)
+        elif of_embedding:
+            raise OptionError(
+                f"{', '.join(of_embedding)} belong to the embedding; give them to it.",
+                *of_embedding,
+            )
+        else:
+            # Variables are ordered by name, and the norm of gradients is summed in that order.
+            self.input_embedding = embedding
+        if self.input_embedding.features != layers.features:
+            raise OptionError(
+                f"the embedding has {self.input_embedding.features} features and the layers "
+                f"{layers.features}; make them equal.",
+                "features",
+            )
+        self.is_causal = is_causal
+        self.layers = layers
+        self.mechanisms = mechanisms
+        self.max_length = max_length
+        self.blocks = nnx.List(layers.block(m, rngs, **parameters) for m in mechanisms)
+        self.final_norm = nn.LayerNorm(
+            layers.features, param_dtype=parameters.get("param_dtype", jnp.float32), rngs=rngs
         )
-        self.final_norm = LayerNorm(features, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout_rate)
+        self.dropout = make_dropout(layers.dropout_rate, rngs)
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Of one observation, see ``Embedding``."""
+        return self.input_embedding.observation_shape
 
     @property
     def streams(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered."""
         return (
             self.is_causal
-            and self.values.padding == "causal"
-            and self.mechanism.capabilities.recurrent
+            and self.input_embedding.streams
+            and all(m.capabilities.recurrent for m in self.mechanisms)
         )
+
+    @property
+    def constant_memory(self) -> bool:
+        """Whether the state's size does not depend on the number of tokens."""
+        return all(m.capabilities.constant_memory for m in self.mechanisms)
+
+    @overload
+    def __call__(
+        self,
+        x: Array,
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[BackboneOptions],
+    ) -> Features: ...
+
+    @overload
+    def __call__(
+        self, x: Array, *, return_state: Literal[True], **options: Unpack[BackboneOptions]
+    ) -> tuple[Features, BackboneState]: ...
 
     def __call__(
         self,
-        x: Features,
+        x: Array,
         *,
         mask: Mask | None = None,
         segment_ids: SegmentIds | None = None,
@@ -169,16 +188,16 @@ class Backbone(nnx.Module):
         return_state: bool = False,
         dropout_key: Array | None = None,
         form: str = "auto",
-    ) -> Any:
+    ) -> Features | tuple[Features, BackboneState]:
         """Maps whole sequences.
 
         Args:
-            x: observations [B, T, in_features], T >= 1.
+            x: observations [B, T, *observation_shape], T >= 1.
             mask: bool [B, T], True = a real token.
             segment_ids: int [B, T], packed sequences.
             state: what an earlier call returned.
             return_state: return ``(h, state)``.
-            dropout_key: a key turns dropout on (training).
+            dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
             form: see ``ops.Mechanism.attend``.
 
         Returns:
@@ -195,32 +214,28 @@ class Backbone(nnx.Module):
         offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
         positions, position = nn.token_positions(real, runs, offset)
 
-        keep_state = return_state or state is not None
-        embedded = self.values(
+        keys = split_key(dropout_key_of(self.dropout, dropout_key), len(self.blocks) + 1)
+        h, window = self.input_embedding(
             x,
+            positions=positions,
             mask=mask,
             runs=runs,
             state=None if state is None else state.window,
-            return_state=keep_state,
         )
-        h, window = embedded if keep_state else (embedded, None)
-        keys = split_key(dropout_key, len(self.blocks) + 1)
-        h = h + self.positions(positions).astype(h.dtype)
         h = apply_dropout(self.dropout, h, keys[0])
         layers = []
         for i, block in enumerate(self.blocks):
-            run = block if self.remat == "none" else partial(_recomputed, self.remat, block)
-            y = run(
+            h, layer = self._call_of(block)(
                 h,
                 is_causal=self.is_causal,
                 mask=mask,
                 segment_ids=segment_ids,
+                positions=positions if self.layers.rotary else None,
                 state=None if state is None else state.layers[i],
-                return_state=return_state,
+                keep_state=return_state,
                 dropout_key=keys[i + 1],
                 form=form,
             )
-            h, layer = y if return_state else (y, None)
             layers.append(layer)
         h = self.final_norm(h)
         if not return_state:
@@ -228,12 +243,15 @@ class Backbone(nnx.Module):
         segment_id = runs.last if runs is not None else state.segment_id if state else None
         return h, BackboneState(position, window, tuple(layers), segment_id)
 
-    def init_state(self, batch_size: int, max_length: int | None = None) -> BackboneState:
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> BackboneState:
         """The state before the first observation.
 
         Args:
             batch_size: B.
             max_length: most observations, for mechanisms with a cache; default the model's.
+            dtype: dtype of the inputs: float64 ones need a state of float64.
 
         Raises:
             ValueError: the model looks at the future, so it cannot stream.
@@ -242,40 +260,56 @@ class Backbone(nnx.Module):
         max_length = self.max_length if max_length is None else max_length
         return BackboneState(
             position=jnp.zeros(batch_size, jnp.int32),
-            window=self.values.init_state(batch_size),
-            layers=tuple(block.init_state(batch_size, max_length) for block in self.blocks),
+            window=self.input_embedding.init_state(batch_size, dtype=dtype),
+            layers=tuple(
+                block.init_state(batch_size, max_length, dtype=dtype) for block in self.blocks
+            ),
         )
 
     def step(
-        self, x: FeaturesStep, state: BackboneState, *, mask: Array | None = None
+        self, x: Array, state: BackboneState, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, BackboneState]:
-        """Takes in one observation a row: x [B, in_features] -> h [B, C] and the new state.
+        """Takes in one observation a row, without dropout.
 
-        ``mask`` bool [B]: where False the state stays as it is.
+        Args:
+            x: [B, *observation_shape].
+            state: from ``init_state``, the call or ``step``.
+            mask: bool [B]; where False the state stays as it is.
+
+        Returns:
+            h [B, C] and the new state.
+
+        Raises:
+            ValueError: shapes that do not fit.
         """
-        expected = (state.position.shape[0], self.values.in_features)
+        expected = (state.position.shape[0], *self.observation_shape)
         if x.shape != expected:
             raise ValueError(
                 f"expected an observation for each row of the state, {expected}, got {x.shape}."
             )
-        h, window = self.values.step(x, state.window, mask=mask)
-        h = h + self.positions(state.position).astype(h.dtype)
+        h, window = self.input_embedding.step(x, state.window, positions=state.position, mask=mask)
+        positions = state.position if self.layers.rotary else None
         layers = []
         for block, layer in zip(self.blocks, state.layers, strict=True):
-            h, layer = block.step(h, layer, mask=mask)
+            h, layer = block.step(h, layer, mask=mask, positions=positions)
             layers.append(layer)
         new = jnp.ones(x.shape[0], jnp.int32) if mask is None else mask.astype(jnp.int32)
         return self.final_norm(h), BackboneState(
             state.position + new, window, tuple(layers), state.segment_id
         )
 
+    def _call_of(self, block: nn.TransformerBlock) -> Any:
+        """A block's call, which keeps for its gradient what it is to keep."""
+        if self.layers.remat == "none":
+            return partial(_run, block)
+        return partial(_recomputed, REMAT[self.layers.remat], block)
+
     def _check_input(
         self, x: Array, mask: Array | None, segment_ids: Array | None, streaming: bool
     ) -> None:
-        if x.ndim != 3 or x.shape[2] != self.values.in_features or x.shape[1] == 0:
-            raise ValueError(
-                f"expected observations [B, T >= 1, {self.values.in_features}], got {x.shape}."
-            )
+        if x.ndim < 2 or x.shape[2:] != self.observation_shape or x.shape[1] == 0:
+            shape = ", ".join(map(str, ("B", "T >= 1", *self.observation_shape)))
+            raise ValueError(f"expected observations [{shape}], got {x.shape}.")
         if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):
             raise ValueError(
                 f"expected mask as bool {x.shape[:2]}, True = a real token, got {mask.dtype} "
@@ -283,9 +317,10 @@ class Backbone(nnx.Module):
             )
         # Rows with padding or several segments may be longer than any of their sequences.
         whole = mask is None and segment_ids is None
-        if self.learned_position and whole and x.shape[1] > (self.max_length or 0):
+        most = self.input_embedding.max_length
+        if most is not None and whole and x.shape[1] > most:
             raise ValueError(
-                f"the model has positions for {self.max_length} observations, got {x.shape[1]}; "
+                f"the model has positions for {most} observations, got {x.shape[1]}; "
                 "make it with a larger max_length or with position='sinusoidal'."
             )
         if segment_ids is not None and segment_ids.shape != x.shape[:2]:
@@ -296,14 +331,57 @@ class Backbone(nnx.Module):
             self._check_streams()
 
     def _check_streams(self) -> None:
-        if not self.mechanism.capabilities.recurrent:
-            raise ValueError(no_state(self.mechanism.name))
+        for mechanism in self.mechanisms:
+            if not mechanism.capabilities.recurrent:
+                raise ValueError(no_state(mechanism.name))
         if not self.streams:
             why = "is not causal" if not self.is_causal else "has a circular value embedding"
             raise ValueError(
                 f"this model {why}, so it looks at the future and cannot stream; make it with "
                 "is_causal=True and embedding_padding='causal'."
             )
+
+
+EMBEDDING_OPTIONS = {
+    "kernel_size": "kernel_size",
+    "embedding_padding": "padding",
+    "position": "position",
+}
+"""Options of ``ObservationEmbedding`` by their names in a backbone's short call."""
+
+
+def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
+    """Options of an embedding on observations, and those of parameters.
+
+    Raises:
+        ValueError: one is neither.
+    """
+    of_parameters = nn.ParameterOptions.__annotations__
+    names = [*(field.name for field in dataclasses.fields(Layers)), *EMBEDDING_OPTIONS]
+    for name in options:
+        choice([*names, *of_parameters], option=name)
+    embedding = {name: value for name, value in options.items() if name in EMBEDDING_OPTIONS}
+    parameters = {name: value for name, value in options.items() if name in of_parameters}
+    return embedding, cast(nn.ParameterOptions, parameters)
+
+
+def as_backbone(
+    backbone: Backbone | int, layers: Layers, *, rngs: nnx.Rngs, **options: Any
+) -> Backbone:
+    """A head's backbone: the one given, or one for so many channels.
+
+    Raises:
+        ValueError: a backbone is given, and options of one.
+    """
+    if isinstance(backbone, int):
+        return Backbone(backbone, layers, rngs=rngs, **options)
+    given = {name: value for name, value in options.items() if value is not None}
+    if given:
+        raise OptionError(
+            f"{', '.join(given)} are options of a backbone, which is given; give them to it.",
+            *given,
+        )
+    return backbone
 
 
 def _sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
@@ -323,31 +401,47 @@ def _sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
 def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:
     can = mechanism.capabilities
     if not (can.causal if is_causal else can.noncausal):
-        raise ValueError(
+        raise OptionError(
             f"{mechanism.name!r} is not offered with is_causal={is_causal}; make the model with "
-            f"is_causal={not is_causal} (on the command line "
-            f"{'--no-causal' if is_causal else '--causal'}) or with another mechanism."
+            f"is_causal={not is_causal} or with another mechanism.",
+            "causal",
+            "mechanism",
         )
 
 
+def _run(
+    block: nn.TransformerBlock, h: Features, *, keep_state: bool, **how: Any
+) -> tuple[Features, State]:
+    """A block's output and its state, None where that is not kept."""
+    if keep_state:
+        return block(h, return_state=True, **how)
+    return block(h, **how), None
+
+
 def _recomputed(
-    remat: str,
+    policy: Any,
     block: nn.TransformerBlock,
     h: Features,
     *,
     mask: Mask | None,
     segment_ids: SegmentIds | None,
+    positions: Array | None,
     state: State | None,
     dropout_key: Array | None,
     **how: Any,
-) -> Any:
-    """A block whose gradient computes it again, but for what the policy keeps."""
+) -> tuple[Features, State]:
+    """The same, whose gradient computes the block again, but for what the policy keeps."""
     graphdef, variables = nnx.split(block)
 
-    def run(variables: nnx.State, h: Features, *arrays: Any) -> Any:
-        names = ("mask", "segment_ids", "state", "dropout_key")
-        arguments = dict(zip(names, arrays, strict=True))
-        return nnx.merge(graphdef, variables)(h, **arguments, **how)
+    def run(variables: nnx.State, h: Features, arrays: dict[str, Any]) -> tuple[Features, State]:
+        return _run(nnx.merge(graphdef, variables), h, **arrays, **how)
 
-    again = jax.checkpoint(run, policy=REMAT[remat])
-    return again(variables, h, mask, segment_ids, state, dropout_key)
+    again = jax.checkpoint(run, policy=policy)
+    arrays = {
+        "mask": mask,
+        "segment_ids": segment_ids,
+        "positions": positions,
+        "state": state,
+        "dropout_key": dropout_key,
+    }
+    return again(variables, h, arrays)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from flax_linattn.checks import at_least
+from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models import pooling as poolings
-from flax_linattn.models.backbone import Backbone, BackboneState
-from flax_linattn.nn.block import ACTIVATIONS, apply_dropout, split_key
+from flax_linattn.models.backbone import Backbone, BackboneOptions, BackboneState, as_backbone
+from flax_linattn.models.layers import Layers
+from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops import prefix
 from flax_linattn.ops.masks import segment_runs, zero_padding
 from flax_linattn.ops.numerics import accumulation_dtype
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
+from flax_linattn.typing import Array, Mask, SegmentIds, State
+
+CLASSIFIER_LAYERS = Layers(hidden_features=256)
+"""The layers of a classifier unless others are given: Time-Series-Library's for classification."""
 
 
 class ClassifierState(NamedTuple):
@@ -32,6 +38,12 @@ class ClassifierState(NamedTuple):
     pool: State
 
 
+class ClassifierOptions(BackboneOptions, total=False):
+    """Options of a call of ``SequenceClassifier``, see there."""
+
+    every_step: bool
+
+
 class SequenceClassifier(nnx.Module):
     """Class logits of sequences of observations.
 
@@ -40,21 +52,16 @@ class SequenceClassifier(nnx.Module):
     flatten is a sum of what the positions contribute, so its running sum is its state.
 
     Args:
-        in_features: observed channels.
+        backbone: a :class:`Backbone`; or a number of channels, for one on observations.
         num_classes: classes.
-        features: C.
-        num_layers: blocks.
-        num_heads: heads of each block.
-        hidden_features: width of the feed-forward layers, default 4 C.
-        mechanism: a name or a mechanism.
         pooling: "last", "mean" or "flatten".
-        max_length: most observations of a sequence; needed by "flatten".
-        dropout_rate: share of features dropped in training.
+        max_length: most observations of a sequence; needed by "flatten". Default the backbone's.
         attends_to_padding: let attention see padding, whose observations are 0, as
             Time-Series-Library does; pooling leaves it out all the same.
-        rngs: holds the stream "params".
-        **backbone: further arguments of :class:`Backbone` (is_causal, norm, activation,
-            kernel_size, embedding_padding, position, dtype, remat).
+        layers: of the backbone for so many channels.
+        rngs: holds the stream "params", and perhaps "dropout".
+        **options: further arguments of that :class:`Backbone` (num_layers, mechanism, is_causal,
+            kernel_size, ...).
 
     Raises:
         ValueError: an option out of range.
@@ -76,56 +83,60 @@ class SequenceClassifier(nnx.Module):
 
     def __init__(
         self,
-        in_features: int,
+        backbone: Backbone | int,
         num_classes: int,
         *,
-        features: int = 128,
-        num_layers: int = 3,
-        num_heads: int = 8,
-        hidden_features: int | None = None,
-        mechanism: Any = "aaren",
         pooling: Literal["last", "mean", "flatten"] = "mean",
         max_length: int | None = None,
-        dropout_rate: float = 0.0,
         attends_to_padding: bool = False,
+        layers: Layers = CLASSIFIER_LAYERS,
         rngs: nnx.Rngs,
-        **backbone: Any,
+        **options: Any,
     ) -> None:
-        if pooling not in poolings.POOLINGS:
-            raise ValueError(
-                f"unknown pooling {pooling!r}; choose one of: {', '.join(poolings.POOLINGS)}."
-            )
-        if pooling == "flatten" and max_length is None:
-            raise ValueError("flatten has weights for every position: it needs max_length.")
+        choice(poolings.POOLINGS, pooling=pooling)
         at_least(1, num_classes=num_classes)
+        if isinstance(backbone, Backbone):
+            max_length = backbone.max_length if max_length is None else max_length
+        else:
+            options["max_length"] = max_length
+        if pooling == "flatten" and max_length is None:
+            raise OptionError(
+                "flatten has weights for every position: it needs max_length.",
+                "pooling",
+                "max_length",
+            )
         self.num_classes = num_classes
         self.max_length = max_length
         self.flatten = pooling == "flatten"
         self.attends_to_padding = attends_to_padding
         self.pooling = poolings.POOLINGS[pooling]()
+        self.backbone = as_backbone(backbone, layers, rngs=rngs, **options)
+        features = self.backbone.layers.features
         self.pooled_features = num_classes if self.flatten else features
-        self.backbone = Backbone(
-            in_features,
-            features,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            hidden_features=hidden_features,
-            mechanism=mechanism,
-            dropout_rate=dropout_rate,
-            max_length=max_length,
-            rngs=rngs,
-            **backbone,
-        )
-        self.dropout = nnx.Dropout(dropout_rate)
+        self.dropout = make_dropout(self.backbone.layers.dropout_rate, rngs)
         positions = max_length if self.flatten and max_length is not None else 1
         init = UniformFanIn(positions * features)
         kernel = init(rngs.params(), (positions, features, num_classes), jnp.float32)
         self.kernel = nnx.Param(kernel)
         self.bias = nnx.Param(init(rngs.params(), (num_classes,), jnp.float32))
 
+    @overload
     def __call__(
         self,
-        x: Features,
+        x: Array,
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[ClassifierOptions],
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self, x: Array, *, return_state: Literal[True], **options: Unpack[ClassifierOptions]
+    ) -> tuple[Array, ClassifierState]: ...
+
+    def __call__(
+        self,
+        x: Array,
         *,
         mask: Mask | None = None,
         segment_ids: SegmentIds | None = None,
@@ -134,11 +145,11 @@ class SequenceClassifier(nnx.Module):
         every_step: bool = False,
         dropout_key: Array | None = None,
         form: str = "auto",
-    ) -> Any:
+    ) -> Array | tuple[Array, ClassifierState]:
         """Classifies whole sequences.
 
         Args:
-            x: observations [B, T, in_features], T >= 1.
+            x: observations [B, T, *observation_shape], T >= 1.
             mask: bool [B, T], True = a real token.
             segment_ids: int [B, T], packed sequences.
             state: what an earlier call returned; its observations come first.
@@ -167,18 +178,19 @@ class SequenceClassifier(nnx.Module):
                 f"the flatten head has weights for {self.max_length} observations, got "
                 f"{x.shape[1]}; make the model with a larger max_length or pooling='mean'."
             )
-        key_backbone, key = split_key(dropout_key, 2)
-        result: Any = self.backbone(
-            zero_padding(x, mask),
-            mask=None if self.attends_to_padding else mask,
-            segment_ids=segment_ids,
-            state=None if state is None else state.backbone,
-            return_state=return_state,
-            dropout_key=key_backbone,
-            form=form,
-        )
-        backbone_state: Any
-        h, backbone_state = result if return_state else (result, None)
+        key_backbone, key = split_key(dropout_key_of(self.dropout, dropout_key), 2)
+        options: BackboneOptions = {
+            "mask": None if self.attends_to_padding else mask,
+            "segment_ids": segment_ids,
+            "state": None if state is None else state.backbone,
+            "dropout_key": key_backbone,
+            "form": form,
+        }
+        after: BackboneState | None = None
+        if return_state:
+            h, after = self.backbone(zero_padding(x, mask), return_state=True, **options)
+        else:
+            h = self.backbone(zero_padding(x, mask), **options)
         h = apply_dropout(self.dropout, ACTIVATIONS["gelu"](h), key)
 
         batch, length = x.shape[:2]
@@ -204,21 +216,21 @@ class SequenceClassifier(nnx.Module):
             chunk_size=None,
         )
         logits = self._head(pooled if every_step or runs is not None else pooled[:, -1])
-        if return_state:
-            return logits, ClassifierState(backbone_state, pool)
-        return logits
+        return logits if after is None else (logits, ClassifierState(after, pool))
 
-    def init_state(self, batch_size: int, max_length: int | None = None) -> ClassifierState:
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> ClassifierState:
         """The state before the first observation; see ``Backbone.init_state``."""
         return ClassifierState(
-            self.backbone.init_state(batch_size, max_length),
-            poolings.identity(batch_size, self.pooled_features),
+            self.backbone.init_state(batch_size, max_length, dtype=dtype),
+            poolings.identity(batch_size, self.pooled_features, accumulation_dtype(dtype)),
         )
 
     def step(
-        self, x: FeaturesStep, state: ClassifierState, *, mask: Array | None = None
+        self, x: Array, state: ClassifierState, *, mask: Array | None = None
     ) -> tuple[Float[Array, "B classes"], ClassifierState]:
-        """Takes in one observation a row: x [B, in_features] -> logits [B, classes], new state.
+        """Takes in one observation a row: x [B, ...] -> logits [B, classes] and the new state.
 
         ``mask`` bool [B]: where False the state stays as it is. With pooling "flatten", logits
         beyond ``max_length`` observations are NaN: there are no weights for them.

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from flax_linattn import nn, ops
-from flax_linattn.models.forecaster import check_targets, resolve_causal
+from flax_linattn import nn
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models.embedding import ObservationEmbedding
+from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_causal, check_targets
+from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import EPSILON
-from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
-from flax_linattn.typing import Array, Features
+from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.typing import Array, Features, State
+
+
+class DecoderState(NamedTuple):
+    """What the decoder of a window carries from step to step of the horizon.
+
+    Attributes:
+        position: int32 [B], positions decoded so far, those of the labels among them.
+        window: of the decoder's embedding.
+        layers: the decoder blocks' states, the window's projections among them.
+        mean: of the window, [B, channels].
+        std: its standard deviation, [B, channels].
+    """
+
+    position: Array
+    window: State
+    layers: tuple[nn.DecoderState, ...]
+    mean: Float[Array, "B C"]
+    std: Float[Array, "B C"]
 
 
 class EncoderDecoder(nnx.Module):
@@ -39,17 +59,11 @@ class EncoderDecoder(nnx.Module):
         normalize: whether a window is normalised.
         is_causal: whether the encoder sees only the past, as in the Aaren paper; the library's own
             sees the whole window.
-        features: C.
-        num_layers: blocks of the encoder.
-        num_decoder_layers: blocks of the decoder.
-        num_heads: heads of each block.
-        hidden_features: width of the feed-forward layers, default 4 C.
-        mechanism: a name or a mechanism.
-        activation: "gelu" or "relu".
-        dropout_rate: share of features dropped in training.
-        embedding_padding: "circular" or "causal".
-        dtype: dtype of the computation.
-        rngs: holds the stream "params".
+        num_decoder_layers: blocks of the decoder; they have the last of the encoder's mechanisms.
+        embedding_padding: "circular" or "causal"; with "causal" the decoder also steps.
+        layers: of the encoder, and of the decoder but for their number.
+        rngs: holds the stream "params", and perhaps "dropout".
+        **options: options of ``layers`` by name.
 
     Raises:
         ValueError: an option out of range.
@@ -59,9 +73,14 @@ class EncoderDecoder(nnx.Module):
         >>> from flax import nnx
         >>> from flax_linattn import models
         >>> model = models.EncoderDecoder(3, 4, label_length=2, features=16, num_heads=4,
-        ...                               rngs=nnx.Rngs(0))
-        >>> model(jnp.sin(jnp.arange(60.0)).reshape(2, 10, 3)).shape
-        (2, 4, 3)
+        ...                               embedding_padding="causal", rngs=nnx.Rngs(0))
+        >>> window = jnp.sin(jnp.arange(60.0)).reshape(2, 10, 3)
+        >>> forecast = model(window)                              # [B, H, channels], at once
+        >>> state = model.init_state(window)                      # encoded once
+        >>> for h in range(4):                                    # one after another
+        ...     y, state = model.step(None, state)
+        >>> forecast.shape, bool(jnp.allclose(forecast[:, -1], y, atol=1e-5))
+        ((2, 4, 3), True)
     """
 
     def __init__(
@@ -74,61 +93,58 @@ class EncoderDecoder(nnx.Module):
         targets: Sequence[int] | None = None,
         normalize: bool = True,
         is_causal: bool = True,
-        features: int = 128,
-        num_layers: int = 2,
         num_decoder_layers: int = 1,
-        num_heads: int = 8,
-        hidden_features: int | None = None,
-        mechanism: str | ops.Mechanism = "aaren",
-        activation: str = "gelu",
-        dropout_rate: float = 0.0,
         embedding_padding: Literal["circular", "causal"] = "circular",
-        dtype: DTypeLike | None = None,
+        layers: Layers = FORECASTER_LAYERS,
         rngs: nnx.Rngs,
+        **options: Any,
     ) -> None:
-        if min(num_channels, horizon, num_layers, num_decoder_layers, label_length) < 1:
-            raise ValueError(
-                "expected num_channels, horizon, label_length and both numbers of layers of at "
-                f"least 1, got {num_channels}, {horizon}, {label_length}, {num_layers} and "
-                f"{num_decoder_layers}."
-            )
-        mechanism = resolve_causal(mechanism)
+        at_least(
+            1,
+            num_channels=num_channels,
+            horizon=horizon,
+            label_length=label_length,
+            num_decoder_layers=num_decoder_layers,
+        )
+        at_least(0, num_marks=num_marks)
+        layers, unknown = layers.take(options)
+        for name in unknown:
+            raise OptionError(f"the encoder-decoder has no option {name!r}.", name)
+        check_causal(layers)
         self.num_channels = num_channels
+        self.num_marks = num_marks
         self.horizon = horizon
         self.label_length = label_length
         self.targets = check_targets(targets, num_channels)
         self.normalize = normalize
         self.is_causal = is_causal
-        embedding: dict[str, Any] = {
-            "num_channels": num_channels,
-            "num_marks": num_marks,
-            "features": features,
-            "padding": embedding_padding,
-            "dropout_rate": dropout_rate,
-            "dtype": dtype,
-            "rngs": rngs,
-        }
-        self.encoder_embedding = MarkedEmbedding(**embedding)
-        self.decoder_embedding = MarkedEmbedding(**embedding)
-        block: dict[str, Any] = {
-            "hidden_features": hidden_features,
-            "norm": "post",
-            "activation": activation,
-            "dropout_rate": dropout_rate,
-            "dtype": dtype,
-            "rngs": rngs,
-        }
-        self.encoder = nnx.List(
-            nn.TransformerBlock(features, num_heads, mechanism=mechanism, **block)
-            for _ in range(num_layers)
+        self.layers = layers
+        self.encoder_embedding, self.decoder_embedding = (
+            ObservationEmbedding(
+                num_channels,
+                layers.features,
+                num_marks=num_marks,
+                padding=embedding_padding,
+                dtype=layers.compute_dtype,
+                rngs=rngs,
+            )
+            for _ in range(2)
         )
-        self.encoder_norm = LayerNorm(features, rngs=rngs)
+        self.dropout = make_dropout(layers.dropout_rate, rngs)
+        self.encoder = nnx.List(layers.block(m, rngs) for m in layers.mechanisms)
+        self.encoder_norm = nn.LayerNorm(layers.features, rngs=rngs)
         self.decoder = nnx.List(
-            nn.DecoderBlock(features, num_heads, mechanism=mechanism, **block)
-            for _ in range(num_decoder_layers)
+            layers.decoder_block(layers.mechanisms[-1], rngs) for _ in range(num_decoder_layers)
         )
-        self.decoder_norm = LayerNorm(features, rngs=rngs)
-        self.head = nn.linear(features, len(self.targets), rngs=rngs)
+        self.decoder_norm = nn.LayerNorm(layers.features, rngs=rngs)
+        self.head = nn.linear(layers.features, len(self.targets), rngs=rngs)
+
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered, over the horizon of a window."""
+        return self.decoder_embedding.streams and all(
+            m.capabilities.recurrent for m in self.layers.mechanisms
+        )
 
     def __call__(
         self,
@@ -142,98 +158,152 @@ class EncoderDecoder(nnx.Module):
         Args:
             values: float32 [B, L, num_channels], L >= label_length.
             marks: float32 [B, L + H, num_marks], of the window and of the horizon.
-            dropout_key: a key turns dropout on (training).
+            dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
 
         Raises:
             ValueError: wrong shapes.
         """
-        batch, length, channels = values.shape
-        if channels != self.num_channels or length < self.label_length:
-            raise ValueError(
-                f"expected values [B, L >= {self.label_length}, {self.num_channels}], got "
-                f"{values.shape}."
-            )
-        if marks is not None and marks.shape[:2] != (batch, length + self.horizon):
-            raise ValueError(
-                f"expected marks of the window and the horizon, [{batch}, "
-                f"{length + self.horizon}, F], got {marks.shape}."
-            )
-        keys = split_key(dropout_key, 2 + len(self.encoder) + len(self.decoder))
-        mean, std = jnp.zeros((batch, 1, channels)), jnp.ones((batch, 1, channels))
-        if self.normalize:
-            mean = jnp.mean(values, axis=1, keepdims=True)
-            std = jnp.sqrt(jnp.var(values, axis=1, keepdims=True) + EPSILON)
-        x = (values - mean) / std
-        memory = self.encoder_embedding(
-            x, None if marks is None else marks[:, :length], dropout_key=keys[0]
+        length = values.shape[1]
+        self._check_values(values)
+        self._check_marks(marks, values.shape[0], length + self.horizon)
+        keys = split_key(
+            dropout_key_of(self.dropout, dropout_key), 2 + len(self.encoder) + len(self.decoder)
         )
-        for encoder, key in zip(self.encoder, keys[2:], strict=False):
-            memory = encoder(memory, is_causal=self.is_causal, dropout_key=key)
-        memory = self.encoder_norm(memory)
-        future = jnp.zeros((batch, self.horizon, channels), x.dtype)
-        known = length - self.label_length
-        y = self.decoder_embedding(
-            jnp.concatenate([x[:, known:], future], axis=1),
-            None if marks is None else marks[:, known:],
-            dropout_key=keys[1],
+        x, mean, std = self._normalized(values)
+        known = None if marks is None else marks[:, :length]
+        memory = self._encoded(x, known, [keys[0], *keys[2 : 2 + len(self.encoder)]])
+        future = jnp.zeros((x.shape[0], self.horizon, self.num_channels), x.dtype)
+        labels = length - self.label_length
+        y = self._embedded(
+            self.decoder_embedding,
+            jnp.concatenate([x[:, labels:], future], axis=1),
+            None if marks is None else marks[:, labels:],
+            keys[1],
         )
         for decoder, key in zip(self.decoder, keys[2 + len(self.encoder) :], strict=True):
             y = decoder(y, memory, dropout_key=key)
-        y = self.head(self.decoder_norm(y[:, -self.horizon :])).astype(jnp.float32)
-        targets = jnp.asarray(self.targets)
-        return y * std[..., targets] + mean[..., targets]
+        return self._forecasts(y[:, -self.horizon :], mean, std)
 
+    def init_state(
+        self, values: Features, marks: Features | None = None, max_length: int | None = None
+    ) -> DecoderState:
+        """Encodes windows and takes in their labels: the state before the first step ahead.
 
-class MarkedEmbedding(nnx.Module):
-    """Values, calendar features and positions added up, then dropout.
+        Args:
+            values: float32 [B, L, num_channels], L >= label_length.
+            marks: float32 [B, L, num_marks], of the window.
+            max_length: most positions of the decoder, for mechanisms with a cache; default
+                label_length + horizon.
 
-    Args:
-        num_channels: observed channels.
-        num_marks: calendar features; 0 = none.
-        features: C.
-        padding: of the convolution over values, "circular" or "causal".
-        dropout_rate: share of features dropped in training.
-        dtype: dtype of the computation.
-        rngs: holds the stream "params".
-    """
-
-    def __init__(
-        self,
-        num_channels: int,
-        num_marks: int,
-        features: int,
-        *,
-        padding: Literal["circular", "causal"],
-        dropout_rate: float,
-        dtype: DTypeLike | None,
-        rngs: nnx.Rngs,
-    ) -> None:
-        self.values = nn.ValueEmbedding(
-            num_channels, features, padding=padding, dtype=dtype, rngs=rngs
+        Raises:
+            ValueError: wrong shapes; the embedding is circular, or the mechanism has no state.
+        """
+        if not self.streams:
+            raise ValueError(
+                "this model decodes the whole horizon at once: make it with "
+                "embedding_padding='causal' and a mechanism whose capabilities.recurrent is True."
+            )
+        self._check_values(values)
+        self._check_marks(marks, *values.shape[:2])
+        x, mean, std = self._normalized(values)
+        memory = self._encoded(x, marks, [None] * (1 + len(self.encoder)))
+        labels = values.shape[1] - self.label_length
+        y, window = self.decoder_embedding(
+            _joined(x[:, labels:], None if marks is None else marks[:, labels:]),
+            positions=jnp.arange(self.label_length),
         )
-        self.marks = (
-            nn.linear(num_marks, features, use_bias=False, dtype=dtype, rngs=rngs)
-            if num_marks
-            else None
-        )
-        self.positions = nn.SinusoidalPosition(features)
-        self.dropout = nnx.Dropout(dropout_rate)
+        size = self.label_length + self.horizon if max_length is None else max_length
+        layers = []
+        for block in self.decoder:
+            y, state = block.prefill(y, block.init_state(memory, size))
+            layers.append(state)
+        position = jnp.full(values.shape[0], self.label_length, jnp.int32)
+        return DecoderState(position, window, tuple(layers), mean[:, 0], std[:, 0])
 
-    def __call__(
-        self, values: Features, marks: Features | None, *, dropout_key: Array | None
-    ) -> Features:
-        """Embeds [B, T, num_channels] and [B, T, num_marks] -> [B, T, C].
+    def step(
+        self, marks: Float[Array, "B marks"] | None, state: DecoderState
+    ) -> tuple[Float[Array, "B targets"], DecoderState]:
+        """Forecasts one step further ahead.
+
+        Args:
+            marks: float32 [B, num_marks], of that step; None where the model has none.
+            state: from ``init_state`` or ``step``.
+
+        Returns:
+            The forecast [B, targets], and the new state.
 
         Raises:
             ValueError: marks are missing, or not expected.
         """
-        h = self.values(values)
-        if (marks is None) != (self.marks is None):
+        batch = state.position.shape[0]
+        self._check_marks(None if marks is None else marks[:, None], batch, 1)
+        y, window = self.decoder_embedding.step(
+            _joined(jnp.zeros_like(state.mean), marks), state.window, positions=state.position
+        )
+        layers = []
+        for block, layer in zip(self.decoder, state.layers, strict=True):
+            y, layer = block.step(y, layer)
+            layers.append(layer)
+        forecast = self._forecasts(y[:, None], state.mean[:, None], state.std[:, None])[:, 0]
+        return forecast, DecoderState(
+            state.position + 1, window, tuple(layers), state.mean, state.std
+        )
+
+    def _encoded(
+        self, x: Features, marks: Features | None, keys: Sequence[Array | None]
+    ) -> Features:
+        memory = self._embedded(self.encoder_embedding, x, marks, keys[0])
+        for encoder, key in zip(self.encoder, keys[1:], strict=True):
+            memory = encoder(memory, is_causal=self.is_causal, dropout_key=key)
+        return self.encoder_norm(memory)
+
+    def _embedded(
+        self,
+        embedding: ObservationEmbedding,
+        x: Features,
+        marks: Features | None,
+        key: Array | None,
+    ) -> Features:
+        h, _ = embedding(_joined(x, marks), positions=jnp.arange(x.shape[1]))
+        return apply_dropout(self.dropout, h, key)
+
+    def _normalized(self, values: Features) -> tuple[Features, Array, Array]:
+        """Windows without their mean and scale, and these, [B, 1, channels]."""
+        shape = (values.shape[0], 1, self.num_channels)
+        mean, std = jnp.zeros(shape), jnp.ones(shape)
+        if self.normalize:
+            mean = jnp.mean(values, axis=1, keepdims=True)
+            std = jnp.sqrt(jnp.var(values, axis=1, keepdims=True) + EPSILON)
+        return (values - mean) / std, mean, std
+
+    def _forecasts(self, y: Features, mean: Array, std: Array) -> Array:
+        y = self.head(self.decoder_norm(y)).astype(jnp.float32)
+        targets = jnp.asarray(self.targets)
+        return y * std[..., targets] + mean[..., targets]
+
+    def _check_values(self, values: Features) -> None:
+        if (
+            values.ndim != 3
+            or values.shape[2] != self.num_channels
+            or values.shape[1] < self.label_length
+        ):
             raise ValueError(
-                f"expected {'no ' if self.marks is None else ''}marks, as the model was made, got "
+                f"expected values [B, L >= {self.label_length}, {self.num_channels}], got "
+                f"{values.shape}."
+            )
+
+    def _check_marks(self, marks: Features | None, batch: int, length: int) -> None:
+        if (marks is None) != (not self.num_marks):
+            raise ValueError(
+                f"expected {'' if self.num_marks else 'no '}marks, as the model was made, got "
                 f"{'none' if marks is None else marks.shape}."
             )
-        if self.marks is not None and marks is not None:
-            h = h + self.marks(marks)
-        h = h + self.positions(jnp.arange(h.shape[1])).astype(h.dtype)
-        return apply_dropout(self.dropout, h, dropout_key)
+        if marks is not None and marks.shape != (batch, length, self.num_marks):
+            raise ValueError(
+                f"expected marks [{batch}, {length}, {self.num_marks}], got {marks.shape}."
+            )
+
+
+def _joined(values: Array, marks: Array | None) -> Array:
+    """An observation as ``ObservationEmbedding`` takes it."""
+    return values if marks is None else jnp.concatenate([values, marks], axis=-1)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax.numpy as jnp
 from einops import rearrange
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from flax_linattn import ops
-from flax_linattn.models.backbone import Backbone, BackboneState
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models.backbone import Backbone, BackboneOptions, BackboneState, as_backbone
+from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
-from flax_linattn.nn.attention import resolve_mechanism
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.masks import segment_runs, zero_padding
 from flax_linattn.ops.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds
+
+FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
+"""The layers of a forecaster unless others are given."""
 
 
 class ForecasterState(NamedTuple):
@@ -32,6 +36,13 @@ class ForecasterState(NamedTuple):
     moments: MomentsState | None
 
 
+class ForecasterOptions(BackboneOptions, total=False):
+    """Options of a call of ``Forecaster``, see there."""
+
+    every_step: bool
+    positions: Int[Array, "P"] | None
+
+
 class Forecaster(nnx.Module):
     """The next ``horizon`` values of a series, after each of its observations.
 
@@ -41,20 +52,17 @@ class Forecaster(nnx.Module):
     the model streams. All steps of the horizon come from one linear layer.
 
     Args:
-        num_channels: observed channels.
+        backbone: a :class:`Backbone` that streams, for observations of the channels and the
+            marks behind them; or the number of channels, for such a one.
         horizon: H, steps to forecast.
         num_marks: further inputs that are known and not forecast, such as calendar features.
         targets: which channels to forecast; default all.
         normalize: whether inputs are normalised.
         memory: tokens over which the normalisation forgets, see ``Moments``; None = none.
-        features: C.
-        num_layers: blocks.
-        num_heads: heads of each block.
-        hidden_features: width of the feed-forward layers, default 4 C.
-        mechanism: a name or a mechanism, with a causal form.
-        rngs: holds the stream "params".
-        **backbone: further arguments of :class:`Backbone` (norm, activation, dropout_rate,
-            kernel_size, position, max_length, dtype, remat).
+        layers: of the backbone for so many channels.
+        rngs: holds the stream "params", and perhaps "dropout".
+        **options: further arguments of that :class:`Backbone` (num_layers, mechanism with a
+            causal form, kernel_size, position, max_length, ...).
 
     Raises:
         ValueError: an option out of range.
@@ -76,46 +84,53 @@ class Forecaster(nnx.Module):
 
     def __init__(
         self,
-        num_channels: int,
+        backbone: Backbone | int,
         horizon: int,
         *,
         num_marks: int = 0,
         targets: Sequence[int] | None = None,
         normalize: bool = True,
         memory: float | None = None,
-        features: int = 128,
-        num_layers: int = 2,
-        num_heads: int = 8,
-        hidden_features: int | None = None,
-        mechanism: Any = "aaren",
+        layers: Layers = FORECASTER_LAYERS,
         rngs: nnx.Rngs,
-        **backbone: Any,
+        **options: Any,
     ) -> None:
-        if num_channels < 1 or horizon < 1 or num_marks < 0:
-            raise ValueError(
-                "expected num_channels and horizon of at least 1 and num_marks of at least 0, got "
-                f"{num_channels}, {horizon} and {num_marks}."
-            )
+        at_least(1, horizon=horizon)
+        at_least(0, num_marks=num_marks)
         if memory is not None and not memory > 0:
-            raise ValueError(f"expected memory above 0, or None, got {memory}.")
-        mechanism = resolve_causal(mechanism)
-        self.num_channels = num_channels
+            raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
+        if isinstance(backbone, int):
+            at_least(1, num_channels=backbone)
+            layers, options = layers.take(options)
+            check_causal(layers)
+            backbone = Backbone(backbone + num_marks, layers, rngs=rngs, **options)
+        else:
+            backbone = as_backbone(backbone, layers, rngs=rngs, **options)
+        if not backbone.is_causal or not backbone.input_embedding.streams:
+            raise ValueError(
+                "a forecaster forecasts after every observation: it needs a backbone with "
+                "is_causal=True and embedding_padding='causal'."
+            )
+        self.num_channels = backbone.observation_shape[0] - num_marks
         self.horizon = horizon
-        self.targets = check_targets(targets, num_channels)
+        self.targets = check_targets(targets, self.num_channels)
         self.moments = Moments(memory) if normalize else None
-        self.backbone = Backbone(
-            num_channels + num_marks,
-            features,
-            num_layers=num_layers,
-            num_heads=num_heads,
-            hidden_features=hidden_features,
-            mechanism=mechanism,
-            is_causal=True,
-            embedding_padding="causal",
-            rngs=rngs,
-            **backbone,
-        )
-        self.head = linear(features, horizon * len(self.targets), rngs=rngs)
+        self.backbone = backbone
+        self.head = linear(backbone.layers.features, horizon * len(self.targets), rngs=rngs)
+
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[ForecasterOptions],
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[ForecasterOptions]
+    ) -> tuple[Array, ForecasterState]: ...
 
     def __call__(
         self,
@@ -129,7 +144,7 @@ class Forecaster(nnx.Module):
         positions: Int[Array, "P"] | None = None,
         dropout_key: Array | None = None,
         form: str = "auto",
-    ) -> Any:
+    ) -> Array | tuple[Array, ForecasterState]:
         """Forecasts from whole sequences.
 
         Args:
@@ -152,19 +167,19 @@ class Forecaster(nnx.Module):
         """
         if segment_ids is not None and not every_step and positions is None:
             raise ValueError("packed sequences need every_step=True, or positions.")
-        keep_state = return_state or state is not None
         x, (mean, std), moments = self._normalized(x, mask, segment_ids, state)
-        result: Any = self.backbone(
-            x,
-            mask=mask,
-            segment_ids=segment_ids,
-            state=None if state is None else state.backbone,
-            return_state=keep_state,
-            dropout_key=dropout_key,
-            form=form,
-        )
-        backbone: Any
-        h, backbone = result if keep_state else (result, None)
+        options: BackboneOptions = {
+            "mask": mask,
+            "segment_ids": segment_ids,
+            "state": None if state is None else state.backbone,
+            "dropout_key": dropout_key,
+            "form": form,
+        }
+        after: BackboneState | None = None
+        if return_state:
+            h, after = self.backbone(x, return_state=True, **options)
+        else:
+            h = self.backbone(x, **options)
         if not every_step and positions is None:
             last = jnp.full(x.shape[:1], x.shape[1] - 1)
             if mask is not None:
@@ -175,14 +190,17 @@ class Forecaster(nnx.Module):
         elif positions is not None:
             h, mean, std = (a[:, positions] for a in (h, mean, std))
         y = self._forecasts(h, mean, std)
-        return (y, ForecasterState(backbone, moments)) if return_state else y
+        return y if after is None else (y, ForecasterState(after, moments))
 
-    def init_state(self, batch_size: int, max_length: int | None = None) -> ForecasterState:
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> ForecasterState:
         """The state before the first observation; see ``Backbone.init_state``."""
         moments = None
         if self.moments is not None:
             moments = self.moments.init_state(batch_size, self.num_channels)
-        return ForecasterState(self.backbone.init_state(batch_size, max_length), moments)
+        backbone = self.backbone.init_state(batch_size, max_length, dtype=dtype)
+        return ForecasterState(backbone, moments)
 
     def step(
         self, x: FeaturesStep, state: ForecasterState, *, mask: Array | None = None
@@ -237,18 +255,19 @@ class Forecaster(nnx.Module):
         return y * std[..., None, targets] + mean[..., None, targets]
 
 
-def resolve_causal(mechanism: str | ops.Mechanism) -> ops.Mechanism:
-    """A mechanism, by name or itself, for a forecaster.
+def check_causal(layers: Layers) -> None:
+    """Refuses a mechanism that forecasts cannot use.
 
     Raises:
-        ValueError: it has no causal form.
+        ValueError: one has no causal form.
     """
-    found = resolve_mechanism(mechanism)
-    if not found.capabilities.causal:
-        raise ValueError(
-            f"{found.name!r} has no causal form, which forecasts need; choose another mechanism."
-        )
-    return found
+    for mechanism in layers.mechanisms:
+        if not mechanism.capabilities.causal:
+            raise OptionError(
+                f"{mechanism.name!r} has no causal form, which forecasts need; choose another "
+                "mechanism.",
+                "mechanism",
+            )
 
 
 def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int, ...]:
@@ -259,8 +278,9 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
     """
     found = tuple(range(num_channels)) if targets is None else tuple(targets)
     if not found or not all(0 <= index < num_channels for index in found):
-        raise ValueError(
-            f"targets must be one or more of the channels 0 to {num_channels - 1}, got {found}."
+        raise OptionError(
+            f"targets must be one or more of the channels 0 to {num_channels - 1}, got {found}.",
+            "targets",
         )
     return found
 

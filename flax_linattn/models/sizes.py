@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from flax_linattn.checks import choice
+from flax_linattn.models.layers import Layers
 
 
-class Size(TypedDict):
-    """Keyword arguments of ``Backbone`` and the models on it."""
-
-    features: int
-    num_layers: int
-    num_heads: int
-    hidden_features: int
+def _size(num_layers: int, features: int, heads: int, hidden: int) -> Layers:
+    return Layers(features, num_layers, heads, hidden)
 
 
-def _size(num_layers: int, features: int, num_heads: int, hidden_features: int) -> Size:
-    return Size(
-        features=features,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        hidden_features=hidden_features,
-    )
-
-
-SIZES: dict[str, Size] = {
+SIZES: dict[str, Layers] = {
     "bert-base": _size(12, 768, 12, 3072),
     "tslib-classification": _size(3, 128, 8, 256),
     "tslib-forecasting": _size(2, 512, 8, 2048),
@@ -37,8 +24,8 @@ SIZES: dict[str, Size] = {
 TaylorShift paper's tasks."""
 
 
-def get_size(name: str) -> Size:
-    """The size of that name, as keyword arguments of a model.
+def get_size(name: str) -> Layers:
+    """The layers of that size, for a model.
 
     Args:
         name: a key of ``SIZES``.
@@ -47,12 +34,12 @@ def get_size(name: str) -> Size:
         ValueError: the name is unknown.
 
     Example:
-        >>> get_size("bert-base")
-        {'features': 768, 'num_layers': 12, 'num_heads': 12, 'hidden_features': 3072}
+        >>> size = get_size("bert-base")
+        >>> size.num_layers, size.features, size.num_heads, size.hidden_features
+        (12, 768, 12, 3072)
         >>> from flax import nnx
         >>> from flax_linattn import models
-        >>> backbone = models.Backbone(12, **get_size("tslib-classification"), rngs=nnx.Rngs(0))
+        >>> backbone = models.Backbone(12, get_size("tslib-classification"), rngs=nnx.Rngs(0))
     """
-    if name not in SIZES:
-        raise ValueError(f"unknown size {name!r}; choose one of: {', '.join(SIZES)}.")
+    choice(SIZES, size=name)
     return SIZES[name]

@@ -1,13 +1,17 @@
 """Flax NNX modules around the mechanisms: attention, block, embedding, position."""
 
-from flax_linattn.nn.attention import Attention, resolve_mechanism
-from flax_linattn.nn.block import FeedForward, TransformerBlock
+from flax_linattn.nn.attention import Attention, Context, resolve_mechanism
+from flax_linattn.nn.block import TransformerBlock
 from flax_linattn.nn.cell import AttentionCell
-from flax_linattn.nn.decoder import DecoderBlock
+from flax_linattn.nn.decoder import DecoderBlock, DecoderState
 from flax_linattn.nn.embedding import ValueEmbedding
-from flax_linattn.nn.linear import UniformFanIn, linear
+from flax_linattn.nn.feed_forward import FeedForward
+from flax_linattn.nn.linear import ParameterOptions, UniformFanIn, linear
+from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.position import (
     LearnedPosition,
+    QueryKeyPosition,
+    RotaryPosition,
     SinusoidalPosition,
     sinusoid,
     token_positions,
@@ -16,9 +20,15 @@ from flax_linattn.nn.position import (
 __all__ = [
     "Attention",
     "AttentionCell",
+    "Context",
     "DecoderBlock",
+    "DecoderState",
     "FeedForward",
+    "LayerNorm",
     "LearnedPosition",
+    "ParameterOptions",
+    "QueryKeyPosition",
+    "RotaryPosition",
     "SinusoidalPosition",
     "TransformerBlock",
     "UniformFanIn",

@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax.numpy as jnp
 from einops import rearrange
 from flax import nnx
 from jax.typing import DTypeLike
+from jaxtyping import Int
 
 from flax_linattn import ops
 from flax_linattn.nn.linear import linear
-from flax_linattn.ops.masks import zero_padding
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
+from flax_linattn.nn.position import QueryKeyPosition, token_positions
+from flax_linattn.ops.masks import segment_runs, zero_padding
+from flax_linattn.typing import (
+    Array,
+    Features,
+    FeaturesStep,
+    Keys,
+    Mask,
+    SegmentIds,
+    SequenceOptions,
+    State,
+    Values,
+)
 
 QUERY_INIT = nnx.initializers.normal(0.02)
+
+
+class AttentionOptions(SequenceOptions, total=False):
+    """Options of a call of ``Attention``, see there."""
+
+    is_causal: bool
+    positions: Int[Array, "B T"] | None
+    context_mask: Mask | None
+
+
+class Context(NamedTuple):
+    """What attention takes keys and values from, projected once for many calls.
+
+    Attributes:
+        k: keys [B, S, H, K].
+        v: values [B, S, H, V].
+        mask: bool [B, S], True = a real token; None = all are.
+    """
+
+    k: Keys
+    v: Values
+    mask: Mask | None
 
 
 class Attention(nnx.Module):
@@ -34,13 +68,20 @@ class Attention(nnx.Module):
         qkv_features: H * K = H * V, default ``in_features``.
         out_features: features of the outputs, default ``in_features``.
         use_bias: whether the four projections have a bias.
+        position: what queries and keys learn of their positions, such as ``RotaryPosition()``;
+            default nothing.
         dtype: dtype of the computation, default that of inputs and parameters together.
         param_dtype: dtype of the parameters.
+        kernel_init: initialiser of the kernels; see ``ParameterOptions``.
+        bias_init: of the biases.
+        out_kernel_init: of the output projection's kernel; default ``kernel_init``.
+        out_bias_init: of its bias; default ``bias_init``.
         query_init: initialiser of the learned query token (the paper names none).
         rngs: holds the stream "params".
 
     Raises:
-        ValueError: the heads do not divide ``qkv_features``, or the mechanism is unknown.
+        ValueError: the heads do not divide ``qkv_features``, the mechanism is unknown, or
+            positions are to reach a learned query, which has none.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -65,8 +106,13 @@ class Attention(nnx.Module):
         qkv_features: int | None = None,
         out_features: int | None = None,
         use_bias: bool = True,
+        position: QueryKeyPosition | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
+        kernel_init: nnx.Initializer | None = None,
+        bias_init: nnx.Initializer | None = None,
+        out_kernel_init: nnx.Initializer | None = None,
+        out_bias_init: nnx.Initializer | None = None,
         query_init: nnx.Initializer = QUERY_INIT,
         rngs: nnx.Rngs,
     ) -> None:
@@ -78,9 +124,16 @@ class Attention(nnx.Module):
                 f"of num_heads, got num_heads={num_heads}."
             )
         self.mechanism = resolve_mechanism(mechanism)
+        learned = self.mechanism.capabilities.learned_query
+        if learned and position is not None:
+            raise ValueError(
+                f"{self.mechanism.name!r} has one learned query for all tokens, which has no "
+                "position; add positions to the inputs, or choose another mechanism."
+            )
         self.in_features = in_features
         self.num_heads = num_heads
         self.head_dim = qkv_features // num_heads
+        self.position = position
 
         options: dict[str, Any] = {
             "use_bias": use_bias,
@@ -88,11 +141,17 @@ class Attention(nnx.Module):
             "param_dtype": param_dtype,
             "rngs": rngs,
         }
-        self.query_projection = linear(in_features, qkv_features, **options)
-        self.key_projection = linear(in_features, qkv_features, **options)
-        self.value_projection = linear(in_features, qkv_features, **options)
-        self.out_projection = linear(qkv_features, out_features, **options)
-        learned = self.mechanism.capabilities.learned_query
+        init: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
+        self.query_projection = linear(in_features, qkv_features, **options, **init)
+        self.key_projection = linear(in_features, qkv_features, **options, **init)
+        self.value_projection = linear(in_features, qkv_features, **options, **init)
+        self.out_projection = linear(
+            qkv_features,
+            out_features,
+            **options,
+            kernel_init=out_kernel_init or kernel_init,
+            bias_init=out_bias_init or bias_init,
+        )
         self.query = (
             nnx.Param(query_init(rngs.params(), (in_features,), param_dtype)) if learned else None
         )
@@ -104,6 +163,36 @@ class Attention(nnx.Module):
             }
         )
 
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        context: Features | None = None,
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[AttentionOptions],
+    ) -> Features: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        context: Features | None = None,
+        *,
+        return_state: Literal[True],
+        **options: Unpack[AttentionOptions],
+    ) -> tuple[Features, State]: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        context: Features | None = None,
+        *,
+        return_state: bool,
+        **options: Unpack[AttentionOptions],
+    ) -> Features | tuple[Features, State]: ...
+
     def __call__(
         self,
         x: Features,
@@ -113,10 +202,11 @@ class Attention(nnx.Module):
         mask: Mask | None = None,
         context_mask: Mask | None = None,
         segment_ids: SegmentIds | None = None,
+        positions: Int[Array, "B T"] | None = None,
         state: State | None = None,
         return_state: bool = False,
         form: str = "auto",
-    ) -> Any:
+    ) -> Features | tuple[Features, State]:
         """Attends over whole sequences.
 
         Args:
@@ -126,6 +216,8 @@ class Attention(nnx.Module):
             mask: bool [B, T], True = a real token of ``x``.
             context_mask: bool [B, S], True = a real token of ``context``.
             segment_ids: int [B, T], packed sequences.
+            positions: int [B, T], for a layer with a ``position``; default the number of real
+                tokens before, in this call.
             state: what an earlier call returned.
             return_state: return ``(y, state)``.
             form: see ``ops.Mechanism.attend``.
@@ -137,10 +229,8 @@ class Attention(nnx.Module):
         Raises:
             ValueError: a shape or combination that the mechanism does not offer.
         """
-        if context is not None and not self.mechanism.capabilities.cross:
-            raise ValueError(
-                f"{self.mechanism.name!r} offers no cross-attention; leave context out."
-            )
+        if context is not None:
+            self._check_cross()
         if context is None and context_mask is not None:
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
         for name, features in (("x", x), ("context", context)):
@@ -153,8 +243,18 @@ class Attention(nnx.Module):
         x = zero_padding(x, mask)
         source = x if context is None else zero_padding(context, context_mask)
         k = self._heads(self.key_projection(source))
-        y = self.mechanism.attend(
-            self._queries(x, k.dtype),
+        q = self._queries(x, k.dtype)
+        if self.position is not None:
+            if context is not None:
+                raise ValueError(
+                    "positions of two sequences do not compare; make a layer for cross-attention "
+                    "without position."
+                )
+            if positions is None:
+                positions = _count(x, mask, segment_ids, state)
+            q, k = self.position(q, positions), self.position(k, positions)
+        attended = self.mechanism.attend(
+            q,
             k,
             self._heads(self.value_projection(source)),
             is_causal=is_causal,
@@ -167,43 +267,111 @@ class Attention(nnx.Module):
             **self._parameters(),
         )
         if return_state:
-            y, state = y
+            y, state = attended
             return self._out(y), state
+        return self._out(attended)
+
+    def project(self, context: Features, mask: Mask | None = None) -> Context:
+        """Keys and values of a context, for ``attend_to``.
+
+        Args:
+            context: [B, S, C].
+            mask: bool [B, S], True = a real token.
+
+        Raises:
+            ValueError: the mechanism offers no cross-attention.
+        """
+        self._check_cross()
+        context = zero_padding(context, mask)
+        return Context(
+            self._heads(self.key_projection(context)),
+            self._heads(self.value_projection(context)),
+            mask,
+        )
+
+    def attend_to(self, x: Features, context: Context, *, mask: Mask | None = None) -> Features:
+        """Cross-attention of x [B, T, C] to a context projected before, as the call has it.
+
+        Args:
+            x: [B, T, C].
+            context: of ``project``.
+            mask: bool [B, T], True = a real token of ``x``.
+
+        Returns:
+            y [B, T, out_features].
+        """
+        y = self.mechanism.attend(
+            self._queries(zero_padding(x, mask), context.k.dtype),
+            context.k,
+            context.v,
+            mask=context.mask,
+            query_mask=jnp.ones(x.shape[:2], bool) if mask is None else mask,
+            **self._parameters(),
+        )
         return self._out(y)
 
-    def init_state(self, batch_size: int, max_length: int | None = None) -> State:
-        """The state before the first token; ``max_length`` sizes the cache of those that need one.
+    def _check_cross(self) -> None:
+        if not self.mechanism.capabilities.cross:
+            raise ValueError(
+                f"{self.mechanism.name!r} offers no cross-attention; leave context out."
+            )
 
-        It has the accumulation dtype of the layer's computation.
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
+    ) -> State:
+        """The state before the first token.
+
+        Args:
+            batch_size: B.
+            max_length: most tokens, for mechanisms with a cache.
+            dtype: dtype of the inputs, where it is wider than the parameters'; the state has the
+                accumulation dtype of the layer's computation.
         """
         projection = self.key_projection
-        dtype = projection.dtype if projection.dtype is not None else projection.param_dtype
+        computed = projection.dtype
+        if computed is None:
+            computed = jnp.promote_types(projection.param_dtype, dtype or projection.param_dtype)
         return self.mechanism.init_state(
-            batch_size, self.num_heads, self.head_dim, self.head_dim, max_length, dtype=dtype
+            batch_size, self.num_heads, self.head_dim, self.head_dim, max_length, dtype=computed
         )
 
     def step(
-        self, x: FeaturesStep, state: State, *, mask: Array | None = None
+        self,
+        x: FeaturesStep,
+        state: State,
+        *,
+        mask: Array | None = None,
+        positions: Int[Array, "B"] | None = None,
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one token a row: x [B, C] -> y [B, out_features] and the new state.
+        """Takes in one token a row.
 
-        ``mask`` bool [B]: where False the state stays as it is.
+        Args:
+            x: [B, C].
+            state: from ``init_state``, the call or ``step``.
+            mask: bool [B]; where False the state stays as it is.
+            positions: int [B], for a layer with a ``position``.
+
+        Returns:
+            y [B, out_features] and the new state.
+
+        Raises:
+            ValueError: shapes that do not fit, or positions are missing.
         """
         if x.ndim != 2 or x.shape[1] != self.in_features:
             raise ValueError(f"expected x as [B, {self.in_features}], got shape {x.shape}.")
         x = zero_padding(x, mask)
         k = self._heads(self.key_projection(x))
+        q = self._queries(x, k.dtype)
+        if self.position is not None:
+            if positions is None:
+                raise ValueError(_POSITIONS)
+            q, k = self.position(q, positions), self.position(k, positions)
         y, state = self.mechanism.step(
-            self._queries(x, k.dtype),
-            k,
-            self._heads(self.value_projection(x)),
-            state,
-            mask,
-            **self._parameters(),
+            q, k, self._heads(self.value_projection(x)), state, mask, **self._parameters()
         )
         return self._out(y), state
 
-    def _parameters(self) -> dict[str, Array]:
+    def _parameters(self) -> dict[str, Any]:
         return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}
 
     def _queries(self, x: Array, dtype: DTypeLike) -> Array:
@@ -216,6 +384,23 @@ class Attention(nnx.Module):
 
     def _out(self, y: Array) -> Array:
         return self.out_projection(rearrange(y, "... h v -> ... (h v)"))
+
+
+_POSITIONS = (
+    "a layer with positions has to be told which a later token has: pass positions, the number "
+    "of tokens before each."
+)
+
+
+def _count(
+    x: Features, mask: Mask | None, segment_ids: SegmentIds | None, state: State | None
+) -> Int[Array, "B T"]:
+    """Positions of tokens that begin their sequence."""
+    if state is not None:
+        raise ValueError(_POSITIONS)
+    runs = None if segment_ids is None else segment_runs(segment_ids, mask)
+    real = jnp.ones(x.shape[:2], bool) if mask is None else mask
+    return token_positions(real, runs, jnp.zeros(x.shape[0], jnp.int32))[0]
 
 
 def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:

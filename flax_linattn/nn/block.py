@@ -3,77 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal
+from typing import Literal, Unpack, overload
 
-import jax
 from flax import nnx
 from jax.typing import DTypeLike
+from jaxtyping import Int
 
 from flax_linattn import ops
+from flax_linattn.checks import choice
 from flax_linattn.nn.attention import Attention
-from flax_linattn.nn.linear import linear
+from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.feed_forward import FeedForward
+from flax_linattn.nn.linear import ParameterOptions
+from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.masks import zero_padding
-from flax_linattn.ops.numerics import accumulation_dtype
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
+from flax_linattn.typing import (
+    Array,
+    Features,
+    FeaturesStep,
+    Mask,
+    SegmentIds,
+    SequenceOptions,
+    State,
+)
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": partial(jax.nn.gelu, approximate=False),
-    "relu": jax.nn.relu,
-}
-"""Activations by name; GELU is the exact one, as in PyTorch."""
-
-LAYER_NORM_EPSILON = 1e-5
-"""PyTorch's default, which all host repositories of the papers use."""
+NORMS = ("pre", "post")
 
 
-class FeedForward(nnx.Module):
-    """Two linear layers with an activation between, dropout after each.
+class BlockOptions(SequenceOptions, total=False):
+    """Options of a call of ``TransformerBlock``, see there."""
 
-    Args:
-        features: C.
-        hidden_features: width between the layers.
-        activation: "gelu" or "relu".
-        dropout_rate: share of features dropped in training.
-        dtype: dtype of the computation.
-        rngs: holds the stream "params".
-
-    Raises:
-        ValueError: the activation is unknown.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from flax import nnx
-        >>> from flax_linattn import nn
-        >>> nn.FeedForward(8, 32, rngs=nnx.Rngs(0))(jnp.ones((2, 5, 8))).shape
-        (2, 5, 8)
-    """
-
-    def __init__(
-        self,
-        features: int,
-        hidden_features: int,
-        *,
-        activation: str = "gelu",
-        dropout_rate: float = 0.0,
-        dtype: DTypeLike | None = None,
-        rngs: nnx.Rngs,
-    ) -> None:
-        if activation not in ACTIVATIONS:
-            raise ValueError(
-                f"unknown activation {activation!r}; choose one of: {', '.join(ACTIVATIONS)}."
-            )
-        self.activation = activation
-        self.expand = linear(features, hidden_features, dtype=dtype, rngs=rngs)
-        self.contract = linear(hidden_features, features, dtype=dtype, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout_rate)
-
-    def __call__(self, x: Array, *, dropout_key: Array | None = None) -> Array:
-        """Maps x [..., C] -> [..., C]; dropout only with a key."""
-        key, key_out = split_key(dropout_key, 2)
-        x = ACTIVATIONS[self.activation](self.expand(x))
-        x = apply_dropout(self.dropout, x, key)
-        return apply_dropout(self.dropout, self.contract(x), key_out)
+    is_causal: bool
+    positions: Int[Array, "B T"] | None
+    dropout_key: Array | None
 
 
 class TransformerBlock(nnx.Module):
@@ -93,8 +56,10 @@ class TransformerBlock(nnx.Module):
         norm: "pre" or "post".
         activation: "gelu" or "relu".
         dropout_rate: share of features dropped in training.
+        position: as in ``Attention``.
         dtype: dtype of the computation.
-        rngs: holds the stream "params".
+        rngs: holds the stream "params", and perhaps "dropout".
+        **parameters: how the parameters are made, see ``ParameterOptions``.
 
     Raises:
         ValueError: an unknown norm, activation or mechanism, or heads that do not divide C.
@@ -115,16 +80,25 @@ class TransformerBlock(nnx.Module):
         *,
         hidden_features: int | None = None,
         mechanism: str | ops.Mechanism = "softmax",
-        norm: Literal["pre", "post"] = "pre",
+        norm: Literal["pre", "post"] = "post",
         activation: str = "gelu",
         dropout_rate: float = 0.0,
+        position: QueryKeyPosition | None = None,
         dtype: DTypeLike | None = None,
         rngs: nnx.Rngs,
+        **parameters: Unpack[ParameterOptions],
     ) -> None:
-        if norm not in ("pre", "post"):
-            raise ValueError(f"norm must be 'pre' or 'post', got {norm!r}.")
+        choice(NORMS, norm=norm)
         self.norm = norm
-        self.attention = Attention(features, num_heads, mechanism=mechanism, dtype=dtype, rngs=rngs)
+        self.attention = Attention(
+            features,
+            num_heads,
+            mechanism=mechanism,
+            position=position,
+            dtype=dtype,
+            rngs=rngs,
+            **parameters,
+        )
         self.feed_forward = FeedForward(
             features,
             4 * features if hidden_features is None else hidden_features,
@@ -132,10 +106,31 @@ class TransformerBlock(nnx.Module):
             dropout_rate=dropout_rate,
             dtype=dtype,
             rngs=rngs,
+            **parameters,
         )
-        self.attention_norm = LayerNorm(features, rngs=rngs)
-        self.feed_forward_norm = LayerNorm(features, rngs=rngs)
-        self.dropout = nnx.Dropout(dropout_rate)
+        param_dtype = self.attention.out_projection.param_dtype
+        self.attention_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
+        self.feed_forward_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
+        self.dropout = make_dropout(dropout_rate, rngs)
+
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[BlockOptions],
+    ) -> Features: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[BlockOptions]
+    ) -> tuple[Features, State]: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: bool, **options: Unpack[BlockOptions]
+    ) -> Features | tuple[Features, State]: ...
 
     def __call__(
         self,
@@ -144,41 +139,57 @@ class TransformerBlock(nnx.Module):
         is_causal: bool = False,
         mask: Mask | None = None,
         segment_ids: SegmentIds | None = None,
+        positions: Int[Array, "B T"] | None = None,
         state: State | None = None,
         return_state: bool = False,
         dropout_key: Array | None = None,
         form: str = "auto",
-    ) -> Any:
+    ) -> Features | tuple[Features, State]:
         """Maps x [B, T, C] -> y [B, T, C], and the state if asked for; see ``Attention``.
 
-        Dropout acts only when ``dropout_key`` is given. Outputs at masked positions mean nothing.
+        Dropout acts where ``dropout_key`` is given, and after ``block.train()`` with keys of the
+        block's own, if it was made with a stream "dropout". Outputs at masked positions mean
+        nothing.
+
+        Raises:
+            ValueError: as ``Attention``; after ``train()`` there is no key.
         """
         x = zero_padding(x, mask)
 
         def attend(x: Array) -> tuple[Array, State]:
-            y = self.attention(
+            attended = self.attention(
                 x,
                 is_causal=is_causal,
                 mask=mask,
                 segment_ids=segment_ids,
+                positions=positions,
                 state=state,
                 return_state=return_state,
                 form=form,
             )
-            return y if return_state else (y, None)
+            return attended if isinstance(attended, tuple) else (attended, None)
 
-        y, state = self._sublayers(x, attend, dropout_key)
+        y, state = self._sublayers(x, attend, dropout_key_of(self.dropout, dropout_key))
         return (y, state) if return_state else y
 
-    def init_state(self, batch_size: int, max_length: int | None = None) -> State:
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
+    ) -> State:
         """The state before the first token; see ``Attention.init_state``."""
-        return self.attention.init_state(batch_size, max_length)
+        return self.attention.init_state(batch_size, max_length, dtype=dtype)
 
     def step(
-        self, x: FeaturesStep, state: State, *, mask: Array | None = None
+        self,
+        x: FeaturesStep,
+        state: State,
+        *,
+        mask: Array | None = None,
+        positions: Int[Array, "B"] | None = None,
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one token a row: x [B, C] -> y [B, C] and the new state."""
-        return self._sublayers(x, lambda x: self.attention.step(x, state, mask=mask), None)
+        """Takes in one token a row, without dropout: x [B, C] -> y [B, C] and the new state."""
+        return self._sublayers(
+            x, lambda x: self.attention.step(x, state, mask=mask, positions=positions), None
+        )
 
     def _sublayers(
         self, x: Array, attend: Callable[[Array], tuple[Array, State]], dropout_key: Array | None
@@ -188,49 +199,9 @@ class TransformerBlock(nnx.Module):
         if self.norm == "pre":
             y, state = attend(self.attention_norm(x))
             x = x + apply_dropout(self.dropout, y, key_attention).astype(x.dtype)
-            y = self.feed_forward(self.feed_forward_norm(x), dropout_key=key_feed_forward)
+            y = self.feed_forward.map(self.feed_forward_norm(x), key_feed_forward)
             return x + y.astype(x.dtype), state
         y, state = attend(x)
         x = self.attention_norm(x + apply_dropout(self.dropout, y, key_attention).astype(x.dtype))
-        y = self.feed_forward(x, dropout_key=key_feed_forward)
+        y = self.feed_forward.map(x, key_feed_forward)
         return self.feed_forward_norm(x + y.astype(x.dtype)), state
-
-
-class LayerNorm(nnx.LayerNorm):
-    """Layer normalisation with PyTorch's epsilon, in the accumulation dtype of its input.
-
-    Args:
-        features: C.
-        rngs: holds the stream "params".
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from flax import nnx
-        >>> norm = LayerNorm(8, rngs=nnx.Rngs(0))
-        >>> norm.epsilon, norm(jnp.ones((2, 8), jnp.bfloat16)).dtype
-        (1e-05, dtype(bfloat16))
-    """
-
-    def __init__(self, features: int, *, rngs: nnx.Rngs) -> None:
-        # Flax's fast variance E[x^2] - E[x]^2 loses all digits where the mean is large.
-        super().__init__(features, epsilon=LAYER_NORM_EPSILON, use_fast_variance=False, rngs=rngs)
-
-    def __call__(self, x: Array, *, mask: Array | None = None) -> Array:
-        """Normalises x [..., C] over C, in its dtype; ``mask`` as in ``nnx.LayerNorm``."""
-        # nnx.LayerNorm mixes bfloat16 and float32, which strict dtype promotion refuses.
-        return super().__call__(x.astype(accumulation_dtype(x.dtype)), mask=mask).astype(x.dtype)
-
-
-def split_key(key: Array | None, count: int) -> list[Array | None]:
-    """Splits a dropout key; no key gives no keys.
-
-    Example:
-        >>> split_key(None, 2)
-        [None, None]
-    """
-    return [None] * count if key is None else list(jax.random.split(key, count))
-
-
-def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
-    """Dropout with an explicit key; none without one, so that no module holds random state."""
-    return dropout(x, deterministic=key is None, rngs=key)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal, overload
 
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
+from flax_linattn.checks import choice
 from flax_linattn.ops.masks import Runs, previous_real, zero_padding
 from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+
+PADDINGS = ("causal", "circular")
+KERNEL_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
+"""Kaiming's, as Time-Series-Library has it."""
 
 
 class ValueEmbedding(nnx.Module):
@@ -27,6 +32,8 @@ class ValueEmbedding(nnx.Module):
         kernel_size: taps; odd for "circular".
         padding: "causal" or "circular".
         dtype: dtype of the computation.
+        param_dtype: dtype of the kernel.
+        kernel_init: initialiser of the kernel.
         rngs: holds the stream "params".
 
     Raises:
@@ -53,10 +60,11 @@ class ValueEmbedding(nnx.Module):
         kernel_size: int = 3,
         padding: Literal["causal", "circular"] = "causal",
         dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: nnx.Initializer = KERNEL_INIT,
         rngs: nnx.Rngs,
     ) -> None:
-        if padding not in ("causal", "circular"):
-            raise ValueError(f"padding must be 'causal' or 'circular', got {padding!r}.")
+        choice(PADDINGS, padding=padding)
         if kernel_size < 1 or (padding == "circular" and kernel_size % 2 == 0):
             raise ValueError(
                 f"kernel_size must be at least 1, and odd for circular padding, got {kernel_size}."
@@ -69,9 +77,32 @@ class ValueEmbedding(nnx.Module):
             features,
             use_bias=False,
             dtype=dtype,
-            kernel_init=nnx.initializers.variance_scaling(2.0, "fan_in", "normal"),
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
             rngs=rngs,
         )
+
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        *,
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+        return_state: Literal[False] = False,
+    ) -> Features: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        *,
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+        return_state: Literal[True],
+    ) -> tuple[Features, State]: ...
 
     def __call__(
         self,
@@ -81,7 +112,7 @@ class ValueEmbedding(nnx.Module):
         runs: Runs | None = None,
         state: State | None = None,
         return_state: bool = False,
-    ) -> Any:
+    ) -> Features | tuple[Features, State]:
         """Embeds whole sequences.
 
         Args:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Protocol
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from flax_linattn.ops.masks import Runs
+from flax_linattn.ops.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Mask
 
 
@@ -53,14 +57,19 @@ def sinusoid(positions: Int[Array, "..."], features: int) -> Float[Array, "... C
         >>> sinusoid(jnp.arange(3), 4).shape
         (3, 4)
     """
+    angle = _angles(positions, features, 10_000.0)
+    waves = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
+    return waves.reshape(*positions.shape, -1)[..., :features]
+
+
+def _angles(positions: Int[Array, "..."], features: int, base: float) -> Float[Array, "... pairs"]:
+    """Position times frequency base**(-2 i / features) of each pair i, in [-pi, pi)."""
     pairs = np.arange((features + 1) // 2)
-    frequency = 10_000.0 ** (-2.0 * pairs / features)
+    frequency = base ** (-2.0 * pairs / features)
     per_position = np.round(frequency / (2.0 * np.pi) * 2.0**32).astype(np.uint32)
     turns = positions[..., None].astype(jnp.uint32) * per_position
     centred = jax.lax.bitcast_convert_type(turns, jnp.int32)  # half a turn to either side
-    angle = centred.astype(jnp.float32) * np.float32(2.0 * np.pi / 2.0**32)
-    waves = jnp.stack([jnp.sin(angle), jnp.cos(angle)], axis=-1)
-    return waves.reshape(*positions.shape, -1)[..., :features]
+    return centred.astype(jnp.float32) * np.float32(2.0 * np.pi / 2.0**32)
 
 
 class SinusoidalPosition(nnx.Module):
@@ -108,3 +117,56 @@ class LearnedPosition(nnx.Module):
     def __call__(self, positions: Int[Array, "..."]) -> Float[Array, "... C"]:
         """Embeds positions int [...] -> [..., C] float32."""
         return jnp.take(self.table[...], positions, axis=0, mode="fill", fill_value=jnp.nan)
+
+
+class QueryKeyPosition(Protocol):
+    """How a layer's queries and keys learn of their positions, such as ``RotaryPosition``."""
+
+    def __call__(
+        self, x: Float[Array, "... H K"], positions: Int[Array, "..."]
+    ) -> Float[Array, "... H K"]:
+        """Queries or keys [..., H, K] at positions int [...]."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryPosition:
+    """Rotates queries and keys by angles that grow with their position (Su et al., 2021, RoPE).
+
+    The product of a query and a key then depends on how far they are apart. Channel i turns with
+    channel i + K / 2, by position * base**(-2 i / K); angles as exact as those of ``sinusoid``.
+
+    Args:
+        base: of the frequencies.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rotate = RotaryPosition()
+        >>> q, k = jnp.ones((2, 1, 8)), jnp.ones((2, 1, 8))
+        >>> near, far = (rotate(q, jnp.array([t, t])) for t in (3, 1003))
+        >>> behind = [rotate(k, jnp.array([t - 2, t - 2])) for t in (3, 1003)]
+        >>> bool(jnp.allclose((near * behind[0]).sum(-1), (far * behind[1]).sum(-1), atol=1e-4))
+        True
+    """
+
+    base: float = 10_000.0
+
+    def __call__(
+        self, x: Float[Array, "... H K"], positions: Int[Array, "..."]
+    ) -> Float[Array, "... H K"]:
+        """Rotates queries or keys [..., H, K] at positions int [...]; in their dtype.
+
+        Raises:
+            ValueError: K is odd.
+        """
+        if x.shape[-1] % 2:
+            raise ValueError(
+                f"rotary positions turn pairs of channels, got heads of {x.shape[-1]}; choose "
+                "features and num_heads that give an even number."
+            )
+        dtype = accumulation_dtype(x.dtype)
+        angle = _angles(positions, x.shape[-1], self.base)[..., None, :].astype(dtype)
+        first, second = jnp.split(x.astype(dtype), 2, axis=-1)
+        sine, cosine = jnp.sin(angle), jnp.cos(angle)
+        turned = [first * cosine - second * sine, second * cosine + first * sine]
+        return jnp.concatenate(turned, axis=-1).astype(x.dtype)

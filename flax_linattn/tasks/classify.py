@@ -112,24 +112,20 @@ def train_classifier(
     # loss tells more.
     result = training.fit(
         model,
-        classification_loss,
-        make_optimizer(config, len(train_batches)),
-        train_batches,
-        batches(validation, seed=None),
+        training.Objective(
+            classification_loss,
+            make_optimizer(config, len(train_batches)),
+            monitor="loss" if honest else "accuracy",
+            mode="min" if honest else "max",
+        ),
+        training.Splits(train_batches, batches(validation, seed=None)),
         config=training.FitConfig(
             epochs=config.epochs,
             patience=config.patience,
-            monitor="loss" if honest else "accuracy",
-            monitor_mode="min" if honest else "max",
             seed=config.seed,
             loss_scale=LOSS_SCALE if config.dtype == "float16" else None,
         ),
-        run_dir=run_dir,
-        resume=resume,
-        progress=progress,
-        parallel=parallel,
-        trackers=trackers,
-        profile_steps=profile_steps,
+        session=training.Session(run_dir, resume, progress, parallel, trackers, profile_steps),
     )
     tested = evaluate_classifier(model, batches(test, seed=None), problem)
     report = {

@@ -98,19 +98,14 @@ def train_forecaster(
     on_main(write_options)
     result = training.fit(
         model,
-        make_loss(config, problem),
-        optax.adam(learning_rate(config, len(train_windows))),
-        train_windows,
-        validation_windows,
-        config=training.FitConfig(
-            epochs=config.epochs, patience=config.patience, monitor="mse", seed=config.seed
+        training.Objective(
+            make_loss(config, problem),
+            optax.adam(learning_rate(config, len(train_windows))),
+            monitor="mse",
         ),
-        run_dir=run_dir,
-        resume=resume,
-        progress=progress,
-        parallel=parallel,
-        trackers=trackers,
-        profile_steps=profile_steps,
+        training.Splits(train_windows, validation_windows),
+        config=training.FitConfig(epochs=config.epochs, patience=config.patience, seed=config.seed),
+        session=training.Session(run_dir, resume, progress, parallel, trackers, profile_steps),
     )
     run = ForecastRun(model, config, problem)
     report = evaluate_forecaster(run, test_windows)

@@ -150,7 +150,7 @@ def evaluate_run(run_dir: Path, test_file: Path | None = None) -> dict[str, Any]
     report = evaluate_forecaster(run, windows)
     if isinstance(run.model, models.Forecaster) and run.model.backbone.streams:
         most = 300
-        if not run.model.backbone.mechanism.capabilities.constant_memory:
+        if not run.model.backbone.constant_memory:
             most = run.config.input_length
         report |= _compare_stream(run.model, windows.arrays, rows[:most])
     return report

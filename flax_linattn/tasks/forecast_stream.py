@@ -60,7 +60,7 @@ class ForecastStream:
         context = run.config.input_length if context is None else context
         if context < 0 or context == 1:
             raise ValueError(f"context must be 0, or 2 or more, got {context}.")
-        if not context and not run.model.backbone.mechanism.capabilities.constant_memory:
+        if not context and not run.model.backbone.constant_memory:
             raise ValueError(
                 f"{run.config.mechanism!r} keeps every observation; give a context to bound that."
             )

@@ -1,5 +1,13 @@
-"""Training: the compiled step, the loop, and checkpoints from which a run resumes exactly."""
+"""Training: the compiled step, ``fit``, and checkpoints from which a run resumes exactly.
 
+A *run* is what a run folder holds: checkpoints, metrics and results. A *session* is one call of
+``fit`` that trains it, of which it may take several. A *step* is one update of the *parameters*,
+which are the model's ``nnx.Param`` variables and nothing else; an *epoch* is one pass over the
+training batches; a *period* is what lies between two validations. A *split* is a part of the data,
+and the *placement* where arrays live.
+"""
+
+from flax_linattn.training.batches import BatchSource, Splits
 from flax_linattn.training.checkpoint import (
     Checkpoint,
     CorruptCheckpointError,
@@ -8,20 +16,19 @@ from flax_linattn.training.checkpoint import (
     load_checkpoint,
 )
 from flax_linattn.training.config import FitConfig
-from flax_linattn.training.loop import FitResult, NonFiniteLossError, fit
-from flax_linattn.training.parallel import ONE_DEVICE, Parallel, Placement
+from flax_linattn.training.diagnosis import NonFiniteLossError
+from flax_linattn.training.evaluation import evaluate, make_evaluation_step
+from flax_linattn.training.fitting import FitResult, fit
+from flax_linattn.training.objective import LossFn, Objective, Validate
+from flax_linattn.training.parallel import Parallel
+from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.processes import LostProcessError, is_main, start_process
 from flax_linattn.training.report import learning_curve
+from flax_linattn.training.session import Session
 from flax_linattn.training.signals import Interrupted
 from flax_linattn.training.state import TrainState
-from flax_linattn.training.step import (
-    BatchSource,
-    LossFn,
-    evaluate,
-    make_evaluation_step,
-    make_train_step,
-)
 from flax_linattn.training.trackers import JsonLines, TensorBoard, Tracker
+from flax_linattn.training.train_step import make_train_step
 
 __all__ = [
     "ONE_DEVICE",
@@ -35,11 +42,15 @@ __all__ = [
     "LossFn",
     "LostProcessError",
     "NonFiniteLossError",
+    "Objective",
     "Parallel",
     "Placement",
+    "Session",
+    "Splits",
     "TensorBoard",
     "Tracker",
     "TrainState",
+    "Validate",
     "evaluate",
     "fit",
     "is_main",

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 
-from flax_linattn.training.checkpoint import named_leaves
-from flax_linattn.training.parallel import ONE_DEVICE, Placement
+from flax_linattn.training.batches import Batch
+from flax_linattn.training.checkpoint.arrays import named_leaves
+from flax_linattn.training.checkpoint.folder import list_checkpoints
+from flax_linattn.training.gradients import batch_gradients
+from flax_linattn.training.objective import LossFn
+from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.state import TrainState
-from flax_linattn.training.step import Batch, LossFn, batch_gradients
 
-SHOWN = 4
+NAMED = 4
+"""Parameters and arrays that a message names."""
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss, a gradient or a parameter became NaN or infinite."""
 
 
 def what_is_not_finite(
@@ -43,7 +52,7 @@ def what_is_not_finite(
     alone = dataclasses.replace(ONE_DEVICE, accumulate=placement.accumulate)
 
     @jax.jit
-    def run(params: nnx.State, model_state: nnx.State, batch: Batch, step: jax.Array) -> Any:
+    def gradients(params: nnx.State, model_state: nnx.State, batch: Batch, step: jax.Array) -> Any:
         key = jax.random.fold_in(jax.random.key(seed), step)
         return batch_gradients(
             graphdef, loss_fn, params, model_state, batch, key, alone, state.loss_scale
@@ -53,7 +62,7 @@ def what_is_not_finite(
         return ""
     params, model_state = jax.device_get((state.params, state.model_state))
     try:
-        loss, grads = jax.device_get(run(params, model_state, batch, np.asarray(state.step)))
+        loss, grads = jax.device_get(gradients(params, model_state, batch, np.asarray(state.step)))
     except jax.errors.JaxRuntimeError:
         return ""
     if not np.isfinite(loss):
@@ -66,6 +75,29 @@ def what_is_not_finite(
     return f"The loss was {loss:.4g} and the gradient finite, but the updated parameters were not. "
 
 
+def likely_cause(arrays: Sequence[str], run_dir: str | Path) -> str:
+    """Sentences on why, what to do, and which checkpoint is the last.
+
+    Args:
+        arrays: What holds NaN or inf in the data; none of them, if it is something else.
+        run_dir: The run folder.
+    """
+    checkpoints = list_checkpoints(run_dir)
+    last = checkpoints[-1].path if checkpoints else "none was saved yet"
+    if arrays:
+        cause = (
+            f"The data holds NaN or inf: {'; '.join(arrays[:NAMED])}. If these are not masked "
+            "out, clean them (for gaps in series: data.interpolate_missing)."
+        )
+    else:
+        cause = (
+            "The batch itself is finite. Likely causes: a learning rate that is too high (try a "
+            "third of it, warm-up, or optax.clip_by_global_norm(1.0)), or half precision (try "
+            "float32)."
+        )
+    return f"{cause} The last finite checkpoint: {last}."
+
+
 def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

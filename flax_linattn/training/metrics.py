@@ -72,12 +72,12 @@ def non_finite_arrays(batch: Mapping[str, np.ndarray]) -> list[str]:
         >>> non_finite_arrays({"x": np.array([[1.0, np.nan]]), "label": np.array([0])})
         ["'x' at index (0, 1)"]
     """
-    found = []
+    phrases = []
     for name, array in batch.items():
         array = np.asarray(array)
         if not jnp.issubdtype(array.dtype, jnp.inexact):
             continue
         bad = np.argwhere(~np.isfinite(array))
         if len(bad):
-            found.append(f"{name!r} at index {tuple(bad[0].tolist())}")
-    return found
+            phrases.append(f"{name!r} at index {tuple(bad[0].tolist())}")
+    return phrases

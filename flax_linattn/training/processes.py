@@ -15,6 +15,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from flax_linattn.checks import OptionError
+
+_OPTIONS = ("coordinator", "num_processes", "process_id")
+
 
 def start_process(
     coordinator: str | None = None,
@@ -37,18 +41,19 @@ def start_process(
     at its usual end JAX would wait for them.
 
     Raises:
-        ValueError: Only some of the three are given, they are no such, or nothing tells them.
+        OptionError: Only some of the three are given, they are no such, or nothing tells them.
     """
     given = [x is not None for x in (coordinator, num_processes, process_id)]
     if any(given) and not all(given):
-        raise ValueError(
-            "--coordinator, --num-processes and --process-id belong together; got "
-            f"{coordinator!r}, {num_processes!r} and {process_id!r}."
+        raise OptionError(
+            "coordinator, num_processes and process_id belong together; got "
+            f"{coordinator!r}, {num_processes!r} and {process_id!r}.",
+            *_OPTIONS,
         )
     if coordinator is not None:
         host, _, port = coordinator.rpartition(":")
         if not host or not port.isdigit():
-            raise ValueError(f"--coordinator must be HOST:PORT, got {coordinator!r}.")
+            raise OptionError(f"coordinator must be HOST:PORT, got {coordinator!r}.", "coordinator")
         if process_id == 0:
             print(f"waiting for {num_processes} processes at {coordinator}", file=sys.stderr)
     try:
@@ -56,9 +61,10 @@ def start_process(
             coordinator, num_processes, process_id, heartbeat_timeout_seconds=heartbeat_timeout
         )
     except (ValueError, RuntimeError) as error:
-        raise ValueError(
+        raise OptionError(
             f"this process cannot join the others: {error} Start one process a machine, each with "
-            "--coordinator HOST:PORT --num-processes N --process-id I."
+            "coordinator=HOST:PORT, num_processes=N and process_id=I.",
+            *_OPTIONS,
         ) from error
     if jax.process_count() > 1:
         sys.excepthook = _end_at_once
@@ -104,8 +110,18 @@ def average(values: Sequence[float]) -> list[float]:
     """The means over all processes; they wait for each other."""
     if jax.process_count() == 1:
         return list(values)
-    found = multihost_utils.process_allgather(np.asarray(values, np.float32))
-    return [float(value) for value in np.mean(found, axis=0)]
+    all_values = multihost_utils.process_allgather(np.asarray(values, np.float32))
+    return [float(value) for value in np.mean(all_values, axis=0)]
+
+
+def of_main(values: Sequence[float]) -> list[float]:
+    """The values of the main process, to the bit; the others wait for it, with as many."""
+    if jax.process_count() == 1 or not values:
+        return list(values)
+    # As 32-bit words: JAX would make float32 of float64.
+    words = np.asarray(values, np.float64).view(np.uint32)
+    own = multihost_utils.broadcast_one_to_all(words, is_source=is_main())
+    return [float(value) for value in np.asarray(own).view(np.float64)]
 
 
 def check_shared(folder: Path) -> None:
@@ -147,8 +163,10 @@ def check_same(describe: Callable[[], Mapping[str, Any]]) -> None:
         return
     facts = describe()
     crcs = [zlib.crc32(repr(value).encode()) & 0x7FFFFFFF for value in facts.values()]
-    found = multihost_utils.process_allgather(np.asarray(crcs, np.int32))
-    differ = [n for n, column in zip(facts, found.T, strict=True) if len(set(column.tolist())) > 1]
+    all_crcs = multihost_utils.process_allgather(np.asarray(crcs, np.int32))
+    differ = [
+        n for n, column in zip(facts, all_crcs.T, strict=True) if len(set(column.tolist())) > 1
+    ]
     if differ:
         here = ", ".join(f"{name}={facts[name]!r}" for name in differ[:4])
         raise ValueError(

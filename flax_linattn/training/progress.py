@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line for each epoch elsewhere."""
+"""Progress on stderr: a bar on a terminal, a line for each validation elsewhere."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class ProgressDisplay:
 
     Args:
         enabled: False shows nothing.
-        epochs: Epochs of the run.
+        epochs: Epochs of the run; None if it is counted in steps.
         total_steps: Training steps of the run.
         step: Steps done already.
     """
 
-    def __init__(self, enabled: bool, epochs: int, total_steps: int, step: int) -> None:
+    def __init__(self, enabled: bool, epochs: int | None, total_steps: int, step: int) -> None:
         self._enabled = enabled
         self._epochs = epochs
+        self._total_steps = total_steps
         self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -55,20 +56,24 @@ class ProgressDisplay:
 
     def step(self, step: int, epoch: int) -> None:
         """Shows that a step is done."""
-        self._bar.update(self._task, completed=step, description=f"epoch {epoch}/{self._epochs}")
+        description = "" if self._epochs is None else f"epoch {epoch}/{self._epochs}"
+        self._bar.update(self._task, completed=step, description=description)
 
     def metrics(self, means: dict[str, float], examples_per_second: float) -> None:
-        """Shows the epoch's running training metrics."""
-        shown = [f"{name} {means[name]:.4g}" for name in ("loss", "accuracy") if name in means]
+        """Shows the running training metrics."""
+        texts = [f"{name} {means[name]:.4g}" for name in ("loss", "accuracy") if name in means]
         self._bar.update(
-            self._task, metrics="  ".join([*shown, f"{examples_per_second:.0f} examples/s"])
+            self._task, metrics="  ".join([*texts, f"{examples_per_second:.0f} examples/s"])
         )
 
-    def epoch(self, line: dict[str, Any]) -> None:
-        """Prints a finished epoch's line of metrics.jsonl."""
+    def validation(self, line: dict[str, Any]) -> None:
+        """Prints a line of metrics.jsonl."""
         if not self._enabled:
             return
-        parts = [f"epoch {line['epoch']}/{self._epochs}", f"step {line['step']}"]
+        if self._epochs is None:
+            parts = [f"step {line['step']}/{self._total_steps}"]
+        else:
+            parts = [f"epoch {line['epoch']}/{self._epochs}", f"step {line['step']}"]
         for part in ("train", "validation"):
             means = [
                 f"{name} {line[f'{part}_{name}']:.4g}"
@@ -79,8 +84,12 @@ class ProgressDisplay:
         parts.append(f"{line['examples_per_second']:.0f} examples/s")
         if "skipped_steps" in line:
             parts.append(f"{line['skipped_steps']} updates skipped")
-        if line["best_epoch"] == line["epoch"]:
+        at = "best_step" if "best_step" in line else "best_epoch"
+        is_best = line[at] == line[at.removeprefix("best_")]
+        if is_best:
             parts.append("best")
         self._console.print("  ".join(parts))
-        if line["best_epoch"] == self._epochs:
-            self._console.print("the last epoch was the best: more of them may do better")
+        if is_best and line["step"] == self._total_steps:
+            last = "validation" if self._epochs is None else "epoch"
+            more = "steps" if self._epochs is None else "of them"
+            self._console.print(f"the last {last} was the best: more {more} may do better")

@@ -1,4 +1,4 @@
-"""What the host knows of a run: its history, the best epoch so far, and metrics.jsonl."""
+"""What the host knows of a run: its history, the best so far, and metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from flax_linattn.checks import OptionError
 from flax_linattn.training.config import FitConfig
+from flax_linattn.training.objective import Objective
 from flax_linattn.training.processes import average
 
 METRICS_FILE = "metrics.jsonl"
@@ -22,24 +24,29 @@ METRICS_FILE = "metrics.jsonl"
 class RunRecord:
     """A run's progress on the host; saved as JSON within each checkpoint.
 
+    The training from one validation to the next is a period: an epoch, which is one pass over the
+    training batches, or ``FitConfig.validate_every`` steps. The names of the fields are those of
+    the file.
+
     Args:
         seed: As in FitConfig.
-        monitor: As in FitConfig.
-        monitor_mode: As in FitConfig.
+        monitor: As in Objective.
+        monitor_mode: Its ``mode``.
         steps_per_epoch: Training batches in an epoch.
         batch_size: Rows of a training batch; None in checkpoints of earlier versions.
-        best_value: The best monitored value so far; None before the first epoch's end.
+        best_value: The best monitored value so far; None before the first validation.
         best_epoch: Its epoch, counted from 1.
-        best_step: The training steps done at its end.
-        bad_epochs: Finished epochs since the best.
-        seconds: Training time spent in the unfinished epoch.
-        examples: Training examples seen in the unfinished epoch.
+        best_step: The training steps done then.
+        bad_epochs: Validations since the best.
+        seconds: Training time spent in the unfinished period.
+        examples: Training examples seen in the unfinished period.
         tokens: Real tokens among them, where batches have a "mask".
         positions: Tokens that were computed for them, padding too.
         data_seconds: Part of the training time that went into making and placing batches.
         saving_seconds: Time that training stood still for checkpoints, besides ``seconds``; that
-            of an epoch's own checkpoint counts to the next epoch.
-        history: One flat dict for each finished epoch, a line of metrics.jsonl.
+            of a period's own checkpoint counts to the next period.
+        history: One flat dict for each validation, a line of metrics.jsonl.
+        validate_every: Steps of a period; 0 stands for those of an epoch.
     """
 
     seed: int
@@ -58,52 +65,85 @@ class RunRecord:
     data_seconds: float = 0.0
     saving_seconds: float = 0.0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    validate_every: int = 0
+
+    def __post_init__(self) -> None:
+        self.validate_every = self.validate_every or self.steps_per_epoch
 
     @classmethod
-    def start(cls, config: FitConfig, steps_per_epoch: int, batch_size: int) -> RunRecord:
+    def start(
+        cls, config: FitConfig, objective: Objective, steps_per_epoch: int, batch_size: int
+    ) -> RunRecord:
         """Returns the record of a run before its first step."""
-        return cls(config.seed, config.monitor, config.monitor_mode, steps_per_epoch, batch_size)
+        return cls(
+            config.seed,
+            objective.monitor,
+            objective.mode,
+            steps_per_epoch,
+            batch_size,
+            validate_every=config.validate_every or 0,
+        )
+
+    @property
+    def validated_steps(self) -> int:
+        """Training steps done at the last validation; 0 before the first."""
+        return self.history[-1]["step"] if self.history else 0
 
     @property
     def epochs_done(self) -> int:
         """Finished epochs: trained and validated."""
-        return len(self.history)
+        return self.validated_steps // self.steps_per_epoch
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch that a step belongs to, both counted from 1."""
+        return (step - 1) // self.steps_per_epoch + 1
+
+    def period_end(self, config: FitConfig) -> int:
+        """Training steps done at the next validation.
+
+        Periods end at the same steps however long the training is, but for its last one.
+        """
+        whole = (self.validated_steps // self.validate_every + 1) * self.validate_every
+        return min(whole, config.total_steps(self.steps_per_epoch))
 
     def is_over(self, config: FitConfig) -> bool:
-        """Whether the run has all its epochs, or has run out of patience."""
-        return self.epochs_done >= config.epochs or self.out_of_patience(config)
+        """Whether the run has all its steps, or has run out of patience."""
+        all_steps = self.validated_steps >= config.total_steps(self.steps_per_epoch)
+        return all_steps or self.out_of_patience(config)
 
     def out_of_patience(self, config: FitConfig) -> bool:
-        """Whether ``config.patience`` epochs in a row were not better."""
+        """Whether ``config.patience`` validations in a row were not better."""
         return config.patience is not None and self.bad_epochs >= config.patience
 
-    def end_epoch(
+    def end_period(
         self,
         step: int,
         train: dict[str, float],
         validation: dict[str, float],
         skipped: int = 0,
     ) -> bool:
-        """Adds a finished epoch to the history.
+        """Adds a finished period to the history.
 
         Args:
             step: Training steps done.
-            train: The epoch's mean training metrics.
+            train: The period's mean training metrics.
             validation: The validation metrics, among them the monitored one.
             skipped: Updates left out so far because they were not finite.
 
         Returns:
-            Whether the epoch is the best so far. A tie with the best counts as better.
+            Whether its end is the best so far. A tie with the best counts as better.
         """
         value = validation[self.monitor]
         sign = 1 if self.monitor_mode == "max" else -1
         improved = self.best_value is None or sign * value >= sign * self.best_value
-        epoch = self.epochs_done + 1
+        epoch = self.epoch_of(step)
         if improved:
             self.best_value, self.best_epoch, self.best_step = value, epoch, step
             self.bad_epochs = 0
         else:
             self.bad_epochs += 1
+        lines = [*self.history, {"step": step}]
+        within_epochs = any(line["step"] % self.steps_per_epoch for line in lines)
         metrics = {f"train_{name}": mean for name, mean in train.items()}
         metrics |= {f"validation_{name}": mean for name, mean in validation.items()}
         self.history.append(
@@ -114,6 +154,8 @@ class RunRecord:
                 **{k: v if math.isfinite(v) else None for k, v in metrics.items()},
                 "monitor": self.monitor,
                 "best_epoch": self.best_epoch,
+                # Of several validations in an epoch the step tells which.
+                **({"best_step": self.best_step} if within_epochs else {}),
                 **self.speed(),
                 **({"skipped_steps": skipped} if skipped else {}),
             }
@@ -144,7 +186,7 @@ class RunRecord:
         self.examples, self.tokens, self.positions = counts
 
     def speed(self) -> dict[str, float]:
-        """How fast the unfinished epoch trains, and what its time goes into."""
+        """How fast the unfinished period trains, and what its time goes into."""
         tokens = {}
         if self.tokens:
             tokens["tokens_per_second"] = round(self.tokens / self.seconds, 1)
@@ -161,16 +203,19 @@ class RunRecord:
         """Checks that a restored record belongs to the run that this one begins.
 
         Raises:
-            ValueError: If the seed, the monitor, or the number or size of batches differs: the data
-                position or the best epoch would mean something else.
+            OptionError: If the seed, the monitor, the number or size of batches, or the length of
+                a period differs: the data position or the best would mean something else.
         """
-        for name in ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size"):
-            was, wanted = getattr(self, name), getattr(now, name)
-            if was is not None and was != wanted:
-                raise ValueError(
-                    f"The run to resume was made with {name}={was!r}, but now {name} is "
-                    f"{wanted!r}. Resume with the settings and data it was started with, or "
-                    "start a new run in another run_dir."
+        fixed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size")
+        for name in (*fixed, "validate_every"):
+            before, value = getattr(self, name), getattr(now, name)
+            if before is not None and before != value:
+                raise OptionError(
+                    f"The run to resume was made with {name}={before!r}, but now {name} is "
+                    f"{value!r}. Resume with the settings and data it was started with, or "
+                    "start a new run in another run_dir.",
+                    name,
+                    "resume",
                 )
 
     def write_metrics(self, run_dir: Path) -> None:
@@ -183,6 +228,6 @@ class RunRecord:
         os.replace(partial, run_dir / METRICS_FILE)
 
     def append_metrics(self, run_dir: Path) -> None:
-        """Adds the last finished epoch's line to metrics.jsonl."""
+        """Adds the line of the last period to metrics.jsonl."""
         with open(run_dir / METRICS_FILE, "a") as file:
             file.write(json.dumps(self.history[-1]) + "\n")

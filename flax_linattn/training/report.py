@@ -10,7 +10,9 @@ from flax_linattn.training.record import METRICS_FILE
 
 
 def learning_curve(run_dir: str | Path) -> Path | None:
-    """Draws a run's loss and monitored metric over its epochs, with the best epoch marked.
+    """Draws a run's loss and monitored metric over its epochs, or steps, with the best marked.
+
+    Steps are drawn where validations lie within epochs.
 
     Args:
         run_dir: The run folder that ``fit`` wrote.
@@ -21,7 +23,7 @@ def learning_curve(run_dir: str | Path) -> Path | None:
 
     Raises:
         FileNotFoundError: If the folder has no metrics.jsonl.
-        ValueError: If no epoch has finished.
+        ValueError: If there was no validation yet.
     """
     source = Path(run_dir) / METRICS_FILE
     if not source.is_file():
@@ -39,8 +41,9 @@ def learning_curve(run_dir: str | Path) -> Path | None:
         )
         return None
 
-    epochs = [line["epoch"] for line in lines]
-    best = lines[-1]["best_epoch"]
+    unit = "step" if "best_step" in lines[-1] else "epoch"
+    x = [line[unit] for line in lines]
+    best = lines[-1][f"best_{unit}"]
     monitor = lines[-1]["monitor"]
     names = list(dict.fromkeys(["loss", monitor]))
     figure = Figure(figsize=(4.5 * len(names), 3.4), layout="constrained")
@@ -49,12 +52,12 @@ def learning_curve(run_dir: str | Path) -> Path | None:
             # A metric that no example counted for is null; a gap is drawn.
             means = [line.get(f"{part}_{name}") for line in lines]
             values = [float("nan") if mean is None else mean for mean in means]
-            marker = "o" if len(epochs) == 1 else None
-            axes.plot(epochs, values, color=colour, label=part, marker=marker)
+            marker = "o" if len(x) == 1 else None
+            axes.plot(x, values, color=colour, label=part, marker=marker)
             if part == "validation" and name == monitor:
-                axes.plot(best, values[epochs.index(best)], "*", color=colour, ms=12, label="best")
+                axes.plot(best, values[x.index(best)], "*", color=colour, ms=12, label="best")
         axes.axvline(best, color="grey", linewidth=0.8, linestyle="--", zorder=0)
-        axes.set(xlabel="epoch", ylabel=name, title=f"{name} (best epoch: {best})")
+        axes.set(xlabel=unit, ylabel=name, title=f"{name} (best {unit}: {best})")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False)
     path = Path(run_dir) / "learning_curve.png"

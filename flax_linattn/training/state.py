@@ -33,14 +33,14 @@ def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.St
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """The whole state of a training run on the device.
+    """The whole state of a training on the device.
 
     Args:
         step: int32 scalar, the training steps done.
         params: The model's ``nnx.Param`` variables; what is differentiated.
         model_state: The model's other variables, such as buffers or batch statistics.
         opt_state: The optimizer's state.
-        metrics: Sums of this epoch's training metrics: name -> (weighted sum, weight).
+        metrics: Sums of this period's training metrics: name -> (weighted sum, weight).
         first_bad_step: int32 scalar, the first step whose loss, gradient or new parameters were
             not finite; -1 if none. From that step on nothing else changes, so that the parameters
             stay the last finite ones.
@@ -56,6 +56,11 @@ class TrainState:
     first_bad_step: jax.Array
     skipped: jax.Array
     loss_scale: LossScale | None = None
+
+    def without_model(self) -> dict[str, Any]:
+        """All but the model's variables: field -> value."""
+        fields = ("step", "opt_state", "metrics", "first_bad_step", "skipped", "loss_scale")
+        return {name: getattr(self, name) for name in fields}
 
     @classmethod
     def create(

@@ -18,7 +18,7 @@ class Tracker(Protocol):
         """Takes in numbers, by name, as they are after ``step`` training steps."""
 
     def close(self) -> None:
-        """Writes what is left; called at the end of a run, however it ends."""
+        """Writes what is left; called at the end of a session, however it ends."""
 
 
 class JsonLines:
@@ -64,7 +64,7 @@ class TensorBoard:
     """Event files for TensorBoard, written by tensorboardX.
 
     Args:
-        folder: The folder that ``tensorboard --logdir`` is given.
+        folder: The log folder to start TensorBoard with.
 
     Raises:
         ValueError: tensorboardX is not installed.

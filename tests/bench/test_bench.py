@@ -53,7 +53,7 @@ def test_the_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("options", "message"),
     [
         (["--only", "nothing"], "no comparison's name contains 'nothing'"),
-        (["--rounds", "0"], "must be at least 1"),
+        (["--rounds", "0"], "rounds must be at least 1"),
         (["--against", "missing.json"], "missing.json"),
     ],
 )
@@ -82,7 +82,7 @@ def test_what_cannot_be_compared_is_refused_before_measuring(
     own, stored = tmp_path / "ratios.json", tmp_path / "stored.json"
     unfinished = {"platform": jax.default_backend(), "finished": False, "rows": []}
     cases = [
-        (own, {}, [], "would be overwritten"),
+        (own, {}, [], "give another folder for the output. (--output)"),
         (stored, unfinished, [], "of a run that was interrupted"),
         (stored, unfinished | {"finished": True}, [], "holds none of"),
         (stored, unfinished, ["--factor", "0.9"], "must exceed 1, got 0.9"),

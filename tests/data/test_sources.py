@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import data
-from flax_linattn.training import FitConfig, Interrupted, fit
+from flax_linattn.training import FitConfig, Interrupted, Objective, Session, Splits, fit
 from tests.training.problem import signal_at
 
 SIZE, COUNT = 4, 6
@@ -102,8 +102,8 @@ def test_every_example_comes_once_an_epoch(make, tmp_path):
         source = source if interrupt_at is None else signal_at(source, interrupt_at)
         model = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
         config = FitConfig(epochs=epochs)
-        fit(model, loss_fn, optax.sgd(1e-5), Recorded(source, seen), make(), config=config,
-            run_dir=tmp_path, resume=resume, progress=False)  # fmt: skip
+        fit(model, Objective(loss_fn, optax.sgd(1e-5)), Splits(Recorded(source, seen), make()),
+            config=config, session=Session(tmp_path, resume, progress=False))  # fmt: skip
 
     with pytest.raises(Interrupted):
         train(interrupt_at=4, resume=False)

@@ -120,21 +120,19 @@ def test_directions_that_a_mechanism_lacks_are_refused_at_once():
 
 def test_hyperparameters_in_the_name():
     model = backbone("elementwise_series:order=2,chunk_size=4")
-    assert model.mechanism == ops.get_mechanism("elementwise_series", order=2, chunk_size=4)
+    assert model.mechanisms[0] == ops.get_mechanism("elementwise_series", order=2, chunk_size=4)
     assert model.init_state(1).layers[0].s.shape[1] == 3
 
 
 def test_bert_base():
     """Twelve layers of width 768 with 12 heads: the parameter count of its encoder."""
     size = models.get_size("bert-base")
-    model = nnx.eval_shape(
-        lambda: models.Backbone(5, **size, mechanism="softmax", rngs=nnx.Rngs(0))
-    )
+    model = nnx.eval_shape(lambda: models.Backbone(5, size, mechanism="softmax", rngs=nnx.Rngs(0)))
     blocks = nnx.split(model.blocks, nnx.Param)[1]
     count = sum(leaf.size for leaf in jax.tree.leaves(blocks))
     assert count == 12 * (4 * (768**2 + 768) + 2 * 768 * 3072 + 768 + 3072 + 4 * 768)
     assert model.blocks[0].attention.num_heads == 12
-    with pytest.raises(ValueError, match="unknown size 'bert'; choose one of: bert-base, "):
+    with pytest.raises(ValueError, match="size must be one of bert-base, tslib"):
         models.get_size("bert")
 
 

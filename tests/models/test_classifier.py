@@ -266,10 +266,10 @@ def test_wrong_masks(mask):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pooling": "max"}, "unknown pooling 'max'; choose one of: last, mean, flatten"),
+        ({"pooling": "max"}, "pooling must be one of last, mean, flatten, got 'max'"),
         ({"pooling": "flatten", "max_length": None}, "flatten .* needs max_length"),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
-        ({"position": "rotary"}, "'sinusoidal' or 'learned', got 'rotary'"),
+        ({"position": "rotary"}, "position must be one of sinusoidal, learned, none, got 'rotary'"),
         ({"position": "learned", "max_length": None}, "learned positions need max_length"),
     ],
 )

@@ -164,7 +164,7 @@ def test_moments_are_those_of_the_definition(length, memory, seed):
 def test_bad_options_are_refused():
     with pytest.raises(ValueError, match="channels 0 to 2, got \\(3,\\)"):
         forecaster(targets=(3,))
-    with pytest.raises(ValueError, match="horizon of at least 1"):
+    with pytest.raises(ValueError, match="horizon must be at least 1"):
         models.Forecaster(1, 0, rngs=nnx.Rngs(0))
 
 
@@ -199,7 +199,9 @@ def test_encoder_decoder_refuses_what_does_not_fit():
         model(jnp.ones((1, 1, 2)))
     with pytest.raises(ValueError, match="expected no marks"):
         model(jnp.ones((1, 4, 2)), jnp.ones((1, 7, 1)))
-    with pytest.raises(ValueError, match=r"\[1, 7, F\]"):
+    with pytest.raises(
+        ValueError, match=r"expected no marks, as the model was made, got \(1, 4, 1\)"
+    ):
         model(jnp.ones((1, 4, 2)), jnp.ones((1, 4, 1)))
     with pytest.raises(ValueError, match="no causal form"):
         models.EncoderDecoder(2, 3, label_length=2, features=8, num_heads=2,

@@ -10,7 +10,9 @@ import pytest
 from flax import nnx
 
 from flax_linattn import nn
-from flax_linattn.nn.block import ACTIVATIONS, LayerNorm, apply_dropout
+from flax_linattn.nn.dropout import apply_dropout
+from flax_linattn.nn.feed_forward import ACTIVATIONS
+from flax_linattn.nn.norm import LayerNorm
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn import checks
 from tests.nn.cases import CAUSAL, WIDTH, call, normal, run_steps
@@ -143,7 +145,8 @@ def test_dropout_masks_differ_between_sublayers():
     feed_forward.contract.bias[...] = jnp.ones(64)
     out = call(feed_forward, jnp.ones((8, 64)), dropout_key=jax.random.key(0))
     assert 0.4 < float(np.mean(out == 0.0)) < 0.6
-    block = nn.TransformerBlock(64, 2, hidden_features=64, dropout_rate=0.5, rngs=nnx.Rngs(0))
+    block = nn.TransformerBlock(64, 2, hidden_features=64, norm="pre", dropout_rate=0.5,
+                                rngs=nnx.Rngs(0))  # fmt: skip
     block.attention.out_projection.kernel[...] = jnp.zeros((64, 64))
     block.attention.out_projection.bias[...] = jnp.ones(64)
     block.feed_forward.contract.kernel[...] = jnp.zeros((64, 64))
@@ -183,8 +186,8 @@ def test_layer_norm_statistics_are_float32():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"norm": "middle"}, "'pre' or 'post', got 'middle'"),
-        ({"activation": "swish"}, "unknown activation 'swish'; choose one of: gelu, relu"),
+        ({"norm": "middle"}, "norm must be one of pre, post, got 'middle'"),
+        ({"activation": "swish"}, "activation must be one of gelu, relu, got 'swish'"),
         ({"mechanism": "rnn"}, "'rnn'"),
     ],
 )

@@ -152,7 +152,7 @@ def test_half_precision_inputs_keep_the_state_dtype():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"padding": "same"}, "'causal' or 'circular', got 'same'"),
+        ({"padding": "same"}, "padding must be one of causal, circular, got 'same'"),
         ({"kernel_size": 0}, "at least 1, .* got 0"),
         ({"kernel_size": 4, "padding": "circular"}, "odd for circular padding, got 4"),
     ],

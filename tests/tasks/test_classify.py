@@ -260,6 +260,7 @@ class TestBadInput:
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
         message = fail(capsys, *args, "--parallel", "jit", "--mesh", "data=64")
         assert "batches of 8 rows cannot be split evenly over 64 devices" in message
+        assert message.endswith("(--batch-size, --mesh)\n")
         message = fail(capsys, *args, "--parallel", "jit", "--mesh", "data=8,seq=4")
         assert "needs 32 devices, but there are 8" in message
         message = fail(capsys, *args, "--parallel", "jit", "--mesh", "data=4,time=2")
@@ -275,7 +276,8 @@ class TestBadInput:
     def test_processes_that_are_half_described(self, toy, tmp_path, capsys):
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
         message = fail(capsys, *args, "--coordinator", "localhost:1234")
-        assert "--num-processes and --process-id belong together" in message
+        assert "coordinator, num_processes and process_id belong together" in message
+        assert message.endswith("(--coordinator, --num-processes, --process-id)\n")
 
     def test_buckets_where_padding_matters(self, toy, tmp_path, capsys):
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run"), "--buckets", "2"]

@@ -12,7 +12,15 @@ import orbax.checkpoint as ocp
 from flax import nnx
 
 from flax_linattn.data import Batches
-from flax_linattn.training import FitConfig, Parallel, fit, list_checkpoints
+from flax_linattn.training import (
+    FitConfig,
+    Objective,
+    Parallel,
+    Session,
+    Splits,
+    fit,
+    list_checkpoints,
+)
 
 STEPS_PER_EPOCH = 5
 TIMING = {"seconds", "data_seconds", "saving_seconds", "examples_per_second"}
@@ -98,20 +106,25 @@ class Recorded:
 
 
 def train(run_dir: Path, *, epochs=3, model=None, train=None, validation=None, parallel=None,
-          loss=loss_fn, optimizer=None, resume=False, **config):  # fmt: skip
+          loss=loss_fn, optimizer=None, monitor="loss", mode="min", validate=None, resume=False,
+          trackers=(), **config):  # fmt: skip
     """Fits the problem; returns the model and the result."""
     model = Net() if model is None else model
     result = fit(
         model,
-        loss,
-        OPTIMIZER if optimizer is None else optimizer,
-        make_batches() if train is None else train,
-        make_batches(count=10, seed=None) if validation is None else validation,
+        Objective(loss, OPTIMIZER if optimizer is None else optimizer, monitor, mode, validate),
+        Splits(
+            make_batches() if train is None else train,
+            make_batches(count=10, seed=None) if validation is None else validation,
+        ),
         config=FitConfig(epochs=epochs, seed=3, **config),
-        run_dir=run_dir,
-        resume=resume,
-        progress=False,
-        parallel=Parallel("none") if parallel is None else parallel,
+        session=Session(
+            run_dir,
+            resume=resume,
+            progress=False,
+            parallel=Parallel("none") if parallel is None else parallel,
+            trackers=trackers,
+        ),
     )
     return model, result
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 
 from flax_linattn.training import Parallel, start_process
 from tests.training.problem import Recorded, make_batches, train
@@ -26,6 +27,10 @@ if __name__ == "__main__":
                 raise OSError("no more data")
             return super().batch(step, rows)
 
+    def validate(model, step):
+        """Of a sum over parameters, and of what differs between processes."""
+        return {"size": jnp.sum(model.layers[0].kernel[...] ** 2), "process": int(index) + 0.1}
+
     _, result = train(
         Path(folder + index if "apart" in how else folder),
         epochs=200 if "slow" in how else 3,
@@ -33,7 +38,10 @@ if __name__ == "__main__":
         validation=make_batches(seed=None),
         resume="resume" in how,
         parallel=Parallel(shard_parameters="fsdp" in how),
+        validate=validate if "validate" in how else None,
         checkpoint_every_steps=2,
         patience=int(index) + 1 if "differ" in how else None,
     )
+    if "validate" in how:
+        print(json.dumps([line["validation_process"] for line in result.history]))
     print(json.dumps([line["validation_loss"] for line in result.history]))

@@ -176,7 +176,7 @@ def test_what_a_kill_left_unfinished_is_cleared(run_dir, finished):
 
 def test_keeps_the_latest_and_the_best(tmp_path):
     # The wrong way round: the loss falls, so that the first epoch stays the best.
-    _, result = train(tmp_path, epochs=5, monitor_mode="max")
+    _, result = train(tmp_path, epochs=5, mode="max")
     assert result.best_epoch == 1
     assert names(tmp_path) == [
         "step_000000005_epoch_00001",

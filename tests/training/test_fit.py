@@ -10,6 +10,7 @@ from flax import nnx
 
 from flax_linattn.training import (
     FitConfig,
+    Objective,
     TrainState,
     evaluate,
     list_checkpoints,
@@ -30,14 +31,15 @@ from tests.training.problem import (
 )
 
 
-def record_of(values, **config):
+def record_of(values, monitor="loss", mode="min", **config):
     """A record after epochs of these validation losses, and after which of them it was over."""
     config = FitConfig(epochs=10, **config)
-    record = RunRecord.start(config, steps_per_epoch=4, batch_size=8)
+    objective = Objective(loss_fn, OPTIMIZER, monitor, mode)
+    record = RunRecord.start(config, objective, steps_per_epoch=4, batch_size=8)
     over = []
     for value in values:
         record.seconds = 1.0
-        record.end_epoch(4 * (record.epochs_done + 1), {}, {config.monitor: value})
+        record.end_period(4 * (record.epochs_done + 1), {}, {monitor: value})
         over.append(record.is_over(config))
     return record, over
 
@@ -54,8 +56,8 @@ def test_a_tie_counts_as_better():
     assert record.best_epoch == 3
 
 
-def test_monitor_mode_max():
-    record, _ = record_of([0.5, 0.9, 0.7], monitor="accuracy", monitor_mode="max")
+def test_mode_max():
+    record, _ = record_of([0.5, 0.9, 0.7], monitor="accuracy", mode="max")
     assert (record.best_epoch, record.best_value) == (2, 0.9)
 
 
@@ -198,13 +200,18 @@ def test_a_model_without_parameters_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "bad",
     [{"epochs": 0}, {"epochs": 1.5}, {"patience": 0}, {"keep_latest": 0}, {"seed": -1},
-     {"checkpoint_every_steps": True}, {"monitor_mode": "best"}],
+     {"checkpoint_every_steps": True}, {"steps": 0}, {"validate_every": 0}],
     ids=str,
 )  # fmt: skip
 def test_settings_out_of_range_are_named(bad):
     (name,) = bad
     with pytest.raises(ValueError, match=rf"FitConfig\.{name} must be"):
         FitConfig(**{"epochs": 1, **bad})
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(ValueError, match=r"Objective\.mode must be 'min' or 'max', got 'best'"):
+        Objective(loss_fn, OPTIMIZER, mode="best")
 
 
 def test_the_steps_of_a_run_are_counted(tmp_path):

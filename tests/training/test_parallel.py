@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from flax_linattn.data import Batches
-from flax_linattn.training import FitConfig, Parallel, fit
+from flax_linattn.training import FitConfig, Objective, Parallel, Session, Splits, fit
 from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches, signal_at
 
 EPOCHS = 3
@@ -26,15 +26,10 @@ def train(run_dir: Path, parallel: Parallel, loss: Any = without_dropout, **opti
     batches = options.pop("batches", make_batches())
     result = fit(
         model,
-        loss,
-        OPTIMIZER,
-        batches,
-        make_batches(seed=None),
+        Objective(loss, OPTIMIZER),
+        Splits(batches, make_batches(seed=None)),
         config=FitConfig(epochs=EPOCHS, seed=1),
-        run_dir=run_dir,
-        progress=False,
-        parallel=parallel,
-        **options,
+        session=Session(run_dir, progress=False, parallel=parallel, **options),
     )
     curves = [[line["train_loss"], line["validation_loss"]] for line in result.history]
     return np.array(curves), jax.tree.map(np.asarray, [m.kernel[...] for m in model.layers])
@@ -150,12 +145,11 @@ def test_validation_is_not_taken_in_parts(tmp_path: Path) -> None:
     assert placement.batch({"x": np.ones((6, 2))}, 6, whole=True)["x"].shape == (6, 2)
     fit(
         Net(),
-        loss_fn,
-        OPTIMIZER,
-        make_batches(),
-        Batches({"x": np.ones((6, 3), np.float32), "y": np.ones(6, np.float32)}, 6, seed=None),
+        Objective(loss_fn, OPTIMIZER),
+        Splits(
+            make_batches(),
+            Batches({"x": np.ones((6, 3), np.float32), "y": np.ones(6, np.float32)}, 6, seed=None),
+        ),
         config=FitConfig(epochs=1),
-        run_dir=tmp_path,
-        progress=False,
-        parallel=Parallel("none", accumulate=4),
+        session=Session(tmp_path, progress=False, parallel=Parallel("none", accumulate=4)),
     )

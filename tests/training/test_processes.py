@@ -41,18 +41,22 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 @pytest.mark.parametrize(
     ("count", "how"),
-    [(2, []), pytest.param(4, ["fsdp"], marks=pytest.mark.slow)],
+    [(2, ["validate"]), pytest.param(4, ["fsdp", "validate"], marks=pytest.mark.slow)],
     ids=["2", "4-fsdp"],
 )
 def test_processes_are_one_run(
     children: Children, count: int, how: list[str], one_process: list[float], tmp_path: Path
 ) -> None:
-    """The loss curve in every process, one line an epoch, one set of checkpoints."""
+    """The loss curve in every process, one line an epoch, one set of checkpoints.
+
+    What ``validate`` returns in process 0 counts in every process.
+    """
     run_dir = tmp_path / "run"
     for status, out, err in finish(start(children, run_dir, count, *how)):
         assert status == 0, err
         curve = json.loads(out.splitlines()[-1])
         np.testing.assert_allclose(curve, one_process, rtol=1e-5)
+        assert json.loads(out.splitlines()[-2]) == [0.1] * 3
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     counts = [line["examples_per_second"] * line["seconds"] for line in lines]
@@ -116,7 +120,7 @@ def test_a_dead_process_stops_the_others(
     (status, _, err), _ = finish(processes)
     assert status != 0
     assert_lost(err)
-    assert f"start all processes again with resume=True (--resume): {run_dir}." in err
+    assert f"start all processes again with resume=True: {run_dir}." in err
     done = list_checkpoints(run_dir)[-1].step
     if count > 1:
         for status, _, err in finish(start(children, run_dir, count, "resume")):

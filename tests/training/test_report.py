@@ -31,7 +31,7 @@ def test_a_line_for_each_epoch_where_there_is_no_terminal(capfd):
     with ProgressDisplay(True, 3, 15, 0) as display:
         display.step(6, 2)
         display.metrics({"loss": 1.0}, 10.0)
-        display.epoch(LINE)
+        display.validation(LINE)
     out, err = capfd.readouterr()
     assert out == ""
     assert err == (
@@ -43,7 +43,7 @@ def test_a_line_for_each_epoch_where_there_is_no_terminal(capfd):
 def test_nothing_when_switched_off(capfd):
     with ProgressDisplay(False, 3, 15, 0) as display:
         display.step(6, 2)
-        display.epoch(LINE)
+        display.validation(LINE)
     assert capfd.readouterr() == ("", "")
 
 
@@ -53,7 +53,7 @@ def test_a_bar_on_a_terminal(monkeypatch, capfd):
     with ProgressDisplay(True, 3, 15, 5) as display:
         display.step(6, 2)
         display.metrics({"loss": 0.25, "accuracy": 0.5, "other": 3.0}, 10.0)
-        display.epoch(LINE)
+        display.validation(LINE)
     out, err = capfd.readouterr()
     assert out == ""
     for part in ("epoch 2/3", "6/15", "loss 0.25  accuracy 0.5  10 examples/s", "best"):

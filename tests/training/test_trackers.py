@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from flax_linattn.training import FitConfig, JsonLines, Parallel, TensorBoard, fit
+from flax_linattn.training import (
+    FitConfig,
+    JsonLines,
+    Objective,
+    Parallel,
+    Session,
+    Splits,
+    TensorBoard,
+    fit,
+)
 from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches
 
 EPOCHS = 5
@@ -29,15 +38,10 @@ class Kept:
 def train(run_dir: Path, **options: Any) -> None:
     fit(
         Net(),
-        loss_fn,
-        OPTIMIZER,
-        make_batches(),
-        make_batches(seed=None),
+        Objective(loss_fn, OPTIMIZER),
+        Splits(make_batches(), make_batches(seed=None)),
         config=FitConfig(epochs=EPOCHS),
-        run_dir=run_dir,
-        progress=False,
-        parallel=Parallel("none"),
-        **options,
+        session=Session(run_dir, progress=False, parallel=Parallel("none"), **options),
     )
 
 

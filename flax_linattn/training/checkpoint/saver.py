@@ -9,7 +9,8 @@ from typing import Self
 
 import jax
 
-from flax_linattn.training.checkpoint import Snapshot, list_checkpoints, write_checkpoint
+from flax_linattn.training.checkpoint.folder import list_checkpoints
+from flax_linattn.training.checkpoint.write import Snapshot, write_checkpoint
 from flax_linattn.training.processes import LostProcessError, is_main, largest
 from flax_linattn.training.record import RunRecord
 from flax_linattn.training.state import TrainState
@@ -90,7 +91,7 @@ class Saver:
             raise OSError(
                 f"The checkpoint after step {self._step} could not be written: {reason[:300]}. "
                 + (f"The last one is {last[-1].path}. " if last else "There is none before it. ")
-                + "Make room if the disk is full, and go on with resume=True (--resume)."
+                + "Make room if the disk is full, and go on with resume=True."
             ) from error
         if failed:
             raise LostProcessError(

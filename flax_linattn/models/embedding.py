@@ -1,0 +1,321 @@
+"""What leads into a backbone: embeddings of values and of tokens, and what they all have."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Int
+
+from flax_linattn import nn
+from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.ops.masks import Runs, zero_padding
+from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+
+PositionName: TypeAlias = Literal["sinusoidal", "learned", "none"]
+POSITIONS = ("sinusoidal", "learned", "none")
+
+EMBEDDING_INIT = nnx.initializers.normal(0.02)
+
+
+@runtime_checkable
+class Embedding(Protocol):
+    """A module that maps observations to features, whole sequences or one after another.
+
+    Attributes:
+        features: C.
+        observation_shape: of one observation: ``(channels,)`` of values, ``()`` of tokens.
+        max_length: most tokens of a sequence; None = any number.
+        streams: whether it looks only at the past, so that it has ``init_state`` and ``step``.
+    """
+
+    features: int
+    observation_shape: tuple[int, ...]
+    max_length: int | None
+
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered."""
+        ...
+
+    def __call__(
+        self,
+        x: Array,
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences.
+
+        Args:
+            x: observations [B, T, *observation_shape]. What stands at padding changes nothing at
+                real tokens.
+            positions: of the real tokens, counted from 0 in each sequence.
+            mask: bool [B, T], True = a real token.
+            runs: packed segments.
+            state: what an earlier call returned; None = nothing came before.
+
+        Returns:
+            h [B, T, C], and the state, of ``init_state``'s structure; None if it does not stream.
+        """
+        ...
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """The state before the first token, for inputs of this dtype."""
+        ...
+
+    def step(
+        self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in an observation a row: x [B, *observation_shape] -> h [B, C] and the new state.
+
+        ``mask`` bool [B]: where False the state stays as it is.
+        """
+        ...
+
+
+class ObservationEmbedding(nnx.Module):
+    """Embeds observations: a convolution over values, plus marks, plus positions.
+
+    After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
+    marks where there are any: further inputs, such as calendar features, which have a linear layer
+    of their own.
+
+    Args:
+        num_channels: values of an observation.
+        features: C.
+        num_marks: marks behind them.
+        kernel_size: taps of the convolution.
+        padding: "causal" (streams) or "circular" (Time-Series-Library's).
+        position: "sinusoidal", "learned" for positions below ``max_length``, or "none".
+        max_length: most tokens of a sequence; needed for learned positions.
+        dtype: dtype of the computation.
+        param_dtype: dtype of the parameters.
+        kernel_init: initialiser of the convolution; default Time-Series-Library's.
+        rngs: holds the stream "params".
+
+    Raises:
+        ValueError: an option out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> embedding = ObservationEmbedding(3, 8, rngs=nnx.Rngs(0))
+        >>> h, state = embedding(jnp.ones((2, 5, 3)), positions=jnp.arange(5)[None])
+        >>> h.shape, embedding.observation_shape
+        ((2, 5, 8), (3,))
+    """
+
+    def __init__(
+        self,
+        num_channels: int,
+        features: int,
+        *,
+        num_marks: int = 0,
+        kernel_size: int = 3,
+        padding: Literal["causal", "circular"] = "causal",
+        position: PositionName = "sinusoidal",
+        max_length: int | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: nnx.Initializer | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        at_least(1, num_channels=num_channels, features=features)
+        at_least(0, num_marks=num_marks)
+        self.features = features
+        self.num_channels = num_channels
+        self.observation_shape: tuple[int, ...] = (num_channels + num_marks,)
+        self.max_length = max_length if position == "learned" else None
+        self.values = nn.ValueEmbedding(
+            num_channels,
+            features,
+            kernel_size=kernel_size,
+            padding=padding,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init or nn.embedding.KERNEL_INIT,
+            rngs=rngs,
+        )
+        self.marks = (
+            nn.linear(
+                num_marks,
+                features,
+                use_bias=False,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                rngs=rngs,
+            )
+            if num_marks
+            else None
+        )
+        self.positions = make_position(position, features, max_length, rngs)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the convolution looks only at the past."""
+        return self.values.padding == "causal"
+
+    def __call__(
+        self,
+        x: Features,
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences; see ``Embedding``."""
+        values = x[..., : self.num_channels]
+        if self.streams:
+            h, state = self.values(values, mask=mask, runs=runs, state=state, return_state=True)
+        else:
+            h = self.values(values, mask=mask, runs=runs, state=state)
+        return self._added(h, zero_padding(x, mask), positions), state
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """The window of the convolution, empty."""
+        return self.values.init_state(batch_size, dtype)
+
+    def step(
+        self,
+        x: FeaturesStep,
+        state: State,
+        *,
+        positions: Int[Array, "B"],
+        mask: Array | None = None,
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in an observation a row; see ``Embedding``."""
+        h, state = self.values.step(x[..., : self.num_channels], state, mask=mask)
+        return self._added(h, x, positions), state
+
+    def _added(self, h: Array, x: Array, positions: Array) -> Array:
+        if self.marks is not None:
+            h = h + self.marks(x[..., self.num_channels :])
+        return add_positions(h, self.positions, positions)
+
+
+class TokenEmbedding(nnx.Module):
+    """Embeds tokens: a table, plus positions.
+
+    A token outside the table gives NaN, as positions beyond a learned table do: never the
+    embedding of another one.
+
+    Args:
+        num_tokens: N; tokens are 0 ... N - 1.
+        features: C.
+        position: "sinusoidal", "learned" for positions below ``max_length``, or "none".
+        max_length: most tokens of a sequence; needed for learned positions.
+        dtype: dtype of the computation.
+        param_dtype: dtype of the table.
+        embedding_init: initialiser of the table.
+        rngs: holds the stream "params".
+
+    Raises:
+        ValueError: an option out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> embedding = TokenEmbedding(11, 8, rngs=nnx.Rngs(0))
+        >>> h, _ = embedding(jnp.array([[1, 2, 3]]), positions=jnp.arange(3)[None])
+        >>> h.shape, embedding.observation_shape
+        ((1, 3, 8), ())
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        features: int,
+        *,
+        position: PositionName = "sinusoidal",
+        max_length: int | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        embedding_init: nnx.Initializer = EMBEDDING_INIT,
+        rngs: nnx.Rngs,
+    ) -> None:
+        at_least(1, num_tokens=num_tokens, features=features)
+        self.features = features
+        self.num_tokens = num_tokens
+        self.observation_shape: tuple[int, ...] = ()
+        self.max_length = max_length if position == "learned" else None
+        self.dtype = dtype
+        self.table = nnx.Param(embedding_init(rngs.params(), (num_tokens, features), param_dtype))
+        self.positions = make_position(position, features, max_length, rngs)
+
+    @property
+    def streams(self) -> bool:
+        """Always: a token's embedding is its own."""
+        return True
+
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences; see ``Embedding``."""
+        return self._embedded(zero_padding(x, mask), positions), ()
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """Nothing: no token changes another one's embedding."""
+        return ()
+
+    def step(
+        self,
+        x: Int[Array, "B"],
+        state: State,
+        *,
+        positions: Int[Array, "B"],
+        mask: Array | None = None,
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in a token a row; see ``Embedding``."""
+        return self._embedded(x, positions), state
+
+    def attend(self, h: Features) -> Array:
+        """Logits of tied embeddings: h [..., C] -> its products with the table, [..., N]."""
+        return h @ self.table[...].astype(h.dtype).T
+
+    def _embedded(self, x: Array, positions: Array) -> Array:
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise TypeError(f"tokens must have an integer dtype, got {x.dtype}.")
+        # Negative ones would count from the table's end.
+        known = jnp.where(x < 0, self.num_tokens, x)
+        h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
+        h = h if self.dtype is None else h.astype(self.dtype)
+        return add_positions(h, self.positions, positions)
+
+
+def make_position(
+    position: PositionName, features: int, max_length: int | None, rngs: nnx.Rngs
+) -> nn.SinusoidalPosition | nn.LearnedPosition | None:
+    """What is added to an embedding for its position; None for "none".
+
+    Raises:
+        ValueError: an unknown name, or learned positions without their number.
+    """
+    choice(POSITIONS, position=position)
+    if position == "none":
+        return None
+    if position == "sinusoidal":
+        return nn.SinusoidalPosition(features)
+    if max_length is None:
+        raise OptionError(
+            "learned positions need max_length, the number of positions.", "position", "max_length"
+        )
+    return nn.LearnedPosition(max_length, features, rngs=rngs)
+
+
+def add_positions(
+    h: Array, position: nn.SinusoidalPosition | nn.LearnedPosition | None, positions: Array
+) -> Array:
+    """h [..., C] with what stands for positions int [...]."""
+    return h if position is None else h + position(positions).astype(h.dtype)

@@ -1,0 +1,163 @@
+"""The transformer blocks of a model, as options, declared once for all models and commands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, Self, TypeAlias, Unpack, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from flax_linattn import nn, ops
+from flax_linattn.checks import OptionError, at_least, choice, rate
+from flax_linattn.nn.block import NORMS
+from flax_linattn.nn.feed_forward import ACTIVATIONS
+
+Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
+"""A mechanism, by name or itself, for all layers, or one for each."""
+
+DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
+
+REMAT: dict[str, Any] = {
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "blocks": jax.checkpoint_policies.nothing_saveable,
+}
+"""What ``jax.checkpoint`` keeps of a block, by the value of ``remat`` beside "none"."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layers:
+    """A stack of transformer blocks; frozen and hashable.
+
+    Attributes:
+        features: C, width of the model.
+        num_layers: transformer blocks.
+        num_heads: attention heads of each block.
+        hidden_features: width of the feed-forward layers; default 4 C.
+        mechanism: the attention mechanism, by name; its hyperparameters may follow, as in
+            elementwise_series:order=2. Several are one for each layer (a hybrid stack).
+        norm: LayerNorm before ("pre") or after ("post") each sublayer's residual.
+        activation: of the feed-forward layers.
+        dropout_rate: share of features dropped in training.
+        rotary: rotate queries and keys by their positions, see ``nn.RotaryPosition``.
+        dtype: of the computation; parameters, sums and losses stay float32, and float64 inputs
+            stay float64 with "float32".
+        remat: what training keeps of a block for its gradient: all ("none"), the results of matrix
+            products ("dots") or its input ("blocks").
+
+    Raises:
+        ValueError: an option out of range.
+        TypeError: a hyperparameter of a mechanism is unknown.
+
+    Example:
+        >>> layers = Layers(features=16, num_layers=3, mechanism=("aaren", "aaren", "softmax"))
+        >>> [mechanism.name for mechanism in layers.mechanisms]
+        ['aaren', 'aaren', 'softmax']
+    """
+
+    features: int = 128
+    num_layers: int = 3
+    num_heads: int = 8
+    hidden_features: int | None = None
+    mechanism: Mechanisms = "aaren"
+    norm: Literal["pre", "post"] = "post"
+    activation: Literal["gelu", "relu"] = "gelu"
+    dropout_rate: float = 0.1
+    rotary: bool = False
+    dtype: DTypeName = "float32"
+    remat: Literal["none", "dots", "blocks"] = "none"
+
+    def __post_init__(self) -> None:
+        at_least(
+            1,
+            features=self.features,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            hidden_features=self.hidden_features,
+        )
+        rate(dropout_rate=self.dropout_rate)
+        choice(NORMS, norm=self.norm)
+        choice(ACTIVATIONS, activation=self.activation)
+        choice(("none", *REMAT), remat=self.remat)
+        given: Any = self.dtype
+        name = "float32" if given is None else jnp.dtype(given).name
+        choice(get_args(DTypeName), dtype=name)
+        object.__setattr__(self, "dtype", name)
+        if isinstance(self.mechanism, (list, tuple)):
+            names = tuple(self.mechanism)
+            if len(names) not in (1, self.num_layers):
+                raise OptionError(
+                    f"expected one mechanism, or one for each of {self.num_layers} layers, got "
+                    f"{len(names)}.",
+                    "mechanism",
+                    "num_layers",
+                )
+            object.__setattr__(self, "mechanism", names[0] if len(names) == 1 else names)
+
+    @property
+    def mechanisms(self) -> tuple[ops.Mechanism, ...]:
+        """The mechanism of each layer.
+
+        Raises:
+            ValueError: one is unknown, or a hyperparameter out of range.
+            TypeError: a hyperparameter is unknown.
+        """
+        if isinstance(self.mechanism, tuple):
+            return tuple(map(nn.resolve_mechanism, self.mechanism))
+        return (nn.resolve_mechanism(self.mechanism),) * self.num_layers
+
+    @property
+    def compute_dtype(self) -> DTypeLike | None:
+        """What a layer takes as ``dtype``: None where inputs and parameters decide."""
+        return None if self.dtype == "float32" else jnp.dtype(self.dtype)
+
+    def take(self, options: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """With those of the options that are its own, and the others.
+
+        Example:
+            >>> layers, others = Layers().take({"features": 16, "kernel_size": 5})
+            >>> layers.features, others
+            (16, {'kernel_size': 5})
+        """
+        names = {field.name for field in dataclasses.fields(self)}
+        own = {name: value for name, value in options.items() if name in names}
+        others = {name: value for name, value in options.items() if name not in names}
+        return dataclasses.replace(self, **own), others
+
+    def block(
+        self, mechanism: ops.Mechanism, rngs: nnx.Rngs, **parameters: Unpack[nn.ParameterOptions]
+    ) -> nn.TransformerBlock:
+        """A block of these options with this mechanism."""
+        return nn.TransformerBlock(
+            self.features,
+            self.num_heads,
+            hidden_features=self.hidden_features,
+            mechanism=mechanism,
+            norm=self.norm,
+            activation=self.activation,
+            dropout_rate=self.dropout_rate,
+            position=nn.RotaryPosition() if self.rotary else None,
+            dtype=self.compute_dtype,
+            rngs=rngs,
+            **parameters,
+        )
+
+    def decoder_block(
+        self, mechanism: ops.Mechanism, rngs: nnx.Rngs, **parameters: Unpack[nn.ParameterOptions]
+    ) -> nn.DecoderBlock:
+        """A decoder block of these options with this mechanism."""
+        return nn.DecoderBlock(
+            self.features,
+            self.num_heads,
+            hidden_features=self.hidden_features,
+            mechanism=mechanism,
+            norm=self.norm,
+            activation=self.activation,
+            dropout_rate=self.dropout_rate,
+            dtype=self.compute_dtype,
+            rngs=rngs,
+            **parameters,
+        )

@@ -1,0 +1,66 @@
+"""Dropout with explicit keys, or as ``model.train()`` and ``model.eval()`` say."""
+
+from __future__ import annotations
+
+import jax
+from flax import nnx
+
+from flax_linattn.checks import rate
+from flax_linattn.typing import Array
+
+
+def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
+    """Dropout that waits for a key, or for ``model.train()``.
+
+    Args:
+        dropout_rate: share of features dropped in training.
+        rngs: where it has a stream "dropout", keys may come from that, as Flax's modules do.
+
+    Raises:
+        ValueError: the rate is not in [0, 1).
+    """
+    rate(dropout_rate=dropout_rate)
+    own = rngs if "dropout" in rngs else None
+    return nnx.Dropout(dropout_rate, deterministic=True, rngs=own)
+
+
+def dropout_key_of(dropout: nnx.Dropout, key: Array | None) -> Array | None:
+    """The key of a call: the given one, or after ``model.train()`` the next of the module's own.
+
+    A module asks once, at the top of its call, and hands keys to its parts, so that a part that
+    is computed again for its gradient drops the same.
+
+    Raises:
+        ValueError: the module is to train, and there is no key.
+
+    Example:
+        >>> dropout = make_dropout(0.5, nnx.Rngs(params=0, dropout=1))
+        >>> dropout_key_of(dropout, None) is None
+        True
+        >>> dropout.train()
+        >>> dropout_key_of(dropout, None).dtype
+        key<fry>
+    """
+    if key is not None or dropout.deterministic or not dropout.rate:
+        return key
+    if dropout.rngs is None:
+        raise ValueError(
+            "dropout is on, after model.train(), and there is no key for it: pass dropout_key to "
+            "the call, or make the model with a stream for it, nnx.Rngs(params=0, dropout=1)."
+        )
+    return dropout.rngs()
+
+
+def split_key(key: Array | None, count: int) -> list[Array | None]:
+    """Splits a dropout key; no key gives no keys.
+
+    Example:
+        >>> split_key(None, 2)
+        [None, None]
+    """
+    return [None] * count if key is None else list(jax.random.split(key, count))
+
+
+def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
+    """Dropout with an explicit key; none without one."""
+    return dropout(x, deterministic=key is None, rngs=key)

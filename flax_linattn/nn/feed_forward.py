@@ -1,0 +1,98 @@
+"""The feed-forward layer of a transformer block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from flax_linattn.checks import choice
+from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.linear import linear
+from flax_linattn.typing import Array
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "relu": jax.nn.relu,
+}
+"""Activations by name; GELU is the exact one, as in PyTorch."""
+
+
+class FeedForward(nnx.Module):
+    """Two linear layers with an activation between, dropout after each.
+
+    Args:
+        features: C.
+        hidden_features: width between the layers.
+        activation: "gelu" or "relu".
+        dropout_rate: share of features dropped in training.
+        dtype: dtype of the computation.
+        param_dtype: dtype of the parameters.
+        kernel_init: initialiser of the first kernel; see ``ParameterOptions``.
+        bias_init: of the first bias.
+        out_kernel_init: of the second kernel; default ``kernel_init``.
+        out_bias_init: of the second bias; default ``bias_init``.
+        rngs: holds the stream "params", and perhaps "dropout".
+
+    Raises:
+        ValueError: the activation is unknown, or the rate out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import nn
+        >>> nn.FeedForward(8, 32, rngs=nnx.Rngs(0))(jnp.ones((2, 5, 8))).shape
+        (2, 5, 8)
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden_features: int,
+        *,
+        activation: str = "gelu",
+        dropout_rate: float = 0.0,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: nnx.Initializer | None = None,
+        bias_init: nnx.Initializer | None = None,
+        out_kernel_init: nnx.Initializer | None = None,
+        out_bias_init: nnx.Initializer | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        choice(ACTIVATIONS, activation=activation)
+        self.activation = activation
+        self.expand = linear(
+            features,
+            hidden_features,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            rngs=rngs,
+        )
+        self.contract = linear(
+            hidden_features,
+            features,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=out_kernel_init or kernel_init,
+            bias_init=out_bias_init or bias_init,
+            rngs=rngs,
+        )
+        self.dropout = make_dropout(dropout_rate, rngs)
+
+    def __call__(self, x: Array, *, dropout_key: Array | None = None) -> Array:
+        """Maps x [..., C] -> [..., C]; for dropout see ``TransformerBlock``."""
+        return self.map(x, dropout_key_of(self.dropout, dropout_key))
+
+    def map(self, x: Array, dropout_key: Array | None) -> Array:
+        """The same with dropout only where there is a key, after ``train()``, too."""
+        key, key_out = split_key(dropout_key, 2)
+        x = ACTIVATIONS[self.activation](self.expand(x))
+        x = apply_dropout(self.dropout, x, key)
+        return apply_dropout(self.dropout, self.contract(x), key_out)

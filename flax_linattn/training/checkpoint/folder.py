@@ -1,0 +1,95 @@
+"""The checkpoints in a run folder: their names, their order, and which of them is the best."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from flax_linattn.checks import OptionError
+from flax_linattn.training.checkpoint.arrays import Manifest
+from flax_linattn.training.checkpoint.checked_json import read_json
+
+PARTIAL = ".partial"
+PROGRESS_FILE = "progress.json"
+_NAME = re.compile(r"step_(\d{9})_epoch_(\d{5})")
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint on disk, ordered by how far the run had come.
+
+    Attributes:
+        step: Training steps done.
+        epochs_done: Validations done; where each ends an epoch, the epochs finished.
+        path: Its folder.
+    """
+
+    step: int
+    epochs_done: int
+    path: Path
+
+
+class Progress(Manifest):
+    """What progress.json holds."""
+
+    record: dict[str, Any]
+    """The fields of a ``RunRecord``."""
+
+
+def checkpoints_folder(run_dir: str | Path) -> Path:
+    """The folder of a run's checkpoints."""
+    return Path(run_dir).absolute() / "checkpoints"
+
+
+def checkpoint_path(run_dir: str | Path, step: int, validations: int) -> Path:
+    """The folder of a checkpoint, after so many steps and validations."""
+    return checkpoints_folder(run_dir) / f"step_{step:09d}_epoch_{validations:05d}"
+
+
+def list_checkpoints(run_dir: str | Path) -> list[Checkpoint]:
+    """Returns a run's checkpoints, oldest first; whether they can be read is not checked."""
+    checkpoints = []
+    for path in checkpoints_folder(run_dir).glob("step_*"):
+        if match := _NAME.fullmatch(path.name):
+            checkpoints.append(Checkpoint(int(match[1]), int(match[2]), path))
+    return sorted(checkpoints)
+
+
+def read_progress(path: Path) -> Progress:
+    """Reads what a checkpoint holds beside its arrays.
+
+    Raises:
+        CorruptCheckpointError: It is missing or damaged.
+        ValueError: It has another format.
+    """
+    return cast(Progress, read_json(path / PROGRESS_FILE))
+
+
+def best_path(run_dir: str | Path, progress: Progress) -> Path | None:
+    """The checkpoint of the best validation that a checkpoint knows of; None before the first."""
+    best_step = progress["record"]["best_step"]
+    if best_step is None:
+        return None
+    steps = [line["step"] for line in progress["record"]["history"]]
+    return checkpoint_path(run_dir, best_step, steps.index(best_step) + 1)
+
+
+def open_for_writing(run_dir: str | Path, *, resume: bool) -> None:
+    """Makes the run folder ready, and clears what a kill left unfinished.
+
+    Raises:
+        OptionError: If it holds checkpoints and ``resume`` is False.
+    """
+    folder = checkpoints_folder(run_dir)
+    if not resume and list_checkpoints(run_dir):
+        raise OptionError(
+            f"{folder} already holds checkpoints of a run. Pass resume=True to go on "
+            "with that run, or choose another run_dir for a new one.",
+            "resume",
+            "run_dir",
+        )
+    if not resume:
+        folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob(f"*{PARTIAL}"):
+        shutil.rmtree(path)

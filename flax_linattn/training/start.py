@@ -1,0 +1,103 @@
+"""The beginning of a session: a new run, or one that goes on."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_linattn.training.batches import Splits
+from flax_linattn.training.checkpoint.arrays import fingerprint
+from flax_linattn.training.checkpoint.folder import open_for_writing
+from flax_linattn.training.checkpoint.read import restore_latest, set_aside_damaged
+from flax_linattn.training.config import FitConfig
+from flax_linattn.training.evaluation import make_evaluation_step, metric_names
+from flax_linattn.training.loader import Loader
+from flax_linattn.training.objective import Objective
+from flax_linattn.training.parallel import Parallel
+from flax_linattn.training.processes import announce, check_same, check_shared, on_main
+from flax_linattn.training.record import RunRecord
+from flax_linattn.training.session import Session
+from flax_linattn.training.signals import StopRequest
+from flax_linattn.training.state import TrainState, split_model
+from flax_linattn.training.train_step import make_train_step
+from flax_linattn.training.trainer import Trainer
+from flax_linattn.training.validation import Validation, check_monitor
+
+
+def start(
+    model: nnx.Module,
+    objective: Objective,
+    splits: Splits,
+    config: FitConfig,
+    session: Session,
+    stop: StopRequest,
+) -> Trainer:
+    """Makes the run folder ready, or reads it, and compiles nothing yet.
+
+    Raises:
+        ValueError: As ``fit``.
+        FileNotFoundError: If there is nothing to resume.
+    """
+    run_dir = Path(session.run_dir)
+    parallel = Parallel() if session.parallel is None else session.parallel
+    sources = splits.train, splits.validation
+    first = [source.batch(0) for source in sources]
+    check_same(
+        lambda: {
+            "FitConfig": config,
+            "monitor": (objective.monitor, objective.mode),
+            "parallel": parallel,
+            "numbers of batches": tuple(map(len, sources)),
+            "shapes of batches": [{n: np.shape(x) for n, x in b.items()} for b in first],
+            "shapes of parameters": jax.tree.map(jnp.shape, nnx.state(model)),
+            "values of parameters": fingerprint(model),
+        }
+    )
+    sizes = [len(next(iter(batch.values()))) for batch in first]
+    placement = parallel.place(*sizes)
+    names = metric_names(model, objective.loss, first[1])
+    if objective.validate is None:  # else its names are known after the first validation
+        check_monitor(objective, names)
+    on_main(partial(open_for_writing, run_dir, resume=session.resume))
+    check_shared(run_dir)
+    graphdef, params, model_state = split_model(model)
+    state = placement.state(
+        TrainState.create(params, model_state, objective.optimizer, names, config.loss_scale)
+    )
+    record = begun = RunRecord.start(config, objective, len(splits.train), sizes[0])
+    if session.resume:
+        on_main(partial(set_aside_damaged, run_dir))
+        state, record = restore_latest(run_dir, state)
+        record.check_same_run(begun)
+    on_main(partial(record.write_metrics, run_dir))
+    announce(f"Then start all processes again with resume=True: {run_dir}.")
+    return Trainer(
+        objective=objective,
+        config=config,
+        session=session,
+        graphdef=graphdef,
+        loader=Loader(splits.train, placement, sizes[0]),
+        train_step=make_train_step(
+            graphdef,
+            objective.loss,
+            objective.optimizer,
+            config.seed,
+            placement,
+            config.max_skipped_steps,
+        ),
+        validation=Validation(
+            objective,
+            graphdef,
+            Loader(splits.validation, placement, sizes[1], whole=True),
+            make_evaluation_step(graphdef, objective.loss, placement),
+        ),
+        state=state,
+        record=record,
+        step=int(state.step),
+        stop=stop,
+    )

@@ -1,0 +1,258 @@
+"""Models put together: embeddings, hybrid stacks, rotary positions, tied heads, made alike."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, PartitionSpec
+
+from flax_linattn import inference, models, nn
+from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.models.cases import moved
+from tests.nn.cases import LAYOUTS, at_real, call, normal, run_steps
+
+TOKENS = 7
+TINY = models.Layers(features=8, num_layers=2, num_heads=2, hidden_features=12, norm="pre")
+HYBRID = dataclasses.replace(
+    TINY, num_layers=3, mechanism=("aaren", "elementwise_series", "softmax")
+)
+STACKS = {
+    "plain": TINY,
+    "hybrid": HYBRID,
+    "rotary": dataclasses.replace(TINY, mechanism="linear", rotary=True),
+}
+stacks = pytest.mark.parametrize("stack", STACKS)
+
+
+@functools.cache
+def language(stack, **options):
+    model = models.LanguageModel(
+        TOKENS, layers=STACKS[stack], max_length=8, rngs=nnx.Rngs(0), **options
+    )
+    return moved(model)
+
+
+def tokens(seed, *shape):
+    return np.random.default_rng(seed).integers(0, TOKENS, shape).astype(np.int32)
+
+
+@stacks
+def test_tokens_in_parallel_are_the_loop_of_steps(stack):
+    model, x = language(stack), tokens(1, 2, 6)
+    logits, state = call(model, x, return_state=True)
+    assert logits.shape == (2, 6, TOKENS)
+    stepped, after = run_steps(model, x, model.init_state(2))
+    assert_close(stepped, logits, "float32")
+    assert after.position.tolist() == state.position.tolist() == [6, 6]
+
+
+@stacks
+def test_tokens_with_padding_anywhere(stack):
+    """What stands at padding, no token of the model, changes nothing."""
+    model, x = language(stack), tokens(2, 4, 4)
+    rows = np.full(LAYOUTS.shape, 99, np.int32)
+    rows[LAYOUTS] = x.ravel()
+    assert_close(at_real(call(model, rows, mask=LAYOUTS)), call(model, x), "float32")
+
+
+@stacks
+def test_packed_sequences_are_separate(stack):
+    model, x = language(stack), tokens(3, 1, 6)
+    ids = np.array([[1, 1, 1, 1, 2, 2]], np.int32)
+    packed = call(model, x, segment_ids=ids)
+    assert_close(packed[:, :4], call(model, x[:, :4]), "float32")
+    assert_close(packed[:, 4:], call(model, x[:, 4:]), "float32")
+
+
+def test_rotary_positions_go_on_after_a_state():
+    model, x = language("rotary"), tokens(4, 2, 6)
+    whole = call(model, x)
+    _, state = call(model, x[:, :4], return_state=True)
+    assert_close(call(model, x[:, 4:], state=state), whole[:, 4:], "float32")
+
+
+@pytest.mark.parametrize("mechanism", ["softmax", "linear", "expressive"])
+def test_rotary_layers_know_how_far_apart_tokens_are(mechanism):
+    """The same tokens everywhere later give the same outputs, and another order others."""
+    layer = nn.Attention(8, 2, mechanism=mechanism, position=nn.RotaryPosition(), rngs=nnx.Rngs(0))
+    x = normal(5, 1, 4, 8)
+    positions = np.arange(4, dtype=np.int32)[None]
+    y = call(layer, x, is_causal=True)
+    assert_close(call(layer, x, is_causal=True, positions=positions), y, "float32")
+    far = call(layer, x, is_causal=True, positions=positions + 1000)
+    assert np.allclose(far, y, atol=2e-3) == (mechanism != "linear")  # its map is not of angles
+    spread = call(layer, x, is_causal=True, positions=positions * 3)
+    assert not np.allclose(spread[:, 1:], y[:, 1:], atol=1e-3)
+
+
+def test_what_rotary_layers_refuse():
+    with pytest.raises(ValueError, match="one learned query for all tokens"):
+        models.Backbone(3, TINY, rotary=True, rngs=nnx.Rngs(0))
+    layer = nn.Attention(8, 2, position=nn.RotaryPosition(), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="pass positions"):
+        layer.step(jnp.ones((1, 8)), layer.init_state(1, 4))
+    with pytest.raises(ValueError, match="pass positions"):
+        layer(jnp.ones((1, 2, 8)), is_causal=True, state=layer.init_state(1, 4))
+    with pytest.raises(ValueError, match="for cross-attention"):
+        layer(jnp.ones((1, 2, 8)), jnp.ones((1, 3, 8)))
+    with pytest.raises(ValueError, match="heads of 3"):
+        nn.RotaryPosition()(jnp.ones((1, 1, 3)), jnp.zeros(1, jnp.int32))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_language_model_generates_what_it_computes(tied):
+    model, prompt = language("hybrid", tied=tied), tokens(6, 2, 3)
+    generated = inference.generate(model, jnp.asarray(prompt), 4).tokens
+    x = prompt
+    for _ in range(4):
+        x = np.concatenate([x, call(model, x)[:, -1:].argmax(-1).astype(np.int32)], axis=1)
+    np.testing.assert_array_equal(generated, x[:, 3:])
+
+
+def test_a_tied_head_is_the_table():
+    model = language("plain")
+    assert model.head is None
+    h = normal(7, 1, 2, TINY.features)
+    table = model.backbone.input_embedding.table[...]
+    np.testing.assert_allclose(model.backbone.input_embedding.attend(h), h @ table.T, rtol=1e-6)
+
+
+def test_tokens_that_the_table_does_not_have():
+    model = language("plain")
+    for token in (TOKENS, -1):
+        assert np.isnan(call(model, np.array([[0, token]], np.int32))[0, 1]).all()
+    with pytest.raises(TypeError, match="tokens must have an integer dtype"):
+        model(jnp.ones((1, 2)))
+
+
+def test_heads_take_a_backbone():
+    backbone = models.Backbone(3, TINY, max_length=5, rngs=nnx.Rngs(0))
+    classifier = models.SequenceClassifier(backbone, 4, pooling="flatten", rngs=nnx.Rngs(1))
+    assert call(classifier, normal(8, 2, 5, 3)).shape == (2, 4)
+    forecaster = models.Forecaster(backbone, 6, num_marks=1, rngs=nnx.Rngs(1))
+    assert call(forecaster, normal(9, 2, 5, 3)).shape == (2, 6, 2)
+    of_tokens = models.Backbone(
+        models.TokenEmbedding(TOKENS, 8, rngs=nnx.Rngs(0)), TINY, rngs=nnx.Rngs(0)
+    )
+    classifier = models.SequenceClassifier(of_tokens, 4, rngs=nnx.Rngs(1))
+    state = classifier.init_state(2)
+    logits, _ = run_steps(classifier, tokens(1, 2, 5), state)
+    assert_close(logits[:, -1], call(classifier, tokens(1, 2, 5)), "float32")
+
+
+def test_short_constructors_are_the_long_ones():
+    short = models.Backbone(3, 8, num_layers=2, num_heads=2, hidden_features=12, norm="pre",
+                            kernel_size=5, rngs=nnx.Rngs(0))  # fmt: skip
+    rngs = nnx.Rngs(0)
+    embedding = models.ObservationEmbedding(3, 8, kernel_size=5, rngs=rngs)
+    assert_same_bits(nnx.state(short), nnx.state(models.Backbone(embedding, TINY, rngs=rngs)))
+
+
+def test_what_does_not_fit_is_refused():
+    rngs = nnx.Rngs(0)
+    embedding = models.TokenEmbedding(TOKENS, 4, rngs=rngs)
+    with pytest.raises(ValueError, match="the embedding has 4 features and the layers 8"):
+        models.Backbone(embedding, TINY, rngs=rngs)
+    with pytest.raises(ValueError, match="kernel_size belong to the embedding"):
+        models.Backbone(embedding, TINY, features=4, kernel_size=3, rngs=rngs)
+    with pytest.raises(ValueError, match="got 'num_head'; did you mean 'num_heads'"):
+        models.Backbone(3, 8, num_head=2, rngs=rngs)
+    backbone = models.Backbone(3, TINY, rngs=rngs)
+    with pytest.raises(ValueError, match="norm are options of a backbone, which is given"):
+        models.SequenceClassifier(backbone, 4, norm="pre", rngs=rngs)
+    with pytest.raises(ValueError, match="a language model gives each token's next one"):
+        models.LanguageModel(backbone, rngs=rngs)
+    with pytest.raises(ValueError, match="one for each of 2 layers, got 3"):
+        dataclasses.replace(TINY, mechanism=("aaren",) * 3)
+    looking = models.Backbone(3, TINY, is_causal=False, rngs=rngs)
+    with pytest.raises(ValueError, match="it needs a backbone with is_causal=True"):
+        models.Forecaster(looking, 4, rngs=rngs)
+
+
+def test_a_hybrid_stack_keeps_what_each_layer_keeps():
+    stack = dataclasses.replace(HYBRID, mechanism=("aaren", "linformer:max_length=8", "aaren"))
+    with pytest.raises(ValueError, match="'linformer' is not offered with is_causal=True"):
+        models.Backbone(3, stack, rngs=nnx.Rngs(0))
+    mixed = models.Backbone(3, HYBRID, max_length=4, rngs=nnx.Rngs(0))
+    assert mixed.streams
+    assert not mixed.constant_memory
+    h, state = run_steps(mixed, normal(3, 2, 4, 3), mixed.init_state(2))
+    assert_close(h, call(mixed, normal(3, 2, 4, 3)), "float32")
+    assert len(state.layers) == 3
+
+
+def test_dtypes_by_name_and_by_value_are_one():
+    assert models.Layers(dtype=jnp.bfloat16) == models.Layers(dtype="bfloat16")
+    assert models.Layers().compute_dtype is None
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        models.Layers(dtype="int8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["classifier", "forecaster", "decoder", "language"])
+def test_partitioned_initialisers_reach_every_kernel(name):
+    """``nnx.with_partitioning`` on a layer's kernels, as in Flax."""
+    init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("rows", "columns"))
+    parameters = {"kernel_init": init, "param_dtype": jnp.bfloat16}
+    axes = (AxisType.Auto,) * 2
+    with jax.set_mesh(jax.make_mesh((1, 4), ("rows", "columns"), axis_types=axes)):
+        rngs = nnx.Rngs(0)
+        if name == "decoder":
+            module = nn.DecoderBlock(8, 2, rngs=rngs, **parameters)
+        elif name == "language":
+            module = models.LanguageModel(TOKENS, layers=TINY, rngs=rngs, **parameters).backbone
+        else:
+            heads = {"classifier": models.SequenceClassifier, "forecaster": models.Forecaster}
+            module = heads[name](3, 4, layers=TINY, rngs=rngs, **parameters).backbone
+    variables = nnx.to_flat_state(nnx.state(module, nnx.Param))
+    kernels = [variable[...] for path, variable in variables if path[-1] == "kernel"]
+    assert len(kernels) >= 6
+    assert {kernel.sharding.spec for kernel in kernels} == {PartitionSpec("rows", "columns")}
+    assert {variable[...].dtype for _, variable in variables} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_out_initialisers_are_of_the_way_back():
+    zeros = nnx.initializers.zeros
+    block = nn.TransformerBlock(8, 2, out_kernel_init=zeros, out_bias_init=zeros, norm="pre",
+                                rngs=nnx.Rngs(0))  # fmt: skip
+    x = normal(1, 2, 3, 8)
+    assert_close(call(block, x), x, "float32")  # each sublayer adds nothing at first
+
+
+def test_train_and_eval_as_flax_has_them():
+    """``train()`` without a key is refused unless the model has a stream for dropout."""
+    x = normal(2, 2, 4, 3)
+    options = {"layers": dataclasses.replace(TINY, dropout_rate=0.5)}
+    plain = models.SequenceClassifier(3, 4, rngs=nnx.Rngs(0), **options)
+    quiet, first = call(plain, x), call(plain, x[:, :1])
+    plain.train()
+    with pytest.raises(ValueError, match=r"nnx.Rngs\(params=0, dropout=1\)"):
+        plain(x)
+    keyed = plain(x, dropout_key=jax.random.key(0))
+    assert_close(plain.step(x[:, 0], plain.init_state(2))[0], first, "float32")  # never drops
+    model = models.SequenceClassifier(3, 4, rngs=nnx.Rngs(params=0, dropout=1), **options)
+    model.train()
+    first, second = model(x), model(x)
+    assert not np.allclose(first, second, atol=1e-3)
+    assert not np.allclose(first, quiet, atol=1e-3)
+    model.eval()
+    assert_close(model(x), quiet, "float32")
+    assert_same_bits(model(x, dropout_key=jax.random.key(0)), keyed)
+
+
+@pytest.mark.parametrize("mechanism", ["aaren", "softmax", "taylorshift"])
+def test_float64_inputs_of_float32_parameters_stream(mechanism):
+    # Flax itself mixes the two where dtype promotion is not strict.
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        layers = dataclasses.replace(TINY, mechanism=mechanism)
+        model = models.SequenceClassifier(3, 4, layers=layers, max_length=5, rngs=nnx.Rngs(0))
+        x = np.random.default_rng(0).normal(size=(2, 5, 3))
+        state = model.init_state(2, dtype=jnp.float64)
+        step = jax.jit(lambda x, state: model.step(x, state))
+        for t in range(5):
+            logits, state = step(x[:, t], state)
+        assert step._cache_size() == 1
+        np.testing.assert_allclose(logits, model(x), rtol=1e-6, atol=1e-6)

@@ -1,0 +1,54 @@
+"""The decoder block, in parallel and step by step with its memory projected once."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import models, nn
+from tests.contract.tolerances import assert_close
+from tests.nn.cases import CAUSAL, call, normal, run_steps
+
+MECHANISMS = [case for case in CAUSAL if case.id != "aft"]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_block_is_the_loop_of_steps(mechanism, norm):
+    block = nn.DecoderBlock(8, 2, mechanism=mechanism, norm=norm, rngs=nnx.Rngs(0))
+    x, memory = normal(1, 2, 5, 8), normal(2, 2, 7, 8)
+    real = np.arange(7) < np.array([[7], [4]])
+    y = call(block, x, memory, memory_mask=real)
+    state = block.init_state(jnp.asarray(memory), 5, memory_mask=jnp.asarray(real))
+    stepped, _ = run_steps(block, x, state)
+    assert_close(stepped, y, "float32")
+    head, state = block.prefill(jnp.asarray(x[:, :3]), state)
+    assert_close(head, y[:, :3], "float32")
+    tail, _ = run_steps(block, x[:, 3:], state)
+    assert_close(tail, y[:, 3:], "float32")
+    alone = call(block, x[1:], memory[1:, :4])
+    assert_close(y[1:], alone, "float32")
+
+
+@pytest.mark.parametrize("num_marks", [0, 2])
+@pytest.mark.parametrize("mechanism", ["softmax", "aaren", "elementwise_series"])
+def test_encoder_decoder_steps_over_its_horizon(mechanism, num_marks):
+    """With causal embeddings; the forecasts of one call, one after another."""
+    model = models.EncoderDecoder(
+        3, 4, label_length=2, num_marks=num_marks, targets=(1, 2), features=8, num_heads=2,
+        hidden_features=12, mechanism=mechanism, embedding_padding="causal", rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    values = jnp.asarray(normal(1, 2, 6, 3))
+    marks = jnp.asarray(normal(2, 2, 10, num_marks)) if num_marks else None
+    want = call(model, values, marks)
+    state = model.init_state(values, None if marks is None else marks[:, :6])
+    for h in range(4):
+        y, state = model.step(None if marks is None else marks[:, 6 + h], state)
+        assert_close(y, want[:, h], "float32")
+
+
+def test_circular_encoder_decoder_does_not_step():
+    model = models.EncoderDecoder(2, 3, label_length=2, features=8, num_heads=2, rngs=nnx.Rngs(0))
+    assert not model.streams
+    with pytest.raises(ValueError, match="decodes the whole horizon at once"):
+        model.init_state(jnp.ones((1, 4, 2)))
