@@ -58,12 +58,12 @@ def draw(
                 axes.errorbar(mean, position - 0.28, xerr=deviation or 0.0, fmt="D", ms=4,
                               color="tab:orange", capsize=2, label="paper")  # fmt: skip
         low, high = axes.get_xlim()
-        shown = {
+        near = {
             name: value
             for name, value in references.get(row, {}).items()
             if 2 * low - high < value < 2 * high - low
         }
-        for name, value in shown.items():
+        for name, value in near.items():
             axes.axvline(
                 value, color="0.6", linestyle=STYLES.get(name, "-."), linewidth=1, label=name
             )
@@ -74,9 +74,11 @@ def draw(
     for axes in panels[len(rows) :]:
         axes.remove()
     canvas.supxlabel(metric)
-    found = {}
+    handles = {}
     for axes in panels[: len(rows)]:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
-    canvas.legend(found.values(), found.keys(), loc="outside upper center", ncols=3, frameon=False)
+            handles.setdefault(label, handle)
+    canvas.legend(
+        handles.values(), handles.keys(), loc="outside upper center", ncols=3, frameon=False
+    )
     canvas.savefig(path, dpi=110)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from scipy import stats
 
@@ -12,30 +13,38 @@ VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not told apart"
 COMPARABLE = "comparable"
 
 
+class Interval(NamedTuple):
+    """A mean, and half its 95 % interval."""
+
+    middle: float
+    half: float
+
+
 def spread(numbers: Sequence[float]) -> tuple[float, float | None]:
     """Mean and standard deviation; of one number no deviation."""
     return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
 
 
-def interval(numbers: Sequence[float]) -> tuple[float, float] | None:
-    """The mean, and half its 95 % interval (Student's t); None for fewer than two numbers."""
+def interval(numbers: Sequence[float]) -> Interval | None:
+    """That of the mean by Student's t; None for fewer than two numbers."""
     if len(numbers) < 2:
         return None
     quantile = float(stats.t.ppf(0.975, len(numbers) - 1))
     half = quantile * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    return statistics.mean(numbers), half
+    return Interval(statistics.mean(numbers), half)
 
 
-def shown(middle: float, half: float, digits: int) -> str:
-    """An interval as text."""
-    return f"{middle:+.{digits}f} ± {half:.{digits}f}"
+def text(interval: Interval, digits: int) -> str:
+    """An interval for a table."""
+    return f"{interval.middle:+.{digits}f} ± {interval.half:.{digits}f}"
 
 
-def judge(middle: float, half: float, margin: float, *, larger_is_better: bool) -> list[str]:
-    """What an interval of a difference says: one of VERDICTS, and perhaps COMPARABLE.
+def judge(difference: Interval, margin: float, *, larger_is_better: bool) -> list[str]:
+    """What a difference says: one of VERDICTS, and perhaps COMPARABLE.
 
     One without width, as accuracies on few examples may give, decides nothing.
     """
+    middle, half = difference
     if half <= 1e-9 * abs(middle):
         return [UNDECIDED]
     verdict = BETTER if (middle > 0) == larger_is_better else WORSE

@@ -1,4 +1,4 @@
-"""Writes the page of every table anew from its stored runs.
+"""Writes the page of every experiment anew from its stored results.
 
 python -m experiments.report
 """
@@ -7,39 +7,44 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import pkgutil
+from collections.abc import Iterator
 
+import experiments
+from experiments.efficiency import ratios
+from experiments.experiment import Experiment
 from experiments.forecasting import streaming
-from experiments.store import Store
 from experiments.tables import Table
 
-MODULES = (
-    "experiments.classification.aaren",
-    "experiments.classification.elementwise",
-    "experiments.classification.mechanisms",
-    "experiments.forecasting.aaren",
-    "experiments.forecasting.elementwise",
-)
+
+def all_experiments() -> Iterator[Experiment]:
+    """The ``EXPERIMENT`` of each module that has one."""
+    for module in pkgutil.walk_packages(experiments.__path__, "experiments."):
+        experiment = getattr(importlib.import_module(module.name), "EXPERIMENT", None)
+        if experiment is not None:
+            yield experiment
 
 
 def tables() -> list[Table]:
     """All tables of trained runs."""
-    return [importlib.import_module(module).TABLE for module in MODULES]
+    return [experiment for experiment in all_experiments() if isinstance(experiment, Table)]
 
 
 def main() -> None:
-    """Writes what has stored runs, and says what has none."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.parse_args()
-    for table in tables():
-        for size in table.sizes:
-            stored = table.path.parent / f"{table.path.name}-{size}.json"
+    """Writes what has stored results, and says what has none."""
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()
+    for experiment in all_experiments():
+        for scale in experiment.sizes:
+            stored = experiment.stored(scale)
             if not stored.is_file():
-                print(f"{table.module}, size {size}: not run")
+                print(f"not run: {experiment.command(scale)}")
                 continue
-            page = stored.with_suffix(".md")
-            table.write(Store(stored, table.options(size)), size, page)
-            print(page)
-    print(streaming.write(streaming.RESULT))
+            if isinstance(experiment, Table):
+                experiment.store(scale).keep_defaults()
+            experiment.render(scale, experiment.folder)
+            print(stored.with_suffix(".md"))
+    ratios.render()
+    streaming.render()
 
 
 if __name__ == "__main__":

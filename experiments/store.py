@@ -1,31 +1,41 @@
-"""Results of trained runs, one for each row, column and seed of a table."""
+"""Results of trained runs, one for each row, column and seed of a table.
+
+A file keeps the defaults that were in force and, of each run, what differs from them: an option
+that comes later, or a default that changes, leaves the meaning of what is stored as it was.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import json
-import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from flax_linattn import tasks, training
+from experiments.options import TASKS, Options, defaults, options_of
+from flax_linattn import training
+from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import commit, device
 from flax_linattn.tasks.runs import as_name
 
-TRAIN: dict[str, Callable[..., dict[str, Any]]] = {
-    "classify": tasks.train_classifier,
-    "forecast": tasks.train_forecaster,
-}
-LOCAL = {"seed", "csv", "train_file", "test_file"}
-"""Options that the key has, or that differ between machines."""
+Row = dict[str, Any]
+
+
+def upgrade(task: str, options: Options) -> Options:
+    """Options by the names of this version, from those by the names of an older one.
+
+    Args:
+        task: whose they are.
+        options: all those of a run or of a file's defaults, as an older version wrote them.
+    """
+    return options  # none has been renamed yet
 
 
 class Store:
@@ -33,14 +43,20 @@ class Store:
 
     Args:
         path: the file; it need not exist.
+        task: what its runs were trained for.
         options: those that the results must have; stored ones of others are left out.
+
+    Attributes:
+        path: the file.
     """
 
-    def __init__(self, path: Path, options: Mapping[str, Any] | None = None) -> None:
-        self._path = path
+    def __init__(self, path: Path, task: str, options: Mapping[str, Any] | None = None) -> None:
+        self.path, self._task = path, task
         self._options = dict(options or {})
-        self._rows = self._read()
         self._commit = commit()  # of the code that is loaded, not of what lands while it runs
+        self._defaults: Options = {}
+        self._rows: list[Row] = []
+        self._read()
 
     @property
     def commits(self) -> list[str]:
@@ -62,7 +78,7 @@ class Store:
         """How many stored runs have other options."""
         return len(self._rows) - len(self._valid())
 
-    def of(self, row: str, column: str) -> dict[int, dict[str, Any]]:
+    def of(self, row: str, column: str) -> dict[int, Row]:
         """The runs of a cell that ended with a result, by seed."""
         return {r["seed"]: r for r in self._cell(row, column) if "failure" not in r}
 
@@ -70,41 +86,47 @@ class Store:
         """How many seeds of a cell did not end with a result."""
         return sum("failure" in r for r in self._cell(row, column))
 
-    def run(self, row: str, column: str, config: Any, folder: Path) -> None:
+    def train(self, row: str, column: str, config: Any, folder: Path) -> None:
         """Trains a run, unless its result with these options is stored, or another process does.
 
         A loss that is not finite is a result, too.
         """
         key = {"row": row, "column": column, "seed": config.seed}
-        options = {k: v for k, v in config.to_json().items() if k not in LOCAL}
-        # Runs of other options have folders of their own: they are not to be gone on with.
-        digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:8]
-        run_dir = folder / as_name(*key.values(), digest)
-        wanted = {**key, "options": options}
-        if self._has(wanted):
+        new = {**key, "options": options_of(config)}
+        if self.holds(new):
             return
+        # Runs of other options have folders of their own: they are not to be gone on with.
+        differences = json.dumps(self._differences(new["options"]), sort_keys=True)
+        digest = hashlib.sha256(differences.encode()).hexdigest()[:8]
+        run_dir = folder / as_name(*key.values(), digest)
         with _claim(run_dir) as mine:
-            if self._has(wanted):  # now
+            if self.holds(new):  # now
                 return
             if mine:
-                self._add(wanted | self._train(config, run_dir))
-        told = "done" if mine else "another process runs it"
-        print(f"{row}, {column}, seed {config.seed}: {told}", file=sys.stderr)
+                self._add(new | self._result(config, run_dir))
+        outcome = "done" if mine else "another process runs it"
+        print(f"{row}, {column}, seed {config.seed}: {outcome}", file=sys.stderr)
 
-    def _has(self, wanted: dict[str, Any]) -> bool:
-        """Whether a result is stored, perhaps by another process."""
-        self._rows = self._read()
-        return any(wanted.items() <= row.items() for row in self._rows)
+    def holds(self, run: Row) -> bool:
+        """Whether a result of this row, column, seed and options is stored, whoever trained it."""
+        self._read()
+        return any(run.items() <= row.items() for row in self._rows)
 
-    def _train(self, config: Any, run_dir: Path) -> dict[str, Any]:
+    def keep_defaults(self) -> None:
+        """Writes down the defaults of options that came after the runs, before they may change."""
+        with locked(self.path):
+            if self._read().keys() != self._defaults.keys():
+                self._write()
+
+    def _result(self, config: Any, run_dir: Path) -> Row:
         resume = any((run_dir / "checkpoints").glob("step_*"))
         begin, begin_core = time.perf_counter(), time.process_time()
-        result: dict[str, Any] = {
+        result: Row = {
             "commit": self._commit,
             "environment": f"jax {jax.__version__}, Python {platform.python_version()}, {device()}",
         }
         try:
-            report = TRAIN[config.task](
+            report = TASKS[self._task].train(
                 config,
                 run_dir,
                 resume=resume,
@@ -120,39 +142,47 @@ class Store:
             result["core_seconds"] = round(time.process_time() - begin_core, 1)
         return result
 
-    def _add(self, new: dict[str, Any]) -> None:
+    def _cell(self, row: str, column: str) -> list[Row]:
+        cell = [r for r in self._valid() if (r["row"], r["column"]) == (row, column)]
+        return sorted(cell, key=lambda r: r["seed"])
+
+    def _valid(self) -> list[Row]:
+        return [r for r in self._rows if self._options.items() <= r["options"].items()]
+
+    def _add(self, new: Row) -> None:
         """Writes a result, in place of one of other options."""
         key = ("row", "column", "seed")
-        with self._lock():
-            others = [r for r in self._read() if any(r[name] != new[name] for name in key)]
-            self._rows = [*others, new]
-            partial = self._path.with_suffix(".json.tmp")
-            partial.write_text(json.dumps({"runs": self._rows}, indent=1) + "\n")
-            os.replace(partial, self._path)
+        with locked(self.path):
+            self._read()
+            self._rows = [r for r in self._rows if any(r[name] != new[name] for name in key)]
+            self._rows.append(new)
+            self._write()
 
-    def _cell(self, row: str, column: str) -> list[dict[str, Any]]:
-        found = [r for r in self._valid() if (r["row"], r["column"]) == (row, column)]
-        return sorted(found, key=lambda r: r["seed"])
+    def _read(self) -> Options:
+        """Reads the runs, each with all options of today; returns the defaults as stored."""
+        stored: Row = {}
+        if self.path.is_file():
+            stored = json.loads(self.path.read_text())
+        kept = stored.get("defaults", {})
+        self._defaults = self._complete(kept)
+        self._rows = [
+            {**row, "options": self._complete({**kept, **row.get("options", {})})}
+            for row in stored.get("runs", [])
+        ]
+        return kept
 
-    def _valid(self) -> list[dict[str, Any]]:
-        wanted = self._options.items()
-        return [r for r in self._rows if wanted <= r.get("options", {}).items()]
+    def _write(self) -> None:
+        runs = [{**row, "options": self._differences(row["options"])} for row in self._rows]
+        write_json(self.path, {"task": self._task, "defaults": self._defaults, "runs": runs})
 
-    def _read(self) -> list[dict[str, Any]]:
-        if not self._path.is_file():
-            return []
-        rows: list[dict[str, Any]] = json.loads(self._path.read_text())["runs"]
-        return rows
+    def _complete(self, options: Options) -> Options:
+        """Stored options by today's names; one that came later has its default."""
+        return {**defaults(self._task), **upgrade(self._task, options)}
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
+    def _differences(self, options: Options) -> Options:
+        """What differs from the defaults of the file."""
+        kept = self._defaults
+        return {k: v for k, v in options.items() if k not in kept or v != kept[k]}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 RESULTS = Path(__file__).parents[2] / "experiments" / "efficiency"
 DEVICES = {"cpu": "On a CPU", "paper": "On a GPU"}
 BENCH = "ratios"
-"""What ``flax-linattn bench`` writes: figures beside the page, and no scales."""
+"""The published suite: figures beside the page, and no scales."""
 
 
 class EfficiencyResult(SphinxDirective):
@@ -24,8 +24,7 @@ class EfficiencyResult(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Build Markdown and let the page's own parser read it."""
         name = self.arguments[0]
-        known = name == BENCH or (RESULTS / f"{name}.py").is_file()
-        if not known:
+        if not (RESULTS / f"{name}.py").is_file():
             raise self.error(f"{RESULTS} has no experiment {name}")
         found = [RESULTS / f"{BENCH}.md"] if name == BENCH else self.pages(name)
         lines: list[str] = []
@@ -37,9 +36,7 @@ class EfficiencyResult(SphinxDirective):
                 lines += [f"![{page.stem}]({figure})", ""]
             lines += [page.read_text(), ""]
         if not lines:
-            command = f"python -m experiments.efficiency.{name}"
-            command = "flax-linattn bench" if name == BENCH else command
-            lines = [f"Not measured yet: `{command}`."]
+            lines = [f"Not measured yet: `python -m experiments.efficiency.{name}`."]
         return self.parse_text_to_nodes("\n".join(lines))
 
     def pages(self, name: str) -> list[Path]:

@@ -13,7 +13,6 @@ beside this file.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments import command
+from experiments.measured import Rows
+from experiments.pages import write_page
 from flax_linattn import ops
+from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import commit
+from flax_linattn.bench.report import markdown
 from flax_linattn.ops.masks import visible_rows
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 COMMAND = "python -m experiments.accuracy.errors"
 LENGTHS = (1000, 16000)
 HEADS, DIM, ROWS = 2, 8, 48
@@ -47,19 +51,19 @@ def values_and_gradients(function: Any, inputs: Any, weights: np.ndarray) -> Any
     """The compared rows, and the gradients of their weighted sum."""
 
     @jax.jit
-    def run(inputs: Any) -> Any:
+    def both(inputs: Any) -> Any:
         y, pull = jax.vjp(function, *inputs)
         return y, pull(jnp.asarray(weights, y.dtype))
 
-    return jax.tree.map(lambda a: np.asarray(a, np.float64), run(inputs))
+    return jax.tree.map(lambda a: np.asarray(a, np.float64), both(inputs))
 
 
-def error(got: np.ndarray, want: np.ndarray) -> float:
+def error(ours: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference over the largest expected magnitude."""
-    return float(np.max(np.abs(got - want)) / np.max(np.abs(want)))
+    return float(np.max(np.abs(ours - expected)) / np.max(np.abs(expected)))
 
 
-def measure(name: str, length: int) -> list[dict[str, Any]]:
+def measure(name: str, length: int) -> Rows:
     """All forms and dtypes of one mechanism at one length."""
     mechanism = ops.get_mechanism(name)
     can = mechanism.capabilities
@@ -73,28 +77,28 @@ def measure(name: str, length: int) -> list[dict[str, Any]]:
         rows = q if can.learned_query else q[:, index]
         return mechanism._reference(rows, k, v, visible)
 
-    wanted: dict[str, Any] = {}
+    exact: dict[str, Any] = {}
     rows = []
     for dtype, form in cases(mechanism, length):
         with jax.enable_x64(True):
             inputs = make_inputs(mechanism, length, dtype)
-            if dtype not in wanted:
-                exact = [x.astype(jnp.float64) for x in inputs]
-                wanted[dtype] = values_and_gradients(by_reference, exact, weights)
+            if dtype not in exact:
+                wide = [x.astype(jnp.float64) for x in inputs]
+                exact[dtype] = values_and_gradients(by_reference, wide, weights)
 
             def by_form(q: Any, k: Any, v: Any, form: str = form) -> Any:
                 return mechanism.attend(q, k, v, is_causal=can.causal, form=form)[:, index]
 
-            got = values_and_gradients(by_form, inputs, weights)
-        (y, gradients), (want, want_gradients) = got, wanted[dtype]
+            ours = values_and_gradients(by_form, inputs, weights)
+        (y, gradients), (expected, expected_gradients) = ours, exact[dtype]
         row = {
             "mechanism": name,
             "length": length,
             "dtype": dtype,
             "form": form,
             "commit": commit(),
-            "output": error(y, want),
-            "gradient": max(map(error, gradients, want_gradients)),
+            "output": error(y, expected),
+            "gradient": max(map(error, gradients, expected_gradients)),
         }
         print(row, flush=True)
         rows.append(row)
@@ -112,44 +116,55 @@ def cases(mechanism: ops.Mechanism, length: int) -> list[tuple[str, str]]:
     return [(d, f) for d in ("float64", "float32") for f in forms] + [(d, "auto") for d in HALF]
 
 
-def table(rows: list[dict[str, Any]], length: int) -> str:
+def table(rows: Rows, length: int) -> str:
     """One line a mechanism and form: errors of outputs / of gradients."""
     dtypes = ("float64", "float32", *HALF)
-    lines = [
-        f"| mechanism | form | {' | '.join(dtypes)} |",
-        "|---|---|" + "---|" * len(dtypes),
-    ]
-    shown: dict[tuple[str, str], dict[str, str]] = {}
+    cells: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         if row["length"] == length:
             cell = f"{row['output']:.1e} / {row['gradient']:.1e}"
-            shown.setdefault((row["mechanism"], row["form"]), {})[row["dtype"]] = cell
-    for (name, form), cells in shown.items():
-        columns = " | ".join(cells.get(dtype, "-") for dtype in dtypes)
-        lines.append(f"| {name} | {form} | {columns} |")
-    return "\n".join(lines)
+            cells.setdefault((row["mechanism"], row["form"]), {})[row["dtype"]] = cell
+    return markdown(
+        ["mechanism", "form", *dtypes],
+        [
+            [name, form, *(by_dtype.get(dtype, "-") for dtype in dtypes)]
+            for (name, form), by_dtype in cells.items()
+        ],
+    )
 
 
 def main() -> None:
     """Measures what is missing and writes the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, default=HERE)
-    options = parser.parse_args()
+    about = (__doc__ or "").splitlines()[0]
+    options = command.parser("experiments.accuracy.errors", about, FOLDER).parse_args()
     path = options.output / "results.json"
-    results = json.loads(path.read_text()) if path.exists() else {"rows": []}
-    rows = results["rows"]
-    for length in LENGTHS:
-        for name in ops.list_mechanisms():
-            if any(r["mechanism"] == name and r["length"] == length for r in rows):
-                continue
-            rows += measure(name, length)
-            results["command"] = COMMAND
-            path.write_text(json.dumps(results, indent=1) + "\n")
+    with command.resumable():
+        for length in LENGTHS:
+            for name in ops.list_mechanisms():
+                key = {"mechanism": name, "length": length}
+                if not any(key.items() <= row.items() for row in read(path)):
+                    add(path, measure(name, length))
+    render(options.output)
+
+
+def read(path: Path) -> Rows:
+    """The stored rows, by length and mechanism."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
     order = ops.list_mechanisms()
-    rows.sort(key=lambda row: (row["length"], order.index(row["mechanism"])))
-    path.write_text(json.dumps(results, indent=1) + "\n")
+    return sorted(rows, key=lambda row: (row["length"], order.index(row["mechanism"])))
+
+
+def add(path: Path, rows: Rows) -> None:
+    """Stores further rows."""
+    with locked(path):
+        write_json(path, {"rows": [*read(path), *rows], "command": COMMAND})
+
+
+def render(folder: Path = FOLDER) -> None:
+    """Writes the page of each length."""
+    rows = read(folder / "results.json")
     for length in LENGTHS:
-        (options.output / f"results-{length}.md").write_text(table(rows, length) + "\n")
+        write_page(folder / f"results-{length}.md", [table(rows, length)])
 
 
 if __name__ == "__main__":

@@ -2,27 +2,28 @@
 
     python -m experiments.attention.conditioning
 
-A query reads the state of a history of keys; its largest cosine with them is given. Writes
-``conditioning.md`` here: the error of the output in float32 against the reference in float64,
-relative to the largest output, the median over draws, beside what
-eps |q|^2 sum |k|^2 / sum z^2 predicts.
+A query reads the state of a history of keys; its largest cosine with them is given. The error is
+that of the output in float32 against the reference in float64, relative to the largest output, the
+median over draws; beside it stands what eps |q|^2 sum |k|^2 / sum z^2 predicts.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
+import dataclasses
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.measured import Measured, Rows
 from flax_linattn import ops
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
 
 KEY_DIM = 64
-DRAWS = 11
-COSINES = (1e-1, 1e-2, 1e-3, 1e-4)
 HISTORIES = {
     "1 key": (1, 1),
     "32 equal keys": (32, 1),
@@ -30,6 +31,29 @@ HISTORIES = {
     "1,000 keys, any query": (1000, 1000),
 }
 """Number of keys, and how many different ones."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    cosines: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4)
+    draws: int = 11
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for name, (_, different) in HISTORIES.items():
+        # Where keys span the space the query is any.
+        for cosine in size.cosines if different < KEY_DIM else size.cosines[:1]:
+            journal.row({"history": name, "cosine": cosine}, partial(median, size, name, cosine))
+
+
+def median(size: Size, history: str, cosine: float) -> dict[str, Any]:
+    """The error, and what is predicted."""
+    rng = np.random.default_rng(0)
+    pairs = [errors(*draw(rng, *HISTORIES[history], cosine)) for _ in range(size.draws)]
+    error, predicted = np.median(pairs, axis=0)
+    return {"error": float(error), "predicted": float(predicted)}
 
 
 def draw(rng: np.random.Generator, keys: int, different: int, cosine: float) -> list[NDArray]:
@@ -49,39 +73,38 @@ def draw(rng: np.random.Generator, keys: int, different: int, cosine: float) -> 
     return [x[None, :, None].astype(np.float32) for x in (q, k, v)]
 
 
-def measure(q: NDArray, k: NDArray, v: NDArray) -> tuple[float, float]:
+def errors(q: NDArray, k: NDArray, v: NDArray) -> tuple[float, float]:
     """The error, and what is predicted."""
     mechanism = ops.get_mechanism("expressive_quadratic")
     with jax.enable_x64(True):
-        want = mechanism.reference(*(jnp.asarray(x, jnp.float64) for x in (q, k, v)))
-        want = np.asarray(want)[:, 0]
+        expected = mechanism.reference(*(jnp.asarray(x, jnp.float64) for x in (q, k, v)))
+        expected = np.asarray(expected)[:, 0]
     _, state = mechanism.attend(*map(jnp.asarray, (k, k, v)), return_state=True)
-    got = np.asarray(mechanism.read(jnp.asarray(q[:, 0]), state), np.float64)
+    y = np.asarray(mechanism.read(jnp.asarray(q[:, 0]), state), np.float64)
     score = np.einsum("bthk,bshk->s", q.astype(np.float64), k)
     predicted = np.finfo(np.float32).eps * np.sum(q**2) * np.sum(k**2) / np.sum(score**2)
-    return float(np.abs(got - want).max() / np.abs(want).max()), float(predicted)
+    return float(np.abs(y - expected).max() / np.abs(expected).max()), float(predicted)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
-    options = parser.parse_args()
-    lines = [["history", *(f"cosine {cosine:g}" for cosine in COSINES)]]
-    lines.append(["---"] * len(lines[0]))
-    for name, (keys, different) in HISTORIES.items():
-        cells = []
-        for cosine in COSINES:
-            rng = np.random.default_rng(0)
-            pairs = [measure(*draw(rng, keys, different, cosine)) for _ in range(DRAWS)]
-            error, predicted = np.median(pairs, axis=0)
-            cells.append(f"{error:.0e} ({predicted:.0e})")
-        if different >= KEY_DIM:
-            cells[1:] = ["-"] * (len(COSINES) - 1)
-        lines.append([name, *cells])
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-    (options.folder / "conditioning.md").write_text(text)
-    print(text, end="")
+def table(rows: Rows, size: Size) -> str:
+    cells = {
+        (row["history"], row["cosine"]): f"{row['error']:.0e} ({row['predicted']:.0e})"
+        for row in rows
+    }
+    lines = [
+        [name, *(cells.get((name, cosine), "-") for cosine in size.cosines)] for name in HISTORIES
+    ]
+    return markdown(["history", *(f"cosine {cosine:g}" for cosine in size.cosines)], lines)
 
+
+EXPERIMENT = Measured(
+    module="experiments.attention.conditioning",
+    about="none of the papers measures it",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    left_out={"": "nothing"},
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

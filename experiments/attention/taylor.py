@@ -4,16 +4,14 @@
 
 Its polynomials beside e^x (element-wise attention paper, figure 3), and the error of its outputs
 and weights against those of exact element-wise attention: on normal numbers, and on a real
-sequence (``sequence.py``). Writes ``taylor.json`` and ``taylor.md`` here, and
-``docs/figures/taylor.png``.
+sequence (``sequence.py``).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import dataclasses
 import math
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,13 +26,31 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from experiments.attention.sequence import observations, project
-from experiments.attention.weights import FIGURES
+from experiments.measured import Measured, Rows
 from flax_linattn import ops
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
 
-ORDERS = (2, 6, 12)
-SCALES = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 COLOURS = {2: "tab:orange", 6: "tab:blue", 12: "tab:green"}
 KEY_DIM = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    orders: tuple[int, ...] = (2, 6, 12)
+    deviations: tuple[float, ...] = (0.125, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+    """Of queries and keys."""
+
+
+def measure(size: Size, journal: Journal) -> None:
+    with jax.enable_x64(True):
+        for name, arrays in sources().items():
+            for scale in size.deviations:
+                for order in size.orders:
+                    key = {"source": name, "scale": scale, "order": order}
+                    journal.row(key, partial(errors, *arrays, scale, order))
 
 
 def sources() -> dict[str, tuple[NDArray, NDArray, NDArray]]:
@@ -44,7 +60,7 @@ def sources() -> dict[str, tuple[NDArray, NDArray, NDArray]]:
     return {"normal": tuple(normal), "speech": tuple(real)}
 
 
-def measure(q: NDArray, k: NDArray, v: NDArray, scale: float, order: int) -> dict[str, Any]:
+def errors(q: NDArray, k: NDArray, v: NDArray, scale: float, order: int) -> dict[str, Any]:
     """Errors of causal EA-series, q and k times ``scale``, in float64.
 
     Returns:
@@ -55,45 +71,46 @@ def measure(q: NDArray, k: NDArray, v: NDArray, scale: float, order: int) -> dic
     exact = ops.get_mechanism("elementwise")
     series = ops.get_mechanism("elementwise_series", order=order)
     q, k, v = (jnp.asarray(x) for x in (scale * q, scale * k, v))
-    want, got = (m.reference(q, k, v, is_causal=True) for m in (exact, series))
+    expected, y = (m.reference(q, k, v, is_causal=True) for m in (exact, series))
     moved = ops.weights(series, q, k, is_causal=True) - ops.weights(exact, q, k, is_causal=True)
     return {
         "product": float(jnp.sqrt(jnp.mean((2 * q[:, :, None] * k[:, None]) ** 2))),
-        "output": float(jnp.sqrt(jnp.mean((got - want) ** 2) / jnp.mean(want**2))),
+        "output": float(jnp.sqrt(jnp.mean((y - expected) ** 2) / jnp.mean(expected**2))),
         "weights": float(jnp.mean(jnp.sum(jnp.abs(moved), axis=-1)) / 2),
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line a scale, for both sources the output's error and the weights'."""
+def table(rows: Rows, size: Size) -> str:
+    """A line a scale; for both sources the output's error and the weights'."""
     names = list(dict.fromkeys(row["source"] for row in rows))
     heads = ["std"]
     for name in names:
-        heads += [f"2 q k, {name}", *(f"EA-{order}" for order in ORDERS)]
-    lines = [heads, ["---"] * len(heads)]
-    for scale in SCALES:
+        heads += [f"2 q k, {name}", *(f"EA-{order}" for order in size.orders)]
+    lines = []
+    for scale in size.deviations:
         cells = {(r["source"], r["order"]): r for r in rows if r["scale"] == scale}
         line = [f"{scale:g}"]
         for name in names:
-            line.append(f"{cells[name, ORDERS[0]]['product']:.2g}")
+            line.append(f"{cells[name, size.orders[0]]['product']:.2g}")
             line += [
                 f"{cell['output']:.1g} / {cell['weights']:.1g}"
-                for cell in (cells[name, order] for order in ORDERS)
+                for cell in (cells[name, order] for order in size.orders)
             ]
         lines.append(line)
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return markdown(heads, lines)
 
 
-def draw(rows: list[dict[str, Any]]) -> Figure:
+def draw(rows: Rows) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.5), layout="constrained")
     draw_polynomials(left)
+    scales = list(dict.fromkeys(row["scale"] for row in rows))
     for source, line in (("normal", "-"), ("speech", "--")):
-        for order in ORDERS:
+        for order, colour in COLOURS.items():
             error = [r["output"] for r in rows if (r["source"], r["order"]) == (source, order)]
             label = f"EA-{order}, {source}"
-            right.plot(SCALES, error, line, color=COLOURS[order], marker=".", label=label)
+            right.plot(scales, error, line, color=colour, marker=".", label=label)
     right.set(xscale="log", yscale="log", ylim=(1e-7, 2))
-    right.set_xticks(SCALES, [f"{scale:g}" for scale in SCALES])
+    right.set_xticks(scales, [f"{scale:g}" for scale in scales])
     right.minorticks_off()
     right.set(xlabel="standard deviation of q and k", ylabel="relative error of the output")
     right.set_title("causal EA-series against exact EA")
@@ -116,25 +133,15 @@ def draw_polynomials(axis: Axes) -> None:
     axis.legend(fontsize=8, loc="upper center")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
-    parser.add_argument("--figures", type=Path, default=FIGURES)
-    options = parser.parse_args()
-    with jax.enable_x64(True):
-        rows = [
-            {"source": name, "scale": scale, "order": order, **measure(*arrays, scale, order)}
-            for name, arrays in sources().items()
-            for scale in SCALES
-            for order in ORDERS
-        ]
-    report = {"command": "python -m experiments.attention.taylor", "jax": jax.__version__}
-    text = json.dumps({**report, "results": rows}, indent=1)
-    (options.folder / "taylor.json").write_text(text + "\n")
-    (options.folder / "taylor.md").write_text(table(rows))
-    draw(rows).savefig(options.figures / "taylor.png", dpi=90, pil_kwargs={"optimize": True})
-    print(table(rows), end="")
-
+EXPERIMENT = Measured(
+    module="experiments.attention.taylor",
+    about="element-wise attention, figure 3: polynomials of even order come near e^x around 0",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    draw=draw,
+    left_out={"": "nothing"},
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

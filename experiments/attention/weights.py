@@ -9,9 +9,6 @@ the figures show what a mechanism makes of given queries and keys, the same for 
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import matplotlib
@@ -25,10 +22,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from experiments import command
 from experiments.attention.sequence import HEADS, LEARNED, observations, project
+from experiments.measured import FIGURES
 from flax_linattn import ops
 
-FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 KEY_DIM = 16
 HYPERPARAMETERS = {"linformer": {"num_projections": 8}, "nystrom": {"num_landmarks": 6}}
 """Their defaults are for sequences many times as long."""
@@ -100,12 +98,12 @@ def scale(panels: list[NDArray[np.float32]]) -> tuple[Normalize, str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    about = (__doc__ or "").splitlines()[0]
+    parser = command.parser("experiments.attention.weights", about, FIGURES)
     parser.add_argument("names", nargs="*", default=ops.list_mechanisms(), metavar="NAME")
-    parser.add_argument("--folder", type=Path, default=FIGURES)
     options = parser.parse_args()
     for name in options.names:
-        path = options.folder / f"weights-{name}.png"
+        path = options.output / f"weights-{name}.png"
         figure = draw(name)
         figure.savefig(path, dpi=100, pil_kwargs={"optimize": True})
         plt.close(figure)

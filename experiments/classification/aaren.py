@@ -8,17 +8,10 @@ from __future__ import annotations
 from functools import partial
 
 from experiments.classification.problems import ACCURACY, NOT_RUN, cells, claims
+from experiments.columns import columns
 from experiments.tables import QUICK, Table
 
-MECHANISMS = {
-    "softmax": "softmax",
-    "aaren": "aaren",
-    "EA-2": "elementwise_series:order=2",
-    "EA-6": "elementwise_series:order=6",
-    "EA": "elementwise",
-    "taylorshift": "taylorshift",
-    "expressive": "expressive",
-}
+MECHANISMS = columns("softmax", "aaren", "EA-2", "EA-6", "EA", "taylorshift", "expressive")
 PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "EthanolConcentration": {"softmax": (29.89, 1.63), "aaren": (29.58, 2.30)},
     "FaceDetection": {"softmax": (69.23, 0.52), "aaren": (69.06, 0.61)},
@@ -32,8 +25,9 @@ PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "UWaveGestureLibrary": {"softmax": (79.81, 1.51), "aaren": (82.00, 1.93)},
 }
 
-TABLE = Table(
+EXPERIMENT = Table(
     module="experiments.classification.aaren",
+    task="classify",
     about="Feng et al., Attention as an RNN, 2024, table 4: mean and standard deviation over 5 "
     "seeds, selected on the test set",
     cells=partial(cells, mechanisms=MECHANISMS, paper=PAPER, causal=True),
@@ -49,4 +43,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    EXPERIMENT.main()

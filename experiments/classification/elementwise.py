@@ -9,17 +9,10 @@ import dataclasses
 from functools import partial
 
 from experiments.classification.problems import ACCURACY, NOT_RUN, cells, claims
+from experiments.columns import columns
 from experiments.tables import QUICK, Table
 
-MECHANISMS = {
-    "SA": "softmax",
-    "EA-2": "elementwise_series:order=2",
-    "EA-6": "elementwise_series:order=6",
-    "EA": "elementwise",
-    "aaren": "aaren",
-    "taylorshift": "taylorshift",
-    "expressive": "expressive",
-}
+MECHANISMS = columns("SA", "EA-2", "EA-6", "EA", "aaren", "taylorshift", "expressive")
 PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "JapaneseVowels": {"EA-2": (95.7, None), "EA-6": (97.3, None), "SA": (97.0, None)},
     "SelfRegulationSCP1": {"EA-2": (88.7, None), "EA-6": (90.4, None), "SA": (89.4, None)},
@@ -27,8 +20,9 @@ PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
     "UWaveGestureLibrary": {"EA-2": (79.4, None), "EA-6": (84.7, None), "SA": (82.2, None)},
 }
 
-TABLE = Table(
+EXPERIMENT = Table(
     module="experiments.classification.elementwise",
+    task="classify",
     about="Element-wise Attention Is All You Need, 2025, table 3; seeds and spread not reported; "
     "selected on a validation set, which in the library that it follows is the test set",
     cells=partial(cells, mechanisms=MECHANISMS, paper=PAPER, causal=False),
@@ -48,4 +42,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    EXPERIMENT.main()

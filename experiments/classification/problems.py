@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.options import configured
 from experiments.tables import Cell, Claim, Metric, Published
-from flax_linattn.tasks import ClassifyConfig
 
 ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=0.01)
 
@@ -24,6 +24,9 @@ NAMES = {
     "UWaveGestureLibrary": "uea/UWaveGestureLibrary/UWaveGestureLibrary_{}.ts.gz",
 }
 """In the folder of real data; Japanese Vowels comes with the package."""
+
+OPTIONS: dict[str, dict[str, Any]] = {}
+"""Of data sets that Time-Series-Library prepares in a way of their own."""
 
 NOT_RUN = (
     "rows of Japanese Vowels, UWaveGestureLibrary and (of Aaren's table) SpokenArabicDigits that "
@@ -48,7 +51,7 @@ def problem(name: str, folder: Path | None) -> dict[str, Any] | None:
     paths = [Path() if folder is None else folder / file.format(part) for part in parts]
     if not all(path.is_file() for path in paths):
         return None
-    return {"train_file": paths[0], "test_file": paths[1]}
+    return {"train_file": paths[0], "test_file": paths[1], **OPTIONS.get(name, {})}
 
 
 def cells(
@@ -59,19 +62,21 @@ def cells(
     causal: bool,
 ) -> Sequence[Cell]:
     """Every protocol of every data set; the published numbers are selected on the test set."""
-    found = []
+    table = []
     for name, numbers in paper.items():
         options = problem(name, folder)
         for protocol, how in PROTOCOLS.items():
             for column, mechanism in mechanisms.items():
                 config = None
                 if options is not None:
-                    config = ClassifyConfig(mechanism=mechanism, causal=causal, **how, **options)
+                    config = configured(
+                        "classify", mechanism=mechanism, causal=causal, **how, **options
+                    )
                 published: Published = {}
                 if protocol != "honest" and column in numbers:
                     published = {"accuracy, %": numbers[column]}
-                found.append(Cell(f"{name}, {protocol}", column, config, published))
-    return found
+                table.append(Cell(f"{name}, {protocol}", column, config, published))
+    return table
 
 
 def claims(*compared: tuple[str, str, str]) -> tuple[Claim, ...]:

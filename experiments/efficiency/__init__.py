@@ -1,5 +1,5 @@
 """Speed and memory: the papers' figures and tables, each by one command.
 
-What is compared with plainly written peers is ``flax-linattn bench`` (``flax_linattn.bench``),
-whose stored results lie here too.
+What is compared with the papers' formulations, written plainly, is ``ratios``; the rest of it is
+``flax-linattn bench`` (``flax_linattn.bench``).
 """

@@ -14,8 +14,8 @@ from typing import Any
 from flax import nnx
 
 from experiments.efficiency.programs import num_parameters
-from experiments.efficiency.runner import Experiment, Rows
 from experiments.efficiency.streams import measure_streams
+from experiments.measured import Measured, Rows
 from flax_linattn import models
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
@@ -72,16 +72,16 @@ def streams(size: Size) -> dict[str, Any]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    found = {row["what"]: row for row in rows}
+    by_what = {row["what"]: row for row in rows}
     lines = [
-        [name, f"{PAPER_PARAMETERS[name]:,}", f"{found['parameters']['counts'][name]:,}"]
+        [name, f"{PAPER_PARAMETERS[name]:,}", f"{by_what['parameters']['counts'][name]:,}"]
         for name in MECHANISMS
     ]
     counts = markdown(["parameters of a block", "paper", "ours"], lines)
     heads = ["tokens"]
     for name in MECHANISMS:
         heads += [f"{name}: state, kB", "a step, ms", "all so far, s"]
-    by_name = found["streams"]["streams"]
+    by_name = by_what["streams"]["streams"]
     lines = []
     for marks in zip(*(by_name[name] for name in MECHANISMS), strict=True):
         cells = [f"{marks[0]['tokens']:,}"]
@@ -110,9 +110,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="aaren_stream",
-    paper="Aaren, figure 5: memory constant against linear in the tokens, cumulative time linear "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.aaren_stream",
+    about="Aaren, figure 5: memory constant against linear in the tokens, cumulative time linear "
     "against quadratic; section 4.5: 0.016 % more parameters",
     sizes={"cpu": Size(), "paper": Size(tokens=65536)},
     measure=measure,

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn import models, training
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.report import markdown, number
@@ -55,17 +55,17 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     for mechanism in MECHANISMS:
         step, state, x = training_step(size, mechanism, batch, length)
         try:
-            compiled, found = compile_program(step, (state, x), donate_argnums=0)
-            run = Run(compiled, state, x)
-            jax.block_until_ready(run())
+            compiled, costs = compile_program(step, (state, x), donate_argnums=0)
+            steps = Steps(compiled, state, x)
+            jax.block_until_ready(steps())
         except jax.errors.JaxRuntimeError as error:  # it does not fit
             facts[mechanism] = {"not_run": str(error).splitlines()[0][:120]}
             continue
         facts[mechanism] = {
-            "total_bytes": found["total_bytes"],
-            "compile_seconds": found["compile_seconds"],
+            "total_bytes": costs["total_bytes"],
+            "compile_seconds": costs["compile_seconds"],
         }
-        calls[mechanism] = run
+        calls[mechanism] = steps
     for name, times in run_in_turns(calls, (), size.rounds).items():
         seconds = 1e-3 * spread(times)["median"]
         facts[name] |= {
@@ -75,7 +75,7 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     return {"batch": batch, "mechanisms": facts}
 
 
-class Run:
+class Steps:
     """Training that goes on with each call."""
 
     def __init__(self, step: Any, state: Any, batch: Any) -> None:
@@ -134,16 +134,15 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-EXPERIMENT = Experiment(
-    name="bert_training",
-    paper="element-wise attention, figure 4, is of this shape, without an optimizer",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.bert_training",
+    about="element-wise attention, figure 4, is of this shape, without an optimizer",
     sizes={
         "paper": Size(),
         "cpu": Size(num_layers=2, dtype="float32", lengths=(512, 2048), tokens=2048, rounds=3),
     },
     measure=measure,
     table=table,
-    draw=None,
     left_out={
         "paper": "nothing",
         "cpu": "ten of twelve layers, bfloat16, T = 8k and 32k: for a GPU",

@@ -33,9 +33,9 @@ def where(points: Sequence[tuple[float, float, float]]) -> str:
     """
     lengths = [length for length, _, _ in points]
     ratios = [first / second for _, first, second in points]
-    found = crossing(lengths, ratios) if points else None
-    if found is not None:
-        return f"{found:,.0f}"
+    length = crossing(lengths, ratios) if points else None
+    if length is not None:
+        return f"{length:,.0f}"
     if not points:
         return "not measured"
     return f"below {lengths[0]:,}" if ratios[0] >= 1 else f"above {lengths[-1]:,}"

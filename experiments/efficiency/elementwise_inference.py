@@ -15,8 +15,8 @@ from typing import Any
 import jax
 
 from experiments.efficiency.elementwise_models import KINDS, build
-from experiments.efficiency.runner import Experiment, Rows
 from experiments.efficiency.streams import measure_streams
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -37,8 +37,8 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     models = {name: build(KINDS[name], size.num_layers, size.features) for name in MODELS}
     for batch in size.batches:
-        run = partial(measure_streams, models, batch, size.tokens)
-        journal.row({"batch": batch}, lambda run=run: {"streams": run()})
+        streams = partial(measure_streams, models, batch, size.tokens)
+        journal.row({"batch": batch}, lambda streams=streams: {"streams": streams()})
         jax.clear_caches()
 
 
@@ -80,9 +80,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="elementwise_inference",
-    paper="element-wise attention, figure 5: memory and the latency of a token constant in L for "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.elementwise_inference",
+    about="element-wise attention, figure 5: memory and the latency of a token constant in L for "
     "EA-2 and EA-6, which hardly differ; both grow with L and the batch for SA",
     sizes={"cpu": Size(), "paper": Size(12, 768, 8192, (1, 16, 64))},
     measure=measure,

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from experiments.efficiency.elementwise_models import KINDS, build
 from experiments.efficiency.programs import observations, training_step
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -99,12 +99,12 @@ def greatest_batch(
         guess = guess if beyond is None else min(guess, beyond - 1)
         if guess <= best:
             break
-        found = needed(guess)
-        slope = max(1, (found - best_bytes) / (guess - best))
-        if found > budget:
+        size = needed(guess)
+        slope = max(1, (size - best_bytes) / (guess - best))
+        if size > budget:
             beyond = guess
         else:
-            best, best_bytes = guess, found
+            best, best_bytes = guess, size
     return best
 
 
@@ -135,8 +135,8 @@ def table(rows: Rows, size: Size) -> str:
     heads = ["model"] + [f"L = {length:,}" for length in size.lengths]
 
     def speed(name: str, length: int) -> str:
-        found = speeds.get(length, {}).get(name)
-        return f"{number(found['tokens_per_second'])} ({found['batch']})" if found else "-"
+        facts = speeds.get(length, {}).get(name)
+        return f"{number(facts['tokens_per_second'])} ({facts['batch']})" if facts else "-"
 
     def needed(name: str, length: int) -> str:
         return number(memory_rows[name, length]["total_bytes"] / 1e9)
@@ -160,11 +160,13 @@ def table(rows: Rows, size: Size) -> str:
 def draw(rows: Rows) -> Any:
     figure = import_figure()(figsize=(10.5, 3.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
-    found = [r for r in rows if r["what"] == "memory"]
+    memory_rows = [r for r in rows if r["what"] == "memory"]
 
     def lines(key: str, scale: float) -> dict[str, list[tuple[float, float]]]:
         return {
-            name: [(r["length"], scale * r[key]) for r in found if r["model"] == name and r[key]]
+            name: [
+                (r["length"], scale * r[key]) for r in memory_rows if r["model"] == name and r[key]
+            ]
             for name in KINDS
         }
 
@@ -183,9 +185,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="elementwise_training",
-    paper="element-wise attention, figure 4: EA-2 and EA-6 need memory linear in L, SA quadratic; "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.elementwise_training",
+    about="element-wise attention, figure 4: EA-2 and EA-6 need memory linear in L, SA quadratic; "
     "they fit more tokens a step, and keep their throughput where SA's falls",
     sizes={
         "cpu": Size(),

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from experiments.efficiency.pytorch import Size, check, import_torch, measure_all, table
-from experiments.efficiency.runner import Experiment
+from experiments.measured import Measured
 from flax_linattn.bench import Comparison, Journal
 from flax_linattn.bench.comparisons import mechanism
 
@@ -66,13 +66,12 @@ def measure(size: Size, journal: Journal) -> None:
     measure_all(torch, ours, functions, size, journal)
 
 
-EXPERIMENT = Experiment(
-    name="flash_linear_attention",
-    paper="none of the papers has this table",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.flash_linear_attention",
+    about="none of the papers has this table",
     sizes={"paper": Size(lengths=(4096, 16384, 65536), rounds=20)},
     measure=measure,
     table=table,
-    draw=None,
     left_out={"paper": "their kernels for heads of more channels with Taylor features: none"},
 )
 

@@ -23,7 +23,7 @@ import numpy as np
 from flax import nnx
 
 from experiments.efficiency.programs import forward, observations
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn import models, ops, training
 from flax_linattn.bench import Journal, communicated, compile_program
 from flax_linattn.bench.report import markdown, number
@@ -58,11 +58,11 @@ def build(mechanism: str, size: Size, placement: training.Placement) -> models.B
 
 
 def training_step(model: nnx.Module) -> tuple[Callable[..., Any], Any]:
-    """``run(params, x)``, loss and gradients of putting out the input again, and the parameters."""
-    run, params = forward(model)
+    """``step(params, x)``, loss and gradients of putting the input out again; the parameters."""
+    apply, params = forward(model)
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
-        return jnp.mean(jnp.square(run(params, x)[..., : x.shape[-1]] - x))
+        return jnp.mean(jnp.square(apply(params, x)[..., : x.shape[-1]] - x))
 
     return jax.value_and_grad(loss), params
 
@@ -74,13 +74,14 @@ def measure(size: Size, journal: Journal) -> None:
     for mechanism in MECHANISMS:
         for tokens in size.tokens:
             for which in PASSES:
-                one = partial(run, size, mechanism, tokens, which)
+                one = partial(execute, size, mechanism, tokens, which)
                 reference = functools.cache(partial(one, min(size.devices)))
                 for devices in size.devices:
                     key = {"mechanism": mechanism, "tokens": tokens, "pass": which}
                     key |= {"devices": devices}
-                    found = reference if devices == min(size.devices) else partial(one, devices)
-                    journal.row(key, partial(compare, found, reference))
+                    alone = devices == min(size.devices)
+                    program = reference if alone else partial(one, devices)
+                    journal.row(key, partial(compare, program, reference))
 
 
 Ran = tuple[dict[str, Any], list[Any] | None]
@@ -91,15 +92,15 @@ def compare(measure_one: Callable[[], Ran], reference: Callable[[], Ran]) -> dic
 
     The error counts relative to the largest result: some gradients are 0 but for rounding.
     """
-    (facts, results), (_, want) = measure_one(), reference()
-    if results is None or want is None:
+    (facts, results), (_, expected) = measure_one(), reference()
+    if results is None or expected is None:
         return facts
-    largest = max(np.max(np.abs(x)) for x in want)
-    errors = [np.max(np.abs(a - b)) for a, b in zip(results, want, strict=True)]
+    largest = max(np.max(np.abs(x)) for x in expected)
+    errors = [np.max(np.abs(a - b)) for a, b in zip(results, expected, strict=True)]
     return facts | {"error": float(max(errors) / largest)}
 
 
-def run(size: Size, mechanism: str, tokens: int, which: str, devices: int) -> Ran:
+def execute(size: Size, mechanism: str, tokens: int, which: str, devices: int) -> Ran:
     """Facts of the program, and its results where it fits."""
     placement = training.Parallel("jit", {"seq": devices}).place(1)
     program, params = PASSES[which](build(mechanism, size, placement))
@@ -138,13 +139,12 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-EXPERIMENT = Experiment(
-    name="long_sequence",
-    paper="none of the papers splits sequences",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.long_sequence",
+    about="none of the papers splits sequences",
     sizes={"cpu": Size(), "paper": Size(features=512, num_heads=8)},
     measure=measure,
     table=table,
-    draw=None,
     left_out={"cpu": "real devices: times are of eight simulated ones", "paper": "nothing"},
 )
 

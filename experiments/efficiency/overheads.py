@@ -21,13 +21,15 @@ import jax
 import optax
 from flax import nnx
 
-from experiments.efficiency.runner import Experiment, Rows
-from flax_linattn import data, tasks, training
+from experiments.measured import Measured, Rows
+from experiments.options import configured
+from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks import classify_data, classify_model
 
 NEVER = 10**9
+BATCH_SIZE = 16
 Times = dict[str, float]
 
 
@@ -45,33 +47,33 @@ class Size:
 
 def measure(size: Size, journal: Journal) -> None:
     for features in size.features:
-        run = partial(train, features, size.epochs)
+        training_run = partial(train, features, size.epochs)
         for every in size.save_every:
-            ways = {"without": partial(run, NEVER), "with": partial(run, every)}
+            ways = {"without": partial(training_run, NEVER), "with": partial(training_run, every)}
             key = {"what": "checkpoints", "features": features, "every": every}
             journal.row(key, partial(in_turns, ways, size.rounds))
         for wait in size.waits if features == min(size.features) else ():
             key = {"what": "batches", "features": features, "wait": wait}
-            journal.row(key, partial(batches, run, wait, size.rounds))
+            journal.row(key, partial(batches, training_run, wait, size.rounds))
 
 
-def batches(run: Any, wait: float, rounds: int) -> dict[str, Any]:
+def batches(train: Any, wait: float, rounds: int) -> dict[str, Any]:
     """Times with a source that takes so many steps' time for a batch."""
-    seconds = wait * run(NEVER)["step"]
-    ways = {"without": partial(run, NEVER), "with": partial(run, NEVER, seconds)}
+    seconds = wait * train(NEVER)["step"]
+    ways = {"without": partial(train, NEVER), "with": partial(train, NEVER, seconds)}
     return {"wait_seconds": seconds} | in_turns(ways, rounds)
 
 
 def in_turns(ways: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Every way's times, medians over the rounds."""
-    found: dict[str, list[Times]] = {name: [] for name in ways}
+    times: dict[str, list[Times]] = {name: [] for name in ways}
     for index in range(rounds):
         for name in list(ways)[:: 1 if index % 2 else -1]:
-            found[name].append(ways[name]())
-    overheads = [b["step"] / a["step"] - 1 for a, b in zip(*found.values(), strict=True)]
+            times[name].append(ways[name]())
+    overheads = [b["step"] / a["step"] - 1 for a, b in zip(*times.values(), strict=True)]
     medians = {
-        name: {key: statistics.median(t[key] for t in times) for key in times[0]}
-        for name, times in found.items()
+        name: {key: statistics.median(t[key] for t in of_way) for key in of_way[0]}
+        for name, of_way in times.items()
     }
     return medians | {"overheads": overheads}
 
@@ -99,12 +101,12 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     standardizer = data.Standardizer.fit(dataset.series)
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
-    config = tasks.ClassifyConfig(features=features, hidden_features=2 * features)
+    config = configured("classify", features=features, hidden_features=2 * features)
     problem = classify_data.ClassifyProblem(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
     model = classify_model.build_classifier(config, problem)
-    source = data.Batches(arrays, config.batch_size, seed=0)
+    source = data.Batches(arrays, BATCH_SIZE, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
@@ -112,7 +114,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
             training.Objective(classify_model.classification_loss, OPTIMIZER, mode="max"),
             training.Splits(
                 Waiting(source, wait) if wait else source,
-                data.Batches({k: x[:16] for k, x in arrays.items()}, 16, seed=None),
+                data.Batches({k: x[:BATCH_SIZE] for k, x in arrays.items()}, BATCH_SIZE, seed=None),
             ),
             config=training.FitConfig(epochs=epochs, checkpoint_every_steps=every),
             session=training.Session(folder, progress=False, parallel=training.Parallel("none")),
@@ -160,13 +162,12 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, saved) + "\n\n" + markdown(batch_heads, made)
 
 
-EXPERIMENT = Experiment(
-    name="overheads",
-    paper="none of the papers measures it",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.overheads",
+    about="none of the papers measures it",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,
-    draw=None,
     left_out={"cpu": "an accelerator, where saving and computing do not share cores"},
 )
 

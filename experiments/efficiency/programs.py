@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,23 +12,28 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from flax_linattn.bench import compile_program, run_in_turns, spread
 
-def forward(model: nnx.Module, form: str = "auto") -> tuple[Callable[..., Any], Any]:
-    """``run(params, x)``, the model's output, and its parameters."""
+Program = tuple[Callable[..., Any], Any]
+"""A function of parameters and input, and the parameters."""
+
+
+def forward(model: nnx.Module, form: str = "auto") -> Program:
+    """``apply(params, x)``, the model's output, and its parameters."""
     graph, params, rest = nnx.split(model, nnx.Param, ...)
 
-    def run(params: Any, x: jax.Array) -> jax.Array:
+    def apply(params: Any, x: jax.Array) -> jax.Array:
         return nnx.merge(graph, params, rest)(x, form=form)
 
-    return run, params
+    return apply, params
 
 
-def training_step(model: nnx.Module, form: str = "auto") -> tuple[Callable[..., Any], Any]:
-    """``run(params, x)``, loss and gradients of the mean square output, and the parameters."""
-    run, params = forward(model, form)
+def training_step(model: nnx.Module, form: str = "auto") -> Program:
+    """``step(params, x)``, loss and gradients of the mean square output, and the parameters."""
+    apply, params = forward(model, form)
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
-        return jnp.mean(jnp.square(run(params, x)))
+        return jnp.mean(jnp.square(apply(params, x)))
 
     return jax.value_and_grad(loss), params
 
@@ -39,3 +46,23 @@ def observations(*shape: int) -> jax.Array:
 def num_parameters(model: nnx.Module) -> int:
     """How many numbers a model learns."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def compare_programs(
+    programs: Iterable[tuple[str, Program]],
+    x: jax.Array,
+    rounds: int,
+    seconds: float,
+    memory_limit: float = math.inf,
+) -> dict[str, dict[str, Any]]:
+    """Costs of programs on one input, timed in turns where their temporary memory allows it."""
+    calls, results = {}, {}
+    for name, (program, params) in programs:
+        compiled, results[name] = compile_program(program, (params, x))
+        if results[name]["temporary_bytes"] > memory_limit:
+            results[name]["not_run"] = "memory"
+        else:
+            calls[name] = partial(compiled, params, x)
+    for name, times in run_in_turns(calls, (), rounds, seconds).items():
+        results[name]["milliseconds"] = spread(times)
+    return results

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from experiments.efficiency import torch_peers
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import (
     Comparison,
     Journal,
@@ -90,7 +90,7 @@ def torch_call(torch: Any, function: Callable[..., Any], arrays: Any, which: str
     where = device(torch)
     tensors = [torch.tensor(np.asarray(x), device=where) for x in arrays]
 
-    def run() -> Any:
+    def call() -> Any:
         if which == FORWARD:
             with torch.no_grad():
                 y = function(*tensors)
@@ -102,19 +102,19 @@ def torch_call(torch: Any, function: Callable[..., Any], arrays: Any, which: str
             torch.cuda.synchronize()
         return y
 
-    return run
+    return call
 
 
 def check(torch: Any, ours: Comparison, plain: Callable[..., Any], tolerance: float = 1e-3) -> None:
     """Fails unless both compute the same on 64 tokens: values and gradients."""
     arrays = ours.arguments(64)
-    want, wanted = forward_and_backward(ours.ours)(*arrays)
+    expected, gradients = forward_and_backward(ours.ours)(*arrays)
     leaves = [torch.tensor(np.asarray(x), device=device(torch), requires_grad=True) for x in arrays]
     y = plain(*leaves)
-    gradients = torch.autograd.grad(y, leaves, y.detach())
-    for got, expected in zip((y.detach(), *gradients), (want, *wanted), strict=True):
-        scale = float(np.abs(expected).max())
-        np.testing.assert_allclose(got.cpu().numpy(), expected, atol=tolerance * scale)
+    theirs = (y.detach(), *torch.autograd.grad(y, leaves, y.detach()))
+    for tensor, array in zip(theirs, (expected, *gradients), strict=True):
+        scale = float(np.abs(array).max())
+        np.testing.assert_allclose(tensor.cpu().numpy(), array, atol=tolerance * scale)
 
 
 def measure_all(
@@ -180,13 +180,12 @@ def table(rows: Rows, size: Size) -> str:
     return f"{markdown(heads, lines)}\n\nPyTorch {rows[0]['torch']}."
 
 
-EXPERIMENT = Experiment(
-    name="pytorch",
-    paper="none of the papers has this table; the formulations are theirs",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.pytorch",
+    about="none of the papers has this table; the formulations are theirs",
     sizes={"cpu": Size(), "paper": Size(lengths=(4096, 16384))},
     measure=measure,
     table=table,
-    draw=None,
     left_out={
         "cpu": "torch.compile; memory, which PyTorch does not tell on a CPU",
         "paper": "torch.compile",

@@ -22,8 +22,9 @@ import numpy as np
 from flax import nnx
 
 from experiments.efficiency.overheads import OPTIMIZER
-from experiments.efficiency.runner import Experiment, Rows
-from flax_linattn import data, tasks, training
+from experiments.measured import Measured, Rows
+from experiments.options import configured
+from flax_linattn import data, training
 from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks import classify_data, classify_model
@@ -66,18 +67,18 @@ def measure(size: Size, journal: Journal) -> None:
                 if "split" in name and mechanism == "softmax":  # it is refused
                     continue
                 key = {"mechanism": mechanism, "strategy": name, "devices": devices}
-                found = reference if name == "none" else partial(one, parallel)
-                journal.row(key, partial(compare, found, reference))
+                outcome = reference if name == "none" else partial(one, parallel)
+                journal.row(key, partial(compare, outcome, reference))
 
 
-def compare(run: Callable[[], Outcome], reference: Callable[[], Outcome]) -> dict[str, Any]:
+def compare(train: Callable[[], Outcome], reference: Callable[[], Outcome]) -> dict[str, Any]:
     """Largest differences between two runs, and facts of the first one's training step."""
-    found, want = run(), reference()
-    largest = np.max(np.abs(want.parameters))
+    ours, one_device = train(), reference()
+    largest = np.max(np.abs(one_device.parameters))
     return {
-        **found.facts,
-        "curve_error": float(np.max(np.abs(found.curve / want.curve - 1))),
-        "parameter_error": float(np.max(np.abs(found.parameters - want.parameters)) / largest),
+        **ours.facts,
+        "curve_error": float(np.max(np.abs(ours.curve / one_device.curve - 1))),
+        "parameter_error": float(np.max(np.abs(ours.parameters - one_device.parameters)) / largest),
     }
 
 
@@ -113,7 +114,7 @@ def train(
     parallel: training.Parallel,
 ) -> Outcome:
     """Trains anew."""
-    config = tasks.ClassifyConfig(mechanism=mechanism, dropout_rate=0.0)
+    config = configured("classify", mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
     model = classify_model.build_classifier(config, problem, placement)
     facts = step_facts(model, batches[0].batch(0), placement)
@@ -172,13 +173,12 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-EXPERIMENT = Experiment(
-    name="strategies",
-    paper="none of the papers trains on several devices",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.strategies",
+    about="none of the papers trains on several devices",
     sizes={"cpu": Size()},
     measure=measure,
     table=table,
-    draw=None,
     left_out={"cpu": "times: the eight devices are simulated on the same cores"},
 )
 

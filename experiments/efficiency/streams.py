@@ -26,7 +26,7 @@ class Stream:
     def __init__(self, model: Any, batch: int) -> None:
         self._model = model
         self._graph, self._variables = nnx.split(model)
-        self._x = observations(batch, model.values.in_features)
+        self._x = observations(batch, *model.observation_shape)
         self._state: Any = None
         self._compiled: Any = None
         self.memory: dict[str, Any] = {}

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from experiments.efficiency.crossing import where
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.efficiency.suite import taylorshift_forms
+from experiments.measured import Measured, Rows
 from flax_linattn import ops
 from flax_linattn.bench import Comparison, Journal
-from flax_linattn.bench.comparisons import FORWARD, OURS, taylorshift_forms
+from flax_linattn.bench.comparisons import FORWARD, OURS
 from flax_linattn.bench.report import markdown, number
 
 
@@ -64,13 +65,12 @@ def table(rows: Rows, size: Size) -> str:
     return markdown(heads, lines)
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_crossover",
-    paper="equation 7: N0, from which the efficient form takes fewer operations",
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_crossover",
+    about="equation 7: N0, from which the efficient form takes fewer operations",
     sizes={"cpu": Size(), "paper": Size(lengths=(*Size.lengths, 16384, 32768))},
     measure=measure,
     table=table,
-    draw=None,
     left_out={"cpu": "nothing", "paper": "nothing"},
 )
 

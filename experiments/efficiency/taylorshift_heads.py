@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
-from experiments.efficiency.programs import forward, observations
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.efficiency.programs import compare_programs, forward, observations
 from experiments.efficiency.taylorshift_models import build
-from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
+from experiments.measured import Measured, Rows
+from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
 
@@ -53,14 +53,10 @@ def measure(size: Size, journal: Journal) -> None:
 def measure_heads(size: Size, heads: int) -> dict[str, Any]:
     x = observations(size.images, size.length, 256)
     model = build("taylorshift-pixel", "taylorshift", heads, 256, size.length)
-    calls, results = {}, {}
-    for form in FORMS:
-        run, params = forward(model, form)
-        compiled, results[form] = compile_program(run, (params, x))
-        calls[form] = partial(compiled, params, x)
-    for form, times in run_in_turns(calls, (), size.rounds, size.seconds).items():
-        results[form]["milliseconds"] = spread(times)
-        results[form]["images_per_second"] = 1e3 * size.images / spread(times)["median"]
+    forms = ((form, forward(model, form)) for form in FORMS)
+    results = compare_programs(forms, x, size.rounds, size.seconds)
+    for facts in results.values():
+        facts["images_per_second"] = 1e3 * size.images / facts["milliseconds"]["median"]
     return {"results": results}
 
 
@@ -97,9 +93,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_heads",
-    paper="TaylorShift, table 5 (A100, mixed precision): more heads make the efficient form "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_heads",
+    about="TaylorShift, table 5 (A100, mixed precision): more heads make the efficient form "
     "faster and smaller, and the direct one slower and larger",
     sizes={"cpu": Size(), "paper": Size(rounds=30)},
     measure=measure,

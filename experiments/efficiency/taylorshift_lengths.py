@@ -15,10 +15,11 @@ from typing import Any
 
 import jax
 
+from experiments.efficiency import peers
 from experiments.efficiency.crossing import where
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compare, normal, peers
+from flax_linattn.bench import Journal, compare, normal, yardsticks
 from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown
@@ -28,7 +29,7 @@ PROGRAMS = {
     "efficient, as printed": peers.taylorshift_algorithm_1,
     "direct, ours": mechanism("taylorshift", form="direct"),
     "efficient, ours": mechanism("taylorshift", form="efficient"),
-    "softmax": partial(peers.softmax_xla, is_causal=False),
+    "softmax": partial(yardsticks.softmax_xla, is_causal=False),
 }
 PAIRS = {
     "as printed": ("direct, as printed", "efficient, as printed"),
@@ -69,15 +70,15 @@ def measure_length(size: Size, dim: int, length: int) -> dict[str, Any]:
 
 def crossings(rows: Rows, dim: int, quantity: str) -> list[str]:
     """Where the second of each pair overtakes the first, in time or memory."""
-    found = []
+    lengths = []
     for slow, fast in PAIRS.values():
         points = [
             (row["length"], value(row, slow, quantity), value(row, fast, quantity))
             for row in rows
             if row["dim"] == dim
         ]
-        found.append(where([point for point in points if None not in point]))
-    return found
+        lengths.append(where([point for point in points if None not in point]))
+    return lengths
 
 
 def value(row: dict[str, Any], program: str, quantity: str) -> float | None:
@@ -93,8 +94,8 @@ def table(rows: Rows, size: Size) -> str:
     for dim in size.dims:
         for quantity, formula in (("time", ops.taylorshift_n0), ("memory", ops.taylorshift_n1)):
             name = "N0" if quantity == "time" else "N1"
-            found = crossings(rows, dim, quantity)
-            lines.append([str(dim), f"{name}, {quantity}", f"{formula(dim):,}", *found])
+            lengths = crossings(rows, dim, quantity)
+            lines.append([str(dim), f"{name}, {quantity}", f"{formula(dim):,}", *lengths])
     return markdown(heads, lines)
 
 
@@ -121,9 +122,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_lengths",
-    paper="TaylorShift, figure 2 and table 2: the measured crossing of time lies about 18 d above "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_lengths",
+    about="TaylorShift, figure 2 and table 2: the measured crossing of time lies about 18 d above "
     "N0, that of memory within 0.6 % of N1",
     sizes={
         "cpu": Size(),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.measured import Measured, Rows
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -118,9 +118,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_sizes",
-    paper="TaylorShift, table 1 and figure 5: sizes as functions of N and d, right to 1 % for "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_sizes",
+    about="TaylorShift, table 1 and figure 5: sizes as functions of N and d, right to 1 % for "
     "large N",
     sizes={
         "cpu": Size(),

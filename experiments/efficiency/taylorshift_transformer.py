@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import jax
 
 from experiments.efficiency.crossing import where
-from experiments.efficiency.programs import forward, observations
-from experiments.efficiency.runner import Experiment, Rows
+from experiments.efficiency.programs import Program, compare_programs, forward, observations
 from experiments.efficiency.taylorshift_models import build
-from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
+from experiments.measured import Measured, Rows
+from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
 
@@ -69,19 +69,14 @@ def measure(size: Size, journal: Journal) -> None:
 
 
 def measure_length(size: Size, length: int) -> dict[str, Any]:
-    x = observations(1, length, IN_FEATURES)
-    calls, results = {}, {}
-    for name, kind in KINDS.items():
+    def program(kind: Kind) -> Program:
         model = build(size.model, kind.mechanism, kind.num_heads, IN_FEATURES, length)
-        run, params = forward(model, kind.form)
-        compiled, results[name] = compile_program(run, (params, x))
-        if results[name]["temporary_bytes"] > 1e9 * size.memory_limit_gb:
-            results[name]["not_run"] = "memory"
-        else:
-            calls[name] = partial(compiled, params, x)
-    for name, times in run_in_turns(calls, (), size.rounds, size.seconds).items():
-        results[name]["milliseconds"] = spread(times)
-    return {"results": results}
+        return forward(model, kind.form)
+
+    programs = ((name, program(kind)) for name, kind in KINDS.items())
+    x = observations(1, length, IN_FEATURES)
+    limit = 1e9 * size.memory_limit_gb
+    return {"results": compare_programs(programs, x, size.rounds, size.seconds, limit)}
 
 
 def value(row: dict[str, Any], name: str, quantity: str) -> float | None:
@@ -139,9 +134,9 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
-EXPERIMENT = Experiment(
-    name="taylorshift_transformer",
-    paper="TaylorShift, figures 3 and 9: with 16 heads the efficient form needs less memory from "
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_transformer",
+    about="TaylorShift, figures 3 and 9: with 16 heads the efficient form needs less memory from "
     "900 tokens on and is faster from 1,800 on; at 2,000 tokens it needs 35 % of the memory",
     sizes={
         "cpu": Size(),

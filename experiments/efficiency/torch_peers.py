@@ -20,7 +20,7 @@ def aaren_scan(torch: Any) -> Callable[..., Tensor]:
     Strides are 1, 2, 4, ...; the printed listing begins with 2, which is wrong.
     """
 
-    def run(score: Tensor, v: Tensor) -> Tensor:
+    def attend(score: Tensor, v: Tensor) -> Tensor:
         m, u, w = score, torch.ones_like(score), v
         stride = 1
         while stride < score.shape[1]:
@@ -34,13 +34,13 @@ def aaren_scan(torch: Any) -> Callable[..., Tensor]:
             stride *= 2
         return w / u[..., None]
 
-    return run
+    return attend
 
 
 def elementwise_series(torch: Any, order: int = 6) -> Callable[..., Tensor]:
     """EA-series by cumulative sums of all powers (equations 7-11, figure 2)."""
 
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         exponent = torch.arange(order + 1, device=q.device)
         factorial = torch.tensor([float(math.factorial(n)) for n in range(order + 1)])
         powers = k[..., None] ** exponent * torch.exp(-(k**2))[..., None]
@@ -49,13 +49,13 @@ def elementwise_series(torch: Any, order: int = 6) -> Callable[..., Tensor]:
         terms = (2 * q)[..., None] ** exponent / factorial.to(q.device)
         return (terms * s).sum(-1) / (terms * z).sum(-1)
 
-    return run
+    return attend
 
 
 def taylorshift(torch: Any) -> Callable[..., Tensor]:
     """Efficient TaylorShift as algorithm 1 prints it, not causal."""
 
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         length, dim = q.shape[1], q.shape[-1]
         alpha = dim**0.25
         q, k = (alpha * x / x.norm(dim=-1, keepdim=True) for x in (q, k))
@@ -72,15 +72,15 @@ def taylorshift(torch: Any) -> Callable[..., Tensor]:
         y = y + alpha**4 * v.sum(dim=1, keepdim=True)
         return y[..., 1:] / y[..., :1]
 
-    return run
+    return attend
 
 
 def softmax(torch: Any, *, is_causal: bool = True) -> Callable[..., Tensor]:
     """``scaled_dot_product_attention``, PyTorch's fused softmax attention."""
     attention = torch.nn.functional.scaled_dot_product_attention
 
-    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         return attention(q, k, v, is_causal=is_causal).transpose(1, 2)
 
-    return run
+    return attend

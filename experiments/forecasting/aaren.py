@@ -9,25 +9,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.columns import columns
 from experiments.forecasting.problems import SIZES, problem
+from experiments.options import configured
 from experiments.tables import QUICK, Cell, Claim, Metric, Table
-from flax_linattn.tasks import ForecastConfig
 
-MECHANISMS = {
-    "softmax": "softmax",
-    "aaren": "aaren",
-    "EA-2": "elementwise_series:order=2",
-    "EA-6": "elementwise_series:order=6",
-    "taylorshift": "taylorshift",
-    "expressive": "expressive",
-}
+MECHANISMS = columns("softmax", "aaren", "EA-2", "EA-6", "taylorshift", "expressive")
 PUBLISHED = ("softmax", "aaren")
 EXPECTED = json.loads((Path(__file__).parent / "aaren-expected.json").read_text())
 
 
 def cells(folder: Path | None) -> Sequence[Cell]:
     """Aaren and the transformer everywhere, all others on ETTh1 at the shortest horizon."""
-    found = []
+    table = []
     for row, paper in EXPECTED["rows"].items():
         name, horizon = row.split(", ")
         options = problem(name, folder)
@@ -35,23 +29,25 @@ def cells(folder: Path | None) -> Sequence[Cell]:
         for column in columns:
             config = None
             if options is not None:
-                config = ForecastConfig(
+                config = configured(
+                    "forecast",
                     mechanism=MECHANISMS[column],
                     model="encoder-decoder",
                     horizon=int(horizon),
                     **options,
                 )
             numbers = {k: (v[0], v[1]) for k, v in paper.get(column, {}).items()}
-            found.append(Cell(row, column, config, numbers))
+            table.append(Cell(row, column, config, numbers))
         config = None
         if options is not None:
-            config = ForecastConfig(mechanism="aaren", horizon=int(horizon), **options)
-        found.append(Cell(row, "aaren, streaming", config))
-    return found
+            config = configured("forecast", mechanism="aaren", horizon=int(horizon), **options)
+        table.append(Cell(row, "aaren, streaming", config))
+    return table
 
 
-TABLE = Table(
+EXPERIMENT = Table(
     module="experiments.forecasting.aaren",
+    task="forecast",
     about=EXPECTED["source"],
     cells=cells,
     metrics=(Metric("mse", "MSE"), Metric("mae", "MAE")),
@@ -80,4 +76,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    EXPERIMENT.main()

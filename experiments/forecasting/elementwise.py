@@ -8,17 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.columns import columns
 from experiments.forecasting.problems import SIZES, problem
+from experiments.options import configured
 from experiments.tables import QUICK, Cell, Claim, Metric, Table
-from flax_linattn.tasks import ForecastConfig
 
-MECHANISMS = {
-    "SA": "softmax",
-    "EA-2": "elementwise_series:order=2",
-    "EA-6": "elementwise_series:order=6",
-    "EA": "elementwise",
-    "aaren": "aaren",
-}
+MECHANISMS = columns("SA", "EA-2", "EA-6", "EA", "aaren")
 PAPER = {
     "ETTh2": {
         6: {"EA-2": (1.43, 2.01), "EA-6": (1.23, 1.79), "SA": (1.24, 1.79)},
@@ -41,7 +36,7 @@ PAPER = {
 
 def cells(folder: Path | None) -> Sequence[Cell]:
     """Every series, horizon and mechanism."""
-    found = []
+    table = []
     for name, horizons in PAPER.items():
         options = problem(name, folder)
         if options is not None and (name.startswith("ETT") or name == "Exchange"):
@@ -50,7 +45,8 @@ def cells(folder: Path | None) -> Sequence[Cell]:
             for column, mechanism in MECHANISMS.items():
                 config = None
                 if options is not None:
-                    config = ForecastConfig(
+                    config = configured(
+                        "forecast",
                         mechanism=mechanism,
                         model="encoder-decoder",
                         input_length=6,
@@ -60,12 +56,13 @@ def cells(folder: Path | None) -> Sequence[Cell]:
                     )
                 numbers = dict(zip(("MAE", "RMSE"), paper.get(column, ()), strict=False))
                 published = {metric: (value, None) for metric, value in numbers.items()}
-                found.append(Cell(f"{name}, {horizon}", column, config, published))
-    return found
+                table.append(Cell(f"{name}, {horizon}", column, config, published))
+    return table
 
 
-TABLE = Table(
+EXPERIMENT = Table(
     module="experiments.forecasting.elementwise",
+    task="forecast",
     about="Element-wise Attention Is All You Need, 2025, table 4; seeds and spread not reported",
     cells=cells,
     metrics=(Metric("original_mae", "MAE"), Metric("original_rmse", "RMSE")),
@@ -94,4 +91,4 @@ TABLE = Table(
 )
 
 if __name__ == "__main__":
-    TABLE.main()
+    EXPERIMENT.main()

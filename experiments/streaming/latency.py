@@ -10,8 +10,6 @@ are taken in turn, in one process; figures are medians over the last steps befor
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Iterator
@@ -21,9 +19,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from experiments import command
+from experiments.options import changed
 from flax_linattn import data, inference, tasks
+from flax_linattn.bench import provenance
+from flax_linattn.bench.journal import write_json
 
 MARKS = (10, 1_000, 100_000)
+CACHED = "softmax, cache"
 WINDOW = 100
 """Steps timed before a mark (all ten before the first)."""
 
@@ -57,39 +60,35 @@ def measure(stream: inference.Stream, tape: Iterator[np.ndarray], mark: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    about = (__doc__ or "").splitlines()[0]
+    parser = command.parser("experiments.streaming.latency", about, Path(__file__).parent)
     parser.add_argument("run", type=Path)
     parser.add_argument("--softmax-tokens", type=int, default=100_000)
     parser.add_argument("--softmax-mark", type=int, default=1_000)
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
 
     run = tasks.load_classifier(options.run)
-    config = tasks.ClassifyConfig.from_json({**run.config.to_json(), "mechanism": "softmax"})
-    softmax = tasks.build_classifier(config, run.problem)
+    name = run.config.to_json()["mechanism"]
+    softmax = tasks.build_classifier(changed(run.config, mechanism="softmax"), run.problem)
     streams = {
-        run.config.mechanism: inference.Stream(run.model),
-        "softmax, cache": inference.Stream(softmax, max_length=options.softmax_tokens),
+        name: inference.Stream(run.model),
+        CACHED: inference.Stream(softmax, max_length=options.softmax_tokens),
     }
-    tapes = {name: observations(run) for name in streams}
-    for name, stream in streams.items():  # compile, then begin anew
-        stream.step(next(tapes[name]))
+    marks = {name: MARKS, CACHED: [mark for mark in MARKS if mark <= options.softmax_mark]}
+    tapes = {model: observations(run) for model in streams}
+    for model, stream in streams.items():  # compile, then begin anew
+        stream.step(next(tapes[model]))
         stream.reset()
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in streams}
+    results: dict[str, list[dict[str, Any]]] = {model: [] for model in streams}
     for mark in MARKS:
-        for name, stream in streams.items():
-            if name == run.config.mechanism or mark <= options.softmax_mark:
-                results[name].append(measure(stream, tapes[name], mark))
-                print(name, results[name][-1], flush=True)
-        compilations = {name: stream.num_compilations for name, stream in streams.items()}
-    report = {
-        "command": "python -m experiments.streaming.latency RUN",
-        "jax": jax.__version__,
-        "device": jax.devices()[0].device_kind,
-        "compilations": compilations,
-        "results": results,
-    }
-    options.output.write_text(json.dumps(report, indent=2) + "\n")
+        for model, stream in streams.items():
+            if mark in marks[model]:
+                results[model].append(measure(stream, tapes[model], mark))
+                print(model, results[model][-1], flush=True)
+    compilations = {model: stream.num_compilations for model, stream in streams.items()}
+    head = provenance("python -m experiments.streaming.latency RUN")
+    rows = {"compilations": compilations, "results": results}
+    write_json(options.output / "latency.json", head | rows)
 
 
 if __name__ == "__main__":

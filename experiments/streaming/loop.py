@@ -11,27 +11,43 @@ short ones hardly do: the time that this process computed, beside the time that 
 
 from __future__ import annotations
 
-import argparse
-import json
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from experiments.measured import Measured, Rows
 from flax_linattn import inference, ops
-from flax_linattn.bench import provenance
-from flax_linattn.bench.report import source_line
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
 
-HERE = Path(__file__).parent
-COMMAND = "python -m experiments.streaming.loop"
 MECHANISMS = ("aaren", "elementwise_series:order=2", "elementwise_series:order=6")
-LENGTHS = (1_024, 4_096, 16_384, 65_536)
-BATCHES = (1, 8)
 HEADS, CHANNELS = 8, 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    lengths: tuple[int, ...] = (1_024, 4_096, 16_384, 65_536)
+    batches: tuple[int, ...] = (1, 8)
+    rounds: int = 7
+    calls: int = 300
+    """Steps from Python in a round."""
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for name in MECHANISMS:
+        loop = partial(in_one_program, name, size.rounds, size.lengths)
+        journal.row({"what": "loop", "mechanism": name}, loop)
+        for batch in size.batches:
+            key = {"what": "step", "mechanism": name, "batch": batch}
+            journal.row(key, partial(from_python, name, batch, size.rounds, size.calls))
 
 
 def step(mechanism: ops.Mechanism, token: Any, state: Any) -> tuple[Any, Any]:
@@ -64,7 +80,7 @@ def looped(mechanism: ops.Mechanism, length: int) -> Callable[..., Any]:
     return jax.jit(lambda token, state: jax.lax.fori_loop(0, length, body, (token, state)))
 
 
-def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> list[dict[str, Any]]:
+def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> dict[str, Any]:
     """Microseconds a token of the loop inside jit, by length, and the state's bytes after it."""
     mechanism = ops.get_mechanism(name)
     begin = first(mechanism, 1)
@@ -77,9 +93,8 @@ def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> list[dic
             for _ in range(max(lengths) // length):
                 _, passed, computed = timed(program, *begin)
                 times[length].append((passed / length, computed / length))
-    return [
+    by_length = [
         {
-            "mechanism": name,
             "tokens": length,
             "us": statistics.median(passed for passed, _ in times[length]),
             "computed_us": statistics.median(computed for _, computed in times[length]),
@@ -88,6 +103,7 @@ def in_one_program(name: str, rounds: int, lengths: tuple[int, ...]) -> list[dic
         }
         for length in lengths
     ]
+    return {"lengths": by_length}
 
 
 def from_python(name: str, batch: int, rounds: int, calls: int) -> dict[str, Any]:
@@ -105,56 +121,48 @@ def from_python(name: str, batch: int, rounds: int, calls: int) -> dict[str, Any
             for _ in range(calls):
                 carries[kind], passed, _ = timed(program, *carries[kind])
                 times[kind].append(passed)
-    medians = {f"{kind}_us": statistics.median(values) for kind, values in times.items()}
-    return {"mechanism": name, "batch": batch, **medians}
+    return {f"{kind}_us": statistics.median(values) for kind, values in times.items()}
 
 
-def table(results: dict[str, Any]) -> str:
-    """The results as Markdown."""
-    loops, steps = results["loop"], results["step"]
-    lengths = list(dict.fromkeys(row["tokens"] for row in loops))
-    heads = [f"{length:,} tokens" for length in lengths]
-    lines = [
-        f"| loop in one program, us a token: passed (computed) | {' | '.join(heads)} "
-        "| slowest / fastest | state |",
-        "|---" * (len(lengths) + 3) + "|",
+def table(rows: Rows, size: Size) -> str:
+    heads = ["loop in one program, us a token: passed (computed)"]
+    heads += [f"{length:,} tokens" for length in size.lengths]
+    heads += ["slowest / fastest", "state"]
+    loops = [[row["mechanism"], *_cells(row["lengths"])] for row in rows if row["what"] == "loop"]
+    steps = [
+        [row["mechanism"], str(row["batch"])]
+        + [f"{row[kind]:.1f}" for kind in ("donated_us", "not_donated_us")]
+        for row in rows
+        if row["what"] == "step"
     ]
-    for name in dict.fromkeys(row["mechanism"] for row in loops):
-        rows = [row for row in loops if row["mechanism"] == name]
-        cells = [f"{row['us']:.2f} ({row['computed_us']:.2f})" for row in rows]
-        sizes = {row["state_bytes"] for row in rows}
-        state = " to ".join(f"{size:,} bytes" for size in sorted(sizes))
-        ratios = f"{flatness(rows, 'us'):.2f} ({flatness(rows, 'computed_us'):.2f})"
-        lines.append(f"| {name} | {' | '.join(cells)} | {ratios} | {state} |")
-    lines += ["", "| a step from Python, us | batch | donated | not donated |", "|---" * 4 + "|"]
-    for row in steps:
-        donated, kept = (f"{row[kind]:.1f}" for kind in ("donated_us", "not_donated_us"))
-        lines.append(f"| {row['mechanism']} | {row['batch']} | {donated} | {kept} |")
-    lines += ["", source_line(results)]
-    return "\n".join(lines) + "\n"
+    step_heads = ["a step from Python, us", "batch", "donated", "not donated"]
+    return f"{markdown(heads, loops)}\n\n{markdown(step_heads, steps)}"
 
 
-def flatness(rows: list[dict[str, Any]], what: str) -> float:
+def _cells(lengths: list[dict[str, Any]]) -> list[str]:
+    """Times by length, how flat they are, and the state."""
+    sizes = sorted({facts["state_bytes"] for facts in lengths})
+    return [
+        *(f"{facts['us']:.2f} ({facts['computed_us']:.2f})" for facts in lengths),
+        f"{flatness(lengths, 'us'):.2f} ({flatness(lengths, 'computed_us'):.2f})",
+        " to ".join(f"{size:,} bytes" for size in sizes),
+    ]
+
+
+def flatness(lengths: list[dict[str, Any]], what: str) -> float:
     """The slowest token of a mechanism against the fastest, over the lengths."""
-    values = [row[what] for row in rows]
+    values = [facts[what] for facts in lengths]
     return max(values) / min(values)
 
 
-def main() -> None:
-    """Measures and writes loop.json and loop.md beside this file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--output", type=Path, default=HERE)
-    options = parser.parse_args()
-    loops, steps = [], []
-    for name in MECHANISMS:
-        loops += in_one_program(name, options.rounds, LENGTHS)
-        steps += [from_python(name, batch, options.rounds, 300) for batch in BATCHES]
-    results = provenance(COMMAND) | {"loop": loops, "step": steps}
-    (options.output / "loop.json").write_text(json.dumps(results, indent=1) + "\n")
-    (options.output / "loop.md").write_text(table(results))
-    print(table(results))
-
+EXPERIMENT = Measured(
+    module="experiments.streaming.loop",
+    about="Aaren, figure 5: memory and the time of a token constant in the tokens so far",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    left_out={"": "projections and all else of a model"},
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

@@ -1,15 +1,16 @@
 """Speed and memory of the mechanisms as ratios to named peers, measured in one process.
 
-The command ``flax-linattn bench`` runs the suite; the functions below measure anything else in
-the same way: compiled programs in turns, medians with their spread, temporary memory as compiled,
-compile time.
+``run_bench`` measures a suite, as the command ``flax-linattn bench`` does; the functions below
+measure anything else in the same way: compiled programs in turns, medians with their spread,
+temporary memory as compiled, compile time.
 """
 
 from flax_linattn.bench.communication import communicated
-from flax_linattn.bench.comparisons import Comparison, comparisons
+from flax_linattn.bench.comparisons import Comparison, against_yardsticks, comparisons
 from flax_linattn.bench.journal import Journal
+from flax_linattn.bench.options import BenchOptions
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.bench.ratios import BARS, Bar, Fall, Ratio, falls, ratios
+from flax_linattn.bench.ratios import Bar, Fall, Ratio, falls, ratios
 from flax_linattn.bench.run import run_bench
 from flax_linattn.bench.timing import (
     Prepared,
@@ -23,13 +24,14 @@ from flax_linattn.bench.timing import (
 )
 
 __all__ = [
-    "BARS",
     "Bar",
+    "BenchOptions",
     "Comparison",
     "Fall",
     "Journal",
     "Prepared",
     "Ratio",
+    "against_yardsticks",
     "communicated",
     "compare",
     "comparisons",

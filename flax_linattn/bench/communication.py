@@ -24,10 +24,10 @@ def communicated(compiled: Any) -> dict[str, int]:
         >>> communicated(jax.jit(jnp.sum).lower(jnp.ones(8)).compile())
         {}
     """
-    found: dict[str, int] = {}
+    received: dict[str, int] = {}
     for result, kind in _OPERATION.findall(compiled.as_text()):
         for name, bits, shape in _ARRAY.findall(result):
             size = 1 if name == "pred" else int(bits) // 8
             size *= math.prod(int(n) for n in shape.split(",") if n)
-            found[kind] = found.get(kind, 0) + size
-    return found
+            received[kind] = received.get(kind, 0) + size
+    return received

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from flax_linattn import ops
-from flax_linattn.bench import peers
+from flax_linattn.bench import yardsticks
 from flax_linattn.bench.timing import (
     Prepared,
     compare,
@@ -101,7 +100,7 @@ class Comparison:
 
 
 def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
-    """All comparisons of the suite.
+    """The suite of the package: the papers' mechanisms against what anyone has.
 
     Args:
         platform: "cpu", "gpu" or "tpu", default jax's; cuDNN's attention is a peer on a GPU.
@@ -110,20 +109,7 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
         >>> [comparison.name for comparison in comparisons("cpu")][:2]
         ['aaren', 'elementwise_series, order 6, causal']
     """
-    platform = jax.default_backend() if platform is None else platform
-
-    def softmax(is_causal: bool) -> dict[str, Callable[..., Array]]:
-        found: dict[str, Callable[..., Array]] = {
-            "softmax attention (XLA)": partial(peers.softmax_xla, is_causal=is_causal)
-        }
-        if platform == "gpu":
-            cudnn = partial(peers.softmax_cudnn, is_causal=is_causal)
-            found["softmax attention (cuDNN, bfloat16)"] = cudnn
-        return found
-
-    def of_values(attention: Callable[..., Array]) -> Callable[..., Array]:
-        return lambda score, v: attention(v, v, v)
-
+    compiled = (16384,)
     series = "elementwise_series:order=6"
     return (
         Comparison(
@@ -131,66 +117,58 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
             (16384,),
             _aaren,
             {
-                "associative_scan": peers.aaren_scan,
                 "our engine": _aaren_engine,
-                **{f"{k} of v": of_values(f) for k, f in softmax(True).items()},
+                **{
+                    f"{name} of v": partial(_of_values, attention)
+                    for name, attention in yardsticks.softmax(platform=platform).items()
+                },
             },
             scores=True,
-            compiled=(16384,),
+            compiled=compiled,
         ),
-        Comparison(
-            "elementwise_series, order 6, causal",
-            (4096,),
-            mechanism(series, is_causal=True),
-            {
-                "the paper's cumulative sums": peers.elementwise_series_cumsum,
-                "the same, powers by products": partial(
-                    peers.elementwise_series_cumsum, products=True
-                ),
-                "our engine": peers.engine(series),
-                **softmax(True),
-            },
-            compiled=(16384,),
+        dataclasses.replace(
+            against_yardsticks(series, 4096, platform=platform),
+            name="elementwise_series, order 6, causal",
+            compiled=compiled,
         ),
         Comparison(
             "taylorshift",
             (8192,),
             mechanism("taylorshift"),
             {
-                "algorithm 1 as printed": peers.taylorshift_algorithm_1,
                 "our direct form": mechanism("taylorshift", form="direct"),
-                **softmax(False),
+                **yardsticks.softmax(is_causal=False, platform=platform),
             },
-            compiled=(16384,),
+            compiled=compiled,
         ),
-        Comparison(
-            "expressive, causal",
-            (4096,),
-            mechanism("expressive", is_causal=True),
-            {"its T x T weights": peers.expressive_dense, **softmax(True)},
-            compiled=(16384,),
+        dataclasses.replace(
+            against_yardsticks("expressive", 4096, platform=platform), compiled=compiled
         ),
-        *(taylorshift_forms(dim) for dim in (16, 32, 64)),
     )
 
 
-def taylorshift_forms(dim: int, *, is_causal: bool = False) -> Comparison:
-    """TaylorShift's ``auto`` against both of its forms, from 128 to 16,384 tokens.
+def against_yardsticks(
+    spec: str, *lengths: int, is_causal: bool = True, dim: int = 64, platform: str | None = None
+) -> Comparison:
+    """Any mechanism of q, k and v against softmax attention and, with a state, our engine alone.
 
     Args:
-        dim: d, channels a head.
+        spec: its name, with hyperparameters.
+        *lengths: T.
         is_causal: see ``ops.Mechanism.attend``.
+        dim: K.
+        platform: see ``comparisons``.
+
+    Example:
+        >>> comparison = against_yardsticks("linear", 4096, platform="cpu")
+        >>> comparison.name, list(comparison.peers)
+        ('linear, causal', ['our engine', 'softmax attention (XLA)'])
     """
-    attend = partial(mechanism, "taylorshift", is_causal=is_causal)
-    return Comparison(
-        f"taylorshift, auto, d = {dim}" + (", causal" if is_causal else ""),
-        tuple(2**n for n in range(7, 15)),
-        attend(),
-        {"direct": attend(form="direct"), "efficient": attend(form="efficient")},
-        dim=dim,
-        passes=(FORWARD,),
-        curve=False,
-    )
+    peers = yardsticks.softmax(is_causal=is_causal, platform=platform)
+    if is_causal and isinstance(ops.get_mechanism(spec), ops.StreamingMechanism):
+        peers = {"our engine": yardsticks.engine(spec), **peers}
+    name = f"{spec}, causal" if is_causal else spec
+    return Comparison(name, lengths, mechanism(spec, is_causal=is_causal), peers, dim=dim)
 
 
 def mechanism(spec: str, **options: Any) -> Callable[..., Array]:
@@ -200,8 +178,16 @@ def mechanism(spec: str, **options: Any) -> Callable[..., Array]:
         spec: its name, with hyperparameters.
         **options: further arguments of ``attend``.
     """
-    found = ops.get_mechanism(spec)
-    return lambda q, k, v: found.attend(q, k, v, **options)
+    return partial(_attend, ops.get_mechanism(spec), **options)
+
+
+def _attend(mechanism: ops.Mechanism, q: Array, k: Array, v: Array, **options: Any) -> Array:
+    y: Array = mechanism.attend(q, k, v, **options)
+    return y
+
+
+def _of_values(attention: Callable[..., Array], score: Array, v: Array) -> Array:
+    return attention(v, v, v)
 
 
 def _one_channel(score: Array) -> tuple[Array, Array]:
@@ -210,9 +196,8 @@ def _one_channel(score: Array) -> tuple[Array, Array]:
 
 
 def _aaren(score: Array, v: Array) -> Array:
-    found = ops.get_mechanism("aaren", scale=1.0)
-    return found.attend(*_one_channel(score), v, is_causal=True)
+    return mechanism("aaren:scale=1.0", is_causal=True)(*_one_channel(score), v)
 
 
 def _aaren_engine(score: Array, v: Array) -> Array:
-    return peers.engine("aaren:scale=1.0")(*_one_channel(score), v)
+    return yardsticks.engine("aaren:scale=1.0")(*_one_channel(score), v)

@@ -6,17 +6,43 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Writes a file that is whole at any time: the old one until the new one is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.tmp")
+    partial.write_text(json.dumps(values, indent=1) + "\n")
+    os.replace(partial, path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes that ask for it from writing what lies in the file's folder."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has none
+        yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 class Journal:
     """A JSON file of a head and rows, written anew after every row.
 
     A file that was not finished, and whose head is the same but for the date, is continued: its
-    rows are not measured again. A finished one is replaced, and one of a changed ("-dirty")
-    commit, whose rows may be of other code.
+    rows are not measured again, and several processes may share it. A finished one is replaced,
+    and one of a changed ("-dirty") commit, whose rows may be of other code.
 
     Args:
         path: the JSON file; its folder is made.
@@ -42,7 +68,6 @@ class Journal:
         self._head = json.loads(json.dumps(head))
         self._progress = progress
         self._stored = self._unfinished_rows()
-        path.parent.mkdir(parents=True, exist_ok=True)
 
     def _unfinished_rows(self) -> list[dict[str, Any]]:
         try:
@@ -63,28 +88,32 @@ class Journal:
             key: what tells the row from the others.
             measure: the rest of the row.
         """
+        line = ", ".join(f"{k} {v}" for k, v in key.items())
+        self._add(self._unfinished_rows())
         row = next((r for r in self._stored if key.items() <= r.items()), None)
-        shown = ", ".join(f"{k} {v}" for k, v in key.items())
         if row is None:
             begin = time.perf_counter()
             row = json.loads(json.dumps({**key, **measure()}))
-            shown = f"{shown}: {time.perf_counter() - begin:.1f} s"
-            self._stored.append(row)
+            line = f"{line}: {time.perf_counter() - begin:.1f} s"
         else:
-            shown = f"{shown}: done before"
+            line = f"{line}: done before"
         self.rows.append(row)
-        self._write(self._stored, finished=False)
+        with locked(self.path):
+            self._add([*self._unfinished_rows(), row])  # another process may have written
+            self._write(self._stored, finished=False)
         if self._progress:
-            print(shown, file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
         return row
 
     def finish(self) -> dict[str, Any]:
         """Marks the file as complete; returns what it holds."""
-        return self._write(self.rows, finished=True)
+        with locked(self.path):
+            return self._write(self.rows, finished=True)
+
+    def _add(self, rows: list[dict[str, Any]]) -> None:
+        self._stored += [row for row in rows if row not in self._stored]
 
     def _write(self, rows: list[dict[str, Any]], finished: bool) -> dict[str, Any]:
         results = {**self._head, "finished": finished, "rows": rows}
-        partial = self.path.with_name(f"{self.path.name}.tmp")
-        partial.write_text(json.dumps(results, indent=1) + "\n")
-        os.replace(partial, self.path)
+        write_json(self.path, results)
         return results

@@ -8,6 +8,7 @@ from typing import Any
 
 from flax_linattn.bench.comparisons import OURS
 from flax_linattn.bench.ratios import Rows
+from flax_linattn.checks import OptionError
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 """Points (x, y) by the name of their line."""
@@ -22,10 +23,8 @@ def import_figure() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(
-            "figures need matplotlib: pip install 'flax-linattn[plots]', or leave them out "
-            "(--no-curves)."
-        ) from None
+        message = "figures need matplotlib: pip install 'flax-linattn[plots]', or go without them."
+        raise OptionError(message, "curves") from None
     return Figure
 
 

@@ -1,4 +1,4 @@
-"""Ratios of peers to ours, the bars they are to pass, and the gate against stored ones.
+"""Ratios of peers to ours, bars that they may have to pass, and the gate against stored ones.
 
 Ratios hold across machines far better than times do, so they are what is kept and compared.
 """
@@ -9,7 +9,8 @@ import statistics
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-from flax_linattn.bench.comparisons import FORWARD, OURS, TRAINING
+from flax_linattn.bench.comparisons import OURS
+from flax_linattn.checks import OptionError
 
 Rows = list[dict[str, Any]]
 """Of a journal: comparison, length, pass, repeat, results."""
@@ -56,7 +57,7 @@ def ratios(rows: Rows) -> list[Ratio]:
         groups.setdefault((row["comparison"], row["length"], row["pass"]), []).append(
             row["results"]
         )
-    found = []
+    result = []
     for (comparison, length, which), repeats in groups.items():
         for peer in repeats[0]:
             sizes = [repeats[0][name].get("temporary_bytes") for name in (OURS, peer)]
@@ -69,12 +70,12 @@ def ratios(rows: Rows) -> list[Ratio]:
                 if "milliseconds" in r[peer] and "milliseconds" in r[OURS]
             )
             memory, floored = (theirs / max(least, ours) for least in (1, MEMORY_FLOOR))
-            found.append(Ratio(comparison, length, which, peer, time, memory, floored))
-    return found
+            result.append(Ratio(comparison, length, which, peer, time, memory, floored))
+    return result
 
 
 class Bar(NamedTuple):
-    """What this library demands of itself on two CPU cores.
+    """What is demanded of a measurement.
 
     Attributes:
         comparison: its name.
@@ -104,14 +105,14 @@ class Bar(NamedTuple):
         Nothing where a peer was not run.
         """
         if not self.at_least:
-            found = [
+            values = [
                 row["results"][OURS][self.quantity]
                 for row in rows
                 if (row["comparison"], row["pass"]) == (self.comparison, self.which)
                 and row["length"] in self.lengths
                 and self.quantity in row["results"][OURS]
             ]
-            return found[:1] if self.quantity == "temporary_bytes" else found
+            return values[:1] if self.quantity == "temporary_bytes" else values
         chosen = [
             ratio
             for ratio in ratios(rows)
@@ -129,43 +130,6 @@ class Bar(NamedTuple):
         """Whether the median of what was measured passes."""
         value = statistics.median(values)
         return value >= self.limit if self.at_least else value <= self.limit
-
-
-_SERIES = "elementwise_series, order 6, causal"
-_SUMS = ("the paper's cumulative sums",)
-_PRINTED = ("algorithm 1 as printed",)
-BARS: tuple[Bar, ...] = (
-    Bar("aaren", (16384,), FORWARD, "time", 2, ("associative_scan",)),
-    Bar("aaren", (16384,), TRAINING, "time", 2, ("associative_scan",)),
-    Bar("aaren", (16384,), TRAINING, "memory", 20, ("associative_scan",)),
-    Bar(_SERIES, (4096,), FORWARD, "time", 15, _SUMS),
-    Bar(_SERIES, (4096,), TRAINING, "time", 10, _SUMS),
-    Bar(_SERIES, (4096,), TRAINING, "memory", 10, _SUMS),
-    Bar(_SERIES, (4096,), TRAINING, "time", 20, ("softmax attention (XLA)",)),
-    Bar("taylorshift", (8192,), FORWARD, "time", 4, _PRINTED),
-    Bar("taylorshift", (8192,), FORWARD, "memory", 10, _PRINTED),
-    *(
-        Bar(
-            f"taylorshift, auto, d = {dim}",
-            tuple(2**n for n in range(7, 15)),
-            FORWARD,
-            "time",
-            0.8,
-            ("direct", "efficient"),
-        )
-        for dim in (16, 32, 64)
-    ),
-    Bar("expressive, causal", (4096,), FORWARD, "time", 2.5, ("its T x T weights",)),
-    Bar("expressive, causal", (4096,), TRAINING, "time", 2.5, ("its T x T weights",)),
-    Bar("expressive, causal", (4096,), TRAINING, "memory", 20, ("its T x T weights",)),
-    Bar("expressive, causal", (16384,), FORWARD, "temporary_bytes", 64e6),
-    *(
-        Bar(name, (16384,), TRAINING, "compile_seconds", 3)
-        for name in ("aaren", _SERIES, "taylorshift", "expressive, causal")
-    ),
-)
-"""What is demanded on two CPU cores, float32, one sequence, 8 heads of 64 channels. 0.8 = ``auto``
-takes at most 1.25 times as long as the better form."""
 
 
 class Fall(NamedTuple):
@@ -191,7 +155,8 @@ def check_factor(factor: float) -> None:
         ValueError: a factor of at most 1.
     """
     if factor <= 1:
-        raise ValueError(f"the factor by which a ratio may fall must exceed 1, got {factor}.")
+        message = f"the factor by which a ratio may fall must exceed 1, got {factor}."
+        raise OptionError(message, "factor")
 
 
 def falls(now: Iterable[Ratio], before: Iterable[Ratio], factor: float) -> list[Fall]:
@@ -209,18 +174,20 @@ def falls(now: Iterable[Ratio], before: Iterable[Ratio], factor: float) -> list[
     stored = {ratio.key: ratio for ratio in before}
     shared = [(ratio, stored[ratio.key]) for ratio in now if ratio.key in stored]
     if not shared:
-        raise ValueError(
-            "the new and the stored results have no comparison in common; measure with the "
-            "same --only, or compare with another file."
+        raise OptionError(
+            "the new and the stored results have no comparison in common; measure the same ones, "
+            "or compare with another file.",
+            "only",
+            "against",
         )
-    found = []
+    fallen = []
     for new, old in shared:
         pairs = {"memory": (old.floored, new.floored)}
         if new.time and old.time:
             pairs["time"] = statistics.median(old.time), statistics.median(new.time)
-        found += [
+        fallen += [
             Fall(new.key, quantity, was, is_)
             for quantity, (was, is_) in pairs.items()
             if is_ * factor < was
         ]
-    return found
+    return fallen

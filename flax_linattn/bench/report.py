@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from flax_linattn.bench.ratios import BARS, Fall, Ratio, Rows, ratios
+from flax_linattn.bench.ratios import Bar, Fall, Ratio, Rows, ratios
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -50,18 +50,19 @@ def interval(values: Sequence[float]) -> str:
     return middle if low == high else f"{middle} ({low} - {high})"
 
 
-def bars_table(rows: Rows) -> str:
+def bars_table(rows: Rows, bars: Iterable[Bar]) -> str:
     """The bars of which something was measured: required, measured, met or missed.
 
     Args:
         rows: of ratios.json.
+        bars: what is demanded.
 
     Returns:
         Markdown; nothing if none was measured.
     """
     heads = ["ours", "T", "pass", "what", "required", "measured", ""]
     lines = []
-    for bar in BARS:
+    for bar in bars:
         if not any(r["comparison"] == bar.comparison and r["length"] in bar.lengths for r in rows):
             continue
         values = bar.measured(rows)
@@ -91,7 +92,7 @@ def bars_table(rows: Rows) -> str:
     return markdown(heads, lines) if lines else ""
 
 
-def ratios_table(found: Iterable[Ratio]) -> str:
+def ratios_table(ratios: Iterable[Ratio]) -> str:
     """A line for each ratio."""
     heads = ["ours", "T", "pass", "peer", "times faster", "times less memory"]
     lines = (
@@ -103,7 +104,7 @@ def ratios_table(found: Iterable[Ratio]) -> str:
             interval(ratio.time) if ratio.time else "not run",
             number(ratio.memory),
         ]
-        for ratio in found
+        for ratio in ratios
     )
     return markdown(heads, lines)
 
@@ -123,17 +124,17 @@ def times_table(rows: Rows) -> str:
         if times:
             median = statistics.median(t["median"] for t in times)
             least, most = min(t["least"] for t in times), max(t["most"] for t in times)
-            shown = f"{number(median)} ({number(least)} - {number(most)})"
+            time = f"{number(median)} ({number(least)} - {number(most)})"
             speed = number(1e3 * length / median)
         else:
-            shown, speed = results[0].get("not_run", "compiled only"), "-"
+            time, speed = results[0].get("not_run", "compiled only"), "-"
         lines.append(
             [
                 comparison,
                 f"{length:,}",
                 which,
                 name,
-                shown,
+                time,
                 speed,
                 *_compiled(results),
             ]
@@ -148,7 +149,7 @@ def _compiled(results: list[dict[str, Any]]) -> tuple[str, str]:
     return number(results[0]["temporary_bytes"] / 1e6), seconds
 
 
-def falls_table(found: Iterable[Fall]) -> str:
+def falls_table(falls: Iterable[Fall]) -> str:
     """A line for each ratio that fell."""
     heads = ["ours", "T", "pass", "peer", "ratio of", "stored", "now"]
     return markdown(
@@ -158,7 +159,7 @@ def falls_table(found: Iterable[Fall]) -> str:
                 *(fall.key[0], f"{fall.key[1]:,}", *fall.key[2:], fall.quantity),
                 *(number(fall.before), number(fall.now)),
             ]
-            for fall in found
+            for fall in falls
         ),
     )
 
@@ -177,15 +178,16 @@ def source_line(head: dict[str, Any]) -> str:
     )
 
 
-def page(results: dict[str, Any]) -> str:
+def page(results: dict[str, Any], bars: Iterable[Bar] = ()) -> str:
     """All tables, for people.
 
     Args:
         results: what ratios.json holds.
+        bars: what is demanded.
     """
     rows = [row for row in results["rows"] if not row.get("curve")]
     tables = [
-        bars_table(rows) if results["platform"] == "cpu" else "",
+        bars_table(rows, bars),
         ratios_table(ratios(rows)),
         times_table(results["rows"]),
     ]

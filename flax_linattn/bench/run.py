@@ -1,11 +1,10 @@
-"""The ``flax-linattn bench`` command."""
+"""A suite of comparisons measured from beginning to end."""
 
 from __future__ import annotations
 
-import inspect
 import json
-import shlex
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,22 @@ import jax
 from flax_linattn.bench import plots, report
 from flax_linattn.bench.comparisons import Comparison, comparisons
 from flax_linattn.bench.journal import Journal
+from flax_linattn.bench.options import BenchOptions
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.bench.ratios import check_factor, falls, ratios
+from flax_linattn.bench.ratios import Bar, falls, ratios
 from flax_linattn.bench.timing import Prepared
+from flax_linattn.checks import OptionError
 
 MEMORY_LIMIT = {"cpu": 4e9}
 """Temporary bytes beyond which a program is compiled and not run, by platform; else 40 GB."""
 
 
 def run_bench(
-    output: Path = Path("runs/bench"),
-    only: str = "",
-    rounds: int = 7,
-    repeats: int = 3,
-    seconds: float = 5.0,
-    lengths: tuple[int, ...] = (),
-    curves: bool = True,
-    curve_lengths: tuple[int, ...] = (256, 1024, 4096, 16384),
-    against: Path | None = None,
-    factor: float = 1.5,
-    progress: bool = True,
+    *,
+    suite: Sequence[Comparison] | None = None,
+    bars: Sequence[Bar] = (),
+    command: str = "run_bench",
+    **options: Any,
 ) -> int:
     """Speed and memory of the mechanisms against named peers, in one process and in turns.
 
@@ -43,17 +38,10 @@ def run_bench(
     the range. An interrupted run goes on where it stopped.
 
     Args:
-        output: folder of ratios.json, ratios.md, time.png and memory.png.
-        only: comparisons whose name contains this.
-        rounds: how often each program is timed in a repeat.
-        repeats: how often everything is timed.
-        seconds: no further round of a comparison begins after so long, once there are three.
-        lengths: tokens instead of those of each comparison.
-        curves: also measure over many lengths, once, and draw the figures (needs matplotlib).
-        curve_lengths: their lengths.
-        against: an earlier ratios.json; the exit status is 1 if a ratio fell.
-        factor: by how much a ratio may fall; 1.5 is the noise of a shared machine.
-        progress: print a line for each comparison on standard error.
+        suite: what is compared; default ``comparisons()``.
+        bars: what is demanded, for the page.
+        command: what measures it again, for the page.
+        **options: the fields of ``BenchOptions``.
 
     Returns:
         0, or 1 if a ratio fell by more than ``factor``.
@@ -63,59 +51,64 @@ def run_bench(
             another platform, or matplotlib is not installed.
         OSError: ``against`` cannot be read.
     """
-    chosen = [c for c in comparisons() if only in c.name]
+    how = BenchOptions(**options)
+    how.check()
+    suite = comparisons() if suite is None else suite
+    chosen = [comparison for comparison in suite if how.only in comparison.name]
     if not chosen:
-        names = ", ".join(repr(c.name) for c in comparisons())
-        raise ValueError(f"no comparison's name contains {only!r}; they are: {names}.")
-    if rounds < 1 or repeats < 1 or min((*lengths, *curve_lengths), default=1) < 1:
-        raise ValueError("rounds, repeats and lengths must be at least 1.")
-    check_factor(factor)
-    if against is not None and against.resolve() == (output / "ratios.json").resolve():
-        raise ValueError(f"{against} would be overwritten; give another folder as --output.")
-    stored = None if against is None else read_results(against)
+        names = ", ".join(repr(comparison.name) for comparison in suite)
+        message = f"no comparison's name contains {how.only!r}; they are: {names}."
+        raise OptionError(message, "only")
+    stored = None if how.against is None else read_results(how.against)
     if stored is not None:
-        known = {row["comparison"] for row in _kept(stored)}
-        if known.isdisjoint(c.name for c in chosen):
-            raise ValueError(f"{against} holds none of {', '.join(repr(c.name) for c in chosen)}.")
-    curves = curves and any(c.curve for c in chosen)
+        stored_names = {row["comparison"] for row in _kept(stored)}
+        if stored_names.isdisjoint(c.name for c in chosen):
+            names = ", ".join(repr(c.name) for c in chosen)
+            raise OptionError(f"{how.against} holds none of {names}.", "against", "only")
+    curves = how.curves and any(c.curve for c in chosen)
     if curves:
         plots.import_figure()  # now, rather than after minutes of measuring
 
-    command = _command(
-        only=only,
-        rounds=rounds,
-        repeats=repeats,
-        seconds=seconds,
-        lengths=lengths,
-        curves=curves,
-        curve_lengths=curve_lengths,
-    )
-    precision = {"matmul_precision": "highest"}
-    head = provenance(command) | {"rounds": rounds, "seconds": seconds} | precision
-    journal = Journal(output / "ratios.json", head, progress=progress)
-    suite = _Suite(journal, rounds, seconds)
-    if progress:
+    settings = {"rounds": how.rounds, "seconds": how.seconds, "matmul_precision": "highest"}
+    journal = Journal(how.results, provenance(command) | settings, progress=how.progress)
+    if how.progress:
         print(f"measuring {', '.join(c.name for c in chosen)}", file=sys.stderr, flush=True)
+    results = _measure(chosen, how, curves, journal)
+    write_page(how.output, bars)
+    rows = _kept(results)
+    tables = (report.bars_table(rows, bars), report.ratios_table(ratios(rows)))
+    print("\n\n".join(filter(None, tables)))
+    print(f"\nall tables and figures: {how.output}")
+    return 0 if stored is None else _gate(results, stored, how.factor)
+
+
+def _measure(
+    chosen: Sequence[Comparison], how: BenchOptions, curves: bool, journal: Journal
+) -> dict[str, Any]:
+    rows = _Rows(journal, how.rounds, how.seconds)
     # Ours multiplies in full precision; so must the peers, on accelerators too.
     with jax.default_matmul_precision("highest"):
-        for repeat in range(repeats):
+        for repeat in range(how.repeats):
             for comparison in chosen:
-                suite.measure(comparison, lengths or comparison.lengths, repeat)
-                if not lengths:
-                    suite.compile_only(comparison, repeat)
+                rows.measure(comparison, how.lengths or comparison.lengths, repeat)
+                if not how.lengths:
+                    rows.compile_only(comparison, repeat)
         if curves:
             for comparison in chosen:
                 if comparison.curve:
-                    suite.measure(comparison, curve_lengths, 0, curve=True)
-    results = journal.finish()
-    (output / "ratios.md").write_text(report.page(results) + "\n")
-    if curves:
-        rows = [row for row in results["rows"] if row.get("curve")]
-        plots.save(plots.draw_curves(rows, "milliseconds"), output / "time.png")
-        plots.save(plots.draw_curves(rows, "temporary_bytes"), output / "memory.png")
-    _show(results)
-    print(f"\nall tables and figures: {output}")
-    return 0 if stored is None else _gate(results, stored, factor)
+                    rows.measure(comparison, how.curve_lengths, 0, curve=True)
+    return journal.finish()
+
+
+def write_page(folder: Path, bars: Sequence[Bar] = ()) -> str:
+    """Writes the page and the figures of a folder's ratios.json; returns the page."""
+    results = json.loads((folder / "ratios.json").read_text())
+    page = report.page(results, bars) + "\n"
+    (folder / "ratios.md").write_text(page)
+    if curves := [row for row in results["rows"] if row.get("curve")]:
+        plots.save(plots.draw_curves(curves, "milliseconds"), folder / "time.png")
+        plots.save(plots.draw_curves(curves, "temporary_bytes"), folder / "memory.png")
+    return page
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -130,16 +123,18 @@ def read_results(path: Path) -> dict[str, Any]:
     """
     try:
         results = json.loads(path.read_text())
-        found, finished = results["platform"], results["finished"]
+        platform, finished = results["platform"], results["finished"]
         ratios(_kept(results))
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path} is not a ratios.json of 'flax-linattn bench'.") from None
+        raise OptionError(f"{path} is not a ratios.json of a bench.", "against") from None
     if not finished:
-        raise ValueError(f"{path} is of a run that was interrupted; finish it first.")
-    if found != jax.default_backend():
-        raise ValueError(
-            f"{path} was measured on {found!r} and this is {jax.default_backend()!r}: ratios of "
-            "different platforms do not compare. Give a file measured on this platform."
+        message = f"{path} is of a run that was interrupted; finish it first."
+        raise OptionError(message, "against")
+    if platform != jax.default_backend():
+        raise OptionError(
+            f"{path} was measured on {platform!r} and this is {jax.default_backend()!r}: ratios of "
+            "different platforms do not compare. Give a file measured on this platform.",
+            "against",
         )
     return results
 
@@ -148,7 +143,7 @@ def _kept(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in results["rows"] if not row.get("curve")]
 
 
-class _Suite:
+class _Rows:
     """Rows of comparisons. What was compiled for one repeat serves the others."""
 
     def __init__(self, journal: Journal, rounds: int, seconds: float) -> None:
@@ -197,34 +192,13 @@ def _memory_limit() -> float:
     return float(min(usual, 0.8 * statistics.get("bytes_limit", usual / 0.8)))
 
 
-def _command(**options: Any) -> str:
-    """The command line that measures it again: options that are not the usual ones."""
-    usual = inspect.signature(run_bench).parameters
-    words = ["flax-linattn bench"]
-    for name, value in options.items():
-        if value == usual[name].default:
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            values = value if isinstance(value, tuple) else (value,)
-            words += [flag, *(shlex.quote(str(v)) for v in values)]
-    return " ".join(words)
-
-
-def _show(results: dict[str, Any]) -> None:
-    rows = _kept(results)
-    bars = report.bars_table(rows) if results["platform"] == "cpu" else ""
-    print("\n\n".join(filter(None, [bars, report.ratios_table(ratios(rows))])))
-
-
 def _gate(results: dict[str, Any], stored: dict[str, Any], factor: float) -> int:
-    found = falls(ratios(_kept(results)), ratios(_kept(stored)), factor)
-    if not found:
-        keys, known = ({r.key for r in ratios(_kept(x))} for x in (results, stored))
-        print(f"of {len(keys & known)} ratios none fell by more than {factor:g} times.")
+    now, before = ratios(_kept(results)), ratios(_kept(stored))
+    fallen = falls(now, before, factor)
+    if not fallen:
+        shared = {ratio.key for ratio in now} & {ratio.key for ratio in before}
+        print(f"of {len(shared)} ratios none fell by more than {factor:g} times.")
         return 0
-    print(f"{len(found)} ratios fell by more than {factor:g} times:", file=sys.stderr)
-    print(report.falls_table(found), file=sys.stderr)
+    print(f"{len(fallen)} ratios fell by more than {factor:g} times:", file=sys.stderr)
+    print(report.falls_table(fallen), file=sys.stderr)
     return 1

@@ -36,11 +36,11 @@ def forward_and_backward(function: Callable[..., Any]) -> Callable[..., Any]:
         (9.0, 54.0)
     """
 
-    def run(*arguments: Any) -> Any:
+    def both(*arguments: Any) -> Any:
         y, pull = jax.vjp(function, *arguments)
         return y, pull(y)
 
-    return run
+    return both
 
 
 def compile_program(

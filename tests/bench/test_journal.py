@@ -47,3 +47,12 @@ def test_rows_no_longer_asked_for_go(tmp_path: Path) -> None:
     journal = Journal(path, head, progress=False)
     journal.row({"n": 2}, dict)
     assert [row["n"] for row in journal.finish()["rows"]] == [2]
+
+
+def test_processes_that_measure_at_once_keep_each_others_rows(tmp_path: Path) -> None:
+    path, head = tmp_path / "results.json", {"command": "c", "commit": "abc"}
+    first, second = (Journal(path, head, progress=False) for _ in range(2))
+    first.row({"n": 1}, dict)
+    second.row({"n": 2}, dict)
+    assert [row["n"] for row in json.loads(path.read_text())["rows"]] == [1, 2]
+    assert first.row({"n": 2}, lambda: {"measured": "again"}) == {"n": 2}

@@ -25,14 +25,14 @@ def test_negative_weights_have_a_symmetric_scale() -> None:
 def test_series_come_near_as_their_order_grows() -> None:
     with jax.enable_x64(True):
         q, k, v = taylor.sources()["speech"]
-        errors = [taylor.measure(q, k, v, 0.5, order)["output"] for order in taylor.ORDERS]
+        errors = [taylor.errors(q, k, v, 0.5, order)["output"] for order in taylor.COLOURS]
     assert errors == sorted(errors, reverse=True) and errors[0] < 0.1
 
 
 @pytest.mark.slow
 def test_an_orthogonal_query_loses_digits() -> None:
     draw = conditioning.draw(np.random.default_rng(0), 1, 1, 1e-2)
-    error, predicted = conditioning.measure(*draw)
+    error, predicted = conditioning.errors(*draw)
     assert 1e-6 < error < predicted
 
 

@@ -61,18 +61,18 @@ def test_an_experiment_writes_its_files(
     size = dataclasses.replace(experiment.sizes["cpu"], **TINY[name])
     experiment = dataclasses.replace(experiment, sizes={"cpu": size})
     with jax.numpy_dtype_promotion("standard"):
-        page = experiment.run("cpu", tmp_path, tmp_path / "figures", progress=False)
+        experiment.collect("cpu", tmp_path, progress=False)
+    page = experiment.render("cpu", tmp_path)
     assert (tmp_path / f"{name}-cpu.md").read_text() == page
     assert f"experiments.efficiency.{name} --scale cpu" in page
     results = json.loads((tmp_path / f"{name}-cpu.json").read_text())
     assert results["finished"] and results["rows"] and results["device"]
-    figure = tmp_path / "figures" / f"efficiency-{name.replace('_', '-')}-cpu.png"
+    figure = tmp_path / f"efficiency-{name.replace('_', '-')}-cpu.png"
     if name == "aaren_stream":  # a block has the parameters that the paper counts
         assert "| aaren | 3,152,896 | 3,152,896 |" in page
         assert "| softmax | 3,152,384 | 3,152,384 |" in page
     drawn = importlib.util.find_spec("matplotlib") and experiment.draw is not None
     assert figure.exists() == bool(drawn)
-    assert experiment.write(results, "cpu", tmp_path, tmp_path) == page  # --render
 
 
 def test_crossing() -> None:
@@ -101,8 +101,8 @@ def test_pytorch_computes_the_same(tmp_path: Path) -> None:
 
     size = dataclasses.replace(EXPERIMENT.sizes["cpu"], lengths=(16,), rounds=1, repeats=1)
     experiment = dataclasses.replace(EXPERIMENT, sizes={"cpu": size})
-    page = experiment.run("cpu", tmp_path, tmp_path, progress=False)
-    assert page.count("| PyTorch, plain |") == 6
+    experiment.collect("cpu", tmp_path, progress=False)
+    assert experiment.render("cpu", tmp_path).count("| PyTorch, plain |") == 6
 
 
 def test_without_pytorch_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,4 +117,4 @@ def test_kernels_for_gpus_are_refused_elsewhere(tmp_path: Path) -> None:
     from experiments.efficiency.flash_linear_attention import EXPERIMENT
 
     with pytest.raises(SystemExit, match="need a GPU"):
-        EXPERIMENT.run("paper", tmp_path, tmp_path, progress=False)
+        EXPERIMENT.collect("paper", tmp_path, progress=False)

@@ -1,17 +1,24 @@
-"""The measurement of long streams runs, and its table shows what it measured."""
+"""The measurement of long streams runs, and its page shows what it measured."""
+
+import dataclasses
+import json
 
 import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
 from experiments.streaming import loop
-from flax_linattn.bench import provenance
 
 
-def test_the_loop_is_measured() -> None:
-    rows = loop.in_one_program("aaren", rounds=1, lengths=(8, 16))
-    step = loop.from_python("aaren", 2, rounds=1, calls=3)
-    assert [row["state_bytes"] for row in rows] == [2112, 2112]
-    assert all(row["finite"] and row["us"] > 0 for row in rows)
-    text = loop.table(provenance("measure") | {"loop": rows, "step": [step]})
-    assert "| 8 tokens | 16 tokens |" in text and "2,112 bytes" in text and "`measure`" in text
+def test_the_loop_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "MECHANISMS", ("aaren",))
+    size = loop.Size(lengths=(8, 16), batches=(2,), rounds=1, calls=3)
+    experiment = dataclasses.replace(loop.EXPERIMENT, sizes={"": size})
+    experiment.collect("", tmp_path, progress=False)
+    page = experiment.render("", tmp_path)
+    assert "| 8 tokens | 16 tokens |" in page and "2,112 bytes" in page
+    assert "`python -m experiments.streaming.loop`" in page
+    loops, step = json.loads((tmp_path / "loop.json").read_text())["rows"]
+    assert [facts["state_bytes"] for facts in loops["lengths"]] == [2112, 2112]
+    assert all(facts["finite"] and facts["us"] > 0 for facts in loops["lengths"])
+    assert step["donated_us"] > 0

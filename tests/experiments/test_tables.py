@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
 from experiments import intervals, report, store, tables
+from experiments.tables import page
+from experiments.tables.cells import pairs
 from flax_linattn import training
 
 ROWS = {
@@ -31,14 +33,14 @@ def test_a_quick_cell_really_trains(index, column, tmp_path, monkeypatch):
     monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
     monkeypatch.setattr(training, "learning_curve", lambda run_dir: None)  # draws nothing
     cell = next(c for c in table.cells(None) if (c.row, c.column) == (ROWS[table.module], column))
-    page = dataclasses.replace(table, cells=lambda folder: [cell]).run(
-        "quick", 1, tmp_path / "runs", tmp_path
-    )
-    stored = json.loads((tmp_path / f"{table.path.name}-quick.json").read_text())["runs"]
+    table = dataclasses.replace(table, cells=lambda folder: [cell])
+    table.collect("quick", tmp_path, runs=tmp_path / "runs")
+    text = table.render("quick", tmp_path)
+    stored = json.loads(table.stored("quick", tmp_path).read_text())["runs"]
     metric = table.metrics[0]
     value = metric.scale * stored[0]["report"][f"test_{metric.key}"]
-    assert f"{value:.{metric.digits}f}" in page
-    assert page.startswith("Tiny models, one epoch: no results.")
+    assert f"{value:.{metric.digits}f}" in text
+    assert text.startswith("Tiny models, one epoch: no results.")
 
 
 @pytest.mark.slow
@@ -46,13 +48,15 @@ def test_a_quick_cell_really_trains(index, column, tmp_path, monkeypatch):
 def test_a_quick_run_of_what_is_embedded(table, tmp_path, monkeypatch):
     monkeypatch.delenv("FLAX_LINATTN_DATA", raising=False)
     row = ROWS[table.module]
-    found = [c for c in table.cells(None) if c.row == row and c.config is not None]
-    page = table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
-    stored = json.loads((tmp_path / f"{table.path.name}-quick.json").read_text())["runs"]
-    assert len(stored) == len(found)
-    assert row in page
-    again = table.run("quick", 1, tmp_path / "runs", tmp_path, rows=row)
-    assert again == page  # nothing was run again
+    cells = [c for c in table.cells(None) if c.row == row and c.config is not None]
+    pages = []
+    for _ in range(2):
+        table.collect("quick", tmp_path, runs=tmp_path / "runs", rows=row)
+        pages.append(table.render("quick", tmp_path))
+    stored = json.loads(table.stored("quick", tmp_path).read_text())["runs"]
+    assert len(stored) == len(cells)
+    assert row in pages[0]
+    assert pages[1] == pages[0]  # nothing was trained again
 
 
 def test_a_command_that_can_run_nothing_says_why(tmp_path, monkeypatch, capsys):
@@ -71,7 +75,7 @@ def store_of(tmp_path, values):
         for seed, value in enumerate(of_column)
     ]  # fmt: skip
     path.write_text(json.dumps({"runs": runs}))
-    return store.Store(path)
+    return store.Store(path, "classify")
 
 
 @pytest.mark.parametrize(
@@ -98,11 +102,11 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
         baselines={"naive": "naive"},
     )
     stored = store_of(tmp_path, {"a": ours, "b": [1.0, 1.05, 0.95]})
-    page = table.write(stored, "cpu", tmp_path / "page.md")
-    assert verdict in page
-    assert "(paper 0.70 ± 0.10)" in page and "| 9.000 |" in page
-    assert "other" not in page.split("\n\n")[0]
-    both = tables.pairs(stored, cells[0], cells[1], table.metrics[0])
+    text = page.render(table, "cpu", stored)
+    assert verdict in text
+    assert "(paper 0.70 ± 0.10)" in text and "| 9.000 |" in text
+    assert "other" not in text.split("\n\n")[0]
+    both = pairs(stored, cells[0], cells[1], table.metrics[0])
     middle, half = intervals.interval([a - b for a, b in both])
     assert middle == pytest.approx(sum(ours) / 3 - 1)
     deviation = np.std(np.subtract(ours, [1.0, 1.05, 0.95]), ddof=1)
@@ -126,11 +130,11 @@ def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
         claims=(tables.Claim("a is comparable", "a", "b", "MSE"),),
         baselines={},
     )
-    page = table.write(store.Store(path), "cpu", tmp_path / "page.md")
+    text = page.render(table, "cpu", store.Store(path, "classify"))
     shares = [100 * 0.02 / 1.5, 100 * 0.4 / 10.5]
     middle, half = intervals.interval(shares)
-    assert f"| mean of rows, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in page
-    assert "worse in 2, not told apart in 0, comparable in 2 of 2" in page
+    assert f"| mean of rows, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
+    assert "worse in 2, not told apart in 0, comparable in 2 of 2" in text
 
 
 def test_only_seeds_that_both_have_are_compared(tmp_path):
@@ -143,9 +147,11 @@ def test_only_seeds_that_both_have_are_compared(tmp_path):
     path.write_text(json.dumps({"runs": runs}))
     cells = [tables.Cell("r", column, None) for column in "ab"]
     metric = tables.Metric("mse", "MSE")
-    assert tables.pairs(store.Store(path), *cells, metric) == [(1, 1), (2, 2)]
+    assert pairs(store.Store(path, "classify"), *cells, metric) == [(1, 1), (2, 2)]
     # Without any width an interval decides nothing.
-    assert intervals.judge(1.0, 0.0, 2.0, larger_is_better=True) == ["not told apart"]
+    assert intervals.judge(intervals.Interval(1.0, 0.0), 2.0, larger_is_better=True) == [
+        "not told apart"
+    ]
 
 
 def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
@@ -158,49 +164,9 @@ def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
         metrics=(tables.Metric("mse", "MSE"),),
         baselines={"naive": "naive"},
     )
-    page = table.write(store.Store(path), "cpu", tmp_path / "page.md")
-    assert "| r: MSE | 1 diverged (paper 0.70) | - | 0 |" in page
-    assert "| rows without a run | s |" in page
-
-
-class Options:
-    """A configuration that says how its run ends."""
-
-    task = "told"
-
-    def __init__(self, seed, outcome):
-        self.seed, self.outcome = seed, outcome
-
-    def to_json(self):
-        return {"seed": self.seed, "csv": "somewhere", "outcome": self.outcome}
-
-
-def test_a_result_of_other_options_is_replaced_and_a_failure_kept(tmp_path, monkeypatch):
-    trained = []
-
-    def train(config, *args, **options):
-        trained.append(config.outcome)
-        if config.outcome < 0:
-            raise training.NonFiniteLossError("the loss was nan")
-        return {"test_mse": config.outcome}
-
-    monkeypatch.setitem(store.TRAIN, "told", train)
-    first, second = (store.Store(tmp_path / "runs.json") for _ in range(2))
-    first.run("r", "a", Options(0, 1.0), tmp_path)
-    second.run("r", "b", Options(0, -1.0), tmp_path)  # knows nothing of the first yet
-    first.run("r", "a", Options(0, 1.0), tmp_path)
-    first.run("r", "a", Options(0, 2.0), tmp_path)
-    assert trained == [1.0, -1.0, 2.0]
-    found = store.Store(tmp_path / "runs.json")
-    assert found.of("r", "a")[0]["report"] == {"test_mse": 2.0}
-    assert not found.of("r", "b") and found.num_failures("r", "b") == 1
-
-
-def test_results_of_other_options_are_left_out(tmp_path):
-    stored = store_of(tmp_path, {"a": [1.0, 2.0]})
-    assert stored.num_stale == 0 and stored.num_seeds == 2
-    other = store.Store(tmp_path / "runs.json", {"features": 8})
-    assert not other.of("r", "a") and other.num_stale == 2
+    text = page.render(table, "cpu", store.Store(path, "classify"))
+    assert "| r: MSE | 1 diverged (paper 0.70) | - | 0 |" in text
+    assert "| rows without a run | s |" in text
 
 
 def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
@@ -208,7 +174,7 @@ def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
     runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
     failed = {"row": "r", "column": "a", "seed": 3, "failure": "nan", "commit": "c", "options": {}}
     (tmp_path / "runs.json").write_text(json.dumps({"runs": [*runs, failed]}))
-    stored = store.Store(tmp_path / "runs.json")
+    stored = store.Store(tmp_path / "runs.json", "classify")
     table = dataclasses.replace(
         report.tables()[2],
         cells=lambda folder: [tables.Cell("r", column, None) for column in "ab"],
@@ -216,17 +182,4 @@ def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
         claims=(tables.Claim("a is better", "a", "b", "MSE"),),
         baselines={},
     )
-    assert "1 that diverged left out" in table.write(stored, "cpu", tmp_path / "page.md")
-
-
-def test_two_processes_do_not_train_one_cell(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "runs.json"
-
-    def train(config, run_dir, **options):
-        store.Store(path).run("r", "a", config, tmp_path)  # as another process might
-        return {"test_mse": 1.0}
-
-    monkeypatch.setitem(store.TRAIN, "told", train)
-    store.Store(path).run("r", "a", Options(0, 1.0), tmp_path)
-    assert "another process runs it" in capsys.readouterr().err
-    assert len(json.loads(path.read_text())["runs"]) == 1
+    assert "1 that diverged left out" in page.render(table, "cpu", stored)

@@ -1,20 +1,16 @@
-"""What the mechanisms are timed against: the papers' formulations, our own engine, softmax.
+"""The papers' formulations, written plainly: what the mechanisms are timed against.
 
-The papers' are written plainly; the engine goes without what was derived by hand. Arguments are
-q, k, v [B, T, H, K]; Aaren's are scores [B, T, H] and v. No masks, no states.
+Arguments are q, k, v [B, T, H, K]; Aaren's are scores [B, T, H] and v. No masks, no states.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from flax_linattn import ops
-from flax_linattn.ops import prefix
 from flax_linattn.typing import Array
 
 
@@ -49,10 +45,10 @@ def elementwise_series_cumsum(
     def power(x: Array) -> Array:
         if not products:
             return x[..., None] ** exponent
-        found = [jnp.ones_like(x)]
+        ascending = [jnp.ones_like(x)]
         for _ in range(order):
-            found.append(found[-1] * x)
-        return jnp.stack(found, axis=-1)
+            ascending.append(ascending[-1] * x)
+        return jnp.stack(ascending, axis=-1)
 
     powers = power(k) * jnp.exp(-jnp.square(k))[..., None]
     s = jnp.cumsum(powers * v[..., None], axis=1)
@@ -96,53 +92,3 @@ def taylorshift_equation_1(q: Array, k: Array, v: Array) -> Array:
     weight = 1 + x + jnp.square(x) / 2
     weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
     return jnp.einsum("bhts,bshv->bthv", weight, v) * (length / dim) ** 0.5
-
-
-def softmax_xla(q: Array, k: Array, v: Array, *, is_causal: bool = True) -> Array:
-    """Softmax attention as XLA compiles it."""
-    return jax.nn.dot_product_attention(q, k, v, is_causal=is_causal, implementation="xla")
-
-
-def softmax_cudnn(q: Array, k: Array, v: Array, *, is_causal: bool = True) -> Array:
-    """cuDNN's fused softmax attention, which computes in half precision only: bfloat16."""
-    q, k, v = (x.astype(jnp.bfloat16) for x in (q, k, v))
-    y = jax.nn.dot_product_attention(q, k, v, is_causal=is_causal, implementation="cudnn")
-    return y.astype(jnp.float32)
-
-
-def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
-    """A causal streaming mechanism by the monoid engine alone, differentiated by jax.
-
-    Args:
-        spec: its name, with hyperparameters.
-        chunk_size: tokens a chunk; None scans all at once.
-
-    Returns:
-        A function of q, k, v; q is the learned query [H, K] where the mechanism has one.
-    """
-    mechanism = ops.get_mechanism(spec)
-    if not isinstance(mechanism, ops.StreamingMechanism):
-        raise ValueError(f"{spec!r} has no state of constant size, so the engine cannot run it.")
-
-    def attend(q: Array, k: Array, v: Array) -> Array:
-        learned = mechanism.capabilities.learned_query
-        identity = mechanism.init_state(k.shape[0], k.shape[2], k.shape[3], v.shape[-1])
-
-        def lift(k: Array, v: Array) -> Any:
-            return mechanism.lift(k, v, q) if learned else mechanism.lift(k, v)
-
-        monoid = prefix.scanned(lift, mechanism._merge, mechanism.read, identity)
-        y, _ = prefix.attend(
-            monoid,
-            None if learned else q,
-            k,
-            v,
-            is_causal=True,
-            mask=None,
-            starts=None,
-            initial=None,
-            chunk_size=chunk_size,
-        )
-        return y
-
-    return attend

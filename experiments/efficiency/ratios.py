@@ -1,0 +1,61 @@
+"""Ratios of the papers' formulations, softmax attention and our engine to ours, and their bars.
+
+    python -m experiments.efficiency.ratios
+
+The published suite. It takes the options of ``flax-linattn bench``, which measures the part of it
+that needs no paper's formulation; results go here unless ``--output`` names another folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import tyro
+
+from experiments import command
+from experiments.efficiency.bars import BARS
+from experiments.efficiency.suite import comparisons
+from flax_linattn import bench
+from flax_linattn.bench.run import write_page
+
+COMMAND = "python -m experiments.efficiency.ratios"
+FOLDER = Path(__file__).parent
+
+
+def render(folder: Path = FOLDER) -> str:
+    """Writes page and figures of what is stored; returns the page."""
+    platform = json.loads((folder / "ratios.json").read_text())["platform"]
+    return write_page(folder, bars_of(platform))
+
+
+def bars_of(platform: str) -> Sequence[bench.Bar]:
+    """The bars that measurements on a platform are held against."""
+    return BARS if platform == "cpu" else ()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status, 1 if a ratio fell."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = tyro.cli(
+        bench.BenchOptions,
+        args=arguments,
+        default=bench.BenchOptions(output=FOLDER),
+        prog=COMMAND,
+        description=(__doc__ or "").splitlines()[0],
+    )
+    with command.resumable():
+        return bench.run_bench(
+            suite=comparisons(),
+            bars=bars_of(jax.default_backend()),
+            command=shlex.join([*COMMAND.split(), *arguments]),
+            **vars(options),
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""What every experiment has: sizes, stored results, a page, and a command."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import command
+
+Flags = Mapping[str, Mapping[str, Any]]
+"""Of the command line: what argparse is to know of each, by its name."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experiment(abc.ABC):
+    """A figure or table.
+
+    Attributes:
+        module: whose command it is; its results lie beside it.
+        about: the figure or table of a paper, and what the paper says of it.
+        sizes: how much is computed, by the name of the scale: "paper", "cpu", ...; one without a
+            name where there is only one.
+    """
+
+    module: str
+    about: str
+    sizes: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """That of its files."""
+        return self.module.rpartition(".")[2]
+
+    @property
+    def folder(self) -> Path:
+        """Where the module and its results lie."""
+        return Path(__file__).parents[1].joinpath(*self.module.split(".")[:-1])
+
+    def stored(self, scale: str, output: Path | None = None) -> Path:
+        """The JSON file of its results; page and figure have the same name."""
+        stem = f"{self.name}-{scale}" if scale else self.name
+        return (self.folder if output is None else output) / f"{stem}.json"
+
+    def command(self, scale: str) -> str:
+        """What gives its results again."""
+        return f"python -m {self.module}" + (f" --scale {scale}" if scale else "")
+
+    @property
+    def usual_scale(self) -> str:
+        """The scale unless another one is asked for."""
+        return next(iter(self.sizes))
+
+    def flags(self) -> Flags:
+        """What ``collect`` takes beside scale and output."""
+        return {}
+
+    @abc.abstractmethod
+    def collect(self, scale: str, output: Path, **options: Any) -> None:
+        """Computes what is missing and stores it.
+
+        Raises:
+            ValueError: it cannot be computed here.
+        """
+
+    @abc.abstractmethod
+    def render(self, scale: str, output: Path) -> str:
+        """Writes page and figure of what is stored; returns the page."""
+
+    def main(self, arguments: Sequence[str] | None = None) -> None:
+        """The command."""
+        scales = list(self.sizes)
+        parser = command.parser(self.module, self.about, self.folder, scales, self.usual_scale)
+        parser.add_argument("--render", action="store_true", help="only write the page anew")
+        for flag, settings in self.flags().items():
+            parser.add_argument(flag, **settings)
+        options = vars(parser.parse_args(arguments))
+        scale = options.pop("scale", self.usual_scale)
+        output, render = options.pop("output"), options.pop("render")
+        if not render:
+            try:
+                with command.resumable():
+                    self.collect(scale, output, **options)
+            except ValueError as error:
+                parser.error(str(error))
+        print(self.render(scale, output), end="")

@@ -1,0 +1,11 @@
+"""Tables of trained runs: what all experiments on accuracy and error share.
+
+A table has a row a data set or problem, a column a mechanism, and a run for each cell and seed.
+Runs go on where they stopped; what is done is kept with the commit that made it.
+"""
+
+from experiments.tables.cells import Cell, Metric, Published
+from experiments.tables.claims import Claim
+from experiments.tables.table import QUICK, Table
+
+__all__ = ["QUICK", "Cell", "Claim", "Metric", "Published", "Table"]

@@ -1,0 +1,87 @@
+"""What a table of trained runs is made of: cells, and the numbers of their runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from experiments.store import Store
+
+Published = Mapping[str, tuple[float, float | None]]
+"""Mean and deviation, or None, by the metric's name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A number of test.json.
+
+    Attributes:
+        key: its name there.
+        name: its name in the table.
+        scale: to multiply it by.
+        digits: decimals to show.
+        paper_digits: decimals of the published numbers.
+        larger_is_better: as accuracies are.
+        margin: the share of the other's mean within which two columns are comparable.
+    """
+
+    key: str
+    name: str
+    scale: float = 1.0
+    digits: int = 3
+    paper_digits: int = 2
+    larger_is_better: bool = False
+    margin: float = 0.05
+
+    def text(self, mean: float, deviation: float | None, digits: int | None = None) -> str:
+        """Mean and deviation."""
+        digits = self.digits if digits is None else digits
+        spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
+        return f"{mean:.{digits}f}{spread}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        row: of the table.
+        column: of the table.
+        config: the run's options but for the seed; None if it is not run here.
+        paper: the published numbers.
+    """
+
+    row: str
+    column: str
+    config: Any
+    paper: Published = dataclasses.field(default_factory=dict)
+
+
+Rows = Mapping[str, Mapping[str, Cell]]
+"""Cells by row and column."""
+
+
+def by_row(cells: Iterable[Cell]) -> Rows:
+    """Cells by row and column, in their order."""
+    rows: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        rows.setdefault(cell.row, {})[cell.column] = cell
+    return rows
+
+
+def columns_of(rows: Rows) -> list[str]:
+    """The columns that any row has."""
+    return list(dict.fromkeys(column for cells in rows.values() for column in cells))
+
+
+def values(store: Store, cell: Cell, metric: Metric) -> dict[int, float]:
+    """A metric of the runs of a cell, by seed."""
+    runs = store.of(cell.row, cell.column).items()
+    return {seed: metric.scale * run["report"][f"test_{metric.key}"] for seed, run in runs}
+
+
+def pairs(store: Store, cell: Cell, other: Cell, metric: Metric) -> list[tuple[float, float]]:
+    """A metric of two cells, of each seed that both have."""
+    ours, others = values(store, cell, metric), values(store, other, metric)
+    return [(ours[seed], others[seed]) for seed in sorted(ours.keys() & others.keys())]

@@ -1,0 +1,151 @@
+"""The page and the figure of a table of trained runs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from experiments import figures
+from experiments.intervals import spread
+from experiments.pages import write_page
+from experiments.store import Store
+from experiments.tables.cells import Cell, Metric, Rows, by_row, columns_of, values
+from experiments.tables.claims import verdicts
+from flax_linattn.bench.report import markdown
+
+if TYPE_CHECKING:
+    from experiments.tables.table import Table
+
+
+def render(table: Table, scale: str, store: Store) -> str:
+    """Writes page and figure of stored runs beside them; returns the page."""
+    cells = table.cells(None)
+    rows = by_row(
+        cell
+        for cell in cells
+        if store.of(cell.row, cell.column) or store.num_failures(cell.row, cell.column)
+    )
+    missing = [row for row in by_row(cells) if row not in rows]
+    _draw(table, rows, store)
+    parts = [
+        "Tiny models, one epoch: no results." if scale == "quick" else "",
+        _numbers(table, rows, store),
+        *verdicts(table.claims, table.metrics, rows, store),
+        *_seconds(rows, store),
+    ]
+    return write_page(store.path.with_suffix(".md"), parts, _facts(table, scale, store, missing))
+
+
+def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> list[list[str]]:
+    options = ", ".join(f"{k} {v}" for k, v in table.options(scale).items())
+    environments = [["environment", "; ".join(store.environments)]] if store.environments else []
+    stale = f"{store.num_stale} stored runs of other options"
+    return [
+        ["paper", table.about],
+        ["command", f"`{table.command(scale, store.num_seeds)}`"],
+        ["size", options or "the paper's"],
+        ["code", f"commits {', '.join(store.commits) or '-'}"],
+        *environments,
+        ["data", table.data],
+        ["departures", table.departures],
+        ["not run", table.not_run],
+        *([["left out", stale]] if store.num_stale else []),
+        ["rows without a run", "; ".join(missing) or "none"],
+    ]
+
+
+def _numbers(table: Table, rows: Rows, store: Store) -> str:
+    """A line a row and metric."""
+    columns = columns_of(rows)
+    lines = [
+        _line(table, row, metric, columns, cells, store)
+        for row, cells in rows.items()
+        for metric in table.metrics
+    ]
+    return markdown(["", *columns, *table.baselines, "seeds"], lines)
+
+
+def _line(
+    table: Table,
+    row: str,
+    metric: Metric,
+    columns: Sequence[str],
+    cells: Mapping[str, Cell],
+    store: Store,
+) -> list[str]:
+    naive = _baselines(table, cells, metric, store)
+    counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
+    return [
+        f"{row}: {metric.name}",
+        *(_cell(cells.get(column), metric, store) for column in columns),
+        *(metric.text(naive[name], None) if name in naive else "-" for name in table.baselines),
+        " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
+    ]
+
+
+def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
+    """Our mean and deviation, the failures, and what is published."""
+    if cell is None:
+        return "-"
+    ours = list(values(store, cell, metric).values())
+    parts = [metric.text(*spread(ours))] if ours else []
+    if failures := store.num_failures(cell.row, cell.column):
+        parts.append(f"{failures} diverged")
+    text = ", ".join(parts)
+    published = cell.paper.get(metric.name)
+    if published is None:
+        return text
+    return f"{text} (paper {metric.text(*published, metric.paper_digits)})"
+
+
+def _baselines(
+    table: Table, cells: Mapping[str, Cell], metric: Metric, store: Store
+) -> dict[str, float]:
+    """The numbers of the baselines, which every run of the row has; none without a run."""
+    runs = (run for cell in cells.values() for run in store.of(cell.row, cell.column).values())
+    run = next(runs, None)
+    if run is None:
+        return {}
+    return {
+        name: metric.scale * run["report"][f"{key}_{metric.key}"]
+        for name, key in table.baselines.items()
+    }
+
+
+def _seconds(rows: Rows, store: Store) -> list[str]:
+    """What a run took, where that is known."""
+
+    def median(cell: Cell | None) -> str:
+        if cell is None:
+            return "-"
+        runs = store.of(cell.row, cell.column).values()
+        seconds = [run["core_seconds"] for run in runs if "core_seconds" in run]
+        return f"{statistics.median(seconds):.0f}" if seconds else "-"
+
+    columns = columns_of(rows)
+    lines = [[row, *(median(cells.get(c)) for c in columns)] for row, cells in rows.items()]
+    if all(set(line[1:]) == {"-"} for line in lines):
+        return []
+    return ["Seconds of one core a run, median over seeds:", markdown(["", *columns], lines)]
+
+
+def _draw(table: Table, rows: Rows, store: Store) -> None:
+    """A dot a seed, of the first metric."""
+    metric = table.metrics[0]
+    drawn = by_row(
+        cell for cells in rows.values() for cell in cells.values() if values(store, cell, metric)
+    )
+    if not drawn:
+        return
+    series = {
+        row: {
+            column: figures.Series(
+                list(values(store, cell, metric).values()), cell.paper.get(metric.name)
+            )
+            for column, cell in cells.items()
+        }
+        for row, cells in drawn.items()
+    }
+    references = {row: _baselines(table, cells, metric, store) for row, cells in drawn.items()}
+    figures.draw(series, metric.name, store.path.with_suffix(".png"), references)

@@ -1,0 +1,132 @@
+"""The description of a table of trained runs, and how it is filled."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.experiment import Experiment, Flags
+from experiments.options import changed
+from experiments.store import Store
+from experiments.tables import page
+from experiments.tables.cells import Cell, Metric
+from experiments.tables.claims import Claim
+
+QUICK = {"features": 8, "hidden_features": 8, "num_heads": 2, "num_layers": 1, "epochs": 1}
+"""A model that trains in seconds."""
+
+DATA_FOLDER = "FLAX_LINATTN_DATA"
+"""The environment variable that names the folder of real data."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table(Experiment):
+    """A table of trained runs; a size changes some of their options.
+
+    Attributes:
+        task: what the runs are trained for.
+        cells: all cells; asked with the folder of real data, or None where there is none.
+        metrics: the numbers shown.
+        claims: of the paper.
+        baselines: columns whose numbers stand in the run of another one: the metric's key by the
+            column's name, such as a naive forecast.
+        data: where the data are from.
+        departures: what differs from the paper.
+        not_run: what was left out, and why.
+        quick: options of a run of a few seconds.
+    """
+
+    task: str
+    cells: Callable[[Path | None], Sequence[Cell]]
+    metrics: tuple[Metric, ...]
+    claims: tuple[Claim, ...]
+    data: str
+    departures: str
+    not_run: str
+    quick: Mapping[str, Any]
+    baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def options(self, scale: str) -> Mapping[str, Any]:
+        """What a scale changes of the runs' options; "quick" makes tiny models of the first one."""
+        if scale == "quick":
+            return {**next(iter(self.sizes.values())), **self.quick}
+        return self.sizes[scale]
+
+    def store(self, scale: str, output: Path | None = None) -> Store:
+        """The stored runs."""
+        return Store(self.stored(scale, output), self.task, self.options(scale))
+
+    def command(self, scale: str, seeds: int = 3) -> str:
+        """What gives its results again."""
+        if scale == "quick":
+            return f"python -m {self.module} --quick"
+        return f"{DATA_FOLDER}=FOLDER {super().command(scale)} --seeds {seeds}"
+
+    def flags(self) -> Flags:
+        """Which runs to train, and where."""
+        quick = "tiny models, one epoch, one seed"
+        return {
+            "--seeds": {"type": int, "default": 3},
+            "--rows": {"default": "", "help": "only rows that contain this text"},
+            "--columns": {"default": "", "help": "only columns that contain this text"},
+            "--runs": {"type": Path, "default": Path("runs"), "help": "folder of run folders"},
+            "--quick": {"dest": "scale", "action": "store_const", "const": "quick", "help": quick},
+        }
+
+    def collect(
+        self,
+        scale: str,
+        output: Path,
+        *,
+        seeds: int = 3,
+        runs: Path = Path("runs"),
+        rows: str = "",
+        columns: str = "",
+    ) -> None:
+        """Trains what is missing.
+
+        Raises:
+            ValueError: no cell of these rows and columns can be run.
+        """
+        cells = self.runnable(rows, columns)
+        store = self.store(scale, output)
+        for seed in range(1 if scale == "quick" else seeds):
+            for cell in cells:
+                config = changed(cell.config, seed=seed, **self.options(scale))
+                store.train(cell.row, cell.column, config, runs / store.path.stem)
+
+    def runnable(self, rows: str = "", columns: str = "") -> list[Cell]:
+        """The cells whose data are at hand.
+
+        Args:
+            rows: only rows that contain this text.
+            columns: only columns that contain this text.
+
+        Raises:
+            ValueError: there are none.
+        """
+        cells = [
+            cell
+            for cell in self.cells(data_folder())
+            if rows in cell.row and columns in cell.column and cell.config is not None
+        ]
+        if not cells:
+            raise ValueError(
+                f"no row with {rows!r} and column with {columns!r} can be run: set "
+                f"{DATA_FOLDER} to the folder of real data, or choose others with --rows and "
+                "--columns."
+            )
+        return cells
+
+    def render(self, scale: str, output: Path) -> str:
+        """Writes page and figure of what is stored; returns the page."""
+        return page.render(self, scale, self.store(scale, output))
+
+
+def data_folder() -> Path | None:
+    """The folder of real data sets, as the environment names it."""
+    name = os.environ.get(DATA_FOLDER)
+    return Path(name) if name else None

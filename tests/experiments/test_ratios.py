@@ -1,0 +1,74 @@
+"""The published suite: the papers' formulations compute what ours do, and bars name them."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.efficiency import peers, ratios, suite
+from experiments.efficiency.bars import BARS
+from flax_linattn import bench, ops
+from flax_linattn.bench.report import bars_table
+from flax_linattn.bench.run import read_results
+
+TOKENS = (2, 11, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_causal", "peer"),
+    [
+        ("elementwise_series", True, peers.elementwise_series_cumsum),
+        ("taylorshift", False, peers.taylorshift_algorithm_1),
+        ("taylorshift", False, peers.taylorshift_equation_1),
+        ("expressive", True, peers.expressive_dense),
+    ],
+)
+def test_the_papers_formulations_compute_the_same(name: str, is_causal: bool, peer: Any) -> None:
+    q, k, v = (0.7 * x for x in bench.normal(TOKENS, TOKENS, TOKENS))
+    want = jax.jit(partial(ops.get_mechanism(name).attend, is_causal=is_causal))(q, k, v)
+    with jax.numpy_dtype_promotion("standard"):
+        np.testing.assert_allclose(jax.jit(peer)(q, k, v), want, atol=2e-5)
+
+
+def test_the_scan_is_aaren() -> None:
+    score, v = bench.normal(TOKENS[:3], TOKENS)
+    aaren = suite.comparisons("cpu")[0]
+    np.testing.assert_allclose(
+        jax.jit(peers.aaren_scan)(score, v), jax.jit(aaren.ours)(score, v), atol=1e-6
+    )
+
+
+def test_bars_name_what_is_compared() -> None:
+    by_name = {comparison.name: comparison for comparison in suite.comparisons("cpu")}
+    for bar in BARS:
+        comparison = by_name[bar.comparison]
+        assert set(bar.peers) <= set(comparison.peers) and bar.which in comparison.passes
+        assert set(bar.lengths) <= {*comparison.lengths, *comparison.compiled}
+
+
+def test_the_published_ratios_are_of_this_suite() -> None:
+    rows = read_results(ratios.FOLDER / "ratios.json")["rows"]
+    stored = {ratio.key for ratio in bench.ratios([r for r in rows if not r["curve"]])}
+    asked = {
+        (comparison.name, length, which, peer)
+        for comparison in suite.comparisons("cpu")
+        for length in comparison.lengths
+        for which in comparison.passes
+        for peer in comparison.peers
+    }
+    assert stored == asked
+    assert bars_table(rows, BARS).count("| met |") == len(BARS)
+
+
+def test_the_suite_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--only", "auto, d = 16", "--rounds", "1", "--repeats", "1", "--lengths", "16"]
+    assert ratios.main([*options, "--no-progress", "--output", str(tmp_path)]) == 0
+    assert "| efficient |" in capsys.readouterr().out
+    page = (tmp_path / "ratios.md").read_text()
+    assert page.startswith("`python -m experiments.efficiency.ratios --only 'auto, d = 16'")
+    assert ratios.render(tmp_path) == page
