@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from flax_linattn import tasks
+from flax_linattn.tasks import get_task
 
 Options = dict[str, Any]
 """Plain values by name, as config.json holds them."""
@@ -15,27 +14,23 @@ LOCAL = {"seed", "csv", "train_file", "test_file"}
 """What a row's key has, or what differs between machines."""
 
 
-class Task(NamedTuple):
-    """How a task is configured and trained."""
+def configured(task: str, *, preset: str | None = None, **options: Any) -> Any:
+    """A task's configuration with some options, all others at their defaults.
 
-    Config: Any
-    train: Callable[..., dict[str, Any]]
-
-
-TASKS = {
-    "classify": Task(tasks.ClassifyConfig, tasks.train_classifier),
-    "forecast": Task(tasks.ForecastConfig, tasks.train_forecaster),
-}
-
-
-def configured(task: str, **options: Any) -> Any:
-    """A task's configuration with some options, all others at their defaults."""
-    return changed(TASKS[task].Config(), **options)
+    Args:
+        task: its name.
+        preset: a published protocol, whose options are the defaults.
+        **options: by their names.
+    """
+    config = get_task(task).Config.of()
+    if preset is not None:
+        config = get_task(task).presets[preset](config)
+    return config.replace(**options)
 
 
 def changed(config: Any, **options: Any) -> Any:
     """A configuration with other options."""
-    return type(config).from_json({**config.to_json(), **options})
+    return config.replace(**options)
 
 
 def options_of(config: Any) -> Options:
@@ -46,4 +41,4 @@ def options_of(config: Any) -> Options:
 
 def defaults(task: str) -> Options:
     """Those of a task, as they are now."""
-    return options_of(TASKS[task].Config())
+    return options_of(get_task(task).Config.of())

@@ -19,11 +19,12 @@ from typing import Any
 
 import jax
 
-from experiments.options import TASKS, Options, defaults, options_of
+from experiments.options import Options, defaults, options_of
 from flax_linattn import training
 from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import commit, device
-from flax_linattn.tasks.runs import as_name
+from flax_linattn.tasks import get_task, train
+from flax_linattn.tasks.files import as_name
 
 Row = dict[str, Any]
 
@@ -35,7 +36,7 @@ def upgrade(task: str, options: Options) -> Options:
         task: whose they are.
         options: all those of a run or of a file's defaults, as an older version wrote them.
     """
-    return options  # none has been renamed yet
+    return get_task(task).upgrade(options) if "protocol" in options else options
 
 
 class Store:
@@ -126,13 +127,10 @@ class Store:
             "environment": f"jax {jax.__version__}, Python {platform.python_version()}, {device()}",
         }
         try:
-            report = TASKS[self._task].train(
-                config,
-                run_dir,
-                resume=resume,
-                progress=False,
-                parallel=training.Parallel("none"),
+            session = training.Session(
+                run_dir, resume=resume, progress=False, parallel=training.Parallel("none")
             )
+            report = train(self._task, config, session)
             result["report"] = {k: v for k, v in report.items() if not isinstance(v, list)}
         except training.NonFiniteLossError as error:
             result["failure"] = str(error)

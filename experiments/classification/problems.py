@@ -25,7 +25,9 @@ NAMES = {
 }
 """In the folder of real data; Japanese Vowels comes with the package."""
 
-OPTIONS: dict[str, dict[str, Any]] = {}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "EthanolConcentration": {"scaling": "each-across-channels"},
+}
 """Of data sets that Time-Series-Library prepares in a way of their own."""
 
 NOT_RUN = (
@@ -35,10 +37,10 @@ NOT_RUN = (
 )
 PROTOCOLS: dict[str, dict[str, Any]] = {
     # The library stops at epoch 100; after 15 its learning rate is below 1e-7.
-    "selected on the TEST SET": {"protocol": "tslib", "epochs": 15},
-    "honest": {"protocol": "honest"},
+    "selected on the TEST SET": {"preset": "tslib", "epochs": 15},
+    "honest": {},
     # As later versions of the library, which keep the learning rate.
-    "on the TEST SET, constant rate": {"protocol": "tslib", "schedule": "constant"},
+    "on the TEST SET, constant rate": {"preset": "tslib", "schedule": "constant"},
 }
 
 

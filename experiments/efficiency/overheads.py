@@ -26,7 +26,8 @@ from experiments.options import configured
 from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks import classify_data, classify_model
+from flax_linattn.tasks.classify import ClassifyProblem
+from flax_linattn.tasks.classify import model as classify_model
 
 NEVER = 10**9
 BATCH_SIZE = 16
@@ -102,7 +103,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     config = configured("classify", features=features, hidden_features=2 * features)
-    problem = classify_data.ClassifyProblem(
+    problem = ClassifyProblem(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
     model = classify_model.build_classifier(config, problem)

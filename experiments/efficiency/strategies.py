@@ -27,7 +27,8 @@ from experiments.options import configured
 from flax_linattn import data, training
 from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks import classify_data, classify_model
+from flax_linattn.tasks.classify import ClassifyProblem
+from flax_linattn.tasks.classify import model as classify_model
 from flax_linattn.training.evaluation import metric_names
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.train_step import make_train_step
@@ -90,13 +91,11 @@ class Outcome(NamedTuple):
     facts: dict[str, Any]
 
 
-def read(size: Size) -> tuple[classify_data.ClassifyProblem, tuple[data.Batches, data.Batches]]:
+def read(size: Size) -> tuple[ClassifyProblem, tuple[data.Batches, data.Batches]]:
     """Japanese Vowels: what the model has to know, and batches whose time eight devices share."""
     train, test = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = classify_data.ClassifyProblem(
-        train.name, train.channels, train.classes, (32,), standardizer
-    )
+    problem = ClassifyProblem(train.name, train.channels, train.classes, (32,), standardizer)
 
     def batches(dataset: data.TimeSeriesDataset, seed: int | None) -> data.Batches:
         values, mask = data.pad(standardizer.apply(dataset.series), problem.max_length)
@@ -108,7 +107,7 @@ def read(size: Size) -> tuple[classify_data.ClassifyProblem, tuple[data.Batches,
 
 def train(
     size: Size,
-    problem: classify_data.ClassifyProblem,
+    problem: ClassifyProblem,
     batches: tuple[data.Batches, data.Batches],
     mechanism: str,
     parallel: training.Parallel,

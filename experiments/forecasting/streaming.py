@@ -15,24 +15,25 @@ from flax_linattn import tasks
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import commit
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.forecast_evaluate import evaluate_run, load_series
-from flax_linattn.tasks.forecast_metrics import Errors
+from flax_linattn.tasks.forecast import ForecastStream, Row
+from flax_linattn.tasks.forecast.evaluate import load_series
+from flax_linattn.tasks.forecast.metrics import Errors
 
 FOLDER = Path(__file__).parent
 RESULTS = "streaming.json"
 
 
-def streamed(run: tasks.ForecastRun, context: int | None) -> dict[str, float]:
+def streamed(run: tasks.Run, context: int | None) -> dict[str, float]:
     """Errors of a stream that begins a window before the test rows, on standardised values."""
     options, problem = run.config.to_json(), run.problem
     series, targets = load_series(run), list(problem.targets)
     mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
     first, stop = problem.split[-1]
-    stream = tasks.ForecastStream(run, context=context)
+    stream = ForecastStream(run, context=context)
     errors = Errors(len(targets))
     for row in range(first - options["input_length"], stop - options["horizon"]):
         time = None if series.times is None else series.times[row].item()
-        forecast = stream.step(tasks.Row(time, series.values[row]))
+        forecast = stream.step(Row(time, series.values[row]))
         if row >= first - 1:
             truth = series.values[row + 1 : row + 1 + options["horizon"], targets]
             errors.add(((forecast - mean) / std)[None], ((truth - mean) / std)[None])
@@ -45,8 +46,8 @@ def main() -> None:
     parser = command.parser("experiments.forecasting.streaming", about, FOLDER)
     parser.add_argument("run", type=Path, help="the folder of a run with --model decoder")
     options = parser.parse_args()
-    run = tasks.load_forecaster(options.run)
-    report = evaluate_run(options.run)
+    run = tasks.load_run(options.run)
+    report = tasks.evaluate_run(options.run)
     length = run.config.to_json()["input_length"]
     rows: dict[str, dict[str, Any]] = {
         f"windows of {length} rows": {k: report[f"test_{k}"] for k in ("mse", "mae")},

@@ -31,7 +31,7 @@ WINDOW = 100
 """Steps timed before a mark (all ten before the first)."""
 
 
-def observations(run: tasks.ClassifyRun) -> Iterator[np.ndarray]:
+def observations(run: tasks.Run) -> Iterator[np.ndarray]:
     """The standardised test recordings, over and over: float32 [1, channels] each."""
     series = run.problem.standardizer.apply(data.japanese_vowels()[1].series)
     tape = np.concatenate(series).astype(np.float32)
@@ -67,9 +67,9 @@ def main() -> None:
     parser.add_argument("--softmax-mark", type=int, default=1_000)
     options = parser.parse_args()
 
-    run = tasks.load_classifier(options.run)
+    run = tasks.load_run(options.run)
     name = run.config.to_json()["mechanism"]
-    softmax = tasks.build_classifier(changed(run.config, mechanism="softmax"), run.problem)
+    softmax = run.task.model(changed(run.config, mechanism="softmax"), run.problem)
     streams = {
         name: inference.Stream(run.model),
         CACHED: inference.Stream(softmax, max_length=options.softmax_tokens),

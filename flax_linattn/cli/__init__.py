@@ -8,6 +8,7 @@ options, and their flags are added here. Heavy imports wait until a command runs
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 
@@ -107,7 +108,7 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
         return INTERRUPTED
 
 
-FLAGS = {"strategy": "parallel", "profile_steps": "profile"}
+FLAGS = {"run_dir": "run", "strategy": "parallel", "profile_steps": "profile"}
 """Options whose flags have another name."""
 
 
@@ -157,8 +158,12 @@ def _bench(args: list[str]) -> int:
 
     from flax_linattn import bench
 
+    about = "Speed and memory of the mechanisms against named peers, and against stored ratios."
+    options = tyro.cli(bench.BenchOptions, args=args, prog="flax-linattn bench", description=about)
     try:
-        return tyro.cli(bench.run_bench, args=args, prog="flax-linattn bench")
+        return bench.run_bench(
+            command=shlex.join(["flax-linattn", "bench", *args]), **vars(options)
+        )
     except KeyboardInterrupt:
         print("the same command goes on from here.", file=sys.stderr)
         raise

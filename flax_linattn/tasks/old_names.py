@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,9 @@ def old_name(name: str) -> Any:
     Raises:
         AttributeError: there was no such name.
     """
+    if name in ("ForecastStream", "Row"):
+        module = importlib.import_module("flax_linattn.tasks.forecast")
+        return _warned(name, f"forecast.{name}", getattr(module, name))
     for task, (begin, end) in TASK_OF.items():
         current = {
             f"train_{end}": (f'train("{task}", ...)', partial(_train, task)),
@@ -37,14 +41,17 @@ def old_name(name: str) -> Any:
             f"{begin}Problem": (f"{task}.{begin}Problem", get_task(task).Problem),
         }
         if name in current:
-            new, value = current[name]
-            warnings.warn(
-                f"tasks.{name} is tasks.{new} since 2026-11-23; the old name goes with 0.3.",
-                DeprecationWarning,
-                stacklevel=3,
-            )
-            return value
+            return _warned(name, *current[name])
     raise AttributeError(f"module 'flax_linattn.tasks' has no attribute {name!r}")
+
+
+def _warned(name: str, new: str, value: Any) -> Any:
+    warnings.warn(
+        f"tasks.{name} is tasks.{new} since 2026-11-23; the old name goes with 0.3.",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return value
 
 
 def _train(task: str, config: Config, run_dir: Path, **session: Any) -> dict[str, Any]:

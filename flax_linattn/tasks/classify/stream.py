@@ -66,22 +66,25 @@ class ClassifyStream(Streaming):
 
     Args:
         run: the trained run.
-        options: of the stream.
+        sequence: stream this sequence of the run's test data (from 0) instead of lines.
+        max_length: most observations of a sequence, for mechanisms with a cache; default the
+            longest sequence of the run's data.
 
     Raises:
         ValueError: the model cannot stream, or an option is out of range.
     """
 
-    def __init__(self, run: Run, options: ClassifyStreamOptions | None = None) -> None:
-        options = ClassifyStreamOptions() if options is None else options
-        at_least(1, max_length=options.max_length)
+    def __init__(
+        self, run: Run, *, sequence: int | None = None, max_length: int | None = None
+    ) -> None:
+        at_least(1, max_length=max_length)
         if not run.model.streams:
             raise ValueError(
                 "the run cannot stream: its model looks at the future. Train one with causal=True, "
                 'embedding="causal" and a mechanism with a causal form.'
             )
-        self._run, self._options = run, options
-        self._max_length = options.max_length or run.problem.max_length
+        self._run, self._sequence = run, sequence
+        self._max_length = run.problem.max_length if max_length is None else max_length
         self._stream = inference.Stream(run.model, max_length=self._max_length)
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._drawn: deque[Prediction] = deque(maxlen=MOST_DRAWN)
@@ -99,7 +102,7 @@ class ClassifyStream(Streaming):
         Raises:
             ValueError: there is no such sequence.
         """
-        index = self._options.sequence
+        index = self._sequence
         if index is None:
             return None
         test = load_test(self._run)

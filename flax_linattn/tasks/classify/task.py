@@ -181,4 +181,4 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
 
     def stream(self, run: Run, options: ClassifyStreamOptions) -> ClassifyStream:
         """Class probabilities after each observation."""
-        return ClassifyStream(run, options)
+        return ClassifyStream(run, sequence=options.sequence, max_length=options.max_length)

@@ -51,7 +51,7 @@ class ForecastStream(Streaming):
 
     Args:
         run: the trained run.
-        options: of the stream.
+        context: most observations that a forecast looks back on; default the run's input_length.
 
     Attributes:
         num_steps: observations so far.
@@ -62,8 +62,7 @@ class ForecastStream(Streaming):
         ValueError: the run's model cannot stream, or the context is out of range.
     """
 
-    def __init__(self, run: Run, options: ForecastStreamOptions | None = None) -> None:
-        context = None if options is None else options.context
+    def __init__(self, run: Run, *, context: int | None = None) -> None:
         if not run.model.streams:
             raise ValueError(
                 f"a run with the model {run.config.model.model!r} and mechanism "

@@ -195,7 +195,7 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
         """The forecast after each observation."""
-        return ForecastStream(run, options)
+        return ForecastStream(run, context=options.context)
 
 
 def _windows_of(
