@@ -24,7 +24,7 @@ import numpy as np
 
 from flax_linattn import ops
 from flax_linattn.bench.provenance import commit
-from flax_linattn.ops.masks import visible_rows
+from flax_linattn.ops.contract.masks import visible_rows
 
 HERE = Path(__file__).parent
 COMMAND = "python -m experiments.accuracy.errors"

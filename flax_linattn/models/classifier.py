@@ -14,9 +14,9 @@ from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.nn.block import ACTIVATIONS, apply_dropout, split_key
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.position import token_positions
-from flax_linattn.ops import prefix
-from flax_linattn.ops.masks import segment_runs, zero_padding
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.masks import segment_runs, zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 

@@ -15,8 +15,8 @@ from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.attention import resolve_mechanism
 from flax_linattn.nn.linear import linear
-from flax_linattn.ops.masks import segment_runs, zero_padding
-from flax_linattn.ops.prefix import select
+from flax_linattn.ops.contract.masks import segment_runs, zero_padding
+from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds
 
 

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from flax_linattn import ops
 from flax_linattn.nn.linear import linear
-from flax_linattn.ops.masks import zero_padding
+from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)

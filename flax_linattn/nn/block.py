@@ -13,8 +13,8 @@ from jax.typing import DTypeLike
 from flax_linattn import ops
 from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.linear import linear
-from flax_linattn.ops.masks import zero_padding
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.masks import zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

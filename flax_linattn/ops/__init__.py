@@ -12,8 +12,16 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from flax_linattn.ops.aaren import Aaren, AarenState
-from flax_linattn.ops.baselines import (
+from flax_linattn.ops.contract.mechanism import Capabilities, Learned, Mechanism, PackedState
+from flax_linattn.ops.contract.weights import weights
+from flax_linattn.ops.engine.cache import CacheMechanism, KVCache
+from flax_linattn.ops.engine.exponential import ExponentialState
+from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
+from flax_linattn.ops.engine.series import SeriesState
+from flax_linattn.ops.engine.shards import SequenceParallel, sequence_parallel
+from flax_linattn.ops.engine.stateless import StatelessMechanism
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.ops.mechanisms import (
     AFT,
     AFTSimple,
     Hedgehog,
@@ -23,19 +31,11 @@ from flax_linattn.ops.baselines import (
     Performer,
     RandomFeatureAttention,
 )
-from flax_linattn.ops.cache import CacheMechanism, KVCache
-from flax_linattn.ops.elementwise import Elementwise, ElementwiseSeries
-from flax_linattn.ops.exponential import ExponentialState
-from flax_linattn.ops.expressive import Expressive, ExpressiveQuadratic
-from flax_linattn.ops.kernel import KernelMechanism, KernelState
-from flax_linattn.ops.mechanism import Capabilities, Learned, Mechanism, PackedState
-from flax_linattn.ops.series import SeriesState
-from flax_linattn.ops.shards import SequenceParallel, sequence_parallel
-from flax_linattn.ops.softmax import SoftmaxAttention
-from flax_linattn.ops.stateless import StatelessMechanism
-from flax_linattn.ops.streaming import StreamingMechanism
-from flax_linattn.ops.taylorshift import TaylorShift, taylorshift_n0, taylorshift_n1
-from flax_linattn.ops.weights import weights
+from flax_linattn.ops.mechanisms.aaren import Aaren, AarenState
+from flax_linattn.ops.mechanisms.elementwise import Elementwise, ElementwiseSeries
+from flax_linattn.ops.mechanisms.expressive import Expressive, ExpressiveQuadratic
+from flax_linattn.ops.mechanisms.softmax import SoftmaxAttention
+from flax_linattn.ops.mechanisms.taylorshift import TaylorShift, taylorshift_n0, taylorshift_n1
 
 _REGISTRY: dict[str, type[Mechanism]] = {
     "softmax": SoftmaxAttention,

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.training.guard import LossScale, judge
 from flax_linattn.training.metrics import (
     Metrics,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flax_linattn import ops
-from flax_linattn.ops.baselines import draws
+from flax_linattn.ops.engine import draws
 
 
 class Seen(NamedTuple):

@@ -1,0 +1,55 @@
+"""Mechanisms that need the whole sequence at once: no state, no causal form."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.mechanism import Call, Capabilities, Mechanism, no_state
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.typing import Array, Outputs, State
+
+
+@dataclasses.dataclass(frozen=True)
+class StatelessMechanism(Mechanism):
+    """A mechanism given by its ``mix`` of whole sequences."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=False, causal=False, packed=False, recurrent=False, forms=("parallel",)
+    )
+
+    @abc.abstractmethod
+    def mix(
+        self, q: Array, k: Array, v: Array, query_mask: Array, mask: Array, **parameters: Any
+    ) -> Outputs:
+        """Outputs [B, T, H, V]; the masks are bool [B, T] and [B, S], True = a real token."""
+
+    def init_state(self, *args: Any, **options: Any) -> State:
+        """There is none.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(no_state(self.name))
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        dtype = accumulation_dtype(call.v.dtype)
+        q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
+        query_mask, mask = (
+            jnp.ones(x.shape[:2], bool) if m is None else m
+            for x, m in ((q, call.query_mask), (k, call.mask))
+        )
+        if q.shape[1] == 0 or k.shape[1] == 0:
+            return jnp.zeros((*q.shape[:3], v.shape[-1]), dtype), None
+        y = self.mix(q, k, v, query_mask, mask, **call.parameters)
+        seen = jnp.any(mask, axis=1)[:, None, None, None]
+        return jnp.where(seen, y, jnp.zeros_like(y)), None
+
+    def _step(self, *args: Any) -> Any:
+        raise ValueError(no_state(self.name))
+
+    def _check_state(self, *args: Any) -> None:
+        raise ValueError(no_state(self.name))

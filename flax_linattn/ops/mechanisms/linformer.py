@@ -1,0 +1,165 @@
+"""Linformer: Wang et al., "Linformer: Self-Attention with Linear Complexity", 2020.
+
+softmax(scale Q (E^T K)^T) F^T V: keys and values of N positions are projected to P mixtures of
+them. ``key_projection`` is E and ``value_projection`` F, both [N, P], shared by the heads. N is
+fixed: a longer sequence has no rows of E and F; a shorter one uses the first. A mixture of keys
+holds the future, so there is neither a causal form nor a state, nor can sequences be packed.
+Departure: positions count real tokens, so that padding anywhere changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.masks import longest
+from flax_linattn.ops.contract.mechanism import Learned
+from flax_linattn.ops.contract.numerics import einsum, score_scale
+from flax_linattn.ops.engine.draws import uniform
+from flax_linattn.ops.engine.stateless import StatelessMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class Linformer(StatelessMechanism):
+    """Linformer attention (module docstring: symbols, departures).
+
+    Attributes:
+        max_length: N; a layer needs it, since it learns E and F. None = that of each call's
+            sequences, for fixed random projections only.
+        num_projections: P.
+        scale: factor of the scores; None = K**-0.5. ``attend`` takes ``scale=`` to override it.
+        seed: of the projections that are used where ``attend`` is given none.
+
+    Example:
+        >>> import jax
+        >>> from flax_linattn import ops
+        >>> linformer = ops.get_mechanism("linformer", max_length=16, num_projections=4)
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> linformer.attend(q, k, v).shape
+        (2, 10, 4, 8)
+        >>> linformer.attend(q, k, v, is_causal=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: 'linformer' has no causal form; use is_causal=False.
+    """
+
+    name: ClassVar[str] = "linformer"
+    parameters: ClassVar[tuple[str, ...]] = ("scale", "key_projection", "value_projection")
+
+    max_length: int | None = None
+    num_projections: int = 256
+    scale: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, max_length=self.max_length, num_projections=self.num_projections)
+        at_least(0, seed=self.seed)
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        if self.max_length is None:
+            raise ValueError(
+                "a 'linformer' layer learns a projection of each position and needs their number: "
+                "get_mechanism('linformer', max_length=...), or the max_length of the model."
+            )
+        limit = self.num_projections**-0.5
+        projection = Learned(
+            (self.max_length, self.num_projections),
+            lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit),
+        )
+        return {"key_projection": projection, "value_projection": projection}
+
+    def mix(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        query_mask: Array,
+        mask: Array,
+        *,
+        scale: float | Array | None = None,
+        key_projection: Array | None = None,
+        value_projection: Array | None = None,
+    ) -> Outputs:
+        # The real tokens move to the front; padding is zero and adds nothing where it lands.
+        position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
+        tables, length = self._tables(k, key_projection, value_projection), k.shape[1]
+        fits = jnp.sum(mask, axis=1) <= tables[0].shape[0]
+        k, v = (
+            einsum("sp,bshk->bphk", table[:length], front[:, : table.shape[0]])
+            for table, x in zip(tables, (k, v), strict=True)
+            for front in [jnp.zeros_like(x).at[rows, position].add(x)]
+        )
+        factor = jnp.asarray(score_scale(scale, self.scale, q.shape[-1])).astype(q.dtype)
+        weight = jax.nn.softmax(einsum("bthk,bphk->bhtp", q, k) * factor, axis=-1)
+        y = einsum("bhtp,bphv->bthv", weight, v)
+        # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
+        return jnp.where(fits[:, None, None, None], y, jnp.nan)
+
+    def _check_parameters(self, parameters: dict[str, Any]) -> None:
+        super()._check_parameters(parameters)
+        shapes = [
+            None if table is None else table.shape
+            for table in map(parameters.get, ("key_projection", "value_projection"))
+        ]
+        if shapes == [None, None]:
+            return
+        if shapes[0] != shapes[1] or len(shapes[0] or ()) != 2:
+            raise ValueError(
+                "key_projection and value_projection must be given together and have one shape "
+                f"[N, P], got {shapes[0]} and {shapes[1]}."
+            )
+
+    def _check_length(self, length: int, mask: Array | None, parameters: dict[str, Any]) -> None:
+        table = parameters.get("key_projection")
+        rows = self.max_length if table is None else table.shape[0]
+        if rows is not None and longest(length, mask) > rows:
+            raise ValueError(
+                f"'linformer' was made for sequences of {rows} positions, got "
+                f"{longest(length, mask)}; make it with a larger max_length."
+            )
+
+    def _reference(
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        visible: Visible,
+        *,
+        scale: float | Array | None = None,
+        key_projection: Array | None = None,
+        value_projection: Array | None = None,
+    ) -> Outputs:
+        real = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
+        tables = self._tables(k, key_projection, value_projection)
+        scale = score_scale(scale, self.scale, q.shape[-1])
+
+        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+            order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
+            k, v, real = k[order], v[order], real[order]
+            e, f = (jnp.where(real[:, None], t[: k.shape[0]], 0) for t in tables)
+            keys, values = einsum("sp,shk->hpk", e, k), einsum("sp,shv->hpv", f, v)
+            score = einsum("thk,hpk->htp", q, keys) * jnp.asarray(scale).astype(q.dtype)
+            weight = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True))
+            weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
+            return einsum("htp,hpv->thv", weight, values)
+
+        return jax.vmap(of_row)(q, k, v, real)
+
+    def _tables(
+        self, k: Array, key_projection: Array | None, value_projection: Array | None
+    ) -> tuple[Array, Array]:
+        """E and F [N, P]."""
+        length = k.shape[1]
+        tables = []
+        for i, table in enumerate((key_projection, value_projection)):
+            if table is None:
+                rows, columns = self.max_length or length, self.num_projections
+                table = jnp.asarray(uniform(rows, columns, columns**-0.5, 2 * self.seed + i))
+            tables.append(table.astype(k.dtype))
+        return tables[0], tables[1]

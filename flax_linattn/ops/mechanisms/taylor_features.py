@@ -1,0 +1,75 @@
+"""Linear attention with the Taylor features of order 2 of the exponential.
+
+The element-wise attention paper's row "Hedgehog" (its equation 20): the weight of key j for query
+i is 1 + x + x^2 / 2, x = scale q_i . k_j, after the baseline of Zhang et al., "The Hedgehog & the
+Porcupine", 2024. It is TaylorShift without its normalisation. Departures: Hedgehog's own learned
+feature maps are not offered; only the d (d + 1) / 2 different products of coordinates are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.mechanism import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, safe_divide, score_scale
+from flax_linattn.ops.engine.features import quadratic_features
+from flax_linattn.ops.engine.kernel import KernelMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class Hedgehog(KernelMechanism):
+    """Taylor feature linear attention of order 2 (module docstring).
+
+    Attributes:
+        scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take ``scale=``
+            to override it.
+
+    Example:
+        >>> import jax
+        >>> from flax_linattn import ops
+        >>> hedgehog = ops.get_mechanism("hedgehog")
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> hedgehog.attend(q, k, v, is_causal=True).shape
+        (2, 10, 4, 8)
+    """
+
+    name: ClassVar[str] = "hedgehog"
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+
+    scale: float | None = None
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, *, scale: float | Array | None = None
+    ) -> tuple[Array, Array, Array]:
+        scale = score_scale(scale, self.scale, q.shape[-1])
+        return q * jnp.asarray(scale).astype(q.dtype), k, v
+
+    def query_features(self, q: Array) -> Array:
+        return quadratic_features(q, (0.5, 1.0, 1.0))
+
+    def key_features(self, k: Array) -> Array:
+        return quadratic_features(k)
+
+    def kernel(self, q: Array, k: Array) -> Array:
+        x = einsum("bthk,bshk->bhts", q, k)
+        return (x / 2 + 1) * x + 1
+
+    def _reference(
+        self,
+        q: Queries,
+        k: Keys,
+        v: Values,
+        visible: Visible,
+        *,
+        scale: float | Array | None = None,
+    ) -> Outputs:
+        scale = score_scale(scale, self.scale, q.shape[-1])
+        x = jnp.sum(q[:, :, None] * k[:, None], axis=-1) * jnp.asarray(scale).astype(q.dtype)
+        weight = jnp.where(visible[..., None], 1 + x + x**2 / 2, jnp.zeros_like(x))
+        total = einsum("btsh,bshv->bthv", weight, v)
+        return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
