@@ -18,6 +18,7 @@ The batch axis comes first in every array and in every leaf of every state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -46,6 +47,9 @@ FeaturesStep: TypeAlias = Float[Array, "B C"]
 State: TypeAlias = Any
 """A pytree of arrays, batch axis first; its structure is each mechanism's own."""
 
+Parameters: TypeAlias = Mapping[str, Array]
+"""The arguments of a mechanism's own that a call was given, by name."""
+
 __all__ = [
     "Array",
     "Features",
@@ -56,6 +60,7 @@ __all__ = [
     "Mask",
     "OutputStep",
     "Outputs",
+    "Parameters",
     "Queries",
     "QueryStep",
     "SegmentIds",

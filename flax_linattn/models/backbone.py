@@ -15,8 +15,8 @@ from jaxtyping import Int
 from flax_linattn import nn, ops
 from flax_linattn.checks import at_least, rate
 from flax_linattn.nn.block import LayerNorm, apply_dropout, split_key
+from flax_linattn.ops.contract.checks import no_state
 from flax_linattn.ops.contract.masks import segment_runs
-from flax_linattn.ops.contract.mechanism import no_state
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds, State
 
 REMAT: dict[str, Any] = {

@@ -166,7 +166,7 @@ class Attention(nnx.Module):
             form=form,
             **self._parameters(),
         )
-        if return_state:
+        if isinstance(y, tuple):
             y, state = y
             return self._out(y), state
         return self._out(y)

@@ -12,7 +12,9 @@ from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from flax_linattn.ops.contract.mechanism import Capabilities, Learned, Mechanism, PackedState
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.state import PackedState
 from flax_linattn.ops.contract.weights import weights
 from flax_linattn.ops.engine.cache import CacheMechanism, KVCache
 from flax_linattn.ops.engine.exponential import ExponentialState

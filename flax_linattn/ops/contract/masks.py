@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,9 @@ UNDECIDED = -(2**31)
 """The id of a packed state that has met no id yet: it continues in whichever comes first."""
 
 
-class Runs(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Runs:
     """Where packed segments begin.
 
     Attributes:
@@ -110,6 +111,23 @@ def segment_runs(
     at_end = jnp.where(mask[:, -1], segment_ids.shape[1] - 1, before[:, -1])
     last = jnp.take_along_axis(segment_ids, jnp.maximum(at_end, 0)[:, None], axis=1)[:, 0]
     return Runs(starts, jnp.where(at_end >= 0, last, carried))
+
+
+def packed_runs(
+    segment_ids: SegmentIds | None, mask: Mask | None, carried: Int[Array, "B"] | None
+) -> Runs | None:
+    """``segment_runs`` of a call that may be packed or not; None where it is not.
+
+    Args:
+        segment_ids: int [B, T], or None.
+        mask: bool [B, T], True = a real token.
+        carried: int32 [B], the id in which an earlier call ended, if that is known.
+
+    Example:
+        >>> packed_runs(None, None, None) is None
+        True
+    """
+    return None if segment_ids is None else segment_runs(segment_ids, mask, carried)
 
 
 @partial(

@@ -9,20 +9,22 @@ from __future__ import annotations
 import abc
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.mechanism import Call, Mechanism, check_state_like
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.checks import check_state_like
+from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import choose_form
-from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep, Visible
+from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
 
 CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -93,6 +95,31 @@ class KVCache:
         return self.length > self.capacity
 
 
+class Positions(NamedTuple):
+    """The number of real tokens of the segment that came before: int [B, T] and [B, S]."""
+
+    query: Array
+    key: Array
+
+
+class Pairs(NamedTuple):
+    """Queries and the tokens that they may see.
+
+    Attributes:
+        q: [B, T, H, K].
+        k: [B, S, H, K].
+        v: [B, S, H, V].
+        positions: of both; None where the mechanism is not ``positional``.
+        parameters: the mechanism's own arguments.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    positions: Positions | None
+    parameters: Parameters
+
+
 @dataclasses.dataclass(frozen=True)
 class CacheMechanism(Mechanism):
     """A mechanism given by its ``weigh`` over the visible tokens.
@@ -103,8 +130,7 @@ class CacheMechanism(Mechanism):
     """
 
     positional: ClassVar[bool] = False
-    """Whether ``weigh`` takes ``positions`` of queries and keys, int [B, T] and [B, S]: the number
-    of real tokens of the segment that came before."""
+    """Whether ``weigh`` is given positions."""
 
     chunk_size: int = 256
     cache_dtype: str | None = None
@@ -118,32 +144,21 @@ class CacheMechanism(Mechanism):
             )
 
     @abc.abstractmethod
-    def weigh(
-        self, q: Array, k: Array, v: Array, visible: Visible | None, **parameters: Any
-    ) -> Outputs:
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         """Outputs [B, T, H, V] over the visible tokens; rows that see nothing may be anything.
 
         ``visible`` is bool [B or 1, T, S]; None = causal attention without padding, T = S.
         """
 
-    def init_state(
-        self,
-        batch_size: int,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        max_length: int | None = None,
-        *,
-        dtype: DTypeLike = jnp.float32,
-    ) -> KVCache:
-        self._check_capacity(max_length)
-        dtype = accumulation_dtype(dtype) if self.cache_dtype is None else self.cache_dtype
-        slots = 0 if max_length is None else max_length
+    def _init_state(self, sizes: StateSizes) -> KVCache:
+        self._check_capacity(sizes.max_length)
+        dtype = sizes.dtype if self.cache_dtype is None else self.cache_dtype
+        slots = (sizes.batch_size, sizes.max_length or 0, sizes.num_heads)
         return KVCache(
-            key=jnp.zeros((batch_size, slots, num_heads, key_dim), dtype),
-            value=jnp.zeros((batch_size, slots, num_heads, value_dim), dtype),
-            length=jnp.zeros((batch_size,), jnp.int32),
-            growable=max_length is None,
+            key=jnp.zeros((*slots, sizes.key_dim), dtype),
+            value=jnp.zeros((*slots, sizes.value_dim), dtype),
+            length=jnp.zeros((sizes.batch_size,), jnp.int32),
+            growable=sizes.max_length is None,
         )
 
     def _check_capacity(self, max_length: int | None) -> None:
@@ -182,89 +197,66 @@ class CacheMechanism(Mechanism):
         if self.positional:
             own = _positions(new, call.runs, cache.length)
             slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
-            positions = own, jnp.concatenate([slots, own], axis=1)
+            positions = Positions(own, jnp.concatenate([slots, own], axis=1))
         if call.num_queries == 0 or k.shape[1] == 0:
             y = jnp.zeros((batch, call.num_queries, *v.shape[2:]), v.dtype)
-        elif form == "chunked":
-            y = self._chunked(call.q, k, v, visibility, positions, call.parameters)
         else:
-            size = 1 if form == "recurrent" else None
-            y = self._by_rows(call.q, k, v, visibility, positions, call.parameters, size)
+            pairs = Pairs(call.q, k, v, positions, call.parameters)
+            if form == "chunked":
+                y = self._chunked(pairs, visibility)
+            else:
+                y = self._by_rows(pairs, visibility, 1 if form == "recurrent" else None)
         if cached:
             y = jnp.where(cache.overflowed[:, None, None, None], jnp.nan, y)
         last = run[:, -1:] if length else run
         state = cache.append(call.k, call.v, new & (run == last), jnp.any(last > 0, axis=1))
         return y, state
 
-    def _chunked(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visibility: masks.Visibility,
-        positions: tuple[Array, Array] | None,
-        parameters: dict[str, Any],
-    ) -> Array:
+    def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         """The form that makes few scores at a time; overridden where a faster one is known."""
-        return self._by_rows(q, k, v, visibility, positions, parameters, self.chunk_size)
+        return self._by_rows(pairs, visibility, self.chunk_size)
 
-    def _by_rows(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visibility: masks.Visibility,
-        positions: tuple[Array, Array] | None,
-        parameters: dict[str, Any],
-        size: int | None,
-    ) -> Array:
+    def _by_rows(self, pairs: Pairs, visibility: masks.Visibility, size: int | None) -> Array:
         """Applies ``weigh`` to ``size`` queries at a time; None = to all at once."""
-        length, keys = q.shape[1], k.shape[1]
+        length, keys = pairs.q.shape[1], pairs.k.shape[1]
 
         def block(_: None, rows: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
-            q, index, position = rows
-            where = parameters
-            if positions is not None:
-                where = parameters | {"positions": (position, positions[1])}
+            q, index, own = rows
+            here = pairs._replace(q=q)
+            if pairs.positions is not None and own is not None:
+                here = here._replace(positions=pairs.positions._replace(query=own))
             if visibility.is_plain and q.shape[1] == length:
-                return None, self.weigh(q, k, v, None, **where)
+                return None, self.weigh(here, None)
             seen = visibility.block(index[0], jnp.arange(keys, dtype=jnp.int32), keys)
-            y = self.weigh(q, k, v, seen, **where)
-            return None, masks.zero_padding(y, jnp.any(seen, axis=2))
+            return None, masks.zero_padding(self.weigh(here, seen), jnp.any(seen, axis=2))
 
         index = jnp.arange(length, dtype=jnp.int32)[None]
-        own = None if positions is None else positions[0]
-        return over_chunks(block, None, (q, index, own), size)[1]
+        own = None if pairs.positions is None else pairs.positions.query
+        return over_chunks(block, None, (pairs.q, index, own), size)[1]
 
-    def _step(
-        self,
-        q: Array,
-        k: KeyStep,
-        v: ValueStep,
-        state: KVCache,
-        mask: Array | None,
-        parameters: dict[str, Any],
-    ) -> tuple[OutputStep, State]:
-        batch = k.shape[0]
-        new = jnp.ones((batch, 1), bool) if mask is None else mask[:, None]
-        state = state.append(k[:, None], v[:, None], new, jnp.zeros((batch,), bool))
-        dtype = accumulation_dtype(q.dtype)
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        batch = call.k.shape[0]
+        new = jnp.ones((batch, 1), bool) if call.mask is None else call.mask[:, None]
+        nowhere = jnp.zeros((batch,), bool)
+        state = call.state.append(call.k[:, None], call.v[:, None], new, nowhere)
+        dtype = accumulation_dtype(call.q.dtype)
+        positions = None
         if self.positional:
-            slots = jnp.broadcast_to(
-                jnp.arange(state.capacity, dtype=jnp.int32), (batch, state.capacity)
-            )
-            parameters = parameters | {"positions": (state.length[:, None] - 1, slots)}
-        y = self.weigh(
-            q[:, None].astype(dtype),
+            slots = jnp.arange(state.capacity, dtype=jnp.int32)
+            slots = jnp.broadcast_to(slots, (batch, state.capacity))
+            positions = Positions(state.length[:, None] - 1, slots)
+        pairs = Pairs(
+            call.q[:, None].astype(dtype),
             state.key.astype(dtype),
             state.value.astype(dtype),
-            state.used[:, None, :],
-            **parameters,
-        )[:, 0]
+            positions,
+            call.parameters,
+        )
+        y = self.weigh(pairs, state.used[:, None, :])[:, 0]
         y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)
         return jnp.where(state.overflowed[:, None, None], jnp.nan, y), state
 
-    def _check_room(self, state: KVCache, parameters: dict[str, Any]) -> None:
+    def _check_room(self, state: KVCache, parameters: Parameters) -> None:
         if isinstance(state.length, jax.core.Tracer) or state.length.size == 0:
             return  # under jit the overflow shows as NaN in every output from then on
         longest = int(jnp.max(state.length))
@@ -289,7 +281,7 @@ class CacheMechanism(Mechanism):
             expected = dataclasses.replace(expected, growable=state.growable)
         else:
             expected = KVCache(k, v, k, True)
-        check_state_like(self, state, expected)
+        check_state_like(self.name, state, expected)
 
 
 def _positions(real: Array, runs: masks.Runs | None, before: Array) -> Array:

@@ -22,14 +22,15 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.mechanism import Call
-from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum, safe_divide, vary_alike
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import CACHED_FEATURES
 from flax_linattn.ops.engine.kernel_scan import kernel_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.typing import Array, Outputs, State
+from flax_linattn.typing import Array, Outputs, OutputStep, State
 
 
 class KernelState(NamedTuple):
@@ -103,21 +104,12 @@ class KernelMechanism(StreamingMechanism):
 
     # -- the monoid ----------------------------------------------------------------
 
-    def init_state(
-        self,
-        batch_size: int,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        max_length: int | None = None,
-        *,
-        dtype: Any = jnp.float32,
-    ) -> KernelState:
-        dtype = accumulation_dtype(dtype)
-        token = jax.ShapeDtypeStruct((batch_size, num_heads, key_dim), dtype)
-        shape = jax.eval_shape(self.key_features, token).shape
+    def _init_state(self, sizes: StateSizes) -> KernelState:
+        keys = (sizes.batch_size, sizes.num_heads, sizes.key_dim)
+        shape = jax.eval_shape(self.key_features, jax.ShapeDtypeStruct(keys, sizes.dtype)).shape
         return KernelState(
-            value=jnp.zeros((*shape, value_dim), dtype), normalizer=jnp.zeros(shape, dtype)
+            value=jnp.zeros((*shape, sizes.value_dim), sizes.dtype),
+            normalizer=jnp.zeros(shape, sizes.dtype),
         )
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> KernelState:
@@ -129,8 +121,7 @@ class KernelMechanism(StreamingMechanism):
         return jax.tree.map(jnp.add, state_a, state_b)
 
     def read(self, q: Array | None, state: KernelState) -> Array:
-        if q is None:
-            raise ValueError(f"{self.name!r} reads its state by a query, got none.")
+        q = self._query(q)
         return self.finish(*self._sums(q, state), q.shape[-1])
 
     def _sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
@@ -237,22 +228,14 @@ class KernelMechanism(StreamingMechanism):
             sums = jax.tree.map(lambda a, b, r=rows: a + masks.zero_padding(b, r), sums, more)
         return sums
 
-    def _step(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        state: KernelState,
-        mask: Array | None,
-        parameters: dict[str, Any],
-    ) -> tuple[Array, State]:
-        q, k, v = self._prepare(q, k, v, parameters)
-        merged = self._merge(state, self.lift(k, v))
-        if mask is not None:
-            merged = prefix.select(mask, merged, state)
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        merged = self._merge(call.state, self.lift(k, v))
+        if call.mask is not None:
+            merged = prefix.select(call.mask, merged, call.state)
         # As in a chunk of one: the token's own weight is exact, without features.
         itself = jnp.ones((1, 1, 1), bool)
-        sums = self._weighted(q[:, None], k[:, None], v[:, None], itself, [(state, None)])
+        sums = self._weighted(q[:, None], k[:, None], v[:, None], itself, [(call.state, None)])
         return self.finish(*sums, q.shape[-1])[:, 0], merged
 
     def _direct(self, call: Call) -> tuple[Outputs, State]:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum, safe_divide
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum
 from flax_linattn.ops.engine.blocks import Weighing, attend_in_blocks
-from flax_linattn.ops.engine.cache import CacheMechanism
-from flax_linattn.typing import Array, Outputs, Visible
+from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
+from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,39 +34,23 @@ class ScoredAttention(CacheMechanism):
     chunk_size: int = 512
 
     @abc.abstractmethod
-    def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
         """The factor of the scores."""
 
-    def weigh(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visible: Visible | None,
-        *,
-        scale: float | Array | None = None,
-    ) -> Outputs:
-        dtype = accumulation_dtype(q.dtype)
-        q, k, v = (x.astype(dtype) for x in (q, k, v))
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        dtype = accumulation_dtype(pairs.q.dtype)
+        q, k, v = (x.astype(dtype) for x in pairs[:3])
+        scale = jnp.asarray(self._scale(q.shape[-1], pairs.parameters)).astype(dtype)
         if visible is None:
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
-        score = einsum("bthk,bshk->bhts", q, k) * jnp.asarray(self._scale(q, scale)).astype(dtype)
+        score = einsum("bthk,bshk->bhts", q, k) * scale
         score = jnp.where(visible[:, None], score, self.weighing.hidden)
         level = jax.lax.stop_gradient(self.weighing.level(score))[..., None]
         weight = self.weighing.weight(score, level)
-        weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
-        return einsum("bhts,bshv->bthv", weight, v)
+        return average_by_head(weight, v)
 
-    def _chunked(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visibility: masks.Visibility,
-        positions: tuple[Array, Array] | None,
-        parameters: dict[str, Any],
-    ) -> Array:
-        dtype = accumulation_dtype(q.dtype)
-        q, k, v = (x.astype(dtype) for x in (q, k, v))
-        scale = self._scale(q, parameters.get("scale"))
+    def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
+        dtype = accumulation_dtype(pairs.q.dtype)
+        q, k, v = (x.astype(dtype) for x in pairs[:3])
+        scale = self._scale(q.shape[-1], pairs.parameters)
         return attend_in_blocks(self.weighing, q, k, v, scale, visibility, self.chunk_size)

@@ -19,11 +19,25 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.mechanism import Call, Capabilities, Learned, Mechanism
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.engine.tiles import at, before_each, position
-from flax_linattn.typing import Array, Mask, Outputs, OutputStep, SegmentIds, State
+from flax_linattn.typing import (
+    Array,
+    Keys,
+    Mask,
+    Outputs,
+    OutputStep,
+    Parameters,
+    SegmentIds,
+    State,
+    Values,
+    Visible,
+)
 
 
 def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequenceParallel:
@@ -97,6 +111,11 @@ class SequenceParallel(Mechanism):
         return self.inner.name
 
     @property
+    def about(self) -> str:
+        """Of ``inner``."""
+        return self.inner.about
+
+    @property
     def capabilities(self) -> Capabilities:
         """Those of ``inner``, with the engine's forms."""
         engine = ("parallel", "chunked", "recurrent")
@@ -107,8 +126,8 @@ class SequenceParallel(Mechanism):
         """Those of ``inner``."""
         return self.inner.parameters
 
-    def init_state(self, *args: Any, **kwargs: Any) -> State:
-        return self.inner.init_state(*args, **kwargs)
+    def _init_state(self, sizes: StateSizes) -> State:
+        return self.inner._init_state(sizes)
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         return self.inner.learned_parameters(num_heads, key_dim)
@@ -119,11 +138,16 @@ class SequenceParallel(Mechanism):
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
         self.inner._check_state(state, q, k, v)
 
-    def _step(self, *args: Any) -> tuple[OutputStep, State]:
-        return self.inner._step(*args)
+    def _check_parameters(self, parameters: Parameters) -> None:
+        self.inner._check_parameters(parameters)
 
-    def _reference(self, *args: Any, **parameters: Any) -> Outputs:
-        return self.inner._reference(*args, **parameters)
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        return self.inner._step(call)
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        return self.inner._reference(q, k, v, visible, parameters)
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         whole, split = self._specs()
@@ -186,8 +210,10 @@ class SequenceParallel(Mechanism):
         return None if span.starts is None else self._gather(jnp.any(span.starts, axis=1))
 
     def _runs(
-        self, segment_ids: SegmentIds, mask: Mask | None, carried: Array | None
-    ) -> masks.Runs:
+        self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
+    ) -> masks.Runs | None:
+        if segment_ids is None:
+            return None
         self._check_split(segment_ids.shape[1])
         if carried is None:
             carried = jnp.full(segment_ids.shape[0], masks.UNDECIDED, jnp.int32)
@@ -250,7 +276,6 @@ def _runs(
     split: SequenceParallel, segment_ids: SegmentIds, mask: Mask | None, carried: Array
 ) -> tuple[Array, Array]:
     whole, spans = split._specs()
-    found: tuple[Array, Array] = split._on_devices(
-        split._runs_of_span, (spans, spans, whole), (spans, whole)
-    )(segment_ids, mask, carried)
-    return found
+    find = split._on_devices(split._runs_of_span, (spans, spans, whole), (spans, whole))
+    starts, last = find(segment_ids, mask, carried)
+    return starts, last

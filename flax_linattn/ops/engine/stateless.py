@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.mechanism import Call, Capabilities, Mechanism, no_state
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.typing import Array, Outputs, State
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,17 +26,15 @@ class StatelessMechanism(Mechanism):
 
     @abc.abstractmethod
     def mix(
-        self, q: Array, k: Array, v: Array, query_mask: Array, mask: Array, **parameters: Any
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        query_mask: Array,
+        mask: Array,
+        parameters: Parameters,
     ) -> Outputs:
         """Outputs [B, T, H, V]; the masks are bool [B, T] and [B, S], True = a real token."""
-
-    def init_state(self, *args: Any, **options: Any) -> State:
-        """There is none.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(no_state(self.name))
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         dtype = accumulation_dtype(call.v.dtype)
@@ -44,12 +45,17 @@ class StatelessMechanism(Mechanism):
         )
         if q.shape[1] == 0 or k.shape[1] == 0:
             return jnp.zeros((*q.shape[:3], v.shape[-1]), dtype), None
-        y = self.mix(q, k, v, query_mask, mask, **call.parameters)
+        y = self.mix(q, k, v, query_mask, mask, call.parameters)
         seen = jnp.any(mask, axis=1)[:, None, None, None]
         return jnp.where(seen, y, jnp.zeros_like(y)), None
 
-    def _step(self, *args: Any) -> Any:
-        raise ValueError(no_state(self.name))
+    # Not reached: what needs a state is refused before.
 
-    def _check_state(self, *args: Any) -> None:
-        raise ValueError(no_state(self.name))
+    def _init_state(self, sizes: StateSizes) -> State:
+        raise NotImplementedError
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        raise NotImplementedError
+
+    def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
+        raise NotImplementedError

@@ -5,16 +5,17 @@ from __future__ import annotations
 import abc
 import dataclasses
 from functools import partial
-from typing import Any
 
 import jax
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.mechanism import Call, Mechanism, check_state_like
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.checks import check_state_like
+from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.forms import choose_form
-from flax_linattn.typing import Array, KeyStep, Outputs, OutputStep, State, ValueStep
+from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,8 +49,13 @@ class StreamingMechanism(Mechanism):
     def read(self, q: Array | None, state: State) -> Array:
         """Outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
 
+    def _query(self, q: Array | None) -> Array:
+        if q is None:
+            raise ValueError(f"{self.name!r} reads its state by a query, got none.")
+        return q
+
     def prepare(
-        self, q: Array, k: Array, v: Array, **parameters: Any
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         """Applies the mechanism's parameters to single tokens, before ``lift`` and ``read``."""
         return q, k, v
@@ -59,10 +65,10 @@ class StreamingMechanism(Mechanism):
         return self.init_state(batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype)
 
     def _prepare(
-        self, q: Array, k: Array, v: Array, parameters: dict[str, Any]
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         dtype = accumulation_dtype(v.dtype)
-        return self.prepare(q.astype(dtype), k.astype(dtype), v.astype(dtype), **parameters)
+        return self.prepare(q.astype(dtype), k.astype(dtype), v.astype(dtype), parameters)
 
     def _lifted_size(self, identity: State) -> int:
         """Numbers that a chunk holds for a token, in all rows of the batch."""
@@ -107,22 +113,14 @@ class StreamingMechanism(Mechanism):
             form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
         return {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
 
-    def _step(
-        self,
-        q: Array,
-        k: KeyStep,
-        v: ValueStep,
-        state: State,
-        mask: Array | None,
-        parameters: dict[str, Any],
-    ) -> tuple[OutputStep, State]:
-        q, k, v = self._prepare(q, k, v, parameters)
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
         learned = self.capabilities.learned_query
         token = self.lift(k, v, query=q) if learned else self.lift(k, v)
-        merged = self._merge(state, token)
-        if mask is not None:
-            merged = prefix.select(mask, merged, state)
+        merged = self._merge(call.state, token)
+        if call.mask is not None:
+            merged = prefix.select(call.mask, merged, call.state)
         return self.read(None if learned else q, merged), merged
 
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
-        check_state_like(self, state, jax.eval_shape(lambda: self._identity(k, v)))
+        check_state_like(self.name, state, jax.eval_shape(lambda: self._identity(k, v)))

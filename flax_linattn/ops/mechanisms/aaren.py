@@ -23,23 +23,19 @@ weights underflow when the scores are far below 0; Algorithm 1 as printed uses s
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.mechanism import Call, Capabilities
-from flax_linattn.ops.contract.numerics import (
-    accumulation_dtype,
-    einsum,
-    exp_difference,
-    safe_divide,
-    score_scale,
-)
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.typing import Array, Keys, LearnedQuery, Outputs, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 AarenState = ExponentialState
 """The state of Aaren, with leaves m [B, H], u [B, H] and w [B, H, V]."""
@@ -68,6 +64,9 @@ class Aaren(StreamingMechanism):
     """
 
     name: ClassVar[str] = "aaren"
+    about: ClassVar[str] = (
+        "softmax attention with a learned query, as a prefix scan (Feng et al., 2024)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, cross=False, learned_query=True, mergeable=True
     )
@@ -75,23 +74,14 @@ class Aaren(StreamingMechanism):
 
     scale: float | None = None
 
-    def init_state(
-        self,
-        batch_size: int,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        max_length: int | None = None,
-        *,
-        dtype: Any = jnp.float32,
-    ) -> AarenState:
-        heads = (batch_size, num_heads)
-        return exponential.empty(heads, (*heads, value_dim), accumulation_dtype(dtype))
+    def _init_state(self, sizes: StateSizes) -> AarenState:
+        heads = (sizes.batch_size, sizes.num_heads)
+        return exponential.empty(heads, (*heads, sizes.value_dim), sizes.dtype)
 
     def prepare(
-        self, q: Array, k: Array, v: Array, *, scale: float | Array | None = None
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        return q * self._scale(q, scale), k, v
+        return q * self._scale(q, parameters), k, v
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> AarenState:
         """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` [H, K] is scaled."""
@@ -121,20 +111,15 @@ class Aaren(StreamingMechanism):
         )
 
     def _reference(
-        self,
-        q: LearnedQuery,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         # Section 3.1: o_i = sum_j exp(s_j) v_j / sum_j exp(s_j) over the visible j.
-        score = jnp.sum(q * k, axis=-1) * self._scale(q, scale)  # [B, S, H]
+        score = jnp.sum(q * k, axis=-1) * self._scale(q, parameters)  # [B, S, H]
         score = jnp.where(visible[..., None], score[:, None], -jnp.inf)  # [B, T, S, H]
         weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
         total = jnp.sum(weight[..., None] * v[:, None], axis=2)
         return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
 
-    def _scale(self, q: Array, scale: float | Array | None) -> Array:
-        return jnp.asarray(score_scale(scale, self.scale, q.shape[-1]), q.dtype)
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)

@@ -19,22 +19,24 @@ positions count the real tokens of a segment, so that padding anywhere changes n
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.averages import softmax_by_channel
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.masks import longest
-from flax_linattn.ops.contract.mechanism import Call, Capabilities, Learned
-from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference, safe_divide
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
-from flax_linattn.ops.engine.cache import KVCache
+from flax_linattn.ops.engine.cache import KVCache, Pairs, Positions
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,7 @@ class AFT(ChannelwiseSoftmax):
     """
 
     name: ClassVar[str] = "aft"
+    about: ClassVar[str] = "attention free transformer, with position biases (Zhai et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, cross=False, channelwise=True
     )
@@ -84,27 +87,14 @@ class AFT(ChannelwiseSoftmax):
         shape = (self.max_length, self.max_length)
         return {"position_bias": Learned(shape, jax.nn.initializers.normal(0.02))}
 
-    def weigh(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visible: Visible | None,
-        *,
-        positions: tuple[Array, Array] | None = None,
-        **parameters: Array,
-    ) -> Outputs:
-        y = super().weigh(q, k, v, visible, positions=positions, **parameters)
-        return gated(q.astype(y.dtype), y) if self.gate else y
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        y = super().weigh(pairs, visible)
+        return gated(pairs.q.astype(y.dtype), y) if self.gate else y
 
     def scores(
-        self,
-        q: Array,
-        k: Array,
-        positions: tuple[Array, Array] | None,
-        *,
-        position_bias: Array | None = None,
+        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
     ) -> Array:
+        position_bias = parameters.get("position_bias")
         if position_bias is None or positions is None:
             return jnp.broadcast_to(k, (k.shape[0], q.shape[1], *k.shape[2:]))
         of_query, of_key = positions
@@ -114,13 +104,12 @@ class AFT(ChannelwiseSoftmax):
         )
         return k + bias.astype(k.dtype)[..., None, None]
 
-    def _check_parameters(self, parameters: dict[str, Any]) -> None:
-        super()._check_parameters(parameters)
+    def _check_parameters(self, parameters: Parameters) -> None:
         bias = parameters.get("position_bias")
         if bias is not None and (bias.ndim != 2 or bias.shape[0] != bias.shape[1]):
             raise ValueError(f"position_bias must have shape [N, N], got {bias.shape}.")
 
-    def _check_length(self, length: int, mask: Array | None, parameters: dict[str, Any]) -> None:
+    def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         bias = parameters.get("position_bias")
         if bias is not None and longest(length, mask) > bias.shape[0]:
             raise ValueError(
@@ -135,7 +124,7 @@ class AFT(ChannelwiseSoftmax):
                 f"have {max_length}."
             )
 
-    def _check_room(self, state: KVCache, parameters: dict[str, Any]) -> None:
+    def _check_room(self, state: KVCache, parameters: Parameters) -> None:
         super()._check_room(state, parameters)
         bias = parameters.get("position_bias")
         if bias is None or isinstance(state.length, jax.core.Tracer) or not state.length.size:
@@ -148,14 +137,9 @@ class AFT(ChannelwiseSoftmax):
             )
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        position_bias: Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
+        position_bias = parameters.get("position_bias")
         score = jnp.broadcast_to(k[:, None], (k.shape[0], q.shape[1], *k.shape[1:]))
         if position_bias is not None:
             # Position: how many real tokens of the segment come before, that is, of those that see
@@ -165,9 +149,7 @@ class AFT(ChannelwiseSoftmax):
             position = jnp.sum(jnp.tril(mutual, -1), axis=2)
             bias = position_bias[position[:, :, None], position[:, None, :]]
             score = score + bias.astype(k.dtype)[..., None, None]
-        score = jnp.where(visible[..., None, None], score, -jnp.inf)  # [B, T, S, H, K]
-        weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
-        y = safe_divide(jnp.sum(weight * v[:, None], axis=2), jnp.sum(weight, axis=2))
+        y = softmax_by_channel(score, v, visible)
         return y / (1 + jnp.exp(-q)) if self.gate else y
 
 
@@ -189,24 +171,16 @@ class AFTSimple(StreamingMechanism):
     """
 
     name: ClassVar[str] = "aft_simple"
+    about: ClassVar[str] = "attention free transformer, without position biases (Zhai et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True
     )
 
     gate: bool = True
 
-    def init_state(
-        self,
-        batch_size: int,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        max_length: int | None = None,
-        *,
-        dtype: Any = jnp.float32,
-    ) -> ExponentialState:
-        shape = (batch_size, num_heads, key_dim)
-        return exponential.empty(shape, shape, accumulation_dtype(dtype))
+    def _init_state(self, sizes: StateSizes) -> ExponentialState:
+        shape = (sizes.batch_size, sizes.num_heads, sizes.key_dim)
+        return exponential.empty(shape, shape, sizes.dtype)
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
         return ExponentialState(m=k, u=jnp.ones_like(k), w=v)
@@ -215,8 +189,7 @@ class AFTSimple(StreamingMechanism):
         return state_a.merge(state_b)
 
     def read(self, q: Array | None, state: ExponentialState) -> Array:
-        if q is None:
-            raise ValueError(f"{self.name!r} gates its output by a query, got none.")
+        q = self._query(q)
         return gated(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)
 
     def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, ExponentialState]:
@@ -237,10 +210,10 @@ class AFTSimple(StreamingMechanism):
         state = ExponentialState(*(x.reshape(batch, *k.shape[2:]) for x in state))
         return gated(q, y) if self.gate else y, state
 
-    def _reference(self, q: Queries, k: Keys, v: Values, visible: Visible) -> Outputs:
-        score = jnp.where(visible[..., None, None], k[:, None], -jnp.inf)  # [B, T, S, H, K]
-        weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
-        y = safe_divide(jnp.sum(weight * v[:, None], axis=2), jnp.sum(weight, axis=2))
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        y = softmax_by_channel(k[:, None], v, visible)
         return y / (1 + jnp.exp(-q)) if self.gate else jnp.broadcast_to(y, q.shape)
 
 

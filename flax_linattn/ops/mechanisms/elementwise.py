@@ -24,20 +24,24 @@ paper's sums are 0/0: here they are relative to the smallest |k| so far.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.mechanism import Call, Capabilities
-from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference, safe_divide
+from flax_linattn.ops.contract.averages import average_by_channel, softmax_by_channel
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import series
+from flax_linattn.ops.engine.cache import Positions
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.engine.series import SeriesState
 from flax_linattn.ops.engine.series_scan import series_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +63,21 @@ class Elementwise(ChannelwiseSoftmax):
     """
 
     name: ClassVar[str] = "elementwise"
+    about: ClassVar[str] = (
+        "every channel attends by distance, exact (Element-wise Attention Is All You Need, 2025)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
 
-    def scores(self, q: Array, k: Array, positions: None = None) -> Array:
+    def scores(
+        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
+    ) -> Array:
         return -jnp.square(q - k)  # equation 1
 
-    def _reference(self, q: Queries, k: Keys, v: Values, visible: Visible) -> Outputs:
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
         score = -((q[:, :, None] - k[:, None]) ** 2)  # [B, T, S, H, K]
-        score = jnp.where(visible[..., None, None], score, -jnp.inf)
-        weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
-        return safe_divide(jnp.sum(weight * v[:, None], axis=2), jnp.sum(weight, axis=2))
+        return softmax_by_channel(score, v, visible)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +111,9 @@ take 2 or 4, or allow_odd_order=True.
     """
 
     name: ClassVar[str] = "elementwise_series"
+    about: ClassVar[str] = (
+        "element-wise attention by a Taylor polynomial: EA-2, EA-6 (the same paper)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True, channelwise=True, mergeable=True
     )
@@ -130,22 +142,13 @@ take 2 or 4, or allow_odd_order=True.
                 f"weights; take {self.order - 1} or {self.order + 1}, or allow_odd_order=True."
             )
 
-    def init_state(
-        self,
-        batch_size: int,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        max_length: int | None = None,
-        *,
-        dtype: Any = jnp.float32,
-    ) -> SeriesState:
-        dtype = accumulation_dtype(dtype)
-        sums = (batch_size, self.order + 1, num_heads, key_dim)
+    def _init_state(self, sizes: StateSizes) -> SeriesState:
+        batch, channels = sizes.batch_size, (sizes.num_heads, sizes.key_dim)
+        sums = (batch, self.order + 1, *channels)
         return SeriesState(
-            smallest=jnp.full((batch_size, num_heads, key_dim), jnp.inf, dtype),
-            s=jnp.zeros(sums, dtype),
-            z=jnp.zeros(sums, dtype),
+            smallest=jnp.full((batch, *channels), jnp.inf, sizes.dtype),
+            s=jnp.zeros(sums, sizes.dtype),
+            z=jnp.zeros(sums, sizes.dtype),
         )
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> SeriesState:
@@ -163,9 +166,7 @@ take 2 or 4, or allow_odd_order=True.
 
     def read(self, q: Array | None, state: SeriesState) -> Array:
         """Equations 14-16: sums over n of (2 q r)^n / n! times s and z."""
-        if q is None:
-            raise ValueError(f"{self.name!r} reads its state by a query, got none.")
-        x, f = series.argument(q, jax.lax.stop_gradient(state.smallest), self.order)
+        x, f = series.argument(self._query(q), jax.lax.stop_gradient(state.smallest), self.order)
         s, z = (series.polynomial(series.unstack(sums), x, f) for sums in state[1:])
         return safe_divide(s, z)
 
@@ -181,7 +182,9 @@ take 2 or 4, or allow_odd_order=True.
             chunk_size=self.chunk_size,
         )
 
-    def _reference(self, q: Queries, k: Keys, v: Values, visible: Visible) -> Outputs:
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
         x = 2 * q[:, :, None] * k[:, None]  # [B, T, S, H, K]
         term = polynomial = jnp.ones_like(x)
         for n in range(1, self.order + 1):
@@ -191,4 +194,4 @@ take 2 or 4, or allow_odd_order=True.
         score = jnp.where(seen, -(k[:, None] ** 2), -jnp.inf)
         shift = jax.lax.stop_gradient(jnp.max(score, axis=2, keepdims=True))
         weight = exp_difference(score, shift) * polynomial
-        return safe_divide(jnp.sum(weight * v[:, None], axis=2), jnp.sum(weight, axis=2))
+        return average_by_channel(weight, v)

@@ -30,13 +30,14 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.mechanism import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, safe_divide, score_scale
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, score_scale
 from flax_linattn.ops.engine.blocks import Weighing
 from flax_linattn.ops.engine.features import scale_free, symmetric_square
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 LARGEST_SCORE = 1e9
 """Scores are clipped here: z^2 stays finite in float32, and z^2 / (1 + z^2) is 1 to rounding."""
@@ -44,11 +45,6 @@ LARGEST_SCORE = 1e9
 
 def _scores(q: Array, k: Array, scale: float | Array) -> Array:
     return einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale).astype(q.dtype)
-
-
-def _average(weight: Array, v: Array) -> Array:
-    weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
-    return einsum("bhts,bshv->bthv", weight, v)
 
 
 def _level(z: Array) -> Array:
@@ -100,26 +96,22 @@ class Expressive(ScoredAttention):
     """
 
     name: ClassVar[str] = "expressive"
+    about: ClassVar[str] = "weights from the squared dot product (Gros, 2024)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
     weighing: ClassVar[Weighing] = RATIONAL
 
     scale: float = 1.0
 
-    def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
-        return score_scale(scale, self.scale, q.shape[-1])
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        return score_scale(parameters.get("scale"), self.scale, key_dim)
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        z = _scores(q, k, score_scale(scale, self.scale, q.shape[-1]))
+        z = _scores(q, k, self._scale(q.shape[-1], parameters))
         weight = z**2 / (1 + z**2)  # equation 2
-        return _average(jnp.where(visible[:, None], weight, jnp.zeros_like(weight)), v)
+        weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
+        return average_by_head(weight, v)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,15 +134,16 @@ class ExpressiveQuadratic(KernelMechanism):
     """
 
     name: ClassVar[str] = "expressive_quadratic"
+    about: ClassVar[str] = "expressive attention without its denominator, which streams; ours"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     scale: float = 1.0
 
     def prepare(
-        self, q: Array, k: Array, v: Array, *, scale: float | Array | None = None
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        scale = score_scale(scale, self.scale, q.shape[-1])
+        scale = self._scale(q.shape[-1], parameters)
         # The size of a query cancels: large ones do not overflow, small ones do not underflow.
         return scale_free(q * jnp.asarray(scale).astype(q.dtype)), k, v
 
@@ -164,13 +157,11 @@ class ExpressiveQuadratic(KernelMechanism):
         return jnp.square(einsum("bthk,bshk->bhts", q, k))
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        weight = _scores(q, k, score_scale(scale, self.scale, q.shape[-1])) ** 2
-        return _average(jnp.where(visible[:, None], weight, jnp.zeros_like(weight)), v)
+        weight = _scores(q, k, self._scale(q.shape[-1], parameters)) ** 2
+        weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
+        return average_by_head(weight, v)
+
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        return score_scale(parameters.get("scale"), self.scale, key_dim)

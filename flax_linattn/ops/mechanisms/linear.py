@@ -13,10 +13,10 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.mechanism import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, safe_divide
+from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.engine.kernel import KernelMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,7 @@ class LinearAttention(KernelMechanism):
     """
 
     name: ClassVar[str] = "linear"
+    about: ClassVar[str] = "linear attention with the features elu + 1 (Katharopoulos et al., 2020)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
 
     def query_features(self, q: Array) -> Array:
@@ -44,12 +45,13 @@ class LinearAttention(KernelMechanism):
     def key_features(self, k: Array) -> Array:
         return elu_plus_one(k)
 
-    def _reference(self, q: Queries, k: Keys, v: Values, visible: Visible) -> Outputs:
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
         q, k = (jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x))) for x in (q, k))
         weight = jnp.sum(q[:, :, None] * k[:, None], axis=-1)  # [B, T, S, H]
         weight = jnp.where(visible[..., None], weight, jnp.zeros_like(weight))
-        total = einsum("btsh,bshv->bthv", weight, v)
-        return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
+        return average_by_token(weight, v)
 
 
 def elu_plus_one(x: Array) -> Array:

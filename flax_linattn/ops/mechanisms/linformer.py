@@ -10,18 +10,18 @@ Departure: positions count real tokens, so that padding anywhere changes nothing
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.capabilities import Learned
 from flax_linattn.ops.contract.masks import longest
-from flax_linattn.ops.contract.mechanism import Learned
 from flax_linattn.ops.contract.numerics import einsum, score_scale
 from flax_linattn.ops.engine.draws import uniform
 from flax_linattn.ops.engine.stateless import StatelessMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +49,9 @@ class Linformer(StatelessMechanism):
     """
 
     name: ClassVar[str] = "linformer"
+    about: ClassVar[str] = (
+        "learned mixtures of the tokens; whole sequences only (Wang et al., 2020)"
+    )
     parameters: ClassVar[tuple[str, ...]] = ("scale", "key_projection", "value_projection")
 
     max_length: int | None = None
@@ -80,42 +83,34 @@ class Linformer(StatelessMechanism):
         v: Array,
         query_mask: Array,
         mask: Array,
-        *,
-        scale: float | Array | None = None,
-        key_projection: Array | None = None,
-        value_projection: Array | None = None,
+        parameters: Parameters,
     ) -> Outputs:
         # The real tokens move to the front; padding is zero and adds nothing where it lands.
         position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
-        tables, length = self._tables(k, key_projection, value_projection), k.shape[1]
-        fits = jnp.sum(mask, axis=1) <= tables[0].shape[0]
-        k, v = (
-            einsum("sp,bshk->bphk", table[:length], front[:, : table.shape[0]])
-            for table, x in zip(tables, (k, v), strict=True)
-            for front in [jnp.zeros_like(x).at[rows, position].add(x)]
-        )
-        factor = jnp.asarray(score_scale(scale, self.scale, q.shape[-1])).astype(q.dtype)
-        weight = jax.nn.softmax(einsum("bthk,bphk->bhtp", q, k) * factor, axis=-1)
-        y = einsum("bhtp,bphv->bthv", weight, v)
+
+        def mixed(table: Array, x: Array) -> Array:
+            front = jnp.zeros_like(x).at[rows, position].add(x)
+            return einsum("sp,bshk->bphk", table[: x.shape[1]], front[:, : table.shape[0]])
+
+        e, f = self._tables(k, parameters)
+        fits = jnp.sum(mask, axis=1) <= e.shape[0]
+        keys, values = mixed(e, k), mixed(f, v)
+        score = einsum("bthk,bphk->bhtp", q, keys) * self._scale(q, parameters)
+        y = einsum("bhtp,bphv->bthv", jax.nn.softmax(score, axis=-1), values)
         # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
         return jnp.where(fits[:, None, None, None], y, jnp.nan)
 
-    def _check_parameters(self, parameters: dict[str, Any]) -> None:
-        super()._check_parameters(parameters)
-        shapes = [
-            None if table is None else table.shape
-            for table in map(parameters.get, ("key_projection", "value_projection"))
-        ]
-        if shapes == [None, None]:
-            return
-        if shapes[0] != shapes[1] or len(shapes[0] or ()) != 2:
+    def _check_parameters(self, parameters: Parameters) -> None:
+        shapes = {name: table.shape for name, table in parameters.items() if name != "scale"}
+        e, f = shapes.get("key_projection"), shapes.get("value_projection")
+        if shapes and (e != f or len(e or ()) != 2):
             raise ValueError(
                 "key_projection and value_projection must be given together and have one shape "
-                f"[N, P], got {shapes[0]} and {shapes[1]}."
+                f"[N, P], got {e} and {f}."
             )
 
-    def _check_length(self, length: int, mask: Array | None, parameters: dict[str, Any]) -> None:
+    def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         table = parameters.get("key_projection")
         rows = self.max_length if table is None else table.shape[0]
         if rows is not None and longest(length, mask) > rows:
@@ -125,41 +120,36 @@ class Linformer(StatelessMechanism):
             )
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
-        key_projection: Array | None = None,
-        value_projection: Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         real = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
-        tables = self._tables(k, key_projection, value_projection)
-        scale = score_scale(scale, self.scale, q.shape[-1])
+        e, f = self._tables(k, parameters)
+        scale = self._scale(q, parameters)
 
         def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
             order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
             k, v, real = k[order], v[order], real[order]
-            e, f = (jnp.where(real[:, None], t[: k.shape[0]], 0) for t in tables)
-            keys, values = einsum("sp,shk->hpk", e, k), einsum("sp,shv->hpv", f, v)
-            score = einsum("thk,hpk->htp", q, keys) * jnp.asarray(scale).astype(q.dtype)
+            keys = einsum("sp,shk->hpk", jnp.where(real[:, None], e[: len(k)], 0), k)
+            values = einsum("sp,shv->hpv", jnp.where(real[:, None], f[: len(k)], 0), v)
+            score = einsum("thk,hpk->htp", q, keys) * scale
             weight = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True))
             weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
             return einsum("htp,hpv->thv", weight, values)
 
         return jax.vmap(of_row)(q, k, v, real)
 
-    def _tables(
-        self, k: Array, key_projection: Array | None, value_projection: Array | None
-    ) -> tuple[Array, Array]:
+    def _tables(self, k: Array, parameters: Parameters) -> tuple[Array, Array]:
         """E and F [N, P]."""
-        length = k.shape[1]
-        tables = []
-        for i, table in enumerate((key_projection, value_projection)):
-            if table is None:
-                rows, columns = self.max_length or length, self.num_projections
-                table = jnp.asarray(uniform(rows, columns, columns**-0.5, 2 * self.seed + i))
-            tables.append(table.astype(k.dtype))
-        return tables[0], tables[1]
+
+        def table(name: str, seed: int) -> Array:
+            given = parameters.get(name)
+            if given is None:
+                rows, columns = self.max_length or k.shape[1], self.num_projections
+                given = jnp.asarray(uniform(rows, columns, columns**-0.5, seed))
+            return given.astype(k.dtype)
+
+        return table("key_projection", 2 * self.seed), table("value_projection", 2 * self.seed + 1)
+
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)

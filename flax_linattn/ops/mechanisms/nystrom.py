@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
 from flax_linattn.ops.engine.stateless import StatelessMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Nystrom(StatelessMechanism):
     """
 
     name: ClassVar[str] = "nystrom"
+    about: ClassVar[str] = "Nystromformer, landmarks; whole sequences only (Xiong et al., 2021)"
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     num_landmarks: int = 64
@@ -61,10 +62,9 @@ class Nystrom(StatelessMechanism):
         v: Array,
         query_mask: Array,
         mask: Array,
-        *,
-        scale: float | Array | None = None,
+        parameters: Parameters,
     ) -> Outputs:
-        q = q * jnp.asarray(score_scale(scale, self.scale, q.shape[-1])).astype(q.dtype)
+        q = self._scaled(q, parameters)
         q_landmarks, q_used = self._landmarks(q, query_mask)
         k_landmarks, k_used = self._landmarks(k, mask)
 
@@ -106,15 +106,9 @@ class Nystrom(StatelessMechanism):
         return z
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        q = q * jnp.asarray(score_scale(scale, self.scale, q.shape[-1])).astype(q.dtype)
+        q = self._scaled(q, parameters)
         real_q = jnp.broadcast_to(jnp.any(visible, axis=2), q.shape[:2])
         real_k = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
         landmark = jnp.arange(self.num_landmarks)[:, None]
@@ -146,6 +140,10 @@ class Nystrom(StatelessMechanism):
         over_heads = jax.vmap(of_head, in_axes=(1, 1, 1, None, None), out_axes=1)
         y = jax.vmap(over_heads)(q, k, v, real_q, real_k)
         return jnp.where(jnp.any(real_k, axis=1)[:, None, None, None], y, jnp.zeros_like(y))
+
+    def _scaled(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return q * jnp.asarray(scale).astype(q.dtype)
 
 
 def _matmul(a: Array, b: Array) -> Array:

@@ -23,25 +23,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.mechanism import Capabilities
-from flax_linattn.ops.contract.numerics import (
-    accumulation_dtype,
-    einsum,
-    exp_difference,
-    safe_divide,
-    score_scale,
-)
+from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.draws import orthogonal_gaussian
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +62,7 @@ class Performer(StreamingMechanism):
     """
 
     name: ClassVar[str] = "performer"
+    about: ClassVar[str] = "positive orthogonal random features (Choromanski et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale", "projection")
 
@@ -79,30 +76,15 @@ class Performer(StreamingMechanism):
         at_least(1, num_features=self.num_features)
         at_least(0, seed=self.seed)
 
-    def init_state(
-        self,
-        batch_size: int,
-        num_heads: int,
-        key_dim: int,
-        value_dim: int,
-        max_length: int | None = None,
-        *,
-        dtype: Any = jnp.float32,
-    ) -> ExponentialState:
-        shape = (batch_size, num_heads, self._features(key_dim))
-        return exponential.empty(shape, (*shape, value_dim), accumulation_dtype(dtype))
+    def _init_state(self, sizes: StateSizes) -> ExponentialState:
+        shape = (sizes.batch_size, sizes.num_heads, self._features(sizes.key_dim))
+        return exponential.empty(shape, (*shape, sizes.value_dim), sizes.dtype)
 
     def prepare(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        *,
-        scale: float | Array | None = None,
-        projection: Array | None = None,
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         """Queries and keys become their log features [..., H, M]."""
-        q, k = self._log_features(q, k, scale, projection)
+        q, k = self._log_features(q, k, parameters)
         return q, k, v
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
@@ -113,48 +95,37 @@ class Performer(StreamingMechanism):
         return state_a.merge(state_b)
 
     def read(self, q: Array | None, state: ExponentialState) -> Array:
-        if q is None:
-            raise ValueError(f"{self.name!r} reads its state by a query, got none.")
-        log_weight = q + state.m
+        log_weight = self._query(q) + state.m
         weight = exp_difference(log_weight, jnp.max(log_weight, axis=-1, keepdims=True))
         value = einsum("...m,...mv->...v", weight, state.w)
         return safe_divide(value, jnp.sum(weight * state.u, axis=-1)[..., None])
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
-        projection: Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        q, k = self._log_features(q, k, scale, projection)
+        q, k = self._log_features(q, k, parameters)
         score = q[:, :, None] + k[:, None]  # [B, T, S, H, M]
         score = jnp.where(visible[..., None, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=(2, 4), keepdims=True)).sum(axis=4)
-        value = einsum("btsh,bshv->bthv", weight, v)
-        return safe_divide(value, jnp.sum(weight, axis=2)[..., None])
+        return average_by_token(weight, v)
 
     def _features(self, key_dim: int) -> int:
         if self.num_features is not None:
             return self.num_features
         return max(1, int(key_dim * math.log(key_dim)))
 
-    def _log_features(
-        self, q: Array, k: Array, scale: float | Array | None, projection: Array | None
-    ) -> tuple[Array, Array]:
+    def _log_features(self, q: Array, k: Array, parameters: Parameters) -> tuple[Array, Array]:
         """omega . x of queries, whose -|x|^2 / 2 cancels, and omega . x - |x|^2 / 2 of keys."""
         key_dim = q.shape[-1]
         shape = (self._features(key_dim), key_dim)
+        projection = parameters.get("projection")
         if projection is None:
             projection = jnp.asarray(orthogonal_gaussian(*shape, self.seed), q.dtype)
         elif projection.shape != shape:
             raise ValueError(
                 f"projection must have shape [num_features, K] = {shape}, got {projection.shape}."
             )
-        scale = score_scale(scale, self.scale, key_dim)
+        scale = score_scale(parameters.get("scale"), self.scale, key_dim)
         if not isinstance(scale, jax.core.Tracer) and scale <= 0:
             raise ValueError(f"scale must be positive, its root scales q and k; got {scale}.")
         factor = jnp.sqrt(jnp.asarray(scale).astype(q.dtype))

@@ -16,12 +16,13 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.mechanism import Capabilities, Learned
-from flax_linattn.ops.contract.numerics import einsum, safe_divide
+from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.numerics import einsum
 from flax_linattn.ops.engine.draws import gaussian
 from flax_linattn.ops.engine.features import unit_length
 from flax_linattn.ops.engine.kernel import KernelMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class RandomFeatureAttention(KernelMechanism):
     """
 
     name: ClassVar[str] = "rfa"
+    about: ClassVar[str] = "random Fourier features (Peng et al., 2021)"
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("feature_scale",)
 
@@ -58,9 +60,10 @@ class RandomFeatureAttention(KernelMechanism):
         return {"feature_scale": Learned((num_heads, key_dim), jax.nn.initializers.ones)}
 
     def prepare(
-        self, q: Array, k: Array, v: Array, *, feature_scale: Array | None = None
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         q, k = unit_length(q), unit_length(k)
+        feature_scale = parameters.get("feature_scale")
         if feature_scale is None:
             return q, k, v
         if feature_scale.shape != q.shape[-2:]:
@@ -83,18 +86,11 @@ class RandomFeatureAttention(KernelMechanism):
         return waves * self.num_features**-0.5
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        feature_scale: Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        q, k, v = self.prepare(q, k, v, feature_scale=feature_scale)
+        q, k, v = self.prepare(q, k, v, parameters)
         w = jnp.asarray(gaussian(self.num_features, q.shape[-1], self.seed), q.dtype)
         difference = q[:, :, None] - k[:, None]  # sin a sin b + cos a cos b = cos(a - b)
         weight = jnp.mean(jnp.cos(einsum("btshk,mk->btshm", difference, w)), axis=-1)
         weight = jnp.where(visible[..., None], weight, jnp.zeros_like(weight))
-        value = einsum("btsh,bshv->bthv", weight, v)
-        return safe_divide(value, jnp.sum(weight, axis=2)[..., None])
+        return average_by_token(weight, v)

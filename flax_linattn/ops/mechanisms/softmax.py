@@ -9,23 +9,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.masks import Visibility
-from flax_linattn.ops.contract.mechanism import Capabilities
 from flax_linattn.ops.contract.numerics import (
     accumulation_dtype,
     einsum,
     exp_difference,
-    safe_divide,
     score_scale,
 )
 from flax_linattn.ops.engine.blocks import Weighing
+from flax_linattn.ops.engine.cache import Pairs
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 SOFTMAX = Weighing(
     hidden=-math.inf,
@@ -63,6 +64,9 @@ class SoftmaxAttention(ScoredAttention):
     """
 
     name: ClassVar[str] = "softmax"
+    about: ClassVar[str] = (
+        "scaled dot products with a preallocated cache: the yardstick (Vaswani et al., 2017)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
     weighing: ClassVar[Weighing] = SOFTMAX
 
@@ -76,23 +80,16 @@ class SoftmaxAttention(ScoredAttention):
                 f"implementation must be None, 'xla' or 'cudnn', got {self.implementation!r}."
             )
 
-    def weigh(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visible: Visible | None,
-        *,
-        scale: float | Array | None = None,
-    ) -> Outputs:
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        q, k, v = pairs[:3]
         # jax.nn.dot_product_attention computes float64 in float32, and is NaN for scores of 1e21.
         if self.implementation is None or q.dtype == jnp.float64:
-            return super().weigh(q, k, v, visible, scale=scale)
+            return super().weigh(pairs, visible)
         if self.implementation == "xla":
             # It rounds the weights of half precision and has no float16 on CPUs.
             dtype = accumulation_dtype(q.dtype)
             q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
-        factor = self._scale(q, scale)
+        factor = self._scale(q.shape[-1], pairs.parameters)
         if not isinstance(factor, float):  # the fused kernel wants a static factor
             q, factor = q * jnp.asarray(factor, q.dtype), 1.0
         width = max(k.shape[-1], v.shape[-1])  # it also wants K = V: zeros change nothing
@@ -112,37 +109,22 @@ class SoftmaxAttention(ScoredAttention):
             ) from error
         return y[..., : v.shape[-1]]
 
-    def _chunked(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        visibility: Visibility,
-        positions: tuple[Array, Array] | None,
-        parameters: dict[str, Any],
-    ) -> Array:
+    def _chunked(self, pairs: Pairs, visibility: Visibility) -> Array:
         if self.implementation == "cudnn":  # which makes few scores at a time by itself
-            return self._by_rows(q, k, v, visibility, positions, parameters, None)
-        return super()._chunked(q, k, v, visibility, positions, parameters)
+            return self._by_rows(pairs, visibility, None)
+        return super()._chunked(pairs, visibility)
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        scale = self._scale(q, scale)
-        score = einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale, q.dtype)
+        scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
+        score = einsum("bthk,bshk->bhts", q, k) * scale
         score = jnp.where(visible[:, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
-        weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
-        return einsum("bhts,bshv->bthv", weight, v)
+        return average_by_head(weight, v)
 
-    def _scale(self, q: Array, scale: float | Array | None) -> float | Array:
-        return score_scale(scale, self.scale, q.shape[-1])
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        return score_scale(parameters.get("scale"), self.scale, key_dim)
 
 
 def _widen(x: Array, width: int) -> Array:

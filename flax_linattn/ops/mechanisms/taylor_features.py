@@ -13,11 +13,12 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.contract.mechanism import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, safe_divide, score_scale
+from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, score_scale
 from flax_linattn.ops.engine.features import quadratic_features
 from flax_linattn.ops.engine.kernel import KernelMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Queries, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,16 +39,18 @@ class Hedgehog(KernelMechanism):
     """
 
     name: ClassVar[str] = "hedgehog"
+    about: ClassVar[str] = (
+        "linear attention with the Taylor features of order 2 (after Zhang et al., 2024)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
     scale: float | None = None
 
     def prepare(
-        self, q: Array, k: Array, v: Array, *, scale: float | Array | None = None
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        scale = score_scale(scale, self.scale, q.shape[-1])
-        return q * jnp.asarray(scale).astype(q.dtype), k, v
+        return q * self._scale(q, parameters), k, v
 
     def query_features(self, q: Array) -> Array:
         return quadratic_features(q, (0.5, 1.0, 1.0))
@@ -60,16 +63,12 @@ class Hedgehog(KernelMechanism):
         return (x / 2 + 1) * x + 1
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        scale: float | Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        scale = score_scale(scale, self.scale, q.shape[-1])
-        x = jnp.sum(q[:, :, None] * k[:, None], axis=-1) * jnp.asarray(scale).astype(q.dtype)
+        x = jnp.sum(q[:, :, None] * k[:, None], axis=-1) * self._scale(q, parameters)
         weight = jnp.where(visible[..., None], 1 + x + x**2 / 2, jnp.zeros_like(x))
-        total = einsum("btsh,bshv->bthv", weight, v)
-        return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
+        return average_by_token(weight, v)
+
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)

@@ -35,11 +35,13 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.mechanism import Call, Capabilities, Learned
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
 from flax_linattn.ops.engine.features import quadratic_features, unit_length
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
-from flax_linattn.typing import Array, Keys, Outputs, Queries, State, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
 def taylorshift_n0(key_dim: int) -> int:
@@ -130,6 +132,9 @@ class TaylorShift(KernelMechanism):
     """
 
     name: ClassVar[str] = "taylorshift"
+    about: ClassVar[str] = (
+        "second-order Taylor softmax, direct or in linear time (Nauen et al., 2024)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=True,
         mergeable=True,
@@ -162,11 +167,11 @@ class TaylorShift(KernelMechanism):
         return {"temperature": Learned((num_heads,), jax.nn.initializers.ones)}
 
     def prepare(
-        self, q: Array, k: Array, v: Array, *, temperature: Array | None = None
+        self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         if self.normalize:
             q, k = unit_length(q), unit_length(k)
-        return self._tempered(q, temperature), k, v
+        return self._tempered(q, parameters), k, v
 
     def query_features(self, q: Array) -> Array:
         return quadratic_features(q, self.coefficients)
@@ -196,13 +201,7 @@ class TaylorShift(KernelMechanism):
         return super()._attend(dataclasses.replace(call, form=form))
 
     def _reference(
-        self,
-        q: Queries,
-        k: Keys,
-        v: Values,
-        visible: Visible,
-        *,
-        temperature: Array | None = None,
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         def of_length_one(x: Array) -> Array:
             square = jnp.sum(x * x, axis=-1, keepdims=True)
@@ -211,21 +210,21 @@ class TaylorShift(KernelMechanism):
 
         if self.normalize:  # section 3.3
             q, k = of_length_one(q), of_length_one(k)
-        x = einsum("bthk,bshk->bhts", self._tempered(q, temperature), k)
+        x = einsum("bthk,bshk->bhts", self._tempered(q, parameters), k)
         weight = jnp.where(visible[:, None], self._polynomial(x), jnp.zeros_like(x))
-        weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))  # equation 1
         count = jnp.sum(visible, axis=2, dtype=v.dtype)[:, :, None]
-        return self._scaled(einsum("bhts,bshv->bthv", weight, v), count, k.shape[-1])
+        return self._scaled(average_by_head(weight, v), count, k.shape[-1])  # equation 1
 
-    def _tempered(self, q: Array, temperature: Array | None) -> Array:
+    def _tempered(self, q: Array, parameters: Parameters) -> Array:
+        temperature = parameters.get("temperature")
         if temperature is None:
             return q
-        if jnp.shape(temperature) != q.shape[-2:-1]:
+        if temperature.shape != q.shape[-2:-1]:
             raise ValueError(
                 f"temperature must be one number a head, [H] = {q.shape[-2:-1]}, "
-                f"got shape {jnp.shape(temperature)}."
+                f"got shape {temperature.shape}."
             )
-        return q * jnp.asarray(temperature).astype(q.dtype)[:, None]
+        return q * temperature.astype(q.dtype)[:, None]
 
     def _polynomial(self, x: Array) -> Array:
         a, b, c = self.coefficients
