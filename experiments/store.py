@@ -18,6 +18,7 @@ import jax
 
 from flax_linattn import tasks, training
 from flax_linattn.bench.provenance import commit, device
+from flax_linattn.ops.registry import RENAMED
 from flax_linattn.tasks.runs import as_name
 
 TRAIN: dict[str, Callable[..., dict[str, Any]]] = {
@@ -141,7 +142,7 @@ class Store:
     def _read(self) -> list[dict[str, Any]]:
         if not self._path.is_file():
             return []
-        rows: list[dict[str, Any]] = json.loads(self._path.read_text())["runs"]
+        rows: list[dict[str, Any]] = json.loads(self._path.read_text(), object_hook=renamed)["runs"]
         return rows
 
     @contextmanager
@@ -153,6 +154,14 @@ class Store:
             yield
         finally:
             os.close(folder)
+
+
+def renamed(stored: dict[str, Any]) -> dict[str, Any]:
+    """What was stored, its mechanisms by their present names: for ``object_hook`` of ``json``."""
+    return {
+        key: RENAMED.get(value, value) if isinstance(value, str) else value
+        for key, value in stored.items()
+    }
 
 
 @contextmanager

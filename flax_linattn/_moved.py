@@ -1,4 +1,4 @@
-"""Old names of modules, which work for one more release and warn.
+"""Old names of modules and classes, which work for one more release and warn.
 
 A line of ``MOVED`` is all that a module needs, or a package for all that is in it. Importing the
 old name gives the module of the new one, the same object.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 _OPS = "flax_linattn.ops"
 
@@ -65,11 +66,7 @@ class MovedFinder(MetaPathFinder, Loader):
         new = new_name(fullname)
         if new is None:
             return None
-        warnings.warn(
-            f"{fullname} is {new} since 2026-11-23; the old name goes with 0.3.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
+        warnings.warn(_message(fullname, new), DeprecationWarning, stacklevel=2)
         return ModuleSpec(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -95,6 +92,28 @@ def new_name(name: str) -> str | None:
         package, dot, last = package.rpartition(".")
         rest = dot + last + rest
     return None
+
+
+def old_names(module: str, **renamed: str) -> Callable[[str], Any]:
+    """A ``__getattr__`` for a module: the old names of what it holds, which warn.
+
+    Args:
+        module: its ``__name__``.
+        **renamed: old name = new name.
+    """
+
+    def find(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        new = renamed[name]
+        warnings.warn(_message(f"{module}.{name}", f"{module}.{new}"), DeprecationWarning, 2)
+        return getattr(sys.modules[module], new)
+
+    return find
+
+
+def _message(old: str, new: str) -> str:
+    return f"{old} is {new} since 2026-11-23; the old name goes with 0.3."
 
 
 def install() -> None:

@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from experiments.store import renamed
 from flax_linattn import ops
 from flax_linattn.bench.provenance import commit
 from flax_linattn.ops.contract.masks import visible_rows
@@ -71,7 +72,7 @@ def measure(name: str, length: int) -> list[dict[str, Any]]:
             return mechanism.reference(q, k, v)[:, index]
         visible = visible_rows(jnp.asarray(index), length, is_causal=can.causal)
         rows = q if can.learned_query else q[:, index]
-        return mechanism._reference(rows, k, v, visible)
+        return mechanism._reference(rows, k, v, visible, {})
 
     wanted: dict[str, Any] = {}
     rows = []
@@ -136,7 +137,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE)
     options = parser.parse_args()
     path = options.output / "results.json"
-    results = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    results = json.loads(path.read_text(), object_hook=renamed) if path.exists() else {"rows": []}
     rows = results["rows"]
     for length in LENGTHS:
         for name in ops.list_mechanisms():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from flax_linattn.typing import Array
+
+Tree = TypeVar("Tree")
 
 
 def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
@@ -41,7 +43,7 @@ def einsum(subscripts: str, *operands: Array) -> Array:
     return jnp.einsum(subscripts, *operands, precision=precision)
 
 
-def vary_alike(tree: Any) -> Any:
+def vary_alike(tree: Tree) -> Tree:
     """Lets all leaves vary over the mesh axes that one of them varies over, in ``jax.shard_map``.
 
     There a loop must begin with what it goes on with, and a state made of zeros is the same on
@@ -57,7 +59,8 @@ def vary_alike(tree: Any) -> Any:
         missing = tuple(sorted(every - axes(x)))
         return jax.lax.pcast(x, missing, to="varying") if missing else x
 
-    return jax.tree.map(vary, tree)
+    varied: Tree = jax.tree.map(vary, tree)
+    return varied
 
 
 def safe_divide(numerator: Array, denominator: Array) -> Array:

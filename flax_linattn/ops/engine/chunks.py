@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.numerics import vary_alike
-from flax_linattn.typing import Array, State
+from flax_linattn.typing import Array
+
+Carry = TypeVar("Carry")
+Out = TypeVar("Out")
 
 
 def over_chunks(
-    body: Callable[[State, Any], tuple[State, Any]],
-    carry: State,
+    body: Callable[[Carry, Any], tuple[Carry, Out]],
+    carry: Carry,
     arrays: Any,
     chunk_size: int | None,
     *,
     per_chunk: Any = None,
     reverse: bool = False,
     stack: bool = False,
-) -> tuple[State, Any]:
+) -> tuple[Carry, Out]:
     """Applies ``body`` to spans of ``chunk_size`` along axis 1 of ``arrays``, one after another.
 
     Args:

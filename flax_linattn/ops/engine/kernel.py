@@ -178,8 +178,13 @@ class KernelMechanism(StreamingMechanism):
 
     def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
         def outputs(
-            q: Array, span: prefix.Span, before: State, after: State | None, is_causal: bool
+            q: Array | None,
+            span: prefix.Span,
+            before: State,
+            after: State | None,
+            is_causal: bool,
         ) -> tuple[State, Array]:
+            q = self._query(q)
             outside = [(before, None if span.starts is None else span.run == 0)]
             if after is not None:
                 outside.append((after, span.run == span.run[:, -1:]))

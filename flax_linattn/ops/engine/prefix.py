@@ -15,7 +15,7 @@ Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,9 +69,9 @@ class Monoid(NamedTuple):
 
     identity: State
     merge: Callable[[State, State], State]
-    read: Callable[[Any, State], Array]
+    read: Callable[[Array | None, State], Array]
     total: Callable[[Array, Array, Array | None], State]
-    outputs: Callable[[Any, Span, State, State | None, bool], tuple[State, Array]]
+    outputs: Callable[[Array | None, Span, State, State | None, bool], tuple[State, Array]]
 
 
 def attend(
@@ -112,7 +112,7 @@ def attend(
     span = fillable(Span(k, v, mask, starts), chunk_size)
     if is_causal:
 
-        def body(carry: State, chunk: tuple[Any, Span]) -> tuple[State, Array]:
+        def body(carry: State, chunk: tuple[Array | None, Span]) -> tuple[State, Array]:
             q, span = chunk
             return monoid.outputs(q, span, carry, None, True)
 
@@ -219,7 +219,7 @@ def _within_runs(
         whole = select(run[:, -1] == 0, after, monoid.identity)
         return monoid.merge(first, whole), after
 
-    def from_left(carry: State, chunk: tuple[Any, Span, State]) -> tuple[State, Array]:
+    def from_left(carry: State, chunk: tuple[Array | None, Span, State]) -> tuple[State, Array]:
         q, span, after = chunk
         return monoid.outputs(q, span, carry, after, False)
 
@@ -234,7 +234,7 @@ def _within_runs(
 def scanned(
     lift: Callable[[Array, Array], State],
     merge: Callable[[State, State], State],
-    read: Callable[[Any, State], Array],
+    read: Callable[[Array | None, State], Array],
     identity: State,
 ) -> Monoid:
     """A monoid whose chunks are scanned token by token.
@@ -252,7 +252,7 @@ def scanned(
         return tokens if keep is None else select(keep, tokens, nothing)
 
     def outputs(
-        q: Any, span: Span, before: State, after: State | None, is_causal: bool
+        q: Array | None, span: Span, before: State, after: State | None, is_causal: bool
     ) -> tuple[State, Array]:
         tokens = lifted(span.k, span.v, span.mask)
         seen = prefixes = scan(merge, tokens, before, span.starts)

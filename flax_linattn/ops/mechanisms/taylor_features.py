@@ -1,9 +1,10 @@
 """Linear attention with the Taylor features of order 2 of the exponential.
 
-The element-wise attention paper's row "Hedgehog" (its equation 20): the weight of key j for query
-i is 1 + x + x^2 / 2, x = scale q_i . k_j, after the baseline of Zhang et al., "The Hedgehog & the
-Porcupine", 2024. It is TaylorShift without its normalisation. Departures: Hedgehog's own learned
-feature maps are not offered; only the d (d + 1) / 2 different products of coordinates are kept.
+The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. It is TaylorShift without
+its normalisation, one of the feature maps that Zhang et al., "The Hedgehog & the Porcupine", 2024,
+study, and what the element-wise attention paper compares with as "Hedgehog" (its equation 20); the
+learned feature map that has this name is another one. Departure: only the d (d + 1) / 2 different
+products of coordinates are kept.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 
 @dataclasses.dataclass(frozen=True)
-class Hedgehog(KernelMechanism):
+class TaylorFeatures(KernelMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
@@ -32,13 +33,13 @@ class Hedgehog(KernelMechanism):
     Example:
         >>> import jax
         >>> from flax_linattn import ops
-        >>> hedgehog = ops.get_mechanism("hedgehog")
+        >>> taylor = ops.get_mechanism("taylor_features")
         >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
-        >>> hedgehog.attend(q, k, v, is_causal=True).shape
+        >>> taylor.attend(q, k, v, is_causal=True).shape
         (2, 10, 4, 8)
     """
 
-    name: ClassVar[str] = "hedgehog"
+    name: ClassVar[str] = "taylor_features"
     about: ClassVar[str] = (
         "linear attention with the Taylor features of order 2 (after Zhang et al., 2024)"
     )

@@ -66,11 +66,11 @@ def test_draws_are_those_of_the_seed() -> None:
     np.testing.assert_allclose(many.T @ many / len(many), np.eye(3), atol=0.1)
 
 
-def test_hedgehog_is_taylorshift_without_its_normalisation() -> None:
+def test_taylor_features_are_taylorshift_without_its_normalisation() -> None:
     q, k, v = qkv(20)
     for is_causal in (True, False):
         want = jitted("taylorshift:normalize=False", is_causal=is_causal)(q, k, v)
-        got = jitted("hedgehog:scale=1.0", is_causal=is_causal)(q, k, v)
+        got = jitted("taylor_features:scale=1.0", is_causal=is_causal)(q, k, v)
         np.testing.assert_allclose(got, want, atol=1e-5)
 
 
