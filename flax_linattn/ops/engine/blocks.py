@@ -202,12 +202,14 @@ def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
         row, column = jnp.asarray(pairs)[p]
         score = plan.scores(x, visibility, row, column)
         y, old, total = (plan.row(r, row, axis) for r, axis in zip(rows, (1, 2, 2), strict=True))
+        # The level only rises, so that earlier weights shrink; it cancels, a constant to gradients.
         level = jax.lax.stop_gradient(jnp.maximum(old, weighing.level(score)))
         weight = weighing.weight(score, level[..., None])
         before = weighing.rescale(old, level) * total
         total = before + jnp.sum(weight, axis=-1)
         inverse = safe_divide(jnp.ones_like(total), total)
-        # y is always the mean of what has been seen.
+        # y is always the mean of what has been seen, which is of the size of the values, as sums
+        # of weights times values need not be.
         y = _by_token(before * inverse) * y
         y = y + _by_token(inverse) * einsum("bhts,bshv->bthv", weight, plan.column(x.v, column))
         level, total = _put(rows.level, level, row, 2), _put(rows.total, total, row, 2)

@@ -223,7 +223,8 @@ def _maxima(tokens: Tokens, initial: Array) -> Array:
 def _forward_tokens(
     size: int, tokens: Tokens, initial: ExponentialState
 ) -> tuple[Rows, ExponentialState]:
-    # With the maxima known, the loop over values is left with products and sums alone.
+    # With the maxima known, the loop over values is left with products and sums alone. Both
+    # exponents are at most 0: nothing overflows, and what underflows is lost beside a weight of 1.
     m = _maxima(tokens, initial.m)
     weight = exp_difference(tokens.score, m)
     decay = exp_difference(tokens.since(initial.m, m), m)
@@ -268,6 +269,7 @@ def _backward_tokens(
 
 def _sums(tile: Tokens) -> ExponentialState:
     """(m, u, w) of every position over the tile alone [B, C, ...]."""
+    # Each row relative to its own maximum: by that of the tile, an early row could underflow.
     score = tile.visible_score
     m = jnp.max(score, axis=-1)
     weight = exp_difference(score, m[..., None])
@@ -278,6 +280,7 @@ def _sums(tile: Tokens) -> ExponentialState:
 def _with_past(tile: Tokens, sums: ExponentialState, past: ExponentialState) -> ExponentialState:
     """Adds the state before the tile to the positions that see it."""
     past = jax.tree.map(lambda p: p[:, None], past)
+    # To a row of another segment the past is that of no token, whose maximum is -inf.
     past = past._replace(m=jnp.where((tile.run == 0)[..., None], past.m, -jnp.inf))
     return past.merge(sums)
 
@@ -323,6 +326,8 @@ def _own_gradients(tile: Tokens) -> tuple[Array, Array, Passage]:
     dw = tile.dy * tile.inverse[..., None]
     dv = einsum("bhij,bihv->bjhv", weight, dw)
     through_u = einsum("bhij,bih->bjh", weight, tile.du)
+    # What the sums before the tile weigh in each row. Sums of rows come relative to their own
+    # maxima, which only rise within a segment, so that reach is at most 1.
     reach = exp_difference(tile.before[:, :1], tile.m)
     reach = jnp.where((tile.run == 0)[..., None], reach, jnp.zeros_like(reach))
     own = Adjoint(einsum("bih,bihv->bhv", reach, dw), einsum("bih,bih->bh", reach, tile.du))
@@ -331,6 +336,7 @@ def _own_gradients(tile: Tokens) -> tuple[Array, Array, Passage]:
 
 def _with_future(tile: Tokens, dv: Array, through_u: Array, after: Adjoint) -> tuple[Array, Array]:
     """Adds what comes from behind the tile: ds and dv of its tokens."""
+    # W and U after the tile are relative to its last maximum: exponents are at most 0 again.
     weight = exp_difference(tile.score, tile.m[:, -1:])
     weight = jnp.where((tile.run == tile.run[:, -1:])[..., None], weight, jnp.zeros_like(weight))
     dv = dv + weight[..., None] * after.w[:, None]

@@ -164,6 +164,8 @@ class Sums(NamedTuple):
     def take_in(self, token: Tokens) -> Sums:
         """The sums with one more token."""
         before, order = token.since(self.smallest), len(self.s) - 1
+        # Weights are relative to exp(-a^2) of the smallest |k|, a, which only falls: the token that
+        # set it weighs 1, and none weighs more.
         smallest = jnp.minimum(before, token.size)
         factors = geometric(*passage(before, smallest), order)
         powers = geometric(token.weight(smallest), token.k / unit(smallest), order)
@@ -173,6 +175,7 @@ class Sums(NamedTuple):
 
     def read(self, q: Array) -> Rows:
         """Equations 14-16, and what the backward pass keeps."""
+        # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
         x, f = argument(q, self.smallest, len(self.s) - 1)
         inverse = reciprocal(polynomial(self.z, x, f))
         y = polynomial(self.s, x, f) * inverse
@@ -246,6 +249,7 @@ class Adjoint(NamedTuple):
     def of_token(self, token: Tokens, smallest: Array) -> tuple[Array, Array]:
         """dk and dv."""
         weight = token.weight(smallest)
+        # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
         x = jnp.where(weight > 0, token.k / unit(smallest), 0)
         both = [token.v * p + m for p, m in zip(self.p, self.m, strict=True)]
         dv, value, slope = self.p[-1], both[-1], jnp.zeros_like(x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
@@ -16,6 +16,26 @@ from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
+class Sequences(NamedTuple):
+    """What is mixed as a whole.
+
+    Attributes:
+        q: [B, T, H, K].
+        k: [B, S, H, K].
+        v: [B, S, H, V].
+        query_mask: bool [B, T], True = a real query.
+        mask: bool [B, S], True = a real token.
+        parameters: the mechanism's own arguments.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    query_mask: Array
+    mask: Array
+    parameters: Parameters
+
+
 @dataclasses.dataclass(frozen=True)
 class StatelessMechanism(Mechanism):
     """A mechanism given by its ``mix`` of whole sequences."""
@@ -25,16 +45,8 @@ class StatelessMechanism(Mechanism):
     )
 
     @abc.abstractmethod
-    def mix(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        query_mask: Array,
-        mask: Array,
-        parameters: Parameters,
-    ) -> Outputs:
-        """Outputs [B, T, H, V]; the masks are bool [B, T] and [B, S], True = a real token."""
+    def mix(self, whole: Sequences) -> Outputs:
+        """Outputs [B, T, H, V]; anything where no token is real."""
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         dtype = accumulation_dtype(call.v.dtype)
@@ -45,7 +57,7 @@ class StatelessMechanism(Mechanism):
         )
         if q.shape[1] == 0 or k.shape[1] == 0:
             return jnp.zeros((*q.shape[:3], v.shape[-1]), dtype), None
-        y = self.mix(q, k, v, query_mask, mask, call.parameters)
+        y = self.mix(Sequences(q, k, v, query_mask, mask, call.parameters))
         seen = jnp.any(mask, axis=1)[:, None, None, None]
         return jnp.where(seen, y, jnp.zeros_like(y)), None
 

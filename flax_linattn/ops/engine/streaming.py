@@ -64,6 +64,10 @@ class StreamingMechanism(Mechanism):
         batch, heads = k.shape[0], k.shape[-2]
         return self.init_state(batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype)
 
+    def _initial(self, call: Call) -> State:
+        """The state before the first token."""
+        return self._identity(call.k, call.v) if call.state is None else call.state
+
     def _prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:

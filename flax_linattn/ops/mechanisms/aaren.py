@@ -46,8 +46,7 @@ class Aaren(StreamingMechanism):
     """Attention as a recurrent network (module docstring: symbols, departures).
 
     Attributes:
-        scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take
-            ``scale=`` to override it.
+        scale: factor of the scores where a call gives none; None = K**-0.5.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -99,11 +98,10 @@ class Aaren(StreamingMechanism):
         return state.mean
 
     def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, AarenState]:
-        state = self._identity(call.k, call.v) if call.state is None else call.state
         return exponential_scan(
             einsum("hk,bthk->bth", q, k),
             v,
-            state,
+            self._initial(call),
             mask=call.mask,
             starts=call.starts,
             form=call.form,

@@ -194,9 +194,8 @@ class AFTSimple(StreamingMechanism):
 
     def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, ExponentialState]:
         """Every channel is a head of values of one channel."""
-        state = self._identity(call.k, call.v) if call.state is None else call.state
         batch, channels = k.shape[0], k.shape[2] * k.shape[3]
-        m, u, w = (x.reshape(batch, channels) for x in state)
+        m, u, w = (x.reshape(batch, channels) for x in self._initial(call))
         y, state = exponential_scan(
             k.reshape(*k.shape[:2], channels),
             v.reshape(*v.shape[:2], channels, 1),

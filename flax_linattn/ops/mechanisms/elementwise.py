@@ -175,7 +175,7 @@ take 2 or 4, or allow_odd_order=True.
             q,
             k,
             v,
-            self._identity(call.k, call.v) if call.state is None else call.state,
+            self._initial(call),
             mask=call.mask,
             starts=call.starts,
             form=call.form,

@@ -81,8 +81,7 @@ class Expressive(ScoredAttention):
     """Expressive attention, weight z^2 / (1 + z^2) (module docstring: symbols, departures).
 
     Attributes:
-        scale: factor of the scores; the paper's beta. ``attend`` and ``step`` take ``scale=``
-            to override it.
+        scale: factor of the scores where a call gives none; the paper's beta.
 
     Example:
         >>> import jax.numpy as jnp

@@ -20,7 +20,7 @@ from flax_linattn.ops.contract.capabilities import Learned
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.ops.contract.numerics import einsum, score_scale
 from flax_linattn.ops.engine.draws import uniform
-from flax_linattn.ops.engine.stateless import StatelessMechanism
+from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
@@ -32,7 +32,7 @@ class Linformer(StatelessMechanism):
         max_length: N; a layer needs it, since it learns E and F. None = that of each call's
             sequences, for fixed random projections only.
         num_projections: P.
-        scale: factor of the scores; None = K**-0.5. ``attend`` takes ``scale=`` to override it.
+        scale: factor of the scores where a call gives none; None = K**-0.5.
         seed: of the projections that are used where ``attend`` is given none.
 
     Example:
@@ -76,15 +76,8 @@ class Linformer(StatelessMechanism):
         )
         return {"key_projection": projection, "value_projection": projection}
 
-    def mix(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        query_mask: Array,
-        mask: Array,
-        parameters: Parameters,
-    ) -> Outputs:
+    def mix(self, whole: Sequences) -> Outputs:
+        q, k, v, _, mask, parameters = whole
         # The real tokens move to the front; padding is zero and adds nothing where it lands.
         position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
-from flax_linattn.ops.engine.stateless import StatelessMechanism
+from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
@@ -33,7 +33,7 @@ class Nystrom(StatelessMechanism):
     Attributes:
         num_landmarks: L.
         iterations: of the pseudo-inverse.
-        scale: factor of the scores; None = K**-0.5. ``attend`` takes ``scale=`` to override it.
+        scale: factor of the scores where a call gives none; None = K**-0.5.
 
     Example:
         >>> import jax
@@ -55,15 +55,8 @@ class Nystrom(StatelessMechanism):
     def __post_init__(self) -> None:
         at_least(1, num_landmarks=self.num_landmarks, iterations=self.iterations)
 
-    def mix(
-        self,
-        q: Array,
-        k: Array,
-        v: Array,
-        query_mask: Array,
-        mask: Array,
-        parameters: Parameters,
-    ) -> Outputs:
+    def mix(self, whole: Sequences) -> Outputs:
+        q, k, v, query_mask, mask, parameters = whole
         q = self._scaled(q, parameters)
         q_landmarks, q_used = self._landmarks(q, query_mask)
         k_landmarks, k_used = self._landmarks(k, mask)

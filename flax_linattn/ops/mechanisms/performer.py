@@ -46,8 +46,7 @@ class Performer(StreamingMechanism):
 
     Attributes:
         chunk_size: tokens a block; a block holds M values a token.
-        scale: factor of the scores, positive; None = K**-0.5. ``attend`` and ``step`` take
-            ``scale=`` to override it.
+        scale: factor of the scores where a call gives none, positive; None = K**-0.5.
         num_features: M; None = int(K ln K), at least 1.
         seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
 

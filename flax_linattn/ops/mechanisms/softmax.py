@@ -44,8 +44,7 @@ class SoftmaxAttention(ScoredAttention):
     """Softmax attention with a preallocated key/value cache.
 
     Attributes:
-        scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take
-            ``scale=`` to override it.
+        scale: factor of the scores where a call gives none; None = K**-0.5.
         implementation: None = this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
             (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
             elsewhere, for short sequences (``form="parallel"``).

@@ -27,8 +27,7 @@ class TaylorFeatures(KernelMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
-        scale: factor of the scores; None = K**-0.5. ``attend`` and ``step`` take ``scale=``
-            to override it.
+        scale: factor of the scores where a call gives none; None = K**-0.5.
 
     Example:
         >>> import jax
