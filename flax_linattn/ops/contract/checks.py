@@ -140,8 +140,8 @@ def check_state_like(name: str, state: State, expected: State) -> None:
         TypeError: dtypes differ.
     """
     hint = f"make one with init_state(...) or attend(..., return_state=True) of {name!r}"
-    structures: list[object] = [jax.tree.structure(tree) for tree in (state, expected)]
-    if structures[0] != structures[1]:
+    structure: object = jax.tree.structure(expected)
+    if structure != jax.tree.structure(state):
         raise ValueError(
             f"the state does not belong to {name!r}: expected "
             f"{type(expected).__name__}, got {type(state).__name__}; {hint}."

@@ -78,10 +78,10 @@ def series_scan(
         k: keys [B, T, H, K].
         v: values [B, T, H, K].
         initial: the state before the first token.
-        mask: bool [B, T], False = padding, where all numbers are finite.
-        starts: bool [B, T], True = a packed segment begins here.
-        form: "parallel", "chunked" (the same as "recurrent"), "recurrent" or "auto".
-        chunk_size: tokens a tile of the parallel form, at most.
+        mask: as in ``exponential_scan``, like the rest.
+        starts: bool [B, T].
+        form: "chunked" is the same as "recurrent".
+        chunk_size: of the parallel form alone.
 
     Returns:
         y [B, T, H, K], 0 where nothing is seen, and the state.

@@ -48,7 +48,10 @@ class LinearAttention(KernelMechanism):
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        q, k = (jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x))) for x in (q, k))
+        def features(x: Array) -> Array:
+            return jnp.where(x > 0, x + 1, jnp.exp(jnp.where(x > 0, 0, x)))
+
+        q, k = features(q), features(k)
         weight = jnp.sum(q[:, :, None] * k[:, None], axis=-1)  # [B, T, S, H]
         weight = jnp.where(visible[..., None], weight, jnp.zeros_like(weight))
         return average_by_token(weight, v)

@@ -129,5 +129,6 @@ class Performer(StreamingMechanism):
             raise ValueError(f"scale must be positive, its root scales q and k; got {scale}.")
         factor = jnp.sqrt(jnp.asarray(scale).astype(q.dtype))
         q, k = q * factor, k * factor
-        q_log, k_log = (einsum("...k,mk->...m", x, projection.astype(q.dtype)) for x in (q, k))
+        omega = projection.astype(q.dtype)
+        q_log, k_log = einsum("...k,mk->...m", q, omega), einsum("...k,mk->...m", k, omega)
         return q_log, k_log - jnp.sum(k * k, axis=-1, keepdims=True) / 2
