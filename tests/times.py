@@ -27,6 +27,7 @@ SHARES = {
     "data": 3,
     "bench": 2,
     "docs": 1,
+    "moved": 2,
 }
 """Per cent of all seconds; ``package`` are the doctests."""
 

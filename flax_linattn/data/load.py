@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from flax_linattn.data.arff import load_arff
-from flax_linattn.data.blocks import load_spoken_arabic_digits
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import check_constant, compiled
 from flax_linattn.inference.state import Streams, check_rows
-from flax_linattn.ops.masks import longest
+from flax_linattn.ops.contract.masks import longest
 from flax_linattn.typing import Array, Mask, State
 
 

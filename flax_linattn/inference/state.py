@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 
-from flax_linattn.ops import prefix
+from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
 
 

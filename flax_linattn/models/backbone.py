@@ -18,8 +18,8 @@ from flax_linattn.checks import OptionError, choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
-from flax_linattn.ops.masks import segment_runs
-from flax_linattn.ops.mechanism import no_state
+from flax_linattn.ops.contract.checks import no_state
+from flax_linattn.ops.contract.masks import packed_runs
 from flax_linattn.typing import (
     Array,
     Features,
@@ -208,9 +208,7 @@ class Backbone(nnx.Module):
         """
         self._check_input(x, mask, segment_ids, state is not None or return_state)
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
-        runs = None
-        if segment_ids is not None:
-            runs = segment_runs(segment_ids, mask, None if state is None else state.segment_id)
+        runs = packed_runs(segment_ids, mask, None if state is None else state.segment_id)
         offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
         positions, position = nn.token_positions(real, runs, offset)
 

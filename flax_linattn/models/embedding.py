@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.ops.masks import Runs, zero_padding
+from flax_linattn.ops.contract.masks import Runs, zero_padding
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 PositionName: TypeAlias = Literal["sinusoidal", "learned", "none"]

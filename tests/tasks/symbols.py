@@ -206,4 +206,3 @@ class SymbolsStream(Streaming):
 
     def draw(self, path):
         raise ValueError("there is no figure of symbols.")
-

@@ -1,7 +1,6 @@
 """Counts by class and prediction, and the figures of each class."""
 
 import numpy as np
-
 from flax_linattn.tasks.classify_metrics import class_figures, draw_confusion
 
 

@@ -1,6 +1,6 @@
 """What holds of every task in the registry, and of one outside the package.
 
-A task is trained by the command, small; whatever else a test asks for, it reads that run, or a copy.
+A task is trained by the command, small; most tests read that run, or a copy.
 """
 
 import json

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flax import nnx
-
-from flax_linattn import cli, data, tasks
-from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model, runs
 from flax_linattn.tasks.forecast_metrics import seasonal_naive
 from flax_linattn.tasks.forecast_rows import Row, parse_rows
 from flax_linattn.tasks.forecast_stream import ForecastStream
+
+from flax_linattn import cli, data, tasks
+from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model, runs
 
 ROWS, INPUT, HORIZON = 200, 12, 4
 ANY = [
