@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flax_linattn.checks import OptionError
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.digits import load_spoken_arabic_digits
@@ -91,11 +92,11 @@ def load_series(
         if series.num_steps != first.num_steps or not np.array_equal(
             np.asarray(series.times), np.asarray(first.times)
         ):
-            raise ValueError(
+            raise OptionError(
                 f"expected series of the same times, but {series.name} has {series.num_steps} "
                 f"steps from {_start(series)} and {first.name} {first.num_steps} from "
-                f"{_start(first)}; choose some with --channels (channels=...), or one by one with "
-                "load_tsf"
+                f"{_start(first)}; choose some with channels=..., or one by one with load_tsf",
+                "channels",
             )
     values = np.concatenate([series.values for series in found], axis=1)
     name = Path(path).name.split(".")[0]

@@ -9,7 +9,7 @@ import pytest
 from flax_linattn import tasks
 
 
-@pytest.mark.parametrize("config", [tasks.ClassifyConfig, tasks.ForecastConfig])
+@pytest.mark.parametrize("task", ["classify", "forecast"])
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
@@ -22,6 +22,6 @@ from flax_linattn import tasks
         ("batch_size", -1, "batch_size must be at least 1, got -1"),
     ],
 )
-def test_numbers_out_of_range(config, option, value, message):
+def test_numbers_out_of_range(task, option, value, message):
     with pytest.raises(ValueError, match=message):
-        config(**{option: value})
+        tasks.get_task(task).Config.of(**{option: value})
