@@ -42,7 +42,7 @@ def test_no_flag_below_the_command_line(name):
         for line, text in strings(name)
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)
     ]
-    others = ("--xla", "--untracked-files", "--short")  # of XLA and git
+    others = ("--xla", "--porcelain", "--untracked-files", "--short")  # of XLA and git
     assert [flag for flag in flags if not flag[1].startswith(others)] == []
 
 
