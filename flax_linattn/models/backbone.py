@@ -192,7 +192,7 @@ class Backbone(nnx.Module):
         """Maps whole sequences.
 
         Args:
-            x: observations [B, T, *observation_shape], T >= 1.
+            x: observations ``[B, T, *observation_shape]``, T >= 1.
             mask: bool [B, T], True = a real token.
             segment_ids: int [B, T], packed sequences.
             state: what an earlier call returned.
@@ -270,7 +270,7 @@ class Backbone(nnx.Module):
         """Takes in one observation a row, without dropout.
 
         Args:
-            x: [B, *observation_shape].
+            x: ``[B, *observation_shape]``.
             state: from ``init_state``, the call or ``step``.
             mask: bool [B]; where False the state stays as it is.
 

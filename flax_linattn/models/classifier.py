@@ -149,7 +149,7 @@ class SequenceClassifier(nnx.Module):
         """Classifies whole sequences.
 
         Args:
-            x: observations [B, T, *observation_shape], T >= 1.
+            x: observations ``[B, T, *observation_shape]``, T >= 1.
             mask: bool [B, T], True = a real token.
             segment_ids: int [B, T], packed sequences.
             state: what an earlier call returned; its observations come first.
