@@ -28,6 +28,7 @@ SHARES = {
     "bench": 2,
     "docs": 1,
     "moved": 2,
+    "layers": 2,
 }
 """Per cent of all seconds; ``package`` are the doctests."""
 

@@ -52,8 +52,8 @@ class Embedding(Protocol):
         """Embeds whole sequences.
 
         Args:
-            x: observations ``[B, T, *observation_shape]``. What stands at padding changes nothing at
-                real tokens.
+            x: observations ``[B, T, *observation_shape]``. What stands at padding changes nothing
+                at real tokens.
             positions: of the real tokens, counted from 0 in each sequence.
             mask: bool [B, T], True = a real token.
             runs: packed segments.
