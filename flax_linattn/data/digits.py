@@ -46,13 +46,13 @@ def load_spoken_arabic_digits(path: str | Path) -> TimeSeriesDataset:
                 blocks.append([])
                 begins = False
             blocks[-1].append(_frame(reader, text))
-        found = len(blocks), sum(map(len, blocks))
-        if found not in FRAMES.items() or not reader.terminated:
+        sizes = len(blocks), sum(map(len, blocks))
+        if sizes not in FRAMES.items() or not reader.terminated:
             (train, train_frames), (test, test_frames) = FRAMES.items()
             raise reader.error(
                 f"{train:,} blocks of {train_frames:,} lines (training) or {test:,} of "
                 f"{test_frames:,} (test), and a newline at the end",
-                "{:,} of {:,}".format(*found) + " and none" * (not reader.terminated),
+                "{:,} of {:,}".format(*sizes) + " and none" * (not reader.terminated),
                 "the file is cut short or not the original: fetch it again",
             )
         name = "SpokenArabicDigits"

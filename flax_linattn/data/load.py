@@ -80,15 +80,15 @@ def load_series(
         )
     if _suffix(path) != ".tsf":
         return load_table(path, header=header, channels=channels)
-    found = load_tsf(path)
+    all_series = load_tsf(path)
     if channels is not None:
-        names = [series.name for series in found]
+        names = [series.name for series in all_series]
         for channel in channels:
             if channel not in names:
                 raise ValueError(f"unknown channel {channel!r}; {path} has {', '.join(names)}")
-        found = tuple(found[names.index(channel)] for channel in channels)
-    first = found[0]
-    for series in found[1:]:
+        all_series = tuple(all_series[names.index(channel)] for channel in channels)
+    first = all_series[0]
+    for series in all_series[1:]:
         if series.num_steps != first.num_steps or not np.array_equal(
             np.asarray(series.times), np.asarray(first.times)
         ):
@@ -98,9 +98,9 @@ def load_series(
                 f"{_start(first)}; choose some with channels=..., or one by one with load_tsf",
                 "channels",
             )
-    values = np.concatenate([series.values for series in found], axis=1)
+    values = np.concatenate([series.values for series in all_series], axis=1)
     name = Path(path).name.split(".")[0]
-    return TimeSeries(name, values, tuple(series.name for series in found), first.times)
+    return TimeSeries(name, values, tuple(series.name for series in all_series), first.times)
 
 
 def _start(series: TimeSeries) -> str:

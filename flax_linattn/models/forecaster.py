@@ -299,13 +299,13 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
     Raises:
         ValueError: none, or one that is not there.
     """
-    found = tuple(range(num_channels)) if targets is None else tuple(targets)
-    if not found or not all(0 <= index < num_channels for index in found):
+    chosen = tuple(range(num_channels)) if targets is None else tuple(targets)
+    if not chosen or not all(0 <= index < num_channels for index in chosen):
         raise OptionError(
-            f"targets must be one or more of the channels 0 to {num_channels - 1}, got {found}.",
+            f"targets must be one or more of the channels 0 to {num_channels - 1}, got {chosen}.",
             "targets",
         )
-    return found
+    return chosen
 
 
 def _scaled(x: Array, mean: Array, std: Array, num_channels: int) -> Array:
