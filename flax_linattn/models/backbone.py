@@ -207,6 +207,8 @@ class Backbone(nnx.Module):
             ValueError: wrong shapes, or a state where the model cannot stream.
         """
         self._check_input(x, mask, segment_ids, state is not None or return_state)
+        if state is not None:
+            check_state(state, BackboneState, len(self.blocks))
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
         runs = None
         if segment_ids is not None:
@@ -282,6 +284,7 @@ class Backbone(nnx.Module):
         Raises:
             ValueError: shapes that do not fit.
         """
+        check_state(state, BackboneState, len(self.blocks))
         expected = (state.position.shape[0], *self.observation_shape)
         if x.shape != expected:
             raise ValueError(
@@ -340,6 +343,31 @@ class Backbone(nnx.Module):
                 f"this model {why}, so it looks at the future and cannot stream; make it with "
                 "is_causal=True and embedding_padding='causal'."
             )
+
+
+def check_state(state: Any, kind: type, num_layers: int | None = None) -> None:
+    """Refuses what is no state of this kind of model.
+
+    Raises:
+        ValueError: it is something else, or has another number of layers.
+
+    Example:
+        >>> check_state((1, 2), BackboneState)
+        Traceback (most recent call last):
+        ...
+        ValueError: expected a BackboneState, of init_state or an earlier call of this model, got \
+tuple.
+    """
+    if not isinstance(state, kind):
+        raise ValueError(
+            f"expected a {kind.__name__}, of init_state or an earlier call of this model, got "
+            f"{type(state).__name__}."
+        )
+    layers = getattr(state, "layers", ())
+    if num_layers is not None and len(layers) != num_layers:
+        raise ValueError(
+            f"expected a state of {num_layers} layers, of this model, got {len(layers)}."
+        )
 
 
 EMBEDDING_OPTIONS = {

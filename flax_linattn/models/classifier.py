@@ -11,7 +11,13 @@ from jaxtyping import Float
 
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models import pooling as poolings
-from flax_linattn.models.backbone import Backbone, BackboneOptions, BackboneState, as_backbone
+from flax_linattn.models.backbone import (
+    Backbone,
+    BackboneOptions,
+    BackboneState,
+    as_backbone,
+    check_state,
+)
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -172,6 +178,8 @@ class SequenceClassifier(nnx.Module):
                 "every_step needs a model that streams: is_causal=True and "
                 "embedding_padding='causal'."
             )
+        if state is not None:
+            check_state(state, ClassifierState)
         whole = mask is None and segment_ids is None
         if self.flatten and whole and x.shape[1] > (self.max_length or 0):
             raise ValueError(
@@ -240,6 +248,7 @@ class SequenceClassifier(nnx.Module):
         ``mask`` bool [B]: where False the state stays as it is. With pooling "flatten", logits
         beyond ``max_length`` observations are NaN: there are no weights for them.
         """
+        check_state(state, ClassifierState)
         h, backbone = self.backbone.step(x, state.backbone, mask=mask)
         h = ACTIVATIONS["gelu"](h)
         if self.flatten:

@@ -316,14 +316,10 @@ class EncoderDecoder(nnx.Module):
         return y * std[..., targets] + mean[..., targets]
 
     def _check_values(self, values: Features) -> None:
-        if (
-            values.ndim != 3
-            or values.shape[2] != self.num_channels
-            or values.shape[1] < self.label_length
-        ):
+        shape = jnp.shape(values)
+        if len(shape) != 3 or shape[2] != self.num_channels or shape[1] < self.label_length:
             raise ValueError(
-                f"expected values [B, L >= {self.label_length}, {self.num_channels}], got "
-                f"{values.shape}."
+                f"expected values [B, L >= {self.label_length}, {self.num_channels}], got {shape}."
             )
 
     def _check_marks(self, marks: Features | None, batch: int, length: int) -> None:
