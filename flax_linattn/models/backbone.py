@@ -140,10 +140,20 @@ class Backbone(nnx.Module):
         self.mechanisms = mechanisms
         self.max_length = max_length
         self.blocks = nnx.List(layers.block(m, rngs, **parameters) for m in mechanisms)
-        self.final_norm = nn.LayerNorm(
-            layers.features, param_dtype=parameters.get("param_dtype", jnp.float32), rngs=rngs
-        )
+        self.param_dtype = parameters.get("param_dtype", jnp.float32)
+        self.final_norm = nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
         self.dropout = make_dropout(layers.dropout_rate, rngs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "embedding": self.input_embedding,
+            "layers": self.layers,
+            "is_causal": self.is_causal,
+            "max_length": self.max_length,
+            "param_dtype": self.param_dtype,
+        }
 
     @property
     def observation_shape(self) -> tuple[int, ...]:

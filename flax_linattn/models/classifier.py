@@ -115,6 +115,7 @@ class SequenceClassifier(nnx.Module):
         self.max_length = max_length
         self.flatten = pooling == "flatten"
         self.attends_to_padding = attends_to_padding
+        self.pooling_name = pooling
         self.pooling = poolings.POOLINGS[pooling]()
         self.backbone = as_backbone(backbone, layers, rngs=rngs, **options)
         features = self.backbone.layers.features
@@ -225,6 +226,17 @@ class SequenceClassifier(nnx.Module):
         )
         logits = self._head(pooled if every_step or runs is not None else pooled[:, -1])
         return logits if after is None else (logits, ClassifierState(after, pool))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "backbone": self.backbone,
+            "num_classes": self.num_classes,
+            "pooling": self.pooling_name,
+            "max_length": self.max_length,
+            "attends_to_padding": self.attends_to_padding,
+        }
 
     @property
     def streams(self) -> bool:

@@ -143,6 +143,22 @@ class EncoderDecoder(nnx.Module):
         self.head = nn.linear(layers.features, len(self.targets), rngs=rngs)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "num_channels": self.num_channels,
+            "horizon": self.horizon,
+            "num_marks": self.num_marks,
+            "label_length": self.label_length,
+            "targets": self.targets,
+            "normalize": self.normalize,
+            "is_causal": self.is_causal,
+            "num_decoder_layers": len(self.decoder),
+            "embedding_padding": self.encoder_embedding.values.padding,
+            "layers": self.layers,
+        }
+
+    @property
     def streams(self) -> bool:
         """Never: it looks at whole windows; over their horizon see ``steps_ahead``."""
         return False

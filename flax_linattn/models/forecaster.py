@@ -202,6 +202,18 @@ class Forecaster(nnx.Module):
         return y if after is None else (y, ForecasterState(after, moments))
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "backbone": self.backbone,
+            "horizon": self.horizon,
+            "num_marks": self.backbone.observation_shape[0] - self.num_channels,
+            "targets": self.targets,
+            "normalize": self.moments is not None,
+            "memory": None if self.moments is None else self.moments.memory,
+        }
+
+    @property
     def streams(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered, over observations."""
         return self.backbone.streams
