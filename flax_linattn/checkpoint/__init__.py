@@ -12,11 +12,12 @@ name                        what it does
 =========================== ===============================================================
 
 Models (:func:`flax_linattn.models.save_model`) and the checkpoints of runs
-(:mod:`flax_linattn.training`) are made of these.
+(:mod:`flax_linattn.training`) are made of these. What is damaged raises
+:class:`flax_linattn.training.CorruptCheckpointError`.
 """
 
+from flax_linattn.checkpoint.arrays import CorruptCheckpointError as CorruptCheckpointError
 from flax_linattn.checkpoint.arrays import (
-    CorruptCheckpointError,
     Manifest,
     check_files,
     copy_to_host,
@@ -29,7 +30,6 @@ from flax_linattn.checkpoint.checked_json import read_json, write_json
 from flax_linattn.checkpoint.sync import sync_file, sync_folder
 
 __all__ = [
-    "CorruptCheckpointError",
     "Manifest",
     "check_files",
     "copy_to_host",

@@ -28,7 +28,7 @@ class StreamingModel(Protocol):
     One set of parameters serves the three, and ``step`` after ``step`` gives what the call on the
     whole sequence gives. The state is a tree of arrays with the batch axis first, of one size if
     ``max_length`` is given. A model that cannot stream raises ``ValueError`` in ``init_state`` and
-    says why.
+    says why; those of this library tell it beforehand, too, by their property ``streams``.
 
     Example:
         >>> import jax.numpy as jnp

@@ -284,7 +284,7 @@ class Backbone(nnx.Module):
         """Takes in one observation a row, without dropout.
 
         Args:
-            x: [B, *observation_shape].
+            x: ``[B, *observation_shape]``.
             state: from ``init_state``, the call or ``step``.
             mask: bool [B]; where False the state stays as it is.
 

@@ -71,7 +71,7 @@ class Embedding(Protocol):
     def step(
         self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in an observation a row: x [B, *observation_shape] -> h [B, C] and the new state.
+        """Takes in an observation a row: x ``[B, *shape]`` -> h [B, C] and the new state.
 
         ``mask`` bool [B]: where False the state stays as it is.
         """

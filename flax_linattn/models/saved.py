@@ -123,23 +123,30 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
             f"{path} holds no model of save_model: there is no {FILE} in it. If it is the folder "
             "of a run, read it with flax_linattn.training.load_best."
         )
-    try:
-        saved = checkpoint.read_json(path / FILE)
-        if saved.get("format") != FORMAT:
-            raise ValueError(
-                f"{path} was saved by a later version (format {saved.get('format')}, this one "
-                f"reads {FORMAT}); load it with the version of flax_linattn that saved it."
-            )
-        folder = path / saved["folder"]
-        checkpoint.check_files(folder, saved["manifest"])
-    except checkpoint.CorruptCheckpointError as error:
-        raise checkpoint.CorruptCheckpointError(
-            f"{error} Restore it from a copy, or save the model again."
-        ) from error
+    saved = _read(path)
     model = _made(path, saved) if like is None else nnx.clone(like)
-    (state,) = checkpoint.read_arrays(folder, "model", saved["manifest"], nnx.state(model))
+    folder, manifest = path / saved["folder"], saved["manifest"]
+    (state,) = checkpoint.read_arrays(folder, "model", manifest, nnx.state(model))
     nnx.update(model, state)
     return model
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What ``model.json`` holds, once it and all files it names are checked."""
+    again = "Restore it from a copy, or save the model again."
+    try:
+        saved = checkpoint.read_json(path / FILE)
+        if saved["format"] != FORMAT:
+            raise ValueError(
+                f"{path} was saved by a later version (format {saved['format']}, this one reads "
+                f"{FORMAT}); load it with the version of flax_linattn that saved it."
+            )
+        checkpoint.check_files(path / Path(saved["folder"]).name, saved["manifest"])
+    except checkpoint.CorruptCheckpointError as error:
+        raise checkpoint.CorruptCheckpointError(f"{error} {again}") from error
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{path / FILE} is no file of save_model. {again}") from error
+    return saved
 
 
 def _described(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:

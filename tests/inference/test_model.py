@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import inference, models, nn
-from tests.contract.tolerances import assert_same_bits
+from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.inference.cases import CHANNELS, Language, backbone, classifier, language
 from tests.nn.cases import normal
 
@@ -50,6 +50,16 @@ def test_what_is_no_model_is_refused_at_once(call):
         call(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
     with pytest.raises(TypeError, match="got the class Backbone; make one of it"):
         call(models.Backbone)
+
+
+def test_a_layer_takes_in_a_prompt():
+    """Its call is not causal by default; what it says of the last token is the same."""
+    layer = nn.Attention(8, 2, mechanism="aaren", rngs=nnx.Rngs(0))
+    x = normal(2, 2, 7, 8)
+    want = inference.unroll(layer, x)[:, -1]
+    for chunk_size in (None, 3):
+        y, _ = inference.prefill(layer, x, chunk_size=chunk_size)
+        assert_close(y, want, "float32")
 
 
 class StepsOnly(nnx.Module):

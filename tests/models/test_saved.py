@@ -313,6 +313,13 @@ def test_files_of_later_versions(small, tmp_path):
         models.load_model(path)
 
 
+def test_a_file_of_something_else(small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "model")
+    checkpoint.write_json(path / saved.FILE, {"hello": 1})
+    with pytest.raises(ValueError, match=r"model.json is no file of save_model\. Restore it"):
+        models.load_model(path)
+
+
 def test_folders_of_something_else(small, tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no folder"):
         models.load_model(tmp_path / "nowhere")
