@@ -11,7 +11,9 @@ from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.inference.cases import CHANNELS, Language, backbone, classifier, language
 from tests.nn.cases import normal
 
+slow = pytest.mark.slow
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 12}
+MECHANISMS = ["aaren", pytest.param("softmax", marks=slow), pytest.param("taylorshift", marks=slow)]
 FOREIGN = "this is no state of this"
 
 
@@ -144,7 +146,7 @@ def back(y, x):
     return x + y[:, :CHANNELS]
 
 
-@pytest.mark.parametrize("mechanism", ["aaren", "softmax", "taylorshift"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_float64_observations_of_float32_parameters(mechanism):
     """Parallel against stepwise decoding, as Flax tests it: every way in which states are made."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
@@ -173,7 +175,7 @@ def test_float64_observations_of_float32_parameters(mechanism):
             narrow.step(x[:, 0])
 
 
-@pytest.mark.parametrize("mechanism", ["aaren", "softmax", "taylorshift"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_float64_inputs_of_the_layer_and_its_cell(mechanism):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         attention = nn.Attention(8, 2, mechanism=mechanism, rngs=nnx.Rngs(0))
