@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from flax_linattn import nn, ops
@@ -86,6 +87,8 @@ def make(description: Mapping[str, Any]) -> Any:
 def _to_json(name: str, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, (list, tuple)):
         return [_to_json(name, v) for v in value]
     if isinstance(value, nnx.Module):
