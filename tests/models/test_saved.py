@@ -67,7 +67,8 @@ MODELS = {
         backbone(tokens()), 4, pooling="last", max_length=3, rngs=nnx.Rngs(1)
     ),
     "forecaster": lambda: models.Forecaster(
-        3, np.int64(4), num_marks=2, targets=(2, 0), memory=np.float32(9.5), layers=TINY, rngs=nnx.Rngs(0)
+        3, np.int64(4), num_marks=2, targets=(2, 0), memory=np.float32(9.5), layers=TINY,
+        rngs=nnx.Rngs(0),
     ),
     "forecaster without moments": lambda: keyed(
         models.Forecaster, 3, 4, normalize=False, layers=TINY, mechanism="taylorshift", rotary=True
