@@ -22,11 +22,11 @@ SHARES = {
     "training": 11,
     "nn": 8,
     "package": 8,
-    "inference": 6,
+    "inference": 8,
     "experiments": 5,
     "data": 3,
     "bench": 2,
-    "docs": 1,
+    "docs": 3,
     "moved": 2,
     "layers": 2,
 }

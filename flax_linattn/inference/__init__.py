@@ -1,6 +1,7 @@
 """Recurrent inference with trained models."""
 
 from flax_linattn.inference.generate import Generated, generate
+from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.prefill import prefill
 from flax_linattn.inference.rollout import Rollout, rollout, unroll
 from flax_linattn.inference.saved import load_state, save_state
@@ -12,6 +13,7 @@ __all__ = [
     "Generated",
     "Rollout",
     "Stream",
+    "StreamingModel",
     "Summary",
     "gather_rows",
     "generate",

@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_linattn.inference.state import Streams, check_rows, reset_rows
+from flax_linattn.inference.differences import differences, foreign
+from flax_linattn.inference.model import StreamingModel
+from flax_linattn.inference.state import check_rows, reset_rows
 from flax_linattn.typing import Array, State
 
 
@@ -52,7 +54,7 @@ def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def step(
-    model: Streams,
+    model: StreamingModel,
     x: Array,
     state: State,
     *,
@@ -63,7 +65,7 @@ def step(
     """Takes in one observation a row, where ``reset`` says so as the first of a new sequence.
 
     Args:
-        model: with ``init_state`` and ``step``.
+        model: a :class:`StreamingModel`.
         x: [B, ...].
         state: of the model, made with ``max_length``.
         mask: bool [B]; where False the row takes in nothing.
@@ -74,26 +76,53 @@ def step(
         The model's output for each row and the new state, of the same shapes.
 
     Raises:
-        ValueError: the state grows, for want of ``max_length``, or shapes do not fit.
+        ValueError: the state grows, for want of ``max_length``, is one of another model, or shapes
+            do not fit.
         TypeError: ``mask`` or ``reset`` is not bool.
     """
     if mask is not None:
         mask = check_rows("mask", mask, jnp.shape(x)[0])
     if reset is not None:
         state = reset_rows(state, reset, model.init_state(1, max_length))
-    y, new_state = model.step(x, state, mask=mask)
-    check_constant(state, new_state)
-    return y, new_state
+    return checked(model, state, jnp.shape(x)[0], lambda: model.step(x, state, mask=mask))
 
 
-def check_constant(state: State, new_state: State) -> None:
-    """Refuses a state that grows.
+def checked(
+    model: StreamingModel,
+    state: State,
+    batch_size: int,
+    call: Callable[[], tuple[Array, State]],
+) -> tuple[Array, State]:
+    """Makes a call that takes a state in, and says what is wrong with the state if it fails.
+
+    Args:
+        model: whose call it is.
+        state: what the call takes.
+        batch_size: rows of the observations.
+        call: returns an output and the new state.
 
     Raises:
-        ValueError: shapes differ.
+        ValueError: the state is one of another model or of other rows, grows, or changes its
+            dtypes.
     """
-    if jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
-        raise ValueError(
+    try:
+        y, new_state = call()
+    except Exception as error:
+        reason = foreign(model, state, batch_size)
+        if reason is None:
+            raise
+        raise ValueError(reason) from error
+    changed = differences(state, new_state)
+    if not changed:
+        return y, new_state
+    reason = foreign(model, state, batch_size)
+    if reason is None and jax.tree.map(jnp.shape, new_state) != jax.tree.map(jnp.shape, state):
+        reason = (
             "this model's state grows with every step, and each would be compiled anew; "
             "give max_length, the most observations of a stream."
         )
+    raise ValueError(
+        reason
+        or "this model's state changes its dtypes, and would be compiled anew; make it with the "
+        f"dtype of the observations (dtype=...):{changed}"
+    )

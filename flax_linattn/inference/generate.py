@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
-from flax_linattn.inference.prefill import Prefills, check_prompt, check_room, take_in
+from flax_linattn.inference.model import StreamingModel, check_model, make_state
+from flax_linattn.inference.prefill import check_prompt, check_room, take_in
 from flax_linattn.typing import Array, Mask, State
 
 
@@ -42,7 +43,7 @@ class _Loop(NamedTuple):
 
 
 def generate(
-    model: Prefills,
+    model: StreamingModel,
     prompt: Int[Array, "B T"],
     max_new_tokens: int,
     mask: Mask | None = None,
@@ -55,6 +56,7 @@ def generate(
     state: State | None = None,
     max_length: int | None = None,
     chunk_size: int | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Generated:
     """Continues rows of tokens: the prompt in parallel, then a ``lax.while_loop`` of steps.
 
@@ -63,9 +65,8 @@ def generate(
     as soon as all rows have stopped; a row that has stopped keeps its state.
 
     Args:
-        model: an ``nnx.Module`` with ``init_state``, ``step`` and a call on sequences whose
-            observations are tokens, int [B] and [B, T], and whose outputs are logits over the
-            next token, [B, tokens] and [B, T, tokens].
+        model: a :class:`StreamingModel` of tokens, int [B] and [B, T], whose outputs are logits
+            over the next token, [B, tokens] and [B, T, tokens].
         prompt: int [B, T], T >= 1.
         max_new_tokens: most tokens a row is continued by.
         mask: bool [B, T], True = a real token; padding may stand anywhere. A row of padding
@@ -81,41 +82,30 @@ def generate(
         max_length: most tokens of a sequence, for mechanisms with a cache: that of ``state`` if it
             is given, T + max_new_tokens by default.
         chunk_size: tokens of a piece of the prompt, as in ``prefill``; default all in one.
+        dtype: of the features that the state is made for; default float32.
 
     Returns:
         Tokens, their number in each row, and the state.
 
     Raises:
-        ValueError: an argument out of range; a model that does not give logits; logits that are
-            NaN, above all when a cache or a table of positions is full (under ``jit`` the row
-            ends there instead).
-        TypeError: a prompt or a token that is not integer, a mask that is not bool, or no random
-            key.
+        ValueError: an argument out of range; a model that does not give logits; a state of another
+            model; logits that are NaN, above all when a cache or a table of positions is full
+            (under ``jit`` the row ends there instead).
+        TypeError: a prompt or a token that is not integer, a mask that is not bool, no random
+            key, or no model.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from flax import nnx
         >>> from flax_linattn import inference, models
-        >>> class Language(nnx.Module):
-        ...     def __init__(self, tokens, features, rngs):
-        ...         self.embed = nnx.Embed(tokens, features, rngs=rngs)
-        ...         self.backbone = models.Backbone(features, features, num_layers=1,
-        ...                                         num_heads=2, rngs=rngs)
-        ...     def __call__(self, x, *, mask=None, state=None, return_state=False):
-        ...         h, state = self.backbone(self.embed(x), mask=mask, state=state,
-        ...                                  return_state=True)
-        ...         return (self.embed.attend(h), state) if return_state else self.embed.attend(h)
-        ...     def init_state(self, batch_size, max_length=None):
-        ...         return self.backbone.init_state(batch_size, max_length)
-        ...     def step(self, x, state, *, mask=None):
-        ...         h, state = self.backbone.step(self.embed(x), state, mask=mask)
-        ...         return self.embed.attend(h), state
-        >>> model = Language(11, 16, rngs=nnx.Rngs(0))
+        >>> model = models.LanguageModel(11, features=16, num_layers=1, num_heads=2,
+        ...                              rngs=nnx.Rngs(0))
         >>> prompt = jnp.array([[1, 2, 3, 4], [5, 6, 0, 0]])
         >>> out = inference.generate(model, prompt, 6, prompt > 0, key=jax.random.key(0), top_k=5)
         >>> out.tokens.shape, out.lengths.tolist(), out.state.position.tolist()
         ((2, 6), [6, 6], [9, 7])
     """
+    check_model(model, sequences=True)
     prompt, mask = check_prompt(prompt, mask, chunk_size)
     if not jnp.issubdtype(prompt.dtype, jnp.integer) or prompt.ndim != 2:
         raise TypeError(f"expected prompt as int [B, T], got {prompt.dtype} {prompt.shape}.")
@@ -139,6 +129,7 @@ def generate(
         top_k=top_k,
         max_length=max_length,
         chunk_size=chunk_size,
+        dtype=dtype,
     )
     if not isinstance(failed, jax.core.Tracer) and np.asarray(failed).any():
         row = int(np.asarray(failed).argmax())
@@ -151,9 +142,9 @@ def generate(
     return out
 
 
-@compiled("max_new_tokens", "top_k", "max_length", "chunk_size")
+@compiled("max_new_tokens", "top_k", "max_length", "chunk_size", "dtype")
 def _generate(
-    model: Prefills,
+    model: StreamingModel,
     prompt: Array,
     mask: Array | None,
     state: State | None,
@@ -166,10 +157,11 @@ def _generate(
     top_k: int | None,
     max_length: int | None,
     chunk_size: int | None,
+    dtype: DTypeLike | None,
 ) -> tuple[Generated, Array]:
     batch = prompt.shape[0]
     if state is None:
-        state = model.init_state(batch, max_length)
+        state = make_state(model, prompt, max_length, dtype)
     logits, state = take_in(model, prompt, mask, state, chunk_size)
     if logits.ndim != 2 or not 1 <= (top_k or 1) <= logits.shape[1]:
         raise ValueError(

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 
 from flax_linattn.checks import at_least
-from flax_linattn.inference.compiled import check_constant, compiled
-from flax_linattn.inference.state import Streams, check_rows
+from flax_linattn.inference.compiled import checked, compiled
+from flax_linattn.inference.differences import foreign
+from flax_linattn.inference.model import StreamingModel, check_model, make_state
+from flax_linattn.inference.state import check_rows
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.typing import Array, Mask, State
 
 
-class Prefills(Streams, Protocol):
-    """A model that also takes in many observations at once.
-
-    It returns outputs [B, T, ...] at every position, or [B, ...] after the last.
-    """
-
-    def __call__(self, x: Array, *, mask: Mask | None, state: State, return_state: bool) -> Any:
-        """Maps whole sequences."""
-        ...
-
-
 def prefill(
-    model: Prefills,
+    model: StreamingModel,
     x: Array,
     mask: Mask | None = None,
     *,
     state: State | None = None,
     max_length: int | None = None,
     chunk_size: int | None = None,
+    dtype: DTypeLike | None = None,
 ) -> tuple[Array, State]:
     """Takes in known observations by the model's parallel form, in one program.
 
@@ -41,22 +31,23 @@ def prefill(
     is that of one piece, whatever T.
 
     Args:
-        model: an ``nnx.Module`` with ``init_state``, ``step`` and a call on sequences.
+        model: a :class:`StreamingModel`.
         x: [B, T, in_features], T >= 1; tokens int [B, T] for a model that takes them.
         mask: bool [B, T], True = a real token; padding may stand anywhere.
         state: what came before; default nothing. It stays usable.
         max_length: most observations of a sequence, for mechanisms with a cache: these and those
             to come. Not needed with ``state``.
         chunk_size: observations of a piece; default all in one.
+        dtype: which the state is made for, see ``StreamingModel``; default that of ``x``.
 
     Returns:
         What ``step`` would have returned for each row's last real token, [B, ...] (0 if it
         has none in this call and the model's call gives outputs at every position), and the state.
 
     Raises:
-        ValueError: shapes that do not fit, a state that grows for want of ``max_length``, or a
-            model that cannot stream.
-        TypeError: ``mask`` is not bool.
+        ValueError: shapes that do not fit, a state that grows for want of ``max_length`` or is
+            one of another model, or a model that cannot stream.
+        TypeError: ``mask`` is not bool, or the model is none.
 
     Example:
         >>> import jax.numpy as jnp
@@ -70,29 +61,32 @@ def prefill(
         >>> bool(jnp.allclose(logits, stepped, atol=1e-5)), state.backbone.position.tolist()
         (True, [100, 100])
     """
+    check_model(model, sequences=True)
     x, mask = check_prompt(x, mask, chunk_size)
     if state is None:
         check_room(x, mask, max_length)
-    return _prefill(model, x, mask, state, max_length=max_length, chunk_size=chunk_size)
+    options = {"max_length": max_length, "chunk_size": chunk_size, "dtype": dtype}
+    return _prefill(model, x, mask, state, **options)
 
 
-@compiled("max_length", "chunk_size")
+@compiled("max_length", "chunk_size", "dtype")
 def _prefill(
-    model: Prefills,
+    model: StreamingModel,
     x: Array,
     mask: Array | None,
     state: State | None,
     *,
     max_length: int | None,
     chunk_size: int | None,
+    dtype: DTypeLike | None,
 ) -> tuple[Array, State]:
     if state is None:
-        state = model.init_state(x.shape[0], max_length)
+        state = make_state(model, x, max_length, dtype)
     return take_in(model, x, mask, state, chunk_size)
 
 
 def take_in(
-    model: Prefills, x: Array, mask: Array | None, state: State, chunk_size: int | None
+    model: StreamingModel, x: Array, mask: Array | None, state: State, chunk_size: int | None
 ) -> tuple[Array, State]:
     """The program of ``prefill``, on checked arguments."""
     y = no_output(model, x, state)
@@ -108,11 +102,12 @@ def take_in(
 
 
 def take_in_piece(
-    model: Prefills, x: Array, mask: Array | None, y: Array, state: State
+    model: StreamingModel, x: Array, mask: Array | None, y: Array, state: State
 ) -> tuple[Array, State]:
     """One piece: the output after each row's last real token (before it, ``y``) and the state."""
-    outputs, new_state = model(x, mask=mask, state=state, return_state=True)
-    check_constant(state, new_state)
+    outputs, new_state = checked(
+        model, state, x.shape[0], lambda: model(x, mask=mask, state=state, return_state=True)
+    )
     if outputs.ndim == y.ndim:
         return outputs, new_state
     if mask is None:
@@ -124,9 +119,19 @@ def take_in_piece(
     return jnp.where(jnp.expand_dims(there, axes), outputs[:, 0], y), new_state
 
 
-def no_output(model: Streams, x: Array, state: State) -> Array:
+def no_output(model: StreamingModel, x: Array, state: State) -> Array:
     """Zeros as ``step`` returns them, [B, ...]."""
-    y, _ = jax.eval_shape(model.step, x[:, 0], state)
+    try:
+        y, _ = jax.eval_shape(model.step, x[:, 0], state)
+    except (IndexError, TypeError, ValueError) as error:
+        reason = foreign(model, state, x.shape[0])
+        if reason is not None:
+            raise ValueError(reason) from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            "expected x as sequences of the model's observations, [B, T, ...], got "
+            f"{x.dtype}{list(x.shape)}: {error}"
+        ) from error
     return jnp.zeros(y.shape, y.dtype)
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
+from flax_linattn.inference.model import StreamingModel, check_model, make_state
 from flax_linattn.inference.prefill import check_prompt
-from flax_linattn.inference.state import Streams, check_rows
+from flax_linattn.inference.state import check_rows
 from flax_linattn.typing import Array, Mask, State
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Rollout(NamedTuple):
-    """What ``rollout`` returns; ``rollout(model, r.state, r.x, n)`` goes on.
+    """What ``rollout`` returns; ``rollout(model, r.x, n, state=r.state)`` goes on.
 
     Attributes:
         outputs: [B, num_steps, ...].
@@ -30,19 +37,20 @@ class Rollout(NamedTuple):
 
 
 def unroll(
-    model: Streams,
+    model: StreamingModel,
     x: Array,
     mask: Mask | None = None,
     *,
     reset: Mask | None = None,
     state: State | None = None,
     max_length: int | None = None,
+    dtype: DTypeLike | None = None,
     return_state: bool = False,
 ) -> Any:
     """Runs the model's ``step`` over whole sequences in one ``lax.scan``.
 
     Args:
-        model: an ``nnx.Module`` with ``init_state`` and ``step``.
+        model: a :class:`StreamingModel`.
         x: [B, T, in_features]; tokens int [B, T] for a model that takes them.
         mask: bool [B, T], True = a real token.
         reset: bool [B, T], True = the row forgets before this observation, which begins a new
@@ -50,14 +58,16 @@ def unroll(
         state: what an earlier call returned; default, before the first observation.
         max_length: most observations of a sequence, for mechanisms with a cache: that of
             ``state`` if it is given, T by default.
+        dtype: which the state is made for, see ``StreamingModel``; default that of ``x``.
         return_state: return ``(y, state)``.
 
     Returns:
         The outputs after every observation, [B, T, ...], and the state if asked for.
 
     Raises:
-        ValueError: shapes that do not fit, or a model that cannot stream.
-        TypeError: ``mask`` or ``reset`` is not bool.
+        ValueError: shapes that do not fit, a state of another model, or a model that cannot
+            stream.
+        TypeError: ``mask`` or ``reset`` is not bool, or the model is none.
 
     Example:
         >>> import jax.numpy as jnp
@@ -68,24 +78,26 @@ def unroll(
         >>> inference.unroll(model, jnp.ones((2, 7, 3))).shape
         (2, 7, 5)
     """
+    check_model(model)
     x, mask = check_prompt(x, mask, None)
     batch, length = x.shape[:2]
     reset = reset if reset is None else check_rows("reset", reset, batch, length)
     if max_length is None and state is None:
         max_length = length
-    y, state = _unroll(model, x, mask, reset, state, max_length=max_length)
+    y, state = _unroll(model, x, mask, reset, state, max_length=max_length, dtype=dtype)
     return (y, state) if return_state else y
 
 
-@compiled("max_length")
+@compiled("max_length", "dtype")
 def _unroll(
-    model: Streams,
+    model: StreamingModel,
     x: Array,
     mask: Array | None,
     reset: Array | None,
     state: State | None,
     *,
     max_length: int | None,
+    dtype: DTypeLike | None,
 ) -> tuple[Array, State]:
     def body(state: State, at: tuple[Array, Array | None, Array | None]) -> tuple[State, Array]:
         x, mask, reset = at
@@ -93,27 +105,48 @@ def _unroll(
         return state, y
 
     if state is None:
-        state = model.init_state(x.shape[0], max_length)
+        state = make_state(model, x, max_length, dtype)
     by_time = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 1, 0), (x, mask, reset))
     state, y = jax.lax.scan(body, state, by_time)
     return jnp.moveaxis(y, 0, 1), state
 
 
+def _takes_old_order(function: Callable[P, R]) -> Callable[P, R]:
+    """Takes ``rollout(model, state, x, num_steps)``, as it was before 2026-11-23; until 0.3."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        if len(args) != 4:
+            return function(*args, **options)
+        warnings.warn(
+            "rollout(model, state, x, num_steps) is rollout(model, x, num_steps, state=state) "
+            "since 2026-11-23; the old order works until 0.3.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        model, state, x, num_steps = args
+        now: Any = function
+        return now(model, x, num_steps, state=state, **options)
+
+    return call
+
+
+@_takes_old_order
 def rollout(
-    model: Streams,
-    state: State,
+    model: StreamingModel,
     x: Array,
     num_steps: int,
     *,
     feedback: Callable[[Array, Array], Array] | None = None,
     mask: Array | None = None,
+    state: State | None = None,
+    max_length: int | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Rollout:
     """Feeds the model's outputs back as its next observations, in one compiled ``lax.scan``.
 
     Args:
-        model: an ``nnx.Module`` with ``step``.
-        state: after what the model has seen, from ``init_state``, ``prefill`` or steps. It stays
-            usable.
+        model: a :class:`StreamingModel`.
         x: [B, ...], the observation to take in first.
         num_steps: observations to take in.
         feedback: ``feedback(y, x)`` is the next observation, of the shape and dtype of ``x``, from
@@ -121,14 +154,19 @@ def rollout(
             is part of the program: a new function object is compiled anew, and what it closes
             over, weights included, stays as it was at the first call.
         mask: bool [B]; where False the row's state stays as it is, and its outputs mean nothing.
+        state: after what the model has seen, from ``prefill`` or steps; default, before the first
+            observation. It stays usable.
+        max_length: most observations of a sequence, for mechanisms with a cache: that of
+            ``state`` if it is given, num_steps by default.
+        dtype: which the state is made for, see ``StreamingModel``; default that of ``x``.
 
     Returns:
         Outputs, the next observation and the state.
 
     Raises:
         ValueError: what is fed back is no observation of the model, the state grows for want of
-            ``max_length``, or ``num_steps`` is negative.
-        TypeError: ``mask`` is not bool.
+            ``max_length`` or is one of another model, or ``num_steps`` is negative.
+        TypeError: ``mask`` is not bool, or the model is none.
 
     Example:
         >>> import jax.numpy as jnp
@@ -138,23 +176,40 @@ def rollout(
         >>> _, state = inference.prefill(model, jnp.ones((2, 9, 4)))
         >>> def drift(y, x):
         ...     return x + 0.1 * y
-        >>> r = inference.rollout(model, state, jnp.ones((2, 4)), 5, feedback=drift)
+        >>> r = inference.rollout(model, jnp.ones((2, 4)), 5, feedback=drift, state=state)
         >>> r.outputs.shape, r.state.position.tolist()
         ((2, 5, 4), [14, 14])
     """
+    check_model(model)
     at_least(0, num_steps=num_steps)
-    return _rollout(model, state, jnp.asarray(x), mask, num_steps=num_steps, feedback=feedback)
+    x = jnp.asarray(x)
+    if x.ndim == 0:
+        raise ValueError("expected x as [B, ...], an observation a row, got one number.")
+    if max_length is None and state is None:
+        max_length = num_steps
+    return _rollout(
+        model,
+        x,
+        state,
+        mask,
+        num_steps=num_steps,
+        feedback=feedback,
+        max_length=max_length,
+        dtype=dtype,
+    )
 
 
-@compiled("num_steps", "feedback")
+@compiled("num_steps", "feedback", "max_length", "dtype")
 def _rollout(
-    model: Streams,
-    state: State,
+    model: StreamingModel,
     x: Array,
+    state: State | None,
     mask: Array | None,
     *,
     num_steps: int,
     feedback: Callable[[Array, Array], Array] | None,
+    max_length: int | None,
+    dtype: DTypeLike | None,
 ) -> Rollout:
     def body(carry: tuple[Array, State], _: None) -> tuple[tuple[Array, State], Array]:
         x, state = carry
@@ -168,5 +223,7 @@ def _rollout(
             )
         return (following, state), y
 
+    if state is None:
+        state = make_state(model, x, max_length, dtype)
     (x, state), y = jax.lax.scan(body, (x, state), length=num_steps)
     return Rollout(jnp.moveaxis(y, 0, 1), x, state)

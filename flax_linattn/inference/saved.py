@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flax_linattn.inference.differences import differences
+
 FORMAT = 1
 _FACTS = "facts"
 Tree = TypeVar("Tree")
@@ -77,5 +79,6 @@ def load_state(path: str | Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
         raise ValueError(
             f"{path} holds the state of another model or of other options; give those that it was "
             "made with, or remove it to begin anew."
+            + differences(dict(enumerate(leaves)), dict(enumerate(found)))
         )
     return jax.tree.unflatten(structure, [jnp.asarray(array) for array in found]), facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,20 +10,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 
+from flax_linattn.inference.differences import layout
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
-
-
-class Streams(Protocol):
-    """A model with the two recurrent calls."""
-
-    def init_state(self, batch_size: int, max_length: int | None = None) -> State:
-        """The state before the first observation."""
-        ...
-
-    def step(self, x: Array, state: State, *, mask: Array | None = None) -> tuple[Array, State]:
-        """Takes in one observation a row."""
-        ...
 
 
 def state_bytes(state: State) -> int:
@@ -72,6 +61,8 @@ def reset_rows(state: State, rows: Bool[Array, "B"], initial: State) -> State:
             "the state and the initial one are of different models or capacities; make the "
             "initial one by init_state of the same model, with the max_length of the state."
         )
+    # An initial state is one of float32 unless it was asked for otherwise.
+    initial = jax.tree.map(lambda new, old: new.astype(old.dtype), initial, state)
     return prefix.select(rows, initial, state)
 
 
@@ -111,13 +102,12 @@ def batch_size(state: State) -> int:
     Raises:
         ValueError: leaves that do not begin with one and the same B.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    sizes = {jnp.shape(leaf)[:1] for _, leaf in leaves}
+    sizes = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(state)}
     if len(sizes) == 1 and () not in sizes:
-        return int(jnp.shape(leaves[0][1])[0])
-    shapes = {jax.tree_util.keystr(path): jnp.shape(leaf) for path, leaf in leaves}
+        return int(sizes.pop()[0])
+    lines = "".join(f"\n  {path}: {shape}" for path, shape in layout(state).items())
     raise ValueError(
-        f"expected a state whose leaves all begin with one axis of rows, got shapes {shapes}."
+        f"expected a state whose leaves all begin with one axis of rows, got shapes{lines}"
     )
 
 

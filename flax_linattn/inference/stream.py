@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from numpy.typing import NDArray
 
 from flax_linattn.inference.compiled import step
+from flax_linattn.inference.differences import differences
+from flax_linattn.inference.model import StreamingModel, check_model, state_of_rows
 from flax_linattn.inference.prefill import check_prompt, check_room, no_output, take_in_piece
-from flax_linattn.inference.state import Streams, check_indices, gather_rows, reset_rows
+from flax_linattn.inference.state import check_indices, gather_rows, reset_rows
 from flax_linattn.typing import Array, State
 
 
@@ -26,10 +28,10 @@ class Stream:
     constant size.
 
     Args:
-        model: an ``nnx.Module`` with ``init_state`` and ``step``, whose weights are taken as they
-            are now.
+        model: a :class:`StreamingModel`, whose weights are taken as they are now.
         batch_size: B, independent streams side by side.
         max_length: most observations, for mechanisms with a cache.
+        dtype: of the observations: float64 ones need a state of float64.
 
     Attributes:
         state: the model's state, batch axis first. The next call reuses its memory: copy it
@@ -41,6 +43,7 @@ class Stream:
 
     Raises:
         ValueError: the model cannot stream.
+        TypeError: it is no model.
 
     Example:
         >>> import jax.numpy as jnp
@@ -56,11 +59,17 @@ class Stream:
     """
 
     def __init__(
-        self, model: Streams, *, batch_size: int = 1, max_length: int | None = None
+        self,
+        model: StreamingModel,
+        *,
+        batch_size: int = 1,
+        max_length: int | None = None,
+        dtype: DTypeLike = jnp.float32,
     ) -> None:
-        self._init = partial(model.init_state, max_length=max_length)
+        check_model(model)
+        self._model, self._dtype = model, dtype
         self._batch_size, self._max_length = batch_size, max_length
-        self._state: State = self._init(batch_size)
+        self._state: State = self._initial(batch_size)
         self.num_steps = 0
         self.num_compilations = 0
         graphdef, self._variables = nnx.split(model)
@@ -85,10 +94,13 @@ class Stream:
 
         @partial(jax.jit, donate_argnames="state")
         def reset(state: State, rows: Array) -> State:
-            return reset_rows(state, rows, self._init(1))
+            return reset_rows(state, rows, self._initial(1))
 
         self._step, self._take_in_many, self._before = take_in, take_in_many, before
         self._reset = reset
+
+    def _initial(self, batch_size: int) -> State:
+        return state_of_rows(self._model, batch_size, self._max_length, self._dtype)
 
     @property
     def state(self) -> State:
@@ -103,11 +115,12 @@ class Stream:
                 "the memory of this state was reused by a later call; save a copy: "
                 "jax.tree.map(jnp.copy, stream.state)."
             )
-        facts = [jax.tree.map(lambda a: (jnp.shape(a), a.dtype), s) for s in (state, self._state)]
-        if facts[0] != facts[1]:
+        wrong = differences(self._state, state)
+        trees: Any = [jax.tree.structure(s) for s in (state, self._state)]
+        if wrong or trees[0] != trees[1]:
             raise ValueError(
                 "expected a state as this stream has it, of the same model, rows, max_length and "
-                f"dtypes: {facts[1]}, got {facts[0]}."
+                f"dtypes:{wrong or ' its tree is another one.'}"
             )
         self._state = jax.tree.map(jnp.copy, state)
 
@@ -153,7 +166,7 @@ class Stream:
 
         Raises:
             ValueError: shapes that do not fit, or the state grows, for want of ``max_length``.
-            TypeError: ``mask`` is not bool.
+            TypeError: ``mask`` is not bool, or the model has no call on sequences.
 
         Example:
             >>> import jax.numpy as jnp
@@ -166,6 +179,7 @@ class Stream:
             >>> h.shape, stream.num_steps, stream.num_compilations
             ((2, 16), 400, 1)
         """
+        check_model(self._model, sequences=True)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
         check_room(prompt, real, self._max_length)
         y = self._before(self._variables, self._state, prompt[:, :1])
@@ -194,7 +208,7 @@ class Stream:
             [1, 0, 1]
         """
         if rows is None:
-            self._state, self.num_steps = self._init(self._batch_size), 0
+            self._state, self.num_steps = self._initial(self._batch_size), 0
         else:
             self._state = self._reset(self._state, rows)
 

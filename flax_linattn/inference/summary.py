@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 import jax
 from flax import nnx
 
-from flax_linattn.inference.state import Streams, state_bytes
+from flax_linattn.inference.model import StreamingModel
+from flax_linattn.inference.state import state_bytes
 from flax_linattn.typing import Array
 
 
@@ -58,16 +59,16 @@ def summarize(
     for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param)):
         name = jax.tree_util.keystr(path[:1], simple=True)
         parameters[name] = parameters.get(name, 0) + leaf.size
-    if not (hasattr(model, "step") and hasattr(model, "init_state")):
+    if not isinstance(model, StreamingModel):
         return Summary(parameters, None, None)
     try:
-        state = cast(Streams, model).init_state(1, max_length)
+        state = model.init_state(1, max_length)
     except ValueError:  # it looks at the future
         return Summary(parameters, None, None)
     graphdef, variables = nnx.split(model)
 
     def step(variables: Any, x: Array, state: Any) -> Any:
-        return cast(Streams, nnx.merge(graphdef, variables)).step(x, state)
+        return cast(StreamingModel, nnx.merge(graphdef, variables)).step(x, state)
 
     observation = jax.ShapeDtypeStruct(x.shape, x.dtype)
     costs: Any = jax.jit(step).lower(variables, observation, state).compile().cost_analysis()

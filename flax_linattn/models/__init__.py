@@ -9,6 +9,7 @@ from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
+from flax_linattn.models.saved import load_model, save_model
 from flax_linattn.models.sizes import SIZES, get_size
 
 __all__ = [
@@ -38,4 +39,6 @@ __all__ = [
     "SumPooling",
     "TokenEmbedding",
     "get_size",
+    "load_model",
+    "save_model",
 ]

@@ -140,10 +140,20 @@ class Backbone(nnx.Module):
         self.mechanisms = mechanisms
         self.max_length = max_length
         self.blocks = nnx.List(layers.block(m, rngs, **parameters) for m in mechanisms)
-        self.final_norm = nn.LayerNorm(
-            layers.features, param_dtype=parameters.get("param_dtype", jnp.float32), rngs=rngs
-        )
+        self.param_dtype = parameters.get("param_dtype", jnp.float32)
+        self.final_norm = nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
         self.dropout = make_dropout(layers.dropout_rate, rngs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "embedding": self.input_embedding,
+            "layers": self.layers,
+            "is_causal": self.is_causal,
+            "max_length": self.max_length,
+            "param_dtype": self.param_dtype,
+        }
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -207,6 +217,8 @@ class Backbone(nnx.Module):
             ValueError: wrong shapes, or a state where the model cannot stream.
         """
         self._check_input(x, mask, segment_ids, state is not None or return_state)
+        if state is not None:
+            check_state(state, BackboneState, len(self.blocks))
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
         runs = packed_runs(segment_ids, mask, None if state is None else state.segment_id)
         offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
@@ -280,6 +292,7 @@ class Backbone(nnx.Module):
         Raises:
             ValueError: shapes that do not fit.
         """
+        check_state(state, BackboneState, len(self.blocks))
         expected = (state.position.shape[0], *self.observation_shape)
         if x.shape != expected:
             raise ValueError(
@@ -338,6 +351,31 @@ class Backbone(nnx.Module):
                 f"this model {why}, so it looks at the future and cannot stream; make it with "
                 "is_causal=True and embedding_padding='causal'."
             )
+
+
+def check_state(state: Any, kind: type, num_layers: int | None = None) -> None:
+    """Refuses what is no state of this kind of model.
+
+    Raises:
+        ValueError: it is something else, or has another number of layers.
+
+    Example:
+        >>> check_state((1, 2), BackboneState)
+        Traceback (most recent call last):
+        ...
+        ValueError: expected a BackboneState, of init_state or an earlier call of this model, got \
+tuple.
+    """
+    if not isinstance(state, kind):
+        raise ValueError(
+            f"expected a {kind.__name__}, of init_state or an earlier call of this model, got "
+            f"{type(state).__name__}."
+        )
+    layers = getattr(state, "layers", ())
+    if num_layers is not None and len(layers) != num_layers:
+        raise ValueError(
+            f"expected a state of {num_layers} layers, of this model, got {len(layers)}."
+        )
 
 
 EMBEDDING_OPTIONS = {

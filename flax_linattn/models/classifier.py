@@ -11,7 +11,13 @@ from jaxtyping import Float
 
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models import pooling as poolings
-from flax_linattn.models.backbone import Backbone, BackboneOptions, BackboneState, as_backbone
+from flax_linattn.models.backbone import (
+    Backbone,
+    BackboneOptions,
+    BackboneState,
+    as_backbone,
+    check_state,
+)
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -109,6 +115,7 @@ class SequenceClassifier(nnx.Module):
         self.max_length = max_length
         self.flatten = pooling == "flatten"
         self.attends_to_padding = attends_to_padding
+        self.pooling_name = pooling
         self.pooling = poolings.POOLINGS[pooling]()
         self.backbone = as_backbone(backbone, layers, rngs=rngs, **options)
         features = self.backbone.layers.features
@@ -172,6 +179,8 @@ class SequenceClassifier(nnx.Module):
                 "every_step needs a model that streams: is_causal=True and "
                 "embedding_padding='causal'."
             )
+        if state is not None:
+            check_state(state, ClassifierState)
         whole = mask is None and segment_ids is None
         if self.flatten and whole and x.shape[1] > (self.max_length or 0):
             raise ValueError(
@@ -217,6 +226,17 @@ class SequenceClassifier(nnx.Module):
         return logits if after is None else (logits, ClassifierState(after, pool))
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "backbone": self.backbone,
+            "num_classes": self.num_classes,
+            "pooling": self.pooling_name,
+            "max_length": self.max_length,
+            "attends_to_padding": self.attends_to_padding,
+        }
+
+    @property
     def streams(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered."""
         return self.backbone.streams
@@ -238,6 +258,7 @@ class SequenceClassifier(nnx.Module):
         ``mask`` bool [B]: where False the state stays as it is. With pooling "flatten", logits
         beyond ``max_length`` observations are NaN: there are no weights for them.
         """
+        check_state(state, ClassifierState)
         h, backbone = self.backbone.step(x, state.backbone, mask=mask)
         h = ACTIVATIONS["gelu"](h)
         if self.flatten:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import jax.numpy as jnp
 from flax import nnx
@@ -131,6 +131,7 @@ class ObservationEmbedding(nnx.Module):
         self.num_channels = num_channels
         self.observation_shape: tuple[int, ...] = (num_channels + num_marks,)
         self.max_length = max_length if position == "learned" else None
+        self.position: PositionName = position
         self.values = nn.ValueEmbedding(
             num_channels,
             features,
@@ -154,6 +155,21 @@ class ObservationEmbedding(nnx.Module):
             else None
         )
         self.positions = make_position(position, features, max_length, rngs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "num_channels": self.num_channels,
+            "features": self.features,
+            "num_marks": self.observation_shape[0] - self.num_channels,
+            "kernel_size": self.values.kernel_size,
+            "padding": self.values.padding,
+            "position": self.position,
+            "max_length": self.max_length,
+            "dtype": self.values.projection.dtype,
+            "param_dtype": self.values.projection.param_dtype,
+        }
 
     @property
     def streams(self) -> bool:
@@ -244,9 +260,22 @@ class TokenEmbedding(nnx.Module):
         self.num_tokens = num_tokens
         self.observation_shape: tuple[int, ...] = ()
         self.max_length = max_length if position == "learned" else None
+        self.position: PositionName = position
         self.dtype = dtype
         self.table = nnx.Param(embedding_init(rngs.params(), (num_tokens, features), param_dtype))
         self.positions = make_position(position, features, max_length, rngs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "num_tokens": self.num_tokens,
+            "features": self.features,
+            "position": self.position,
+            "max_length": self.max_length,
+            "dtype": self.dtype,
+            "param_dtype": self.table.dtype,
+        }
 
     @property
     def streams(self) -> bool:

@@ -143,6 +143,22 @@ class EncoderDecoder(nnx.Module):
         self.head = nn.linear(layers.features, len(self.targets), rngs=rngs)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "num_channels": self.num_channels,
+            "horizon": self.horizon,
+            "num_marks": self.num_marks,
+            "label_length": self.label_length,
+            "targets": self.targets,
+            "normalize": self.normalize,
+            "is_causal": self.is_causal,
+            "num_decoder_layers": len(self.decoder),
+            "embedding_padding": self.encoder_embedding.values.padding,
+            "layers": self.layers,
+        }
+
+    @property
     def streams(self) -> bool:
         """Never: it looks at whole windows; over their horizon see ``steps_ahead``."""
         return False
@@ -316,14 +332,10 @@ class EncoderDecoder(nnx.Module):
         return y * std[..., targets] + mean[..., targets]
 
     def _check_values(self, values: Features) -> None:
-        if (
-            values.ndim != 3
-            or values.shape[2] != self.num_channels
-            or values.shape[1] < self.label_length
-        ):
+        shape = jnp.shape(values)
+        if len(shape) != 3 or shape[2] != self.num_channels or shape[1] < self.label_length:
             raise ValueError(
-                f"expected values [B, L >= {self.label_length}, {self.num_channels}], got "
-                f"{values.shape}."
+                f"expected values [B, L >= {self.label_length}, {self.num_channels}], got {shape}."
             )
 
     def _check_marks(self, marks: Features | None, batch: int, length: int) -> None:

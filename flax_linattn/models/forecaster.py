@@ -12,7 +12,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.models.backbone import Backbone, BackboneOptions, BackboneState, as_backbone
+from flax_linattn.models.backbone import (
+    Backbone,
+    BackboneOptions,
+    BackboneState,
+    as_backbone,
+    check_state,
+)
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.linear import linear
@@ -167,6 +173,9 @@ class Forecaster(nnx.Module):
         """
         if segment_ids is not None and not every_step and positions is None:
             raise ValueError("packed sequences need every_step=True, or positions.")
+        if state is not None:
+            check_state(state, ForecasterState)
+        self._check_observations(x, "[B, T, {}]", 3)
         x, (mean, std), moments = self._normalized(x, mask, segment_ids, state)
         options: BackboneOptions = {
             "mask": mask,
@@ -191,6 +200,18 @@ class Forecaster(nnx.Module):
             h, mean, std = (a[:, positions] for a in (h, mean, std))
         y = self._forecasts(h, mean, std)
         return y if after is None else (y, ForecasterState(after, moments))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "backbone": self.backbone,
+            "horizon": self.horizon,
+            "num_marks": self.backbone.observation_shape[0] - self.num_channels,
+            "targets": self.targets,
+            "normalize": self.moments is not None,
+            "memory": None if self.moments is None else self.moments.memory,
+        }
 
     @property
     def streams(self) -> bool:
@@ -234,6 +255,8 @@ class Forecaster(nnx.Module):
 
         ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
         """
+        check_state(state, ForecasterState)
+        self._check_observations(x, "[B, {}]", 2)
         moments = state.moments
         mean, std = self._neutral(x)
         if self.moments is not None and moments is not None:
@@ -245,6 +268,11 @@ class Forecaster(nnx.Module):
             _scaled(x, mean, std, self.num_channels), state.backbone, mask=mask
         )
         return self._forecasts(h, mean, std), ForecasterState(backbone, moments)
+
+    def _check_observations(self, x: Array, shape: str, ndim: int) -> None:
+        (size,) = self.backbone.observation_shape
+        if x.ndim != ndim or x.shape[-1] != size:
+            raise ValueError(f"expected observations {shape.format(size)}, got {x.shape}.")
 
     def _normalized(
         self,

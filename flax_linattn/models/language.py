@@ -137,6 +137,14 @@ class LanguageModel(nnx.Module):
         return self._logits(self.backbone(x, **options))
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "backbone": self.backbone,
+            "tied": self.head is None,
+        }
+
+    @property
     def streams(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered."""
         return self.backbone.streams

@@ -156,7 +156,8 @@ class Attention(nnx.Module):
             nnx.Param(query_init(rngs.params(), (in_features,), param_dtype)) if learned else None
         )
         learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
-        self.mechanism_parameters = nnx.Dict(
+        # Not nnx.Dict, into which nnx.tabulate puts a number of its own.
+        self.mechanism_parameters = nnx.data(
             {
                 name: nnx.Param(parameter.init(rngs.params(), parameter.shape, param_dtype))
                 for name, parameter in learned_parameters.items()

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from flax import nnx
+from jax.typing import DTypeLike
 
 from flax_linattn.nn.attention import Attention
 from flax_linattn.typing import Array, State
@@ -17,6 +18,7 @@ class AttentionCell(nnx.RNNCellBase):
     Args:
         attention: the layer; it stays usable in parallel.
         max_length: most tokens, for mechanisms with a cache.
+        dtype: of the inputs, where it is wider than the parameters'; ``nnx.RNN`` does not say it.
 
     Raises:
         ValueError: a mechanism with a cache and no ``max_length``.
@@ -31,7 +33,13 @@ class AttentionCell(nnx.RNNCellBase):
         (2, 10, 16)
     """
 
-    def __init__(self, attention: Attention, max_length: int | None = None) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        max_length: int | None = None,
+        *,
+        dtype: DTypeLike | None = None,
+    ) -> None:
         mechanism = attention.mechanism
         if max_length is None and not mechanism.capabilities.constant_memory:
             raise ValueError(
@@ -40,6 +48,7 @@ class AttentionCell(nnx.RNNCellBase):
             )
         self.attention = attention
         self.max_length = max_length
+        self.dtype = dtype
 
     def __call__(self, carry: State, inputs: Array) -> tuple[State, Array]:
         """carry, inputs [B, C] -> carry, outputs [B, C]."""
@@ -54,7 +63,7 @@ class AttentionCell(nnx.RNNCellBase):
     ) -> State:
         """The state for inputs of shape (B, C); nothing in it is random."""
         batch = math.prod(input_shape[:-1])
-        return self.attention.init_state(batch, self.max_length)
+        return self.attention.init_state(batch, self.max_length, dtype=self.dtype)
 
     @property
     def num_feature_axes(self) -> int:

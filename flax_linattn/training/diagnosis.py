@@ -11,8 +11,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+from flax_linattn.checkpoint.arrays import named_leaves
 from flax_linattn.training.batches import Batch
-from flax_linattn.training.checkpoint.arrays import named_leaves
 from flax_linattn.training.checkpoint.folder import list_checkpoints
 from flax_linattn.training.gradients import batch_gradients
 from flax_linattn.training.objective import LossFn

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.training.batches import Splits
-from flax_linattn.training.checkpoint.arrays import fingerprint
 from flax_linattn.training.checkpoint.folder import open_for_writing
 from flax_linattn.training.checkpoint.read import restore_latest, set_aside_damaged
 from flax_linattn.training.config import FitConfig

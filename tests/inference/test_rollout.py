@@ -25,7 +25,7 @@ def test_rollout_is_the_loop_of_steps(mechanism):
     _, state = inference.prefill(model, normal(1, 2, 5, CHANNELS), max_length=16)
     x = normal(2, 2, CHANNELS)
     mask = np.array([True, False])
-    got = inference.rollout(model, state, x, 6, feedback=observe, mask=mask)
+    got = inference.rollout(model, x, 6, feedback=observe, mask=mask, state=state)
     want_x, want_state, outputs = x, state, []
     for _ in range(6):
         y, want_state = run_steps(model, want_x[:, None], want_state, mask[:, None])
@@ -35,8 +35,8 @@ def test_rollout_is_the_loop_of_steps(mechanism):
     assert_close((got.x, got.state), (want_x, want_state), "float32")
     assert_same_bits(take(got.state, 1), take(state, 1))
     # In two parts it is the same; the state that came in is still there.
-    first = inference.rollout(model, state, x, 3, feedback=observe, mask=mask)
-    rest = inference.rollout(model, first.state, first.x, 3, feedback=observe, mask=mask)
+    first = inference.rollout(model, x, 3, feedback=observe, mask=mask, state=state)
+    rest = inference.rollout(model, first.x, 3, feedback=observe, mask=mask, state=first.state)
     assert_close(jnp.concatenate([first.outputs, rest.outputs], 1), got.outputs, "float32")
 
 
@@ -47,7 +47,7 @@ def test_rollout_has_the_gradients_of_the_loop():
 
     def rolled(params, x):
         model = nnx.merge(graph, params)
-        return inference.rollout(model, model.init_state(1), x, 3, feedback=observe).outputs.sum()
+        return inference.rollout(model, x, 3, feedback=observe).outputs.sum()
 
     def looped(params, x):
         model, total = nnx.merge(graph, params), 0.0
@@ -66,13 +66,13 @@ def test_what_is_fed_back_must_be_an_observation():
     model = backbone()
     state = model.init_state(2)
     with pytest.raises(ValueError, match=r"float32 \(2, 3\), and what is fed back is .* \(2, 8\)"):
-        inference.rollout(model, state, jnp.ones((2, CHANNELS)), 3)
+        inference.rollout(model, jnp.ones((2, CHANNELS)), 3, state=state)
     with pytest.raises(ValueError, match="num_steps must be at least 0"):
-        inference.rollout(model, state, jnp.ones((2, CHANNELS)), -1)
+        inference.rollout(model, jnp.ones((2, CHANNELS)), -1, state=state)
     growing = backbone("softmax")
     with pytest.raises(ValueError, match="give max_length"):
         inference.rollout(
-            growing, growing.init_state(2), jnp.ones((2, CHANNELS)), 3, feedback=observe
+            growing, jnp.ones((2, CHANNELS)), 3, feedback=observe, state=growing.init_state(2)
         )
 
 

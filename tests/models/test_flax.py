@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 from flax_linattn import models, nn
 from tests.contract.tolerances import assert_close, assert_same_bits
@@ -148,6 +148,52 @@ def test_linen_users_get_the_modules(mechanism, kind, graph_mode):
     assert_close(y, want, "float32")
     assert shapes(grads) == shapes(params)
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_linen_users_step(kind):
+    """``init_state`` and ``step`` through the bridge: by name, bound, and from a parent."""
+    x = normal(3, 2, LENGTH, CHANNELS)
+    build = MODULES[kind]
+    layer = nnx.bridge.to_linen(build.func, *build.args, **build.keywords, mechanism="aaren")
+
+    class Parent(linen.Module):
+        def setup(self):
+            self.layer = layer.clone(parent=None)
+
+        def __call__(self, x):
+            return self.layer(x, **call_options(kind))
+
+        def init_state(self, batch_size):
+            return self.layer.init_state(batch_size)
+
+        def step(self, x, state):
+            return self.layer.step(x, state)
+
+    parent = Parent()
+    variables = parent.init(jax.random.key(0), x)
+    alone = {"params": variables["params"]["layer"]}
+    ways = {
+        "apply": (
+            lambda: layer.apply(alone, 2, nnx_method="init_state"),
+            jax.jit(lambda x, state: layer.apply(alone, x, state, nnx_method="step")),
+        ),
+        "bind": (
+            lambda: layer.bind(alone).init_state(2),
+            jax.jit(lambda x, state: layer.bind(alone).step(x, state)),
+        ),
+        "parent": (
+            lambda: parent.apply(variables, 2, method="init_state"),
+            jax.jit(lambda x, state: parent.apply(variables, x, state, method="step")),
+        ),
+    }
+    want = parent.apply(variables, x)
+    for init_state, step in ways.values():
+        state = init_state()
+        for t in range(LENGTH):
+            y, state = step(x[:, t], state)
+        assert_close(y, want if kind == "classifier" else want[:, -1], "float32")
+        assert step._cache_size() == 1
 
 
 @cases

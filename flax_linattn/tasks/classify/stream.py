@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
+from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.inference.saved import load_state, save_state
@@ -21,7 +22,6 @@ from flax_linattn.tasks.classify.evaluate import load_test
 from flax_linattn.tasks.classify.figures import draw_stream
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.task import Run, Streaming
-from flax_linattn.training.checkpoint.arrays import fingerprint
 
 MOST_DRAWN = 10_000
 """Predictions kept for a figure, so that an endless stream stays in constant memory."""

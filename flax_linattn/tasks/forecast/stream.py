@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
+from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError
 from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.task import Run, Streaming
-from flax_linattn.training.checkpoint.arrays import fingerprint
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,12 @@ done (of a run by epochs, the epochs finished). In it are
   the model's other variables) and ``training`` (optimizer state, step, metric sums);
 - ``progress.json``: the host's record, the arrays' names and shapes, and every file's checksum.
 
-``arrays`` and ``checked_json`` know nothing of runs; a module each names, writes and reads the
-checkpoints of one.
+What knows nothing of runs is :mod:`flax_linattn.checkpoint`; here a module each names, writes and
+reads the checkpoints of one.
 """
 
-from flax_linattn.training.checkpoint.arrays import CorruptCheckpointError
-from flax_linattn.training.checkpoint.arrays import fingerprint as fingerprint
+from flax_linattn.checkpoint.arrays import CorruptCheckpointError
+from flax_linattn.checkpoint.arrays import fingerprint as fingerprint
 from flax_linattn.training.checkpoint.folder import Checkpoint, list_checkpoints
 from flax_linattn.training.checkpoint.read import load_best, load_checkpoint
 

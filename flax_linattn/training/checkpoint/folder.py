@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from flax_linattn.checkpoint.arrays import Manifest
+from flax_linattn.checkpoint.checked_json import read_json
 from flax_linattn.checks import OptionError
-from flax_linattn.training.checkpoint.arrays import Manifest
-from flax_linattn.training.checkpoint.checked_json import read_json
 
 PARTIAL = ".partial"
 PROGRESS_FILE = "progress.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flax import nnx
 
-from flax_linattn.training.checkpoint.arrays import (
+from flax_linattn.checkpoint.arrays import (
     CorruptCheckpointError,
     check_files,
     read_arrays,

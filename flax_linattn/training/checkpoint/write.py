@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flax_linattn.training.checkpoint.arrays import (
+from flax_linattn.checkpoint.arrays import (
     CorruptCheckpointError,
     copy_to_host,
     write_arrays,
 )
-from flax_linattn.training.checkpoint.checked_json import write_json
+from flax_linattn.checkpoint.checked_json import write_json
 from flax_linattn.training.checkpoint.folder import (
     PARTIAL,
     PROGRESS_FILE,

@@ -1,0 +1,270 @@
+"""Named arrays of trees on disk: written by Orbax, with their shapes and every file's checksum."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from flax import nnx
+from jax.experimental import multihost_utils
+
+from flax_linattn.checkpoint.renamed import saved_names
+
+FOLDER = "arrays"
+"""The folder of the arrays, in the folder that the functions here are given."""
+
+
+class CorruptCheckpointError(ValueError):
+    """A checkpoint on disk is damaged or incomplete."""
+
+
+class Manifest(TypedDict):
+    """What a folder of arrays has to hold, as JSON values."""
+
+    arrays: dict[str, dict[str, str]]
+    """Item -> name -> dtype and shape, such as "float32[3, 4]"."""
+    files: dict[str, int]
+    """Path -> CRC-32 of its bytes."""
+
+
+def named_leaves(*trees: Any) -> dict[str, jax.Array]:
+    """The arrays of trees by their paths, such as "blocks.0.attention.query"."""
+    names: dict[str, jax.Array] = {}
+    for tree in trees:
+        leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+        # Variables add ".value" to the path of what they hold.
+        names |= {
+            jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value"): leaf
+            for path, leaf in leaves
+        }
+    return names
+
+
+def fingerprint(model: nnx.Module) -> int:
+    """A number that tells models with different variables apart (CRC-32 of their bytes).
+
+    Example:
+        >>> a, b = (nnx.Linear(2, 2, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+        >>> fingerprint(a) == fingerprint(a), fingerprint(a) == fingerprint(b)
+        (True, False)
+    """
+    crc = 0
+    for leaf in jax.tree.leaves(nnx.state(model)):
+        crc = zlib.crc32(np.asarray(_key_data(leaf)).tobytes(), crc)
+    return crc
+
+
+def copy_to_host(*trees: Any) -> dict[str, np.ndarray]:
+    """Copies of all arrays by name, one after another; of several processes, where they share them.
+
+    Later steps do not overwrite them. Random keys become their data.
+    """
+    return {name: _to_host(leaf) for name, leaf in named_leaves(*trees).items()}
+
+
+def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> Manifest:
+    """Writes arrays into ``path / "arrays"``.
+
+    Args:
+        path: A folder.
+        items: Item -> name -> array; an item can be read without the others.
+
+    Returns:
+        What to keep, for ``check_files`` and ``read_arrays``.
+
+    Raises:
+        Exception: What Orbax raises, such as an OSError where the disk is full.
+
+    Example:
+        >>> import tempfile
+        >>> model = nnx.Linear(2, 1, rngs=nnx.Rngs(0))
+        >>> path = Path(tempfile.mkdtemp())
+        >>> manifest = write_arrays(path, {"model": copy_to_host(nnx.state(model))})
+        >>> manifest["arrays"]
+        {'model': {'bias': 'float32[1]', 'kernel': 'float32[2, 1]'}}
+        >>> check_files(path, manifest)
+        >>> (state,) = read_arrays(path, "model", manifest, nnx.state(model))
+        >>> bool((state["kernel"][...] == model.kernel[...]).all())
+        True
+    """
+    saved = {
+        # Orbax refuses arrays without entries. There is nothing in them to save.
+        item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
+        for item, arrays in items.items()
+    }
+    with _checkpointer() as checkpointer:
+        checkpointer.save(path / FOLDER, ocp.args.Composite(**saved))
+    return Manifest(
+        arrays={
+            item: {name: _signature(x) for name, x in arrays.items()}
+            for item, arrays in items.items()
+        },
+        files=_checksums(path / FOLDER),
+    )
+
+
+def check_files(path: Path, manifest: Manifest) -> None:
+    """Checks that all files are there, as they were written.
+
+    It comes before Orbax reads them, which would print the tracebacks of its threads, and does not
+    itself notice every damage.
+
+    Raises:
+        CorruptCheckpointError: One is not.
+    """
+    checksums = _checksums(path / FOLDER)
+    damaged = [name for name, crc in manifest["files"].items() if checksums.get(name) != crc]
+    if damaged:
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: {FOLDER}/{damaged[0]} is missing or not as saved."
+        )
+
+
+def read_arrays(
+    path: Path,
+    item: str,
+    manifest: Manifest,
+    *trees: Any,
+    other: str = "model is not the one",
+) -> tuple[Any, ...]:
+    """Reads an item as trees like these.
+
+    Args:
+        path: The folder that ``write_arrays`` was given.
+        item: Which of the items.
+        manifest: What ``write_arrays`` returned.
+        *trees: Their structures, shapes, dtypes and devices are used. Floating numbers may have
+            been saved in another width, which is noted on stderr.
+        other: How the message begins that arrays differ: "The ... saved in ...".
+
+    Returns:
+        As many trees.
+
+    Raises:
+        ValueError: Names or shapes are not those saved; names them.
+        CorruptCheckpointError: Orbax cannot read them.
+    """
+    leaves = named_leaves(*trees)
+    names = saved_names(leaves, manifest["arrays"][item])
+    new_names = {earlier: name for name, earlier in names.items()}
+    saved = {new_names.get(n, n): signature for n, signature in manifest["arrays"][item].items()}
+    asked = {name: _signature(leaf) for name, leaf in leaves.items()}
+    _check_same_arrays(path, saved, asked, other)
+    converted = [name for name in leaves if saved[name] != asked[name]]
+    if converted:
+        first = converted[0]
+        print(
+            f"note: {first} and {len(converted) - 1} more arrays of {path} are read as "
+            f"{leaves[first].dtype}; they were saved as {saved[first].split('[')[0]}.",
+            file=sys.stderr,
+        )
+    target = {names[name]: np.zeros(*_parse(saved[name])) for name in leaves}
+    nonempty = {name: array for name, array in target.items() if array.size}
+    args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
+    try:
+        with _checkpointer() as checkpointer:
+            arrays = target | checkpointer.restore(path / FOLDER, args)[item]
+    except Exception as error:
+        # Whole by its checksums, and yet: most likely another version of Orbax wrote it.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is whole, but Orbax cannot read it: {reason[:300]}."
+        ) from error
+    return jax.tree.unflatten(
+        jax.tree.structure(trees),
+        [_to_device(arrays[names[name]], leaf) for name, leaf in leaves.items()],
+    )
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    """Orbax's, of this process alone: one of several writes for all, and each reads by itself."""
+    process = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=process,
+        active_processes={process} if jax.process_count() > 1 else None,
+        barrier_sync_key_prefix=f"process_{process}",
+    )
+    options = ocp.CompositeOptions(multiprocessing_options=alone)
+    handler = ocp.CompositeCheckpointHandler(composite_options=options)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _is_key(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_data(leaf: jax.Array) -> jax.Array:
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _to_host(leaf: jax.Array) -> np.ndarray:
+    array = _key_data(leaf)
+    if getattr(array, "is_fully_addressable", True) or array.is_fully_replicated:
+        return np.array(array)
+    return np.array(multihost_utils.process_allgather(array, tiled=True))
+
+
+def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
+    if _is_key(like):
+        leaf = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+    else:
+        leaf = jnp.array(array, like.dtype)
+    return jax.device_put(leaf, like.sharding) if like.committed else leaf
+
+
+def _signature(leaf: Any) -> str:
+    array = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def _parse(signature: str) -> tuple[tuple[int, ...], jnp.dtype]:
+    """Shape and dtype of a signature."""
+    dtype, shape = signature.removesuffix("]").split("[")
+    return tuple(int(size) for size in shape.split(",") if size), jnp.dtype(dtype)
+
+
+def _fits(saved: str | None, asked: str | None) -> bool:
+    """Whether what was saved can be read as what is asked for: floating numbers of any width."""
+    if saved is None or asked is None or saved == asked:
+        return saved == asked
+    (saved_shape, saved_dtype), (shape, dtype) = _parse(saved), _parse(asked)
+    both_float = jnp.issubdtype(saved_dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
+    return saved_shape == shape and both_float
+
+
+def _check_same_arrays(
+    path: Path, saved: dict[str, str], asked: dict[str, str], other: str
+) -> None:
+    differences = [
+        f"{name}: saved {saved.get(name, 'not')}, wanted {asked.get(name, 'not')}"
+        for name in sorted(saved.keys() | asked.keys())
+        if not _fits(saved.get(name), asked.get(name))
+    ]
+    if not differences:
+        return
+    if len(differences) > 8:
+        differences[8:] = [f"and {len(differences) - 8} more"]
+    raise ValueError(
+        f"The {other} saved in {path}:\n  "
+        + "\n  ".join(differences)
+        + "\nUse the settings that it was saved with."
+    )
+
+
+def _checksums(folder: Path) -> dict[str, int]:
+    """The CRC-32 of every file below a folder."""
+    sums = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        crc = 0
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                crc = zlib.crc32(block, crc)
+        sums[path.relative_to(folder).as_posix()] = crc
+    return sums

@@ -1,0 +1,181 @@
+"""What inference asks of a model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from flax_linattn.typing import Array, Mask, State
+
+
+@runtime_checkable
+class StreamingModel(Protocol):
+    """A model that runs as a recurrent network: what all functions of this package take.
+
+    Any ``nnx.Module`` with these three calls is one; nothing has to be inherited.
+
+    ==================================== ==================================================
+    call                                 who asks for it
+    ==================================== ==================================================
+    ``init_state(batch_size)``           all
+    ``step(x_t, state)``                 all
+    ``model(x, state=..., ...)``         ``prefill``, ``generate`` and ``Stream.prefill``
+    ==================================== ==================================================
+
+    One set of parameters serves the three, and ``step`` after ``step`` gives what the call on the
+    whole sequence gives. The state is a tree of arrays with the batch axis first, of one size if
+    ``max_length`` is given. A model that cannot stream raises ``ValueError`` in ``init_state`` and
+    says why; those of this library tell it beforehand, too, by their property ``streams``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, nn
+        >>> class Tagger(nnx.Module):
+        ...     def __init__(self, features, tags, *, rngs):
+        ...         self.attention = nn.Attention(features, 2, mechanism="aaren", rngs=rngs)
+        ...         self.head = nnx.Linear(features, tags, rngs=rngs)
+        ...     def __call__(self, x, *, mask=None, state=None, return_state=False):
+        ...         h, state = self.attention(x, is_causal=True, mask=mask, state=state,
+        ...                                   return_state=True)
+        ...         return (self.head(h), state) if return_state else self.head(h)
+        ...     def init_state(self, batch_size, max_length=None, *, dtype=None):
+        ...         return self.attention.init_state(batch_size, max_length, dtype=dtype)
+        ...     def step(self, x, state, *, mask=None):
+        ...         h, state = self.attention.step(x, state, mask=mask)
+        ...         return self.head(h), state
+        >>> tagger = Tagger(8, 5, rngs=nnx.Rngs(0))
+        >>> isinstance(tagger, inference.StreamingModel)
+        True
+        >>> y, state = inference.prefill(tagger, jnp.ones((2, 10, 8)))
+        >>> y.shape
+        (2, 5)
+    """
+
+    def __call__(
+        self,
+        x: Array,
+        *,
+        mask: Mask | None = None,
+        state: State | None = None,
+        return_state: Literal[True],
+    ) -> tuple[Any, State]:
+        """Maps whole sequences, and goes on from a state.
+
+        Args:
+            x: observations [B, T, ...]; tokens int [B, T] of a model of tokens.
+            mask: bool [B, T], True = a real token.
+            state: what came before; None = nothing.
+            return_state: always True here.
+
+        Returns:
+            Outputs at every position, [B, T, ...], or after the last, [B, ...]; and the state.
+        """
+        ...
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> State:
+        """The state before the first observation.
+
+        Args:
+            batch_size: B.
+            max_length: most observations, for a state that grows without it; others ignore it.
+            dtype: of the observations. It is passed where they are float64; a model that never
+                sees such ones may leave it out.
+        """
+        ...
+
+    def step(self, x: Array, state: State, *, mask: Array | None = None) -> tuple[Any, State]:
+        """Takes in one observation a row.
+
+        Args:
+            x: [B, ...].
+            state: from ``init_state``, the call or ``step``.
+            mask: bool [B]; where False the state stays as it is.
+
+        Returns:
+            The output of each row, [B, ...], and the new state, of the same shapes and dtypes.
+        """
+        ...
+
+
+def check_model(model: Any, *, sequences: bool = False) -> None:
+    """Refuses what is no streaming model.
+
+    Args:
+        model: what a user gave as one.
+        sequences: whether it is to be called on sequences, too.
+
+    Raises:
+        TypeError: it lacks a call, which the message names.
+
+    Example:
+        >>> from flax import nnx
+        >>> check_model(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+        Traceback (most recent call last):
+        ...
+        TypeError: expected a model that streams, and Linear has no init_state and no step; \
+see flax_linattn.inference.StreamingModel.
+    """
+    if isinstance(model, type):
+        raise TypeError(
+            f"expected a model that streams, got the class {model.__name__}; make one of it."
+        )
+    lacks = [n for n in ("init_state", "step") if not callable(getattr(model, n, None))]
+    lacks += ["__call__"] * (sequences and not callable(model))
+    if lacks:
+        raise TypeError(
+            f"expected a model that streams, and {type(model).__name__} has "
+            f"{' and '.join(f'no {name}' for name in lacks)}; "
+            "see flax_linattn.inference.StreamingModel."
+        )
+
+
+def make_state(
+    model: StreamingModel, x: Array, max_length: int | None, dtype: DTypeLike | None
+) -> State:
+    """The model's state before the first observation, a row for each of ``x``.
+
+    Args:
+        model: a model that streams.
+        x: observations [B, ...].
+        max_length: most observations, for mechanisms with a cache.
+        dtype: of the observations; None = that of ``x``, if these are no tokens.
+    """
+    if dtype is None and jnp.issubdtype(x.dtype, jnp.floating):
+        dtype = x.dtype
+    return state_of_rows(model, x.shape[0], max_length, jnp.float32 if dtype is None else dtype)
+
+
+def state_of_rows(
+    model: StreamingModel, batch_size: int, max_length: int | None, dtype: DTypeLike
+) -> State:
+    """The same, for so many rows of a dtype; what is narrower than float32 counts as that."""
+    if jnp.dtype(dtype).itemsize <= 4:
+        return model.init_state(batch_size, max_length)
+    return model.init_state(batch_size, max_length, dtype=dtype)
+
+
+def expected_state(model: StreamingModel, batch_size: int) -> dict[str, tuple[int | None, ...]]:
+    """Path -> shape of a state of so many rows; None where ``max_length`` decides."""
+    short, long = (
+        jax.tree_util.tree_leaves_with_path(
+            jax.eval_shape(lambda length=length: model.init_state(batch_size, length))
+        )
+        for length in (1, 2)
+    )
+    return {
+        path_name(path): tuple(
+            a if a == b else None for a, b in zip(one.shape, two.shape, strict=True)
+        )
+        for (path, one), (_, two) in zip(short, long, strict=True)
+    }
+
+
+def path_name(path: Any) -> str:
+    """A leaf's path, such as "backbone.layers.0.m"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".") or "state"

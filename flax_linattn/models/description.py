@@ -1,0 +1,156 @@
+"""A model as JSON values, from which one of the same structure is made again.
+
+Each class of this package tells the arguments that make one like it (``options``), its embedding
+and backbone among them. All of them are written, those too that were left out when it was made:
+a default that changes later changes no saved model. How parameters were drawn is left out, since
+their values are saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_linattn import nn, ops
+from flax_linattn.models.backbone import Backbone
+from flax_linattn.models.classifier import SequenceClassifier
+from flax_linattn.models.embedding import ObservationEmbedding, TokenEmbedding
+from flax_linattn.models.encoder_decoder import EncoderDecoder
+from flax_linattn.models.forecaster import Forecaster
+from flax_linattn.models.language import LanguageModel
+from flax_linattn.models.layers import Layers
+
+KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        Backbone,
+        EncoderDecoder,
+        Forecaster,
+        LanguageModel,
+        ObservationEmbedding,
+        SequenceClassifier,
+        TokenEmbedding,
+    )
+}
+"""The classes that are described; each has ``options``."""
+
+
+class NotDescribedError(ValueError):
+    """A part of a model is not of this package, and cannot be made again from JSON."""
+
+
+def describe(model: Any) -> dict[str, Any]:
+    """What ``make`` takes to make a model like this one, as JSON values.
+
+    Raises:
+        NotDescribedError: the model or a part of it is of another package; names it.
+
+    Example:
+        >>> from flax import nnx
+        >>> describe(TokenEmbedding(11, 8, rngs=nnx.Rngs(0)))["TokenEmbedding"]["num_tokens"]
+        11
+    """
+    kind = type(model).__name__
+    if KINDS.get(kind) is not type(model):
+        raise NotDescribedError(f"{kind} is no class of flax_linattn.models")
+    options = {name: _to_json(name, value) for name, value in model.options.items()}
+    dropout = getattr(model, "dropout", None)
+    return {kind: options | {"has_dropout_keys": dropout is not None and dropout.rngs is not None}}
+
+
+def make(description: Mapping[str, Any]) -> Any:
+    """A model of the described structure, with parameters of its own.
+
+    Raises:
+        ValueError: the description names what there is not.
+        TypeError: the same, of arguments.
+
+    Example:
+        >>> from flax import nnx
+        >>> embedding = TokenEmbedding(11, 8, rngs=nnx.Rngs(0))
+        >>> make(describe(embedding)).table.shape
+        (11, 8)
+    """
+    ((kind, options),) = description.items()
+    if kind not in KINDS:
+        raise ValueError(f"there is no model {kind!r}")
+    arguments = {name: _from_json(value) for name, value in options.items()}
+    streams = {"params": 0, "dropout": 0} if arguments.pop("has_dropout_keys") else {"params": 0}
+    return KINDS[kind](**arguments, rngs=nnx.Rngs(**streams))
+
+
+def _to_json(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (list, tuple)):
+        return [_to_json(name, v) for v in value]
+    if isinstance(value, nnx.Module):
+        return describe(value)
+    if isinstance(value, ops.Mechanism):
+        return {"mechanism": _mechanism_to_json(value)}
+    if isinstance(value, Layers):
+        return {"Layers": _layers_to_json(value)}
+    try:
+        return {"dtype": jnp.dtype(value).name}
+    except TypeError:
+        raise NotDescribedError(f"{name} is a {type(value).__name__}") from None
+
+
+def _layers_to_json(layers: Layers) -> dict[str, Any]:
+    options = {
+        f.name: _to_json(f.name, getattr(layers, f.name)) for f in dataclasses.fields(layers)
+    }
+    given = layers.mechanism if isinstance(layers.mechanism, tuple) else (layers.mechanism,)
+    # A name stands for hyperparameters whose defaults may change: they are written beside it.
+    options["mechanism"] = [
+        {"mechanism": _mechanism_to_json(nn.resolve_mechanism(m)) | {"name": _name(m)}}
+        for m in given
+    ]
+    return options
+
+
+def _name(mechanism: str | ops.Mechanism) -> str | None:
+    return mechanism if isinstance(mechanism, str) else None
+
+
+def _mechanism_to_json(mechanism: ops.Mechanism) -> dict[str, Any]:
+    fields = {f.name: getattr(mechanism, f.name) for f in dataclasses.fields(mechanism)}
+    try:
+        again = ops.get_mechanism(mechanism.name, **fields)
+    except (TypeError, ValueError):
+        again = None
+    if again != mechanism:
+        raise NotDescribedError(f"the mechanism {mechanism.name!r} is none of ops.list_mechanisms")
+    options = {name: _to_json(name, value) for name, value in fields.items()}
+    return {"kind": mechanism.name, "hyperparameters": options}
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_from_json, value))
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "dtype":
+        return getattr(jnp, jnp.dtype(content).name)
+    if kind == "mechanism":
+        return _mechanism_from_json(**content)
+    if kind == "Layers":
+        return Layers(**{name: _from_json(v) for name, v in content.items()})
+    return make(value)
+
+
+def _mechanism_from_json(
+    kind: str, hyperparameters: dict[str, Any], name: str | None = None
+) -> str | ops.Mechanism:
+    """The mechanism; its name, where that is what it was given by and still means the same."""
+    options = {field: _from_json(value) for field, value in hyperparameters.items()}
+    mechanism = ops.get_mechanism(kind, **options)
+    return name if name is not None and ops.get_mechanism(name) == mechanism else mechanism

@@ -1,0 +1,198 @@
+"""Models on disk: one call to save, one to load, without the code that made them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import jax
+from flax import nnx
+
+from flax_linattn import checkpoint
+from flax_linattn.models.description import NotDescribedError, describe, make
+
+FORMAT = 1
+FILE = "model.json"
+PREFIX = "arrays-"
+
+M = TypeVar("M", bound=nnx.Module)
+
+
+def save_model(path: str | Path, model: nnx.Module) -> None:
+    """Saves a model with its options, so that ``load_model`` needs nothing else.
+
+    It is written whole or not at all: a kill at any moment leaves the model that was there before,
+    or the new one. Nothing is pickled. Of several processes all have to call, and the first writes.
+
+    Args:
+        path: a folder, new or of a model saved before, which is replaced.
+        model: of :mod:`flax_linattn.models`; any other ``nnx.Module`` is saved, too, and then
+            loaded by ``load_model(path, like=...)``.
+
+    Raises:
+        ValueError: the folder holds something else.
+        OSError: it cannot be written.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from flax import nnx
+        >>> from flax_linattn import models
+        >>> model = models.SequenceClassifier(3, 5, features=16, num_layers=1, num_heads=4,
+        ...                                   mechanism="aaren", rngs=nnx.Rngs(0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "classifier")
+        ...     models.save_model(path, model)
+        ...     loaded = models.load_model(path)
+        >>> bool((loaded.kernel[...] == model.kernel[...]).all())
+        True
+    """
+    path = Path(path).absolute()
+    _check_folder(path)
+    arrays = checkpoint.copy_to_host(nnx.state(model))
+    if jax.process_index() != 0:
+        return
+    folder = path / f"{PREFIX}{uuid.uuid4().hex}"
+    folder.mkdir(parents=True)
+    manifest = checkpoint.write_arrays(folder, {"model": arrays})
+    description, reason = _described(model)
+    checkpoint.write_json(
+        folder / FILE,
+        {
+            "format": FORMAT,
+            "class": type(model).__name__,
+            "description": description,
+            "not_described": reason,
+            "folder": folder.name,
+            "manifest": manifest,
+        },
+    )
+    checkpoint.sync_folder(folder)
+    checkpoint.sync_file(path)
+    os.replace(folder / FILE, path / FILE)  # from here on it is the new model
+    checkpoint.sync_file(path)
+    checkpoint.sync_file(path.parent)
+    for other in path.glob(f"{PREFIX}*"):
+        if other != folder:
+            shutil.rmtree(other)
+
+
+@overload
+def load_model(path: str | Path) -> Any: ...
+
+
+@overload
+def load_model(path: str | Path, like: M) -> M: ...
+
+
+def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
+    """Loads what ``save_model`` saved, once every file is checked.
+
+    Args:
+        path: the folder.
+        like: a model of the same structure, which stays as it is: for modules of your own, for
+            parameters that are to lie on a mesh as its own do, or to have its dtypes.
+
+    Returns:
+        The model, in evaluation mode; with ``like`` one of its class and mode.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it is damaged, not of ``save_model``, of a later version, or not ``like`` the
+            model given; or it is of a class that is not of this package, and needs ``like``.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from flax import nnx
+        >>> from flax_linattn import models
+        >>> layer = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "layer")
+        ...     models.save_model(path, layer)
+        ...     loaded = models.load_model(path, like=nnx.Linear(2, 3, rngs=nnx.Rngs(1)))
+        >>> bool((loaded.kernel[...] == layer.kernel[...]).all())
+        True
+    """
+    path = Path(path).absolute()
+    if not path.exists():
+        raise FileNotFoundError(f"There is no folder {path}.")
+    if not (path / FILE).is_file():
+        raise ValueError(
+            f"{path} holds no model of save_model: there is no {FILE} in it. If it is the folder "
+            "of a run, read it with flax_linattn.training.load_best."
+        )
+    saved = _read(path)
+    model = _made(path, saved) if like is None else nnx.clone(like)
+    folder, manifest = path / saved["folder"], saved["manifest"]
+    (state,) = checkpoint.read_arrays(folder, "model", manifest, nnx.state(model))
+    nnx.update(model, state)
+    return model
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What ``model.json`` holds, once it and all files it names are checked."""
+    again = "Restore it from a copy, or save the model again."
+    try:
+        saved = checkpoint.read_json(path / FILE)
+        if saved["format"] != FORMAT:
+            raise ValueError(
+                f"{path} was saved by a later version (format {saved['format']}, this one reads "
+                f"{FORMAT}); load it with the version of flax_linattn that saved it."
+            )
+        checkpoint.check_files(path / Path(saved["folder"]).name, saved["manifest"])
+    except checkpoint.CorruptCheckpointError as error:
+        raise checkpoint.CorruptCheckpointError(f"{error} {again}") from error
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"{path / FILE} is no file of save_model. {again}") from error
+    return saved
+
+
+def _described(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
+    """The description, or why there is none."""
+    try:
+        description = describe(model)
+    except NotDescribedError as error:
+        return None, str(error)
+    again = jax.eval_shape(lambda: nnx.state(make(description)))
+    if _signatures(again) != _signatures(nnx.state(model)):
+        return None, f"its parts are not those that {type(model).__name__} makes"
+    return description, None
+
+
+def _signatures(state: Any) -> dict[str, Any]:
+    leaves = checkpoint.named_leaves(state)
+    return {name: (leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
+
+
+def _made(path: Path, saved: dict[str, Any]) -> Any:
+    name = saved["class"]
+    if saved["description"] is None:
+        raise ValueError(
+            f"{path} holds a {name} that cannot be made from the file alone: "
+            f"{saved['not_described']}. Make a model like it and pass it: "
+            "load_model(path, like=model)."
+        )
+    try:
+        return make(saved["description"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"this version of flax_linattn cannot make the {name} in {path}: {error} Load it with "
+            "the version that saved it, or pass a model like it: load_model(path, like=model)."
+        ) from error
+
+
+def _check_folder(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"{path} is a file; give a folder to save the model in.")
+    others = [
+        entry.name
+        for entry in (path.iterdir() if path.exists() else ())
+        if entry.name != FILE and not entry.name.startswith(PREFIX)
+    ]
+    if others:
+        raise ValueError(
+            f"{path} holds other things than a model, {sorted(others)[0]!r} for example; give a "
+            "folder of its own."
+        )

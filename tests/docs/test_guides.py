@@ -1,0 +1,36 @@
+"""A guide that is code from end to end runs here, too: on eight devices, warnings as errors."""
+
+import doctest
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+BLOCK = re.compile(r"^```\{doctest\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+pytestmark = pytest.mark.skipif(
+    not GUIDES.is_dir(), reason="the documentation is not part of the installed package"
+)
+
+
+def examples(text: str) -> str:
+    """The {doctest} blocks, at the lines where they stand, as the docs build joins them."""
+    lines = [""] * (text.count("\n") + 1)
+    for block in BLOCK.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        for i, line in enumerate(block[1].splitlines()):
+            lines[first + i] = line
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", ["your-own-model"])
+def test_guide(name: str) -> None:
+    path = GUIDES / f"{name}.md"
+    test = doctest.DocTestParser().get_doctest(examples(path.read_text()), {}, name, str(path), 0)
+    assert len(test.examples) > 10
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+    with jax.numpy_dtype_promotion("standard"):  # as users have it, and optax needs it
+        runner.run(test, out=report.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(report)

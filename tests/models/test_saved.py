@@ -1,0 +1,353 @@
+"""Models on disk: what is loaded is what was saved, bit for bit, or a message says what to do."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flax_linattn import checkpoint, models, nn, ops
+from flax_linattn.models import saved
+from flax_linattn.models.description import KINDS, describe, make
+from tests.contract.tolerances import assert_same_bits
+from tests.nn.cases import normal
+
+TINY = models.Layers(8, 2, 2, 12)
+ORDER_4 = ops.get_mechanism("elementwise_series", order=4)
+RNGS = {"quiet": {"params": 0}, "with keys": {"params": 0, "dropout": 1}}
+
+
+def tokens(**options):
+    return models.TokenEmbedding(11, 8, rngs=nnx.Rngs(0), **options)
+
+
+def backbone(embedding=3, layers=TINY, **options):
+    return models.Backbone(embedding, layers, **options, rngs=nnx.Rngs(0))
+
+
+def moved(model):
+    """All its parameters away from their initial values, which loading would make anew."""
+    params = nnx.state(model, nnx.Param)
+    nnx.update(model, jax.tree.map(lambda p: p + p.dtype.type(0.125), params))
+    return model
+
+
+def keyed(kind, *args, **options):
+    return kind(*args, **options, rngs=nnx.Rngs(params=0, dropout=1))
+
+
+MODELS = {
+    "backbone": backbone,
+    "backbone of a hybrid stack, by name and by value": lambda: backbone(
+        layers=dataclasses.replace(TINY, mechanism=("aaren:chunk_size=4", ORDER_4), norm="pre")
+    ),
+    "backbone with options": lambda: backbone(
+        kernel_size=5, position="learned", max_length=9, embedding_padding="circular",
+        is_causal=False, mechanism="linformer",
+    ),
+    "backbone of half-precision parameters": lambda: backbone(
+        param_dtype=jnp.bfloat16, dtype="bfloat16"
+    ),
+    "backbone of tokens": lambda: backbone(tokens(position="learned", max_length=7)),
+    "classifier": lambda: models.SequenceClassifier(3, 4, layers=TINY, rngs=nnx.Rngs(0)),
+    "classifier with keys": lambda: keyed(
+        models.SequenceClassifier, 3, 4, layers=TINY, pooling="flatten", max_length=6,
+        attends_to_padding=True, mechanism=ORDER_4, activation="relu",
+    ),
+    "classifier of tokens": lambda: models.SequenceClassifier(
+        backbone(tokens()), 4, pooling="last", max_length=3, rngs=nnx.Rngs(1)
+    ),
+    "forecaster": lambda: models.Forecaster(
+        3, np.int64(4), num_marks=2, targets=(2, 0), memory=np.float32(9.5), layers=TINY,
+        rngs=nnx.Rngs(0),
+    ),
+    "forecaster without moments": lambda: keyed(
+        models.Forecaster, 3, 4, normalize=False, layers=TINY, mechanism="taylorshift", rotary=True
+    ),
+    "language model": lambda: models.LanguageModel(11, layers=TINY, rngs=nnx.Rngs(0)),
+    "language model with a head": lambda: models.LanguageModel(
+        11, tied=False, position="none", layers=TINY, remat="dots", rngs=nnx.Rngs(0)
+    ),
+    "encoder-decoder": lambda: models.EncoderDecoder(
+        3, 4, label_length=2, num_marks=1, targets=[1], num_decoder_layers=2, layers=TINY,
+        embedding_padding="causal", is_causal=False, normalize=False, rngs=nnx.Rngs(0),
+    ),
+    "observation embedding": lambda: models.ObservationEmbedding(
+        3, 8, num_marks=2, kernel_size=1, rngs=nnx.Rngs(0)
+    ),
+    "token embedding": tokens,
+}  # fmt: skip
+
+
+def test_every_class_is_there():
+    assert {type(model()).__name__ for model in MODELS.values()} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_loaded_is_what_was_saved(name, tmp_path):
+    model = moved(MODELS[name]())
+    path = tmp_path / "model"
+    models.save_model(path, model)
+    loaded = models.load_model(path)
+    assert type(loaded) is type(model)
+    assert loaded.options.keys() == model.options.keys()
+    assert_same_bits(
+        checkpoint.copy_to_host(nnx.state(loaded)), checkpoint.copy_to_host(nnx.state(model))
+    )
+    described = json.dumps(describe(model))
+    assert json.dumps(describe(loaded)) == described
+    assert json.dumps(describe(make(json.loads(described)))) == described
+    # Saved again it takes the place of the first, and nothing else is left.
+    models.save_model(path, loaded)
+    assert len(list(path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["classifier with keys", "forecaster", "language model"])
+def test_a_loaded_model_computes_the_same(name, tmp_path):
+    model = moved(MODELS[name]())
+    models.save_model(tmp_path, model)
+    loaded = models.load_model(tmp_path)
+    assert nnx.graphdef(loaded) == nnx.graphdef(model)
+    assert hash(nnx.graphdef(loaded)) == hash(nnx.graphdef(model))  # nothing is compiled anew
+    size = model.backbone.observation_shape
+    x = normal(0, 2, 5, *size) if size else jnp.array([[1, 2, 3], [4, 5, 6]])
+    assert_same_bits(loaded(x), model(x))
+    state = model.init_state(2)
+    assert_same_bits(loaded.step(x[:, 0], state), model.step(x[:, 0], state))
+    if name == "classifier with keys":  # and drops the same, with its own keys
+        model.train()
+        loaded.train()
+        assert_same_bits(loaded(x), model(x))
+
+
+@given(
+    st.builds(
+        models.Layers,
+        features=st.sampled_from([4, 8]),
+        num_layers=st.integers(1, 2),
+        num_heads=st.sampled_from([1, 2]),
+        hidden_features=st.sampled_from([None, 5]),
+        mechanism=st.sampled_from(
+            ["aaren", "softmax", "taylorshift:switch=memory", ORDER_4, "performer"]
+        ),
+        norm=st.sampled_from(["pre", "post"]),
+        activation=st.sampled_from(["gelu", "relu"]),
+        dropout_rate=st.sampled_from([0.0, 0.1]),
+        dtype=st.sampled_from(["float32", "bfloat16"]),
+        remat=st.sampled_from(["none", "dots", "blocks"]),
+    ),
+    st.sampled_from(["last", "mean", "flatten"]),
+    st.sampled_from(["sinusoidal", "learned", "none"]),
+    st.sampled_from(list(RNGS)),
+)
+def test_any_options_come_back(layers, pooling, position, streams):
+    def build():
+        return models.SequenceClassifier(
+            3, 4, layers=layers, pooling=pooling, max_length=5, position=position,
+            rngs=nnx.Rngs(**RNGS[streams]),
+        )  # fmt: skip
+
+    text = json.dumps(describe(nnx.eval_shape(build)))
+    got, want = (
+        jax.eval_shape(lambda build=build: nnx.state(build()))
+        for build in (lambda: make(json.loads(text)), build)
+    )
+    assert checkpoint.named_leaves(got) == checkpoint.named_leaves(want)
+    again = nnx.eval_shape(lambda: make(json.loads(text)))
+    assert again.backbone.layers == layers
+    assert json.dumps(describe(again)) == text
+
+
+def test_a_fresh_process_needs_the_path_alone(tmp_path):
+    model = moved(MODELS["classifier with keys"]())
+    models.save_model(tmp_path / "model", model)
+    x = normal(0, 2, 5, 3)
+    np.savez(tmp_path / "x.npz", x=x)
+    code = (
+        "import sys, numpy as np\n"
+        "from flax_linattn import models\n"
+        "folder = sys.argv[1]\n"
+        "model = models.load_model(folder + '/model')\n"
+        "np.save(folder + '/y.npy', model(np.load(folder + '/x.npz')['x']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert_same_bits(np.load(tmp_path / "y.npy"), np.asarray(model(x)))
+
+
+class Own(nnx.Module):
+    def __init__(self, features=4, *, rngs):
+        self.attention = nn.Attention(features, 2, mechanism="taylorshift", rngs=rngs)
+        self.norm = nnx.BatchNorm(features, rngs=rngs)
+
+
+def own(seed=0, features=4):
+    return Own(features, rngs=nnx.Rngs(seed))
+
+
+def test_a_module_of_ones_own_is_loaded_like_another(tmp_path):
+    model = own(0)
+    models.save_model(tmp_path, model)
+    other = own(1)
+    before = checkpoint.copy_to_host(nnx.state(other))
+    loaded = models.load_model(tmp_path, like=other)
+    assert_same_bits(nnx.state(loaded), nnx.state(model))
+    assert_same_bits(checkpoint.copy_to_host(nnx.state(other)), before)  # it stays as it is
+    with pytest.raises(ValueError, match=r"Own is no class of .*load_model\(path, like=model\)"):
+        models.load_model(tmp_path)
+    with pytest.raises(ValueError, match=r"attention.key_projection.bias: saved float32\[4\]"):
+        models.load_model(tmp_path, like=own(features=8))
+
+
+@pytest.mark.parametrize("what", ["embedding", "mechanism", "head"])
+def test_parts_that_are_not_of_the_package(what, tmp_path):
+    class Embedding(models.TokenEmbedding):
+        pass
+
+    class Aaren(ops.Aaren):
+        name = "mine"
+
+    def build():
+        if what == "embedding":
+            return backbone(Embedding(11, 8, rngs=nnx.Rngs(0)))
+        if what == "mechanism":
+            return backbone(mechanism=Aaren())
+        model = models.SequenceClassifier(3, 4, layers=TINY, rngs=nnx.Rngs(0))
+        model.kernel = nnx.Param(jnp.ones((1, 8, 7)))
+        return model
+
+    reason = {
+        "embedding": "Embedding is no class",
+        "mechanism": "the mechanism 'mine' is none",
+        "head": "its parts are not those that SequenceClassifier makes",
+    }
+    models.save_model(tmp_path, build())
+    with pytest.raises(ValueError, match=reason[what]):
+        models.load_model(tmp_path)
+    assert_same_bits(nnx.state(models.load_model(tmp_path, like=build())), nnx.state(build()))
+
+
+def test_on_a_mesh_it_lies_as_the_model_given(tmp_path):
+    mesh = jax.make_mesh((2,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, "model"))
+    model = nnx.Linear(4, 6, rngs=nnx.Rngs(0))
+    model.kernel.set_value(jax.device_put(model.kernel[...], spread))
+    models.save_model(tmp_path, model)
+    loaded = models.load_model(tmp_path, like=model)
+    assert loaded.kernel[...].sharding == spread
+    assert_same_bits(nnx.state(loaded), nnx.state(model))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "model"
+    models.save_model(path, models.SequenceClassifier(3, 4, layers=TINY, rngs=nnx.Rngs(0)))
+    return path
+
+
+def cut(path):
+    file = path / saved.FILE
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def change(path):
+    file = path / saved.FILE
+    file.write_text(file.read_text().replace('"num_classes": 4', '"num_classes": 5'))
+
+
+def remove_arrays(path):
+    shutil.rmtree(next(path.glob("arrays-*")))
+
+
+def flip(path):
+    file = max((p for p in path.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def foreign_json(path):
+    (path / saved.FILE).write_text('{"hello": 1}')
+
+
+@pytest.mark.parametrize("damage", [cut, change, remove_arrays, flip, foreign_json])
+def test_damage_is_seen(damage, small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "model")
+    damage(path)
+    with pytest.raises(ValueError, match=r"is damaged.*Restore it from a copy, or save the model"):
+        models.load_model(path)
+
+
+def rewritten(path, **changes):
+    """Whole, but of another version."""
+    values = checkpoint.read_json(path / saved.FILE) | changes
+    checkpoint.write_json(path / saved.FILE, values)
+
+
+def test_files_of_later_versions(small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "model")
+    description = checkpoint.read_json(path / saved.FILE)["description"]
+    description["SequenceClassifier"]["depth"] = 3
+    rewritten(path, description=description)
+    with pytest.raises(ValueError, match=r"cannot make the SequenceClassifier .*depth.*that saved"):
+        models.load_model(path)
+    rewritten(path, description={"Oracle": {}})
+    with pytest.raises(ValueError, match="there is no model 'Oracle'"):
+        models.load_model(path)
+    rewritten(path, format=2)
+    with pytest.raises(ValueError, match=r"later version \(format 2, this one reads 1\)"):
+        models.load_model(path)
+
+
+def test_a_file_of_something_else(small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "model")
+    checkpoint.write_json(path / saved.FILE, {"hello": 1})
+    with pytest.raises(ValueError, match=r"model.json is no file of save_model\. Restore it"):
+        models.load_model(path)
+
+
+def test_folders_of_something_else(small, tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        models.load_model(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"holds no model of save_model.*training.load_best"):
+        models.load_model(tmp_path)
+    model = models.load_model(small)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds other things than a model, 'notes.txt'"):
+        models.save_model(tmp_path, model)
+    with pytest.raises(ValueError, match="is a file; give a folder"):
+        models.save_model(tmp_path / "notes.txt", model)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("moment", ["write_arrays", "write_json", "sync_folder"])
+def test_a_save_that_dies_leaves_the_model_before(moment, small, tmp_path, monkeypatch):
+    path = shutil.copytree(small, tmp_path / "model")
+    want = nnx.state(models.load_model(path))
+
+    def die(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoint, moment, die)
+        models.save_model(path, models.SequenceClassifier(3, 9, layers=TINY, rngs=nnx.Rngs(5)))
+    assert_same_bits(nnx.state(models.load_model(path)), want)
+    new = models.SequenceClassifier(3, 9, layers=TINY, rngs=nnx.Rngs(5))
+    models.save_model(path, new)
+    assert_same_bits(nnx.state(models.load_model(path)), nnx.state(new))
+    assert len(list(path.iterdir())) == 2  # what the other left is gone
