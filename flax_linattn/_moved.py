@@ -16,8 +16,6 @@ from types import ModuleType
 from typing import Any
 
 _OPS = "flax_linattn.ops"
-_TASKS = "flax_linattn.tasks"
-_TRAINING = "flax_linattn.training"
 
 MOVED = {
     f"{_OPS}.baselines": f"{_OPS}.mechanisms",
@@ -47,26 +45,6 @@ MOVED = {
             "tiles",
         )
     },
-    **{
-        f"{_TASKS}.{task}_{old}": f"{_TASKS}.{task}.{new}"
-        for task in ("classify", "forecast")
-        for old, new in {
-            "config": "options",
-            "data": "data",
-            "evaluate": "evaluate",
-            "metrics": "metrics",
-            "model": "model",
-            "stream": "stream",
-        }.items()
-    },
-    f"{_TASKS}.forecast_figure": f"{_TASKS}.forecast.figures",
-    f"{_TASKS}.forecast_rows": f"{_TASKS}.forecast.rows",
-    f"{_TASKS}.figure": f"{_TASKS}.figures",
-    f"{_TASKS}.lines": f"{_TASKS}.files",
-    f"{_TASKS}.runs": f"{_TASKS}.files",
-    f"{_TRAINING}.loop": f"{_TRAINING}.fitting",
-    f"{_TRAINING}.saver": f"{_TRAINING}.checkpoint.saver",
-    f"{_TRAINING}.step": f"{_TRAINING}.train_step",
     "flax_linattn.data.blocks": "flax_linattn.data.digits",
     **{
         f"{_OPS}.{name}": f"{_OPS}.mechanisms.{name}"

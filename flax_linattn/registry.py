@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flax_linattn.checks import choice
@@ -36,44 +37,66 @@ TASKS: dict[str, Entry] = {
 """By name. A task of one's own is an entry here, or ``register_task``."""
 
 
+ENTRY_POINTS = "flax_linattn.tasks"
+"""The group of entry points by which other packages add tasks: ``name = "module:class"``."""
+
+
 def list_tasks() -> tuple[str, ...]:
-    """The names that ``get_task`` takes.
+    """The names that ``get_task`` takes, those of other installed packages among them.
 
     Example:
         >>> "classify" in list_tasks()
         True
     """
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        if point.name not in TASKS:
+            register_task(point.name, point.value, f"of the package {_package(point)}")
     return tuple(TASKS)
+
+
+def _package(point: importlib.metadata.EntryPoint) -> str:
+    return point.value if point.dist is None else point.dist.name
 
 
 def get_task(name: str) -> Task[Any, Any, Any]:
     """A task by name.
 
     Raises:
-        ValueError: the name is unknown.
+        ValueError: the name is unknown, or its class cannot be imported or has another name.
 
     Example:
         >>> get_task("forecast").Config.__name__
         'ForecastConfig'
     """
-    choice(TASKS, task=name)
-    module, _, attribute = TASKS[name].target.partition(":")
-    task: type[Task[Any, Any, Any]] = getattr(importlib.import_module(module), attribute)
+    choice(list_tasks(), task=name)
+    target = TASKS[name].target
+    module, _, attribute = target.partition(":")
+    try:
+        task: type[Task[Any, Any, Any]] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"the task {name!r} cannot be loaded from {target}: {error}.") from error
+    if task.name != name:
+        raise ValueError(f"the class {target} has the name {task.name!r}, expected {name!r}.")
     return task()
 
 
-def register_task(name: str, target: str, about: str = "") -> None:
-    """Adds a task of one's own, so that commands, ``tasks.load_run`` and the rest know it.
+def register_task(name: str, target: str, about: str = "train one of your own") -> None:
+    """Adds a task of one's own to this process, so that ``tasks.load_run`` and the rest know it.
+
+    An installed package adds its tasks for the commands, too, by entry points of the group
+    "flax_linattn.tasks".
 
     Args:
-        name: of the task.
+        name: of the task, its class's ``name``.
         target: "module:class", imported when the task is used.
         about: what training it does, in a line.
 
     Raises:
-        ValueError: another task has that name.
+        ValueError: another task has that name, or the target is no "module:class".
     """
+    module, _, attribute = target.partition(":")
+    if not module or not attribute.isidentifier():
+        raise ValueError(f"expected the task as 'module:class', got {target!r}.")
     entry = Entry(target, about)
-    if TASKS.get(name, entry) != entry:
+    if TASKS.setdefault(name, entry).target != target:
         raise ValueError(f"there is a task {name!r} already, {TASKS[name].target}; choose another.")
-    TASKS[name] = entry

@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 
-from flax_linattn.registry import TASKS
+from flax_linattn.registry import TASKS, list_tasks
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
@@ -171,7 +171,7 @@ def _bench(args: list[str]) -> int:
 
 def _commands() -> dict[str, Callable[[list[str]], int]]:
     return {
-        **{f"train {task}": _train(task) for task in TASKS},
+        **{f"train {task}": _train(task) for task in list_tasks()},
         "evaluate": _evaluate,
         "stream": _stream,
         **{f"data {name}": _data(name) for name in ("list", "info", "fetch")},
@@ -180,7 +180,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
 
 
 def _help() -> str:
-    lines = {f"train {name}": task.about for name, task in TASKS.items()} | {
+    lines = {f"train {name}": TASKS[name].about for name in list_tasks()} | {
         "evaluate RUN": "test a run, and compare its stream with the parallel model",
         "stream RUN": "what a run's model says after each observation of a stream",
         "data list": "public data sets that there are readers for",

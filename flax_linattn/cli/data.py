@@ -10,7 +10,7 @@ import tyro
 
 from flax_linattn.data.catalog import CATALOG, Entry
 from flax_linattn.data.fetch import fetch, find_entry
-from flax_linattn.registry import TASKS, get_task
+from flax_linattn.registry import get_task, list_tasks
 
 
 def data_command(name: str, args: Sequence[str]) -> int:
@@ -34,7 +34,7 @@ def data_command(name: str, args: Sequence[str]) -> int:
 
 def list_data() -> None:
     """Lists the data sets that there are readers for."""
-    takes = {name: get_task(name).kind for name in TASKS}
+    takes = {name: get_task(name).kind for name in list_tasks()}
     width = max(map(len, CATALOG))
     for name, entry in CATALOG.items():
         here = " (comes with the package)" if entry.embedded else ""
@@ -70,7 +70,7 @@ def fetch_data(name: str, /, to: Path | None = None) -> None:
 def _usage(name: str, entry: Entry, folder: Path) -> str:
     """The commands that train on it."""
     lines = []
-    for task_name in TASKS:
+    for task_name in list_tasks():
         task = get_task(task_name)
         if task.kind == entry.kind:
             options = task.options_for(entry, [folder / source.name for source in entry.sources])

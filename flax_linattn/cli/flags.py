@@ -7,7 +7,8 @@ of the options becomes a dict, so that errors reach ``main``, which knows the fl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar, get_type_hints
 
 import docstring_parser
@@ -21,6 +22,7 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
+from flax_linattn.checks import OptionError
 from flax_linattn.models import Mechanisms
 
 MARKERS = (tyro.conf.OmitArgPrefixes,)
@@ -33,6 +35,20 @@ def registry() -> ConstructorRegistry:
     rules.struct_rule(_part)
     rules.primitive_rule(_mechanisms)
     return rules
+
+
+@contextmanager
+def only(names: Container[str]) -> Iterator[None]:
+    """A context whose errors name only options that a command has.
+
+    Args:
+        names: of the command's options.
+    """
+    try:
+        yield
+    except OptionError as error:
+        error.options = tuple(name for name in error.options if name in names)
+        raise
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

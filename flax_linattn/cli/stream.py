@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import tyro
 
 from flax_linattn.cli import flags
-from flax_linattn.registry import TASKS, get_task
+from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.run import read_task
 from flax_linattn.tasks.stream import stream_run
 
@@ -85,7 +85,7 @@ def _about(options: Any) -> str:
 
 def _print_help() -> None:
     print(f"usage: {PROG} [OPTIONS]\n\n{ABOUT}\n")
-    for name in TASKS:
+    for name in list_tasks():
         names = [field.name for field in dataclasses.fields(get_task(name).StreamOptions)]
         of_task = ", ".join("--" + option.replace("_", "-") for option in names)
         print(f"a run of {name} also takes {of_task or 'nothing else'}")

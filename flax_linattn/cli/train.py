@@ -13,7 +13,7 @@ import tyro
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, choice
-from flax_linattn.cli import flags
+from flax_linattn.cli import FLAGS, flags
 from flax_linattn.cli.report import print_report
 from flax_linattn.registry import TASKS, get_task
 from flax_linattn.tasks import Config, Task
@@ -89,19 +89,29 @@ def train_command(name: str, args: Sequence[str]) -> int:
         The exit status.
     """
     task = get_task(name)
-    command = f"flax-linattn train {name}"
     start, _ = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
     values: Any = tyro.cli(
         _Options[task.Config],  # type: ignore[name-defined]
         args=args,
         default=_Options(start, _defaults(task, start), Devices()),
-        prog=command,
+        prog=f"flax-linattn train {name}",
         description=_description(task),
         config=flags.MARKERS,
         registry=flags.registry(),
     )
-    config = task.Config.of(**flags.flat(values["config"]))
-    devices = Devices(**values["devices"])
+    # Parallel and Session call some of them otherwise, see FLAGS.
+    with flags.only({*flags.flat(values), *FLAGS}):
+        return _train(task, start, flags.flat(values["config"]), Devices(**values["devices"]), args)
+
+
+def _train(
+    task: Task[Any, Any, Any],
+    start: Start,
+    options: dict[str, Any],
+    devices: Devices,
+    args: Sequence[str],
+) -> int:
+    config = task.Config.of(**options)
     run_dir = start.run if start.run is not None else Path("runs") / config.name
     _start_process(devices)
     try:
@@ -110,7 +120,8 @@ def train_command(name: str, args: Sequence[str]) -> int:
         if training.is_main():
             given = [a for a in args if a != "--resume"]
             given += [] if start.run is not None else ["--run", str(run_dir)]
-            print(shlex.join([*command.split(), *given, "--resume"]), file=sys.stderr)
+            command = ["flax-linattn", "train", task.name]
+            print(shlex.join([*command, *given, "--resume"]), file=sys.stderr)
         raise
     if training.is_main():
         print_report(report)
@@ -138,6 +149,8 @@ def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
     config = read_config(start.run, task) if start.resume and start.run else task.Config.of()
     if start.preset is None:
         return config
+    if not task.presets:
+        raise OptionError(f"the task {task.name!r} has no presets; leave it out.", "preset")
     choice(task.presets, preset=start.preset)
     preset: Config = task.presets[start.preset](config)
     return preset

@@ -3,7 +3,7 @@
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding, TokenEmbedding
-from flax_linattn.models.encoder_decoder import DecoderState, EncoderDecoder
+from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
@@ -21,11 +21,11 @@ __all__ = [
     "Backbone",
     "BackboneState",
     "ClassifierState",
-    "DecoderState",
     "Embedding",
     "EncoderDecoder",
     "Forecaster",
     "ForecasterState",
+    "HorizonState",
     "LanguageModel",
     "LastPooling",
     "Layers",

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Unpack, cast, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Int
@@ -16,7 +17,7 @@ from jaxtyping import Int
 from flax_linattn import nn, ops
 from flax_linattn.checks import OptionError, choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
-from flax_linattn.models.layers import REMAT, Layers
+from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.ops.contract.checks import no_state
 from flax_linattn.ops.contract.masks import packed_runs
@@ -58,7 +59,7 @@ class Backbone(nnx.Module):
 
     After Time-Series-Library's Transformer encoder (convolution over values plus positions,
     dropout, post-LN layers, final norm). Positions count real tokens only, so padding
-    anywhere changes nothing; the embedding and every layer are told them, in ``step`` too.
+    anywhere changes nothing; the embedding is told them, and rotary layers, in ``step`` too.
 
     Args:
         embedding: an :class:`Embedding`; or a number of channels, for an
@@ -104,15 +105,17 @@ class Backbone(nnx.Module):
         **options: Any,
     ) -> None:
         layers = Layers() if layers is None else layers
-        layers = Layers(layers) if isinstance(layers, int) else layers
+        layers = Layers(int(layers)) if isinstance(layers, (int, np.integer)) else layers
         layers, options = layers.take(options)
-        of_embedding, parameters = _sorted(options)
-        mechanisms = tuple(_sized(m, max_length) for m in layers.mechanisms)
+        of_embedding, parameters = _parted(options)
+        mechanisms = tuple(sized(m, max_length) for m in layers.mechanisms)
         for mechanism in mechanisms:
             _check_direction(mechanism, is_causal)
-        if isinstance(embedding, int):
+        # Its name puts it behind the blocks: variables are ordered by name, and the norm of
+        # gradients is summed in that order.
+        if isinstance(embedding, (int, np.integer)):
             self.input_embedding: Embedding = ObservationEmbedding(
-                embedding,
+                int(embedding),
                 layers.features,
                 max_length=max_length,
                 dtype=layers.compute_dtype,
@@ -126,8 +129,12 @@ class Backbone(nnx.Module):
                 f"{', '.join(of_embedding)} belong to the embedding; give them to it.",
                 *of_embedding,
             )
+        elif not isinstance(embedding, Embedding):
+            raise TypeError(
+                "expected an embedding, with features, observation_shape, max_length, streams, "
+                f"init_state and step, or a number of channels, got {type(embedding).__name__}."
+            )
         else:
-            # Variables are ordered by name, and the norm of gradients is summed in that order.
             self.input_embedding = embedding
         if self.input_embedding.features != layers.features:
             raise OptionError(
@@ -187,6 +194,11 @@ class Backbone(nnx.Module):
     def __call__(
         self, x: Array, *, return_state: Literal[True], **options: Unpack[BackboneOptions]
     ) -> tuple[Features, BackboneState]: ...
+
+    @overload
+    def __call__(
+        self, x: Array, *, return_state: bool, **options: Unpack[BackboneOptions]
+    ) -> Features | tuple[Features, BackboneState]: ...
 
     def __call__(
         self,
@@ -346,10 +358,10 @@ class Backbone(nnx.Module):
             if not mechanism.capabilities.recurrent:
                 raise ValueError(no_state(mechanism.name))
         if not self.streams:
-            why = "is not causal" if not self.is_causal else "has a circular value embedding"
+            why = "is not causal" if not self.is_causal else "has an embedding that is not causal"
             raise ValueError(
                 f"this model {why}, so it looks at the future and cannot stream; make it with "
-                "is_causal=True and embedding_padding='causal'."
+                "is_causal=True and, on observations, embedding_padding='causal'."
             )
 
 
@@ -386,7 +398,7 @@ EMBEDDING_OPTIONS = {
 """Options of ``ObservationEmbedding`` by their names in a backbone's short call."""
 
 
-def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
+def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
     """Options of an embedding on observations, and those of parameters.
 
     Raises:
@@ -401,37 +413,41 @@ def _sorted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOpt
     return embedding, cast(nn.ParameterOptions, parameters)
 
 
+HEAD_OPTIONS = ("param_dtype", "kernel_init", "bias_init")
+"""Those of ``ParameterOptions`` that a head of one layer has."""
+
+
 def as_backbone(
-    backbone: Backbone | int, layers: Layers, *, rngs: nnx.Rngs, **options: Any
-) -> Backbone:
-    """A head's backbone: the one given, or one for so many channels.
+    backbone: Backbone | int,
+    layers: Layers | None,
+    default: Layers,
+    *,
+    rngs: nnx.Rngs,
+    **options: Any,
+) -> tuple[Backbone, dict[str, Any]]:
+    """A head's backbone, the one given or one for so many channels, and the head's own options.
+
+    Args:
+        backbone: of the head.
+        layers: of the backbone for so many channels; default ``default``.
+        default: the layers of such a head unless others are given.
+        rngs: holds the stream "params".
+        **options: of that backbone, and how the parameters of both are made.
 
     Raises:
         ValueError: a backbone is given, and options of one.
     """
-    if isinstance(backbone, int):
-        return Backbone(backbone, layers, rngs=rngs, **options)
-    given = {name: value for name, value in options.items() if value is not None}
-    if given:
+    of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
+    if not isinstance(backbone, Backbone):
+        return Backbone(backbone, layers or default, rngs=rngs, **options), of_head
+    given = {"layers": layers, **options}
+    refused = [name for name, v in given.items() if v is not None and name not in of_head]
+    if refused:
         raise OptionError(
-            f"{', '.join(given)} are options of a backbone, which is given; give them to it.",
-            *given,
+            f"{', '.join(refused)} are options of a backbone, which is given; give them to it.",
+            *refused,
         )
-    return backbone
-
-
-def _sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
-    """Tells a mechanism that learns something for each position how many there are."""
-    if max_length is None or not hasattr(mechanism, "max_length"):
-        return mechanism
-    if mechanism.max_length is not None:
-        if mechanism.max_length < max_length:
-            raise ValueError(
-                f"{mechanism.name!r} is to have {mechanism.max_length} positions and the model "
-                f"{max_length}; leave out the mechanism's max_length, or make it as large."
-            )
-        return mechanism
-    return dataclasses.replace(mechanism, max_length=max_length)  # type: ignore[call-arg]
+    return backbone, of_head
 
 
 def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:

@@ -95,7 +95,7 @@ class SequenceClassifier(nnx.Module):
         pooling: Literal["last", "mean", "flatten"] = "mean",
         max_length: int | None = None,
         attends_to_padding: bool = False,
-        layers: Layers = CLASSIFIER_LAYERS,
+        layers: Layers | None = None,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
@@ -117,15 +117,19 @@ class SequenceClassifier(nnx.Module):
         self.attends_to_padding = attends_to_padding
         self.pooling_name = pooling
         self.pooling = poolings.POOLINGS[pooling]()
-        self.backbone = as_backbone(backbone, layers, rngs=rngs, **options)
+        self.backbone, of_head = as_backbone(
+            backbone, layers, CLASSIFIER_LAYERS, rngs=rngs, **options
+        )
         features = self.backbone.layers.features
         self.pooled_features = num_classes if self.flatten else features
         self.dropout = make_dropout(self.backbone.layers.dropout_rate, rngs)
         positions = max_length if self.flatten and max_length is not None else 1
-        init = UniformFanIn(positions * features)
-        kernel = init(rngs.params(), (positions, features, num_classes), jnp.float32)
+        init, dtype = UniformFanIn(positions * features), of_head.get("param_dtype", jnp.float32)
+        # Not of kernel_init: it has an axis more than those of linear layers.
+        kernel = init(rngs.params(), (positions, features, num_classes), dtype)
         self.kernel = nnx.Param(kernel)
-        self.bias = nnx.Param(init(rngs.params(), (num_classes,), jnp.float32))
+        bias_init = of_head.get("bias_init") or init
+        self.bias = nnx.Param(bias_init(rngs.params(), (num_classes,), dtype))
 
     @overload
     def __call__(
@@ -140,6 +144,11 @@ class SequenceClassifier(nnx.Module):
     def __call__(
         self, x: Array, *, return_state: Literal[True], **options: Unpack[ClassifierOptions]
     ) -> tuple[Array, ClassifierState]: ...
+
+    @overload
+    def __call__(
+        self, x: Array, *, return_state: bool, **options: Unpack[ClassifierOptions]
+    ) -> Array | tuple[Array, ClassifierState]: ...
 
     def __call__(
         self,
@@ -279,4 +288,4 @@ class SequenceClassifier(nnx.Module):
     def _head(self, pooled: Array) -> Array:
         if not self.flatten:
             pooled = pooled @ self.kernel[0].astype(pooled.dtype)
-        return pooled.astype(jnp.float32) + self.bias[...]
+        return pooled.astype(jnp.float32) + self.bias[...].astype(jnp.float32)

@@ -12,12 +12,14 @@ from jaxtyping import Int
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.ops.contract.masks import Runs, zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 PositionName: TypeAlias = Literal["sinusoidal", "learned", "none"]
 POSITIONS = ("sinusoidal", "learned", "none")
 
-EMBEDDING_INIT = nnx.initializers.normal(0.02)
+EMBEDDING_INIT = nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
+"""Of the norm of one for each token, as ``nnx.Embed`` has it."""
 
 
 @runtime_checkable
@@ -216,7 +218,10 @@ class ObservationEmbedding(nnx.Module):
 
 
 class TokenEmbedding(nnx.Module):
-    """Embeds tokens: a table, plus positions.
+    """Embeds tokens: a table, times sqrt(C), plus positions (Vaswani et al., 2017, section 3.4).
+
+    By the factor a token is about as long as what is added for its position, while a tied head
+    sees the table as it is.
 
     A token outside the table gives NaN, as positions beyond a learned table do: never the
     embedding of another one.
@@ -310,8 +315,10 @@ class TokenEmbedding(nnx.Module):
         return self._embedded(x, positions), state
 
     def attend(self, h: Features) -> Array:
-        """Logits of tied embeddings: h [..., C] -> its products with the table, [..., N]."""
-        return h @ self.table[...].astype(h.dtype).T
+        """Logits of tied embeddings: h [..., C] -> its products with the table [..., N]."""
+        table = self.table[...].astype(h.dtype)
+        wide = accumulation_dtype(h.dtype)
+        return jnp.einsum("...c,nc->...n", h, table, preferred_element_type=wide)
 
     def _embedded(self, x: Array, positions: Array) -> Array:
         if not jnp.issubdtype(x.dtype, jnp.integer):
@@ -319,6 +326,7 @@ class TokenEmbedding(nnx.Module):
         # Negative ones would count from the table's end.
         known = jnp.where(x < 0, self.num_tokens, x)
         h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
+        h = h * jnp.asarray(self.features**0.5, h.dtype)
         h = h if self.dtype is None else h.astype(self.dtype)
         return add_positions(h, self.positions, positions)
 

@@ -13,13 +13,13 @@ from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_causal, check_targets
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.layers import Layers, sized
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.typing import Array, Features, State
 
 
-class DecoderState(NamedTuple):
+class HorizonState(NamedTuple):
     """What the decoder of a window carries from step to step of the horizon.
 
     Attributes:
@@ -61,6 +61,8 @@ class EncoderDecoder(nnx.Module):
             sees the whole window.
         num_decoder_layers: blocks of the decoder; they have the last of the encoder's mechanisms.
         embedding_padding: "circular" or "causal"; with "causal" the decoder also steps.
+        max_length: most observations of a window, for mechanisms that learn something for each
+            position.
         layers: of the encoder, and of the decoder but for their number.
         rngs: holds the stream "params", and perhaps "dropout".
         **options: options of ``layers`` by name.
@@ -95,6 +97,7 @@ class EncoderDecoder(nnx.Module):
         is_causal: bool = True,
         num_decoder_layers: int = 1,
         embedding_padding: Literal["circular", "causal"] = "circular",
+        max_length: int | None = None,
         layers: Layers = FORECASTER_LAYERS,
         rngs: nnx.Rngs,
         **options: Any,
@@ -122,6 +125,7 @@ class EncoderDecoder(nnx.Module):
         self.normalize = normalize
         self.is_causal = is_causal
         self.layers = layers
+        self.max_length = max_length
         self.encoder_embedding, self.decoder_embedding = (
             ObservationEmbedding(
                 num_channels,
@@ -134,11 +138,13 @@ class EncoderDecoder(nnx.Module):
             for _ in range(2)
         )
         self.dropout = make_dropout(layers.dropout_rate, rngs)
-        self.encoder = nnx.List(layers.block(m, rngs) for m in layers.mechanisms)
-        self.encoder_norm = nn.LayerNorm(layers.features, rngs=rngs)
-        self.decoder = nnx.List(
-            layers.decoder_block(layers.mechanisms[-1], rngs) for _ in range(num_decoder_layers)
+        self.encoder = nnx.List(
+            layers.block(sized(mechanism, max_length), rngs) for mechanism in layers.mechanisms
         )
+        self.encoder_norm = nn.LayerNorm(layers.features, rngs=rngs)
+        decoded = None if max_length is None else label_length + horizon
+        last = sized(layers.mechanisms[-1], decoded)
+        self.decoder = nnx.List(layers.decoder_block(last, rngs) for _ in range(num_decoder_layers))
         self.decoder_norm = nn.LayerNorm(layers.features, rngs=rngs)
         self.head = nn.linear(layers.features, len(self.targets), rngs=rngs)
 
@@ -155,6 +161,7 @@ class EncoderDecoder(nnx.Module):
             "is_causal": self.is_causal,
             "num_decoder_layers": len(self.decoder),
             "embedding_padding": self.encoder_embedding.values.padding,
+            "max_length": self.max_length,
             "layers": self.layers,
         }
 
@@ -236,7 +243,7 @@ class EncoderDecoder(nnx.Module):
 
     def init_state(
         self, values: Features, marks: Features | None = None, max_length: int | None = None
-    ) -> DecoderState:
+    ) -> HorizonState:
         """Encodes windows and takes in their labels: the state before the first step ahead.
 
         Args:
@@ -268,11 +275,11 @@ class EncoderDecoder(nnx.Module):
             y, state = block.prefill(y, block.init_state(memory, size))
             layers.append(state)
         position = jnp.full(values.shape[0], self.label_length, jnp.int32)
-        return DecoderState(position, window, tuple(layers), mean[:, 0], std[:, 0])
+        return HorizonState(position, window, tuple(layers), mean[:, 0], std[:, 0])
 
     def step(
-        self, marks: Float[Array, "B marks"] | None, state: DecoderState
-    ) -> tuple[Float[Array, "B targets"], DecoderState]:
+        self, marks: Float[Array, "B marks"] | None, state: HorizonState
+    ) -> tuple[Float[Array, "B targets"], HorizonState]:
         """Forecasts one step further ahead.
 
         Args:
@@ -295,7 +302,7 @@ class EncoderDecoder(nnx.Module):
             y, layer = block.step(y, layer)
             layers.append(layer)
         forecast = self._forecasts(y[:, None], state.mean[:, None], state.std[:, None])[:, 0]
-        return forecast, DecoderState(
+        return forecast, HorizonState(
             state.position + 1, window, tuple(layers), state.mean, state.std
         )
 

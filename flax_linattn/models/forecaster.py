@@ -19,6 +19,7 @@ from flax_linattn.models.backbone import (
     as_backbone,
     check_state,
 )
+from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.linear import linear
@@ -97,7 +98,7 @@ class Forecaster(nnx.Module):
         targets: Sequence[int] | None = None,
         normalize: bool = True,
         memory: float | None = None,
-        layers: Layers = FORECASTER_LAYERS,
+        layers: Layers | None = None,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
@@ -105,24 +106,25 @@ class Forecaster(nnx.Module):
         at_least(0, num_marks=num_marks)
         if memory is not None and not memory > 0:
             raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
-        if isinstance(backbone, int):
+        if not isinstance(backbone, Backbone):
             at_least(1, num_channels=backbone)
-            layers, options = layers.take(options)
+            layers, options = (layers or FORECASTER_LAYERS).take(options)
             check_causal(layers)
-            backbone = Backbone(backbone + num_marks, layers, rngs=rngs, **options)
-        else:
-            backbone = as_backbone(backbone, layers, rngs=rngs, **options)
+            backbone = int(backbone) + num_marks
+        backbone, of_head = as_backbone(backbone, layers, FORECASTER_LAYERS, rngs=rngs, **options)
         if not backbone.is_causal or not backbone.input_embedding.streams:
             raise ValueError(
                 "a forecaster forecasts after every observation: it needs a backbone with "
                 "is_causal=True and embedding_padding='causal'."
             )
-        self.num_channels = backbone.observation_shape[0] - num_marks
+        self.num_channels = _num_channels(backbone, num_marks)
         self.horizon = horizon
         self.targets = check_targets(targets, self.num_channels)
         self.moments = Moments(memory) if normalize else None
         self.backbone = backbone
-        self.head = linear(backbone.layers.features, horizon * len(self.targets), rngs=rngs)
+        self.head = linear(
+            backbone.layers.features, horizon * len(self.targets), rngs=rngs, **of_head
+        )
 
     @overload
     def __call__(
@@ -137,6 +139,11 @@ class Forecaster(nnx.Module):
     def __call__(
         self, x: Features, *, return_state: Literal[True], **options: Unpack[ForecasterOptions]
     ) -> tuple[Array, ForecasterState]: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: bool, **options: Unpack[ForecasterOptions]
+    ) -> Array | tuple[Array, ForecasterState]: ...
 
     def __call__(
         self,
@@ -304,6 +311,35 @@ class Forecaster(nnx.Module):
         targets = jnp.asarray(self.targets)
         y = rearrange(self.head(h), "... (h c) -> ... h c", h=self.horizon).astype(jnp.float32)
         return y * std[..., None, targets] + mean[..., None, targets]
+
+
+def _num_channels(backbone: Backbone, num_marks: int) -> int:
+    """Channels of the observations of a backbone, without the marks behind them.
+
+    Raises:
+        ValueError: it takes something else, or other marks.
+    """
+    embedding = backbone.input_embedding
+    if len(embedding.observation_shape) != 1:
+        raise ValueError(
+            "a forecaster takes observations of channels, and the backbone one of shape "
+            f"{embedding.observation_shape}."
+        )
+    (width,) = embedding.observation_shape
+    if isinstance(embedding, ObservationEmbedding):
+        own = width - embedding.num_channels
+        if own and own != num_marks:
+            raise OptionError(
+                f"the backbone's embedding has {own} marks, got num_marks={num_marks}.",
+                "num_marks",
+            )
+    if width <= num_marks:
+        raise OptionError(
+            f"expected a channel before the marks, got observations of {width} and "
+            f"num_marks={num_marks}.",
+            "num_marks",
+        )
+    return width - num_marks
 
 
 def check_causal(layers: Layers) -> None:

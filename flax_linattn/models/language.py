@@ -10,7 +10,13 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
-from flax_linattn.models.backbone import Backbone, BackboneOptions, BackboneState, as_backbone
+from flax_linattn.models.backbone import (
+    HEAD_OPTIONS,
+    Backbone,
+    BackboneOptions,
+    BackboneState,
+    as_backbone,
+)
 from flax_linattn.models.embedding import PositionName, TokenEmbedding
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.linear import linear
@@ -57,15 +63,15 @@ class LanguageModel(nnx.Module):
         *,
         tied: bool = True,
         position: PositionName | None = None,
-        layers: Layers = LANGUAGE_LAYERS,
+        layers: Layers | None = None,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        if isinstance(backbone, int):
+        if not isinstance(backbone, Backbone):
             at_least(1, num_tokens=backbone)
-            layers, options = layers.take(options)
+            layers, options = (layers or LANGUAGE_LAYERS).take(options)
             tokens = TokenEmbedding(
-                backbone,
+                int(backbone),
                 layers.features,
                 position="sinusoidal" if position is None else position,
                 max_length=options.get("max_length"),
@@ -73,9 +79,12 @@ class LanguageModel(nnx.Module):
                 param_dtype=options.get("param_dtype", jnp.float32),
                 rngs=rngs,
             )
+            of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
             backbone = Backbone(tokens, layers, rngs=rngs, **options)
         else:
-            backbone = as_backbone(backbone, layers, rngs=rngs, position=position, **options)
+            backbone, of_head = as_backbone(
+                backbone, layers, LANGUAGE_LAYERS, rngs=rngs, position=position, **options
+            )
         embedding = backbone.input_embedding
         if not backbone.is_causal or not isinstance(embedding, TokenEmbedding):
             raise ValueError(
@@ -84,10 +93,11 @@ class LanguageModel(nnx.Module):
             )
         self.num_tokens = embedding.num_tokens
         self.backbone = backbone
+        features = backbone.layers.features
         self.head = (
             None
             if tied
-            else linear(backbone.layers.features, self.num_tokens, use_bias=False, rngs=rngs)
+            else linear(features, self.num_tokens, use_bias=False, rngs=rngs, **of_head)
         )
 
     @overload
@@ -107,6 +117,15 @@ class LanguageModel(nnx.Module):
         return_state: Literal[True],
         **options: Unpack[BackboneOptions],
     ) -> tuple[Float[Array, "B T tokens"], BackboneState]: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        return_state: bool,
+        **options: Unpack[BackboneOptions],
+    ) -> Float[Array, "B T tokens"] | tuple[Float[Array, "B T tokens"], BackboneState]: ...
 
     def __call__(
         self,

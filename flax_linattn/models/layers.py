@@ -49,8 +49,7 @@ class Layers:
             products ("dots") or its input ("blocks").
 
     Raises:
-        ValueError: an option out of range.
-        TypeError: a hyperparameter of a mechanism is unknown.
+        ValueError: an option out of range, or a mechanism or hyperparameter that there is not.
 
     Example:
         >>> layers = Layers(features=16, num_layers=3, mechanism=("aaren", "aaren", "softmax"))
@@ -95,16 +94,34 @@ class Layers:
                     "mechanism",
                     "num_layers",
                 )
-            object.__setattr__(self, "mechanism", names[0] if len(names) == 1 else names)
+            object.__setattr__(self, "mechanism", names[0] if len(set(names)) == 1 else names)
+        self._check_heads()
+
+    def _check_heads(self) -> None:
+        try:
+            mechanisms = self.mechanisms
+        except (TypeError, ValueError) as error:
+            raise OptionError(str(error), "mechanism") from None
+        if self.features % self.num_heads:
+            raise OptionError(
+                f"the features ({self.features}) must be a multiple of num_heads, got "
+                f"{self.num_heads}.",
+                "features",
+                "num_heads",
+            )
+        if self.rotary:
+            for mechanism in mechanisms:
+                if mechanism.capabilities.learned_query:
+                    raise OptionError(
+                        f"{mechanism.name!r} has one learned query for all tokens, which no "
+                        "position turns; leave rotary out, or choose another mechanism.",
+                        "rotary",
+                        "mechanism",
+                    )
 
     @property
     def mechanisms(self) -> tuple[ops.Mechanism, ...]:
-        """The mechanism of each layer.
-
-        Raises:
-            ValueError: one is unknown, or a hyperparameter out of range.
-            TypeError: a hyperparameter is unknown.
-        """
+        """The mechanism of each layer."""
         if isinstance(self.mechanism, tuple):
             return tuple(map(nn.resolve_mechanism, self.mechanism))
         return (nn.resolve_mechanism(self.mechanism),) * self.num_layers
@@ -161,3 +178,17 @@ class Layers:
             rngs=rngs,
             **parameters,
         )
+
+
+def sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
+    """Tells a mechanism that learns something for each position how many there are."""
+    if max_length is None or not hasattr(mechanism, "max_length"):
+        return mechanism
+    if mechanism.max_length is not None:
+        if mechanism.max_length < max_length:
+            raise ValueError(
+                f"{mechanism.name!r} is to have {mechanism.max_length} positions and the model "
+                f"{max_length}; leave out the mechanism's max_length, or make it as large."
+            )
+        return mechanism
+    return dataclasses.replace(mechanism, max_length=max_length)  # type: ignore[call-arg]

@@ -245,6 +245,7 @@ class Attention(nnx.Module):
         source = x if context is None else zero_padding(context, context_mask)
         k = self._heads(self.key_projection(source))
         q = self._queries(x, k.dtype)
+        self._check_positions(positions)
         if self.position is not None:
             if context is not None:
                 raise ValueError(
@@ -363,6 +364,7 @@ class Attention(nnx.Module):
         x = zero_padding(x, mask)
         k = self._heads(self.key_projection(x))
         q = self._queries(x, k.dtype)
+        self._check_positions(positions)
         if self.position is not None:
             if positions is None:
                 raise ValueError(_POSITIONS)
@@ -371,6 +373,13 @@ class Attention(nnx.Module):
             q, k, self._heads(self.value_projection(x)), state, mask, **self._parameters()
         )
         return self._out(y), state
+
+    def _check_positions(self, positions: Array | None) -> None:
+        if self.position is None and positions is not None:
+            raise ValueError(
+                "this layer makes no use of positions: make it with position, such as "
+                "RotaryPosition(), or leave them out."
+            )
 
     def _parameters(self) -> dict[str, Any]:
         return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}

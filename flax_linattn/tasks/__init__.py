@@ -9,8 +9,10 @@ from flax_linattn.tasks.evaluate import evaluate_run
 from flax_linattn.tasks.old_names import old_name as __getattr__  # noqa: F401  (PEP 562)
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.tasks.run import load_run
+from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.stream import stream_run
-from flax_linattn.tasks.task import Problem, Report, Run, Streaming, Task
+from flax_linattn.tasks.streaming import Streaming
+from flax_linattn.tasks.task import Report, Task
 from flax_linattn.tasks.train import train
 
 __all__ = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 
-def new_figure(width: float, height: float) -> Any:
-    """An empty matplotlib figure of this size, in inches.
+def import_figure() -> Any:
+    """matplotlib's figure.
 
     Raises:
         ValueError: matplotlib is not installed.
@@ -15,4 +15,13 @@ def new_figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError("a figure needs matplotlib: pip install 'flax-linattn[plots]'.") from None
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure of this size, in inches.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    return import_figure()(figsize=(width, height), layout="constrained")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -19,6 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.files import LineReader
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where nothing is held
+    fcntl = None  # type: ignore[assignment]
 
 
 def checksum(arrays: Iterable[NDArray]) -> str:
@@ -99,12 +103,13 @@ def held(path: Path, what: str) -> Iterator[None]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"another process works with {what}; wait for its end, or give another one."
-            ) from None
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"another process works with {what}; wait for its end, or give another one."
+                ) from None
         yield
 
 

@@ -12,7 +12,7 @@ from flax_linattn import training
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run import load_run
-from flax_linattn.tasks.task import Run
+from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.train import train
 
 TASK_OF = {
@@ -32,16 +32,19 @@ def old_name(name: str) -> Any:
         module = importlib.import_module("flax_linattn.tasks.forecast")
         return _warned(name, f"forecast.{name}", getattr(module, name))
     for task, (begin, end) in TASK_OF.items():
-        current = {
-            f"train_{end}": (f'train("{task}", ...)', partial(_train, task)),
-            f"load_{end}": ("load_run", load_run),
-            f"build_{end}": (f'get_task("{task}").model', get_task(task).model),
-            f"{begin}Run": ("Run", Run),
-            f"{begin}Config": (f"{task}.{begin}Config.of", partial(_config, task)),
-            f"{begin}Problem": (f"{task}.{begin}Problem", get_task(task).Problem),
-        }
-        if name in current:
-            return _warned(name, *current[name])
+        match name.removeprefix(begin), name.removesuffix(end):
+            case _, "train_":
+                return _warned(name, f'train("{task}", ...)', partial(_train, task))
+            case _, "load_":
+                return _warned(name, "load_run", load_run)
+            case _, "build_":
+                return _warned(name, f'get_task("{task}").model', get_task(task).model)
+            case "Run", _:
+                return _warned(name, "Run", Run)
+            case "Config", _:
+                return _warned(name, f"{task}.{name}.of", partial(_config, task))
+            case "Problem", _:
+                return _warned(name, f"{task}.{name}", get_task(task).Problem)
     raise AttributeError(f"module 'flax_linattn.tasks' has no attribute {name!r}")
 
 

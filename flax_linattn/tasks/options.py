@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from flax_linattn.checks import at_least, choice, positive
+from flax_linattn.checks import OptionError, at_least, choice, positive
 from flax_linattn.models import Layers
+from flax_linattn.ops import Mechanism
+from flax_linattn.tasks.files import as_name
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """A part of the options of a run.
+    """A part of the options of a run; text where a path is asked for becomes one.
 
     Raises:
         ValueError: an option with named choices is none of them.
@@ -21,8 +23,11 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
+            value = getattr(self, name)
             if get_origin(hint) is Literal:
-                choice(get_args(hint), **{name: getattr(self, name)})
+                choice(get_args(hint), **{name: value})
+            if Path in get_args(hint) and isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +86,9 @@ class Config:
         ValueError: options out of range, or that do not go together.
     """
 
-    data: Any
-    model: Any
-    fit: Any
+    data: Options
+    model: ModelOptions
+    fit: FitOptions
 
     @classmethod
     def of(cls, **options: Any) -> Self:
@@ -115,25 +120,28 @@ class Config:
         return _replaced(self, options)
 
     def flat(self) -> dict[str, Any]:
-        """All options by name, in their order."""
+        """All options by name, in their order.
+
+        Raises:
+            TypeError: two parts have an option of one name.
+        """
+        flat_hints(type(self))
         return dict(_leaves(self))
 
     @property
     def layers(self) -> Layers:
         """The model's layers."""
-        layers: Layers = self.model.layers
-        return layers
+        return self.model.layers
 
     @property
     def seed(self) -> int:
         """Of initialisation, order and dropout."""
-        seed: int = self.fit.seed
-        return seed
+        return self.fit.seed
 
     @property
     def name(self) -> str:
         """A name for the run folder."""
-        raise NotImplementedError
+        return as_name(mechanism_name(self.layers), self.seed)
 
     def resolve(self) -> Self:
         """With absolute paths."""
@@ -152,13 +160,7 @@ class Config:
         Raises:
             ValueError: an option is unknown to this version, or out of range.
         """
-        paths = {name for name, hint in flat_hints(cls).items() if Path in (hint, *get_args(hint))}
-        return cls.of(
-            **{
-                name: Path(value) if name in paths and value is not None else value
-                for name, value in values.items()
-            }
-        )
+        return cls.of(**values)
 
 
 def mechanism_name(layers: Layers) -> str:
@@ -168,10 +170,19 @@ def mechanism_name(layers: Layers) -> str:
 
 
 def flat_hints(part: Any) -> dict[str, Any]:
-    """The type of each option by its name, those of parts among them."""
+    """The type of each option by its name, those of parts among them.
+
+    Raises:
+        TypeError: two parts have an option of one name.
+    """
     hints: dict[str, Any] = {}
     for name, hint in _field_hints(part).items():
-        hints |= flat_hints(hint) if dataclasses.is_dataclass(hint) else {name: hint}
+        options = flat_hints(hint) if dataclasses.is_dataclass(hint) else {name: hint}
+        for option in options.keys() & hints.keys():
+            raise TypeError(
+                f"two parts of {part.__name__} have an option {option!r}; give one another name."
+            )
+        hints |= options
     return hints
 
 
@@ -207,4 +218,10 @@ def _replaced(part: Any, options: Mapping[str, Any]) -> Any:
 def _to_json(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, Mechanism):
+        raise OptionError(
+            "a run keeps its mechanism by name: give its name, and hyperparameters after it, such "
+            f"as {value.name}:name=value.",
+            "mechanism",
+        )
+    return [_to_json(item) for item in value] if isinstance(value, tuple) else value

@@ -16,10 +16,7 @@ def placed_layers(layers: Layers, placement: training.Placement) -> Layers:
         placement: the devices that it is to compute on.
 
     Raises:
-        ValueError: an unknown mechanism, or one that cannot be placed so.
+        ValueError: a mechanism that cannot be placed so.
     """
-    try:
-        mechanisms = layers.mechanisms
-    except TypeError as error:  # in a configuration a hyperparameter is a value
-        raise ValueError(str(error)) from None
-    return dataclasses.replace(layers, mechanism=tuple(map(placement.mechanism, mechanisms)))
+    placed = tuple(map(placement.mechanism, layers.mechanisms))
+    return layers if placed == layers.mechanisms else dataclasses.replace(layers, mechanism=placed)

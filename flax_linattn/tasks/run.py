@@ -9,10 +9,11 @@ from typing import Any
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.registry import TASKS, get_task
+from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.task import Problem, Run, Task
+from flax_linattn.tasks.run_types import Problem, Run
+from flax_linattn.tasks.task import Task
 
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
@@ -37,9 +38,9 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
         )
     values = read_json(path)
     name, form = str(values.get("task")), values.get("format", 1)
-    if name not in TASKS:
+    if name not in list_tasks():
         raise ValueError(
-            f"{run_dir} is a run of task {name!r}, expected one of {', '.join(TASKS)}."
+            f"{run_dir} is a run of task {name!r}, expected one of {', '.join(list_tasks())}."
         )
     if form not in range(1, FORMAT + 1):
         raise ValueError(

@@ -10,9 +10,10 @@ from typing import Any
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.cells import join_cells
+from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.files import held, open_lines
 from flax_linattn.tasks.run import load_run
-from flax_linattn.tasks.task import Streaming
+from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.training.signals import BetweenBlocks
 
 SAVE_EVERY = 1000
@@ -23,9 +24,9 @@ def stream_run(
     run_dir: str | Path,
     options: Any = None,
     *,
-    input: Path | None = None,
-    state: Path | None = None,
-    figure: Path | None = None,
+    input: str | Path | None = None,
+    state: str | Path | None = None,
+    figure: str | Path | None = None,
 ) -> None:
     """Prints what a run's model says after each observation, as CSV.
 
@@ -43,9 +44,14 @@ def stream_run(
         FileNotFoundError: the run or the input is missing.
         ValueError: damaged files; a run that cannot stream; a state of another one; a bad line.
     """
+    input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
     run = load_run(run_dir)
     options = run.task.StreamOptions() if options is None else options
     stream = run.task.stream(run, options)
+    if figure is not None:
+        import_figure()  # now, rather than after the stream
+        if not stream.draws:
+            raise OptionError("there is no figure of this stream; leave it out.", "figure")
     if state is not None and state.is_dir():
         raise OptionError(f"{state} is a folder, expected a file; give another one.", "state")
     with ExitStack() as ends:
@@ -66,30 +72,42 @@ def stream_run(
 def _print_stream(
     stream: Streaming, observations: Iterator[Any], state: Path | None, figure: Path | None
 ) -> None:
-    before = stream.num_steps
-    any_yet = False
-    try:
-        with BetweenBlocks() as signals:
-            for observation in observations:
-                with signals.block():
-                    cells = stream.cells(observation)
-                    if cells is None:
-                        continue
-                    if not any_yet:
-                        print(join_cells(stream.header), flush=True)
-                        any_yet = True
-                    print(join_cells(cells), flush=True)
-                    if state is not None and stream.num_steps % SAVE_EVERY == 0:
-                        stream.save(state)
-    finally:  # a stream may well end by Ctrl-C
-        if any_yet:
-            if (last := stream.end()) is not None:
-                print(f"# {last}", file=sys.stderr)
-            if state is not None and stream.num_steps > before:
-                stream.save(state)
-                print(f"# saved after {stream.num_steps} observations: {state}", file=sys.stderr)
-            if figure is not None:
-                stream.draw(figure)
-                print(f"# figure: {figure}", file=sys.stderr)
-    if not any_yet:
-        print("# no observation came: give one a line", file=sys.stderr)
+    taken = printed = False
+    with ExitStack() as ends:
+        # At the end, which may well be Ctrl-C; the last of these comes first.
+        if figure is not None:
+            ends.callback(lambda: _draw(stream, figure) if printed else None)
+        if state is not None:
+            ends.callback(lambda: _save(stream, state) if taken else None)
+        ends.callback(lambda: _say(stream.end()))
+        signals = ends.enter_context(BetweenBlocks())
+        for observation in observations:
+            with signals.block():
+                before = stream.num_steps
+                cells = stream.cells(observation)
+                taken = True
+                if cells is None:
+                    continue
+                if not printed:
+                    print(join_cells(stream.header), flush=True)
+                    printed = True
+                print(join_cells(cells), flush=True)
+                if state is not None and stream.num_steps // SAVE_EVERY > before // SAVE_EVERY:
+                    stream.save(state)
+    if not printed:
+        _say("no observation came: give one a line")
+
+
+def _say(text: str | None) -> None:
+    if text is not None:
+        print(f"# {text}", file=sys.stderr)
+
+
+def _save(stream: Streaming, state: Path) -> None:
+    stream.save(state)
+    _say(f"saved after {stream.num_steps} observations: {state}")
+
+
+def _draw(stream: Streaming, figure: Path) -> None:
+    stream.draw(figure)
+    _say(f"figure: {figure}")

@@ -4,54 +4,21 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.data.catalog import Entry
 from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.run_types import Problem, Run
+from flax_linattn.tasks.streaming import Streaming
 
 C = TypeVar("C", bound=Config)
 D = TypeVar("D")
-P = TypeVar("P", bound="Problem")
-
-
-class Problem(abc.ABC):
-    """What the training data say: kept in the run folder, so that a run needs no training data.
-
-    Attributes:
-        checksum: of the data, as a JSON value: a resumed run must have the same.
-    """
-
-    checksum: Any
-
-    @abc.abstractmethod
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-
-    @classmethod
-    @abc.abstractmethod
-    def from_json(cls, values: dict[str, Any]) -> Problem:
-        """Back from ``to_json``."""
-
-
-class Run(NamedTuple):
-    """A run: the model with its selected parameters, and what it was made of.
-
-    Attributes:
-        task: whose run it is.
-        config: what the run was started with, resolved.
-        problem: what it learned of the data.
-        model: an ``nnx.Module``.
-    """
-
-    task: Task[Any, Any, Any]
-    config: Any
-    problem: Any
-    model: Any
+P = TypeVar("P", bound=Problem)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,67 +34,6 @@ class Report:
     values: Mapping[str, Any]
     tables: Sequence[str] = ()
     figures: Mapping[str, Callable[[Path], None]] = dataclasses.field(default_factory=dict)
-
-
-class Streaming(abc.ABC):
-    """A run's model over a stream: what comes in on a line, what goes out, what is remembered.
-
-    Attributes:
-        num_steps: observations taken in so far, in all sessions.
-        header: names of the columns that ``step`` gives.
-    """
-
-    num_steps: int
-    header: Sequence[str]
-
-    @abc.abstractmethod
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Any]:
-        """Reads observations.
-
-        Args:
-            lines: the text.
-            name: of the source, for messages.
-
-        Raises:
-            ValueError: a line that holds something else; the message names it.
-        """
-
-    def source(self) -> Iterator[Any] | None:
-        """Observations of its own instead of lines, where the options ask for them."""
-        return None
-
-    @abc.abstractmethod
-    def cells(self, observation: Any) -> Sequence[Any] | None:
-        """Takes in an observation; returns the cells of a line, or None where there is none.
-
-        Raises:
-            ValueError: the observation does not fit, or the stream has no room for it.
-        """
-
-    @abc.abstractmethod
-    def save(self, path: Path) -> None:
-        """Writes all that the stream has to remember."""
-
-    @abc.abstractmethod
-    def load(self, path: Path) -> None:
-        """Goes on from what ``save`` wrote.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it is damaged, or of another run or other options.
-        """
-
-    @abc.abstractmethod
-    def draw(self, path: Path) -> None:
-        """Draws what came last to a PNG file.
-
-        Raises:
-            ValueError: matplotlib is not installed.
-        """
-
-    def end(self) -> str | None:
-        """What there is to say at the end of the stream."""
-        return None
 
 
 class Task(abc.ABC, Generic[C, D, P]):

@@ -21,7 +21,8 @@ from flax_linattn.tasks.run import (
     keep_problem,
     write_config,
 )
-from flax_linattn.tasks.task import Report, Run, Task
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report, Task
 from flax_linattn.training.processes import check_same, is_main, on_main
 
 LOSS_SCALE = 2.0**15
@@ -68,6 +69,9 @@ def train_report(
     problem = task.describe(data, config)
     model = task.model(config, problem, placement)
     splits = task.batches(data, config, problem, placement.spans)
+    test_batches = splits.test
+    if test_batches is None:
+        raise ValueError(f"the task {task.name!r} gives no batches to test on (Splits.test).")
     if is_main():
         for note in task.notes(data):
             print(f"note: {note}", file=sys.stderr)
@@ -83,6 +87,7 @@ def train_report(
             check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
             keep_problem(run_dir, problem, resume=session.resume)
             write_config(run_dir, task, config)
+            (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
 
         on_main(begin)
         result = training.fit(
@@ -92,8 +97,7 @@ def train_report(
             config=_fit_config(config),
             session=session,
         )
-        assert splits.test is not None, f"the task {task.name!r} gives no batches to test on"
-        tested = task.test(Run(task, config, problem, model), splits.test)
+        tested = task.test(Run(task, config, problem, model), test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {
             **tested.values,

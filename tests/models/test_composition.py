@@ -6,11 +6,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from jax.sharding import AxisType, PartitionSpec
 
 from flax_linattn import inference, models, nn
+from flax_linattn.checks import OptionError
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models.cases import moved
 from tests.nn.cases import LAYOUTS, at_real, call, normal, run_steps
@@ -256,3 +258,84 @@ def test_float64_inputs_of_float32_parameters_stream(mechanism):
             logits, state = step(x[:, t], state)
         assert step._cache_size() == 1
         np.testing.assert_allclose(logits, model(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_language_model_learns_what_follows_what(tied):
+    """By its defaults: of 32 tokens each has one that follows it; 60 steps come near 0 nats."""
+    follows = np.random.default_rng(0).permutation(32)
+    rows = [np.random.default_rng(1).integers(0, 32, 16)]
+    for _ in range(16):
+        rows.append(follows[rows[-1]])
+    x = jnp.asarray(np.stack(rows, axis=1), jnp.int32)
+    layers = dataclasses.replace(TINY, features=64, hidden_features=64, mechanism="linear")
+    model = models.LanguageModel(32, layers=layers, tied=tied, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer):
+        def loss(model):
+            logits = model(x[:, :-1])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, x[:, 1:]).mean()
+
+        nats, grads = nnx.value_and_grad(loss)(model)
+        optimizer.update(model, grads)
+        return nats
+
+    with jax.numpy_dtype_promotion("standard"):  # as optax has it
+        nats = [float(step(model, optimizer)) for _ in range(60)]
+    assert nats[0] > 2.5
+    assert nats[-1] < 0.5
+
+
+def test_heads_are_made_as_their_backbones_are():
+    half = {"param_dtype": jnp.bfloat16, "bias_init": nnx.initializers.zeros}
+    for model in (
+        models.SequenceClassifier(3, 4, layers=TINY, rngs=nnx.Rngs(0), **half),
+        models.Forecaster(3, 4, layers=TINY, rngs=nnx.Rngs(0), **half),
+        models.LanguageModel(TOKENS, layers=TINY, tied=False, rngs=nnx.Rngs(0), **half),
+    ):
+        leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+        assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
+    backbone = models.Backbone(3, TINY, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="layers are options of a backbone, which is given"):
+        models.SequenceClassifier(backbone, 4, layers=TINY, rngs=nnx.Rngs(0))
+
+
+def test_a_forecaster_knows_channels_from_marks():
+    rngs = nnx.Rngs(0)
+    marked = models.ObservationEmbedding(3, 8, num_marks=2, rngs=rngs)
+    backbone = models.Backbone(marked, TINY, rngs=rngs)
+    assert models.Forecaster(backbone, 4, num_marks=2, rngs=rngs).targets == (0, 1, 2)
+    with pytest.raises(ValueError, match="embedding has 2 marks, got num_marks=0"):
+        models.Forecaster(backbone, 4, rngs=rngs)
+    plain = models.Backbone(3, TINY, rngs=rngs)
+    with pytest.raises(ValueError, match="expected a channel before the marks"):
+        models.Forecaster(plain, 4, num_marks=3, rngs=rngs)
+    of_tokens = models.Backbone(models.TokenEmbedding(TOKENS, 8, rngs=rngs), TINY, rngs=rngs)
+    with pytest.raises(ValueError, match="takes observations of channels"):
+        models.Forecaster(of_tokens, 4, rngs=rngs)
+
+
+def test_layers_refuse_at_once_what_no_model_can_have():
+    for options, message in (
+        ({"mechanism": "aren"}, "unknown mechanism 'aren'"),
+        ({"mechanism": "aaren:foo=2"}, "has no hyperparameter 'foo'"),
+        ({"num_heads": 3}, "must be a multiple of num_heads"),
+        ({"rotary": True}, "has one learned query for all tokens"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            dataclasses.replace(TINY, **options)
+    assert dataclasses.replace(TINY, mechanism=("aaren", "aaren")) == TINY
+    with pytest.raises(TypeError, match="expected an embedding, with features"):
+        models.Backbone(nnx.Linear(3, 8, rngs=nnx.Rngs(0)), TINY, rngs=nnx.Rngs(0))
+    assert models.Backbone(np.int64(3), TINY, rngs=nnx.Rngs(0)).observation_shape == (3,)
+
+
+@pytest.mark.parametrize("mechanism", ["aft", "linear"])
+def test_an_encoder_decoder_sizes_its_mechanisms(mechanism):
+    model = models.EncoderDecoder(
+        2, 3, label_length=2, max_length=6, layers=dataclasses.replace(TINY, mechanism=mechanism),
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    assert call(model, normal(1, 2, 6, 2)).shape == (2, 3, 2)

@@ -13,7 +13,6 @@ import optax
 from flax import nnx
 
 from flax_linattn import data, inference, models, training
-from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.models import Layers
 from flax_linattn.tasks import Config, FitOptions, ModelOptions, Options, Problem, Report, Streaming
 from flax_linattn.tasks import Task as AnyTask
@@ -176,11 +175,9 @@ class SymbolsStream(Streaming):
     """The probabilities of the next symbol after each number."""
 
     def __init__(self, run, options):
-        self._run, self._options = run, options
-        self._stream = inference.Stream(run.model)
-        self.num_steps = 0
-        shown = ["next"] if options.most_likely else range(run.config.data.num_symbols)
-        self.header = ["step", *shown]
+        self._most_likely = options.most_likely
+        columns = ["next"] if options.most_likely else range(run.config.data.num_symbols)
+        super().__init__(run, inference.Stream(run.model), ["step", *columns])
 
     def parse(self, lines, name):
         for number, line in enumerate(lines, start=1):
@@ -193,16 +190,6 @@ class SymbolsStream(Streaming):
         symbol = self._run.problem.symbols(np.array([observation]))
         shares = np.asarray(jax.nn.softmax(self._stream.step(symbol)[0]))
         self.num_steps += 1
-        if self._options.most_likely:
+        if self._most_likely:
             return [self.num_steps, int(shares.argmax())]
         return [self.num_steps, *(f"{share:.4f}" for share in shares)]
-
-    def save(self, path):
-        save_state(path, self._stream.state, {"num_steps": self.num_steps})
-
-    def load(self, path):
-        self._stream.state, facts = load_state(path, self._stream.state)
-        self.num_steps = facts["num_steps"]
-
-    def draw(self, path):
-        raise ValueError("there is no figure of symbols.")

@@ -166,7 +166,7 @@ def test_training_counted_in_steps(task, tmp_path, capsys):
 
 
 def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, capsys):
-    """Of halves with a state as of the whole; so is its file, of another run refused."""
+    """Of halves with a state as of the whole; a file that is none is refused."""
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines), *CASES[task].own)
     text = lines.read_text().splitlines(keepends=True)
     state, outputs = tmp_path / "state.npz", []
@@ -183,6 +183,25 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
     state.write_bytes(state.read_bytes()[:100])
     message = fail(capsys, "stream", str(run_dir), "--state", str(state))
     assert "is no state file, or a damaged one" in message
+
+
+@pytest.fixture(scope="module")
+def other_run(task, tmp_path_factory):
+    """Another small run, of another seed."""
+    folder = tmp_path_factory.mktemp("runs") / f"other-{task}"
+    args = [*SMALL, *CASES[task].args, "--epochs", "1", "--seed", "1"]
+    assert cli.main(["train", task, "--run", str(folder), *args]) == 0
+    return folder
+
+
+def test_the_state_of_another_run_is_refused(run_dir, other_run, lines, tmp_path, capsys):
+    state = tmp_path / "state.npz"
+    args = ["--input", str(lines), "--state", str(state)]
+    succeed(capsys, "stream", str(run_dir), *args)
+    before = state.read_bytes()
+    message = fail(capsys, "stream", str(other_run), *args)
+    assert "is the state of a stream of another run" in message and "(--state" in message
+    assert state.read_bytes() == before
 
 
 def test_a_bad_line_is_named(task, run_dir, lines, capsys):

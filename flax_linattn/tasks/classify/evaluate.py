@@ -17,7 +17,7 @@ from flax_linattn.tasks.classify.metrics import class_figures, confusion
 from flax_linattn.tasks.classify.model import classification_loss
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.task import Run
+from flax_linattn.tasks.run_types import Run
 from flax_linattn.typing import Array
 
 

@@ -54,6 +54,11 @@ class ClassifyData(Options):
                 "test_file",
             )
         at_least(1, buckets=self.buckets)
+        if not 0 < self.validation_fraction < 1:
+            raise OptionError(
+                f"validation_fraction must be between 0 and 1, got {self.validation_fraction}.",
+                "validation_fraction",
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flax_linattn import data
-from flax_linattn.tasks.task import Problem
+from flax_linattn.tasks.run_types import Problem
 
 
 @dataclasses.dataclass(frozen=True)

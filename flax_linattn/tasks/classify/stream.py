@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import BadCellError, parse_numbers
-from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.classify.evaluate import load_test
 from flax_linattn.tasks.classify.figures import draw_stream
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.task import Run, Streaming
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.streaming import Streaming
 
 MOST_DRAWN = 10_000
 """Predictions kept for a figure, so that an endless stream stays in constant memory."""
@@ -83,14 +82,17 @@ class ClassifyStream(Streaming):
                 "the run cannot stream: its model looks at the future. Train one with causal=True, "
                 'embedding="causal" and a mechanism with a causal form.'
             )
-        self._run, self._sequence = run, sequence
+        self._sequence = sequence
         self._max_length = run.problem.max_length if max_length is None else max_length
-        self._stream = inference.Stream(run.model, max_length=self._max_length)
+        super().__init__(
+            run,
+            inference.Stream(run.model, max_length=self._max_length),
+            ["step", "prediction", *(f"p({name})" for name in run.problem.classes)],
+            max_length=self._max_length,
+        )
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._drawn: deque[Prediction] = deque(maxlen=MOST_DRAWN)
         self._title = f"{run.problem.dataset}, {mechanism_name(run.config.layers)}"
-        self.num_steps = 0
-        self.header = ["step", "prediction", *(f"p({name})" for name in run.problem.classes)]
 
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Observation]:
         """Reads one observation a line; see ``parse_observations``."""
@@ -152,38 +154,20 @@ class ClassifyStream(Streaming):
         best = self._run.problem.classes[int(np.argmax(prediction.probabilities))]
         return [prediction.step, best, *(f"{p:.4f}" for p in prediction.probabilities)]
 
-    def save(self, path: Path) -> None:
-        """Writes all that the stream has to remember."""
-        facts = {
-            "last": self._last.tolist(),
-            "num_steps": self.num_steps,
-            "step": self._stream.num_steps,
-        }
-        save_state(path, self._stream.state, facts | self._owner())
+    def facts(self) -> dict[str, Any]:
+        """The last value of each channel, and the step within the sequence."""
+        return {"last": self._last.tolist(), "step": self._stream.num_steps}
 
-    def load(self, path: Path) -> None:
-        """Goes on from what ``save`` wrote."""
-        state, facts = load_state(path, self._stream.state)
-        if any(facts.get(name) != value for name, value in self._owner().items()):
-            raise OptionError(
-                f"{path} is the state of a stream of another run, or with another max_length; give "
-                "those, or remove it to begin anew.",
-                "state",
-                "max_length",
-            )
-        self._stream.state = state
-        self._stream.num_steps = facts["step"]
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Goes on within the sequence."""
         self._last = np.asarray(facts["last"], np.float64)
-        self.num_steps = facts["num_steps"]
+        self._stream.num_steps = facts["step"]
 
     def draw(self, path: Path) -> None:
         """Draws the last 10,000 probabilities."""
         steps = [prediction.step for prediction in self._drawn]
         probabilities = np.stack([prediction.probabilities for prediction in self._drawn])
         draw_stream(steps, probabilities, self._run.problem.classes, path, self._title)
-
-    def _owner(self) -> dict[str, Any]:
-        return {"model": fingerprint(self._run.model), "max_length": self._max_length}
 
 
 def parse_observations(

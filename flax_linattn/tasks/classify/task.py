@@ -28,7 +28,8 @@ from flax_linattn.tasks.classify.options import ClassifyConfig, tslib, upgrade
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.classify.stream import ClassifyStream, ClassifyStreamOptions
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.task import Report, Run, Task
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report, Task
 
 
 class Sequences(NamedTuple):

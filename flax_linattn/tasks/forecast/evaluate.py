@@ -19,7 +19,7 @@ from flax_linattn.tasks.forecast.metrics import Errors, seasonal_naive
 from flax_linattn.tasks.forecast.model import predict
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.task import Run
+from flax_linattn.tasks.run_types import Run
 from flax_linattn.typing import Array
 
 

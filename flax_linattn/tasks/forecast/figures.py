@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.tasks.figures import new_figure
 from flax_linattn.tasks.forecast.evaluate import compile_forecast
-from flax_linattn.tasks.task import Run
+from flax_linattn.tasks.run_types import Run
 
 Window = tuple[NDArray, NDArray | None, NDArray]
 MOST_TARGETS = 3

@@ -51,6 +51,7 @@ def build_forecaster(
         label_length=model.label_length,
         num_decoder_layers=model.num_decoder_layers,
         is_causal=model.causal,
+        max_length=length,
         **shared,
     )
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from flax_linattn import data
-from flax_linattn.tasks.task import Problem
+from flax_linattn.tasks.run_types import Problem
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError
-from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.task import Run, Streaming
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.streaming import Streaming
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,24 +77,20 @@ class ForecastStream(Streaming):
                 "bound that.",
                 "context",
             )
-        self._run = run
         self._context = context
+        self.num_steps = 0
+        steps, names = range(1, run.config.data.horizon + 1), run.problem.target_names
+        super().__init__(
+            run,
+            inference.Stream(run.model, batch_size=len(self._ages()), max_length=context or None),
+            ["step", "time", *(f"{name}+{h}" for h in steps for name in names)],
+            context=context,
+        )
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._time: datetime | None = None
         self._seen: deque[Row] = deque(maxlen=2 * run.config.data.input_length)
         self._forecast: NDArray[np.float64] | None = None
-        self.num_steps = 0
         self.num_gaps = 0
-        rows = len(self._ages())
-        self._stream = inference.Stream(run.model, batch_size=rows, max_length=context or None)
-        self.header = [
-            *("step", "time"),
-            *(
-                f"{name}+{h}"
-                for h in range(1, run.config.data.horizon + 1)
-                for name in run.problem.target_names
-            ),
-        ]
 
     @property
     def context(self) -> int:
@@ -171,41 +166,22 @@ class ForecastStream(Streaming):
         names = self._run.problem.target_names
         draw_windows([(observed, None, self._forecast)], names, path, [title])
 
-    def save(self, path: Path) -> None:
-        """Writes all that the stream has to remember."""
+    def facts(self) -> dict[str, Any]:
+        """The last value of each channel, and when it came."""
         time = None if self._time is None else self._time.isoformat()
-        facts = {"last": self._last.tolist(), "num_steps": self.num_steps, "time": time}
-        save_state(path, self._stream.state, facts | self._owner())
+        return {"last": self._last.tolist(), "time": time}
 
-    def load(self, path: Path) -> None:
-        """Goes on from what ``save`` wrote.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: it is damaged, or of another run or context.
-        """
-        state, facts = load_state(path, self._stream.state)
-        if any(facts.get(name) != value for name, value in self._owner().items()):
-            raise OptionError(
-                f"{path} is the state of a stream of another run, or with another context; give "
-                "those, or remove it to begin anew.",
-                "state",
-                "context",
-            )
-        self._stream.state = state
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Goes on after that time."""
         self._last = np.asarray(facts["last"], np.float64)
         time = facts.get("time")
         self._time = None if time is None else datetime.fromisoformat(time)
-        self.num_steps = facts["num_steps"]
 
     def _is_gap(self, time: datetime | None) -> bool:
         step = self._run.problem.step_seconds
         if time is None or self._time is None or step is None:
             return False
         return not data.is_step((time - self._time).total_seconds(), step)
-
-    def _owner(self) -> dict[str, Any]:
-        return {"model": fingerprint(self._run.model), "context": self._context}
 
     def _ages(self) -> tuple[int, ...]:
         """Observations of each of the streams, this one counted."""

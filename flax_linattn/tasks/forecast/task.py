@@ -29,7 +29,8 @@ from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_
 from flax_linattn.tasks.forecast.options import ForecastConfig, tslib
 from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
-from flax_linattn.tasks.task import Report, Run, Task
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report, Task
 
 COMPARED = 300
 """Rows over which the stream is compared with the parallel model."""

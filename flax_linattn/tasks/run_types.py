@@ -1,0 +1,44 @@
+"""What a run is made of, beside the options."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from flax_linattn.tasks.task import Task
+
+
+class Problem(abc.ABC):
+    """What the training data say: kept in the run folder, so that a run needs no training data.
+
+    Attributes:
+        checksum: of the data, as a JSON value: a resumed run must have the same.
+    """
+
+    checksum: Any
+
+    @abc.abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_json(cls, values: dict[str, Any]) -> Problem:
+        """Back from ``to_json``."""
+
+
+class Run(NamedTuple):
+    """A run: the model with its selected parameters, and what it was made of.
+
+    Attributes:
+        task: whose run it is.
+        config: what the run was started with, resolved.
+        problem: what it learned of the data.
+        model: an ``nnx.Module``.
+    """
+
+    task: Task[Any, Any, Any]
+    config: Any
+    problem: Any
+    model: Any
