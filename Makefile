@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-times lint format types docs wheel clean
+.PHONY: help demo test test-all test-times lint format types docs readme wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
@@ -54,6 +54,9 @@ docs: $(VENV)/.dev  ## the documentation, into docs/_build/html; any gap fails
 	$(SPHINX) -b html docs docs/_build/html
 	$(SPHINX) -b doctest docs docs/_build/doctest
 	$(BIN)/python docs/check_coverage.py docs/_build/html/objects.inv
+
+readme: $(VENV)/.dev  ## the table of mechanisms in README.md, from the registry
+	$(BIN)/python docs/readme_table.py
 
 wheel: $(VENV)/.dev  ## the wheel and the source archive, into dist/
 	rm -rf dist

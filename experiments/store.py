@@ -23,6 +23,7 @@ from experiments.options import Options, defaults, options_of
 from flax_linattn import training
 from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import commit, device
+from flax_linattn.ops.registry import RENAMED
 from flax_linattn.tasks import get_task, train
 from flax_linattn.tasks.files import as_name
 
@@ -160,7 +161,7 @@ class Store:
         """Reads the runs, each with all options of today; returns the defaults as stored."""
         stored: Row = {}
         if self.path.is_file():
-            stored = json.loads(self.path.read_text())
+            stored = json.loads(self.path.read_text(), object_hook=renamed)
         kept = stored.get("defaults", {})
         self._defaults = self._complete(kept)
         self._rows = [
@@ -181,6 +182,14 @@ class Store:
         """What differs from the defaults of the file."""
         kept = self._defaults
         return {k: v for k, v in options.items() if k not in kept or v != kept[k]}
+
+
+def renamed(stored: dict[str, Any]) -> dict[str, Any]:
+    """What was stored, its mechanisms by their present names: for ``object_hook`` of ``json``."""
+    return {
+        key: RENAMED.get(value, value) if isinstance(value, str) else value
+        for key, value in stored.items()
+    }
 
 
 @contextmanager

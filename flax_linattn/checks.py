@@ -92,10 +92,10 @@ def choice(choices: Iterable[str], **values: str) -> None:
         ValueError: one is none of them.
 
     Example:
-        >>> choice(["gelu", "relu"], activation="glu")
+        >>> choice(["gelu", "relu"], unit="glu")
         Traceback (most recent call last):
         ...
-        ValueError: activation must be one of gelu, relu, got 'glu'; did you mean 'gelu'?
+        flax_linattn.checks.OptionError: unit must be one of gelu, relu, got 'glu'; did you mean...
     """
     choices = list(choices)
     for name, value in values.items():

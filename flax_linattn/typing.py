@@ -18,6 +18,7 @@ The batch axis comes first in every array and in every leaf of every state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeAlias, TypedDict
 
 import jax
@@ -63,6 +64,9 @@ class SequenceOptions(TypedDict, total=False):
     form: str
 
 
+Parameters: TypeAlias = Mapping[str, Array]
+"""The arguments of a mechanism's own that a call was given, by name."""
+
 __all__ = [
     "Array",
     "Features",
@@ -73,6 +77,7 @@ __all__ = [
     "Mask",
     "OutputStep",
     "Outputs",
+    "Parameters",
     "Queries",
     "QueryStep",
     "SegmentIds",

@@ -27,6 +27,8 @@ SHARES = {
     "data": 3,
     "bench": 2,
     "docs": 3,
+    "moved": 2,
+    "layers": 2,
 }
 """Per cent of all seconds; ``package`` are the doctests."""
 

@@ -24,11 +24,12 @@ import numpy as np
 from experiments import command
 from experiments.measured import Rows
 from experiments.pages import write_page
+from experiments.store import renamed
 from flax_linattn import ops
 from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import commit
 from flax_linattn.bench.report import markdown
-from flax_linattn.ops.masks import visible_rows
+from flax_linattn.ops.contract.masks import visible_rows
 
 FOLDER = Path(__file__).parent
 COMMAND = "python -m experiments.accuracy.errors"
@@ -75,7 +76,7 @@ def measure(name: str, length: int) -> Rows:
             return mechanism.reference(q, k, v)[:, index]
         visible = visible_rows(jnp.asarray(index), length, is_causal=can.causal)
         rows = q if can.learned_query else q[:, index]
-        return mechanism._reference(rows, k, v, visible)
+        return mechanism._reference(rows, k, v, visible, {})
 
     exact: dict[str, Any] = {}
     rows = []
@@ -149,7 +150,7 @@ def main() -> None:
 
 def read(path: Path) -> Rows:
     """The stored rows, by length and mechanism."""
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = json.loads(path.read_text(), object_hook=renamed)["rows"] if path.exists() else []
     order = ops.list_mechanisms()
     return sorted(rows, key=lambda row: (row["length"], order.index(row["mechanism"])))
 

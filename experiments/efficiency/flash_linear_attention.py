@@ -22,7 +22,7 @@ from flax_linattn.bench.comparisons import mechanism
 
 OURS = {
     "linear, causal": ("linear", 64),
-    "hedgehog, causal, d = 16": ("hedgehog", 16),
+    "Taylor features, causal, d = 16": ("taylor_features", 16),
 }
 TENSOR_FLOAT_32 = 2e-2
 
@@ -45,7 +45,7 @@ def kernels(torch: Any) -> dict[str, dict[str, Callable[..., Any]]]:
 
     return {
         "linear, causal": {"fla, chunk_linear_attn": linear},
-        "hedgehog, causal, d = 16": {"fla, fused_chunk_based": fused_chunk_based},
+        "Taylor features, causal, d = 16": {"fla, fused_chunk_based": fused_chunk_based},
     }
 
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn import ops
-from flax_linattn.ops import prefix
+from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array
 
 

@@ -2,4 +2,5 @@
 
 from flax_linattn.cli import run
 
-run()
+if __name__ == "__main__":
+    run()

@@ -34,10 +34,12 @@ def data_command(name: str, args: Sequence[str]) -> int:
 
 def list_data() -> None:
     """Lists the data sets that there are readers for."""
+    takes = {name: get_task(name).kind for name in TASKS}
     width = max(map(len, CATALOG))
     for name, entry in CATALOG.items():
         here = " (comes with the package)" if entry.embedded else ""
-        print(f"{name:<{width}}  {entry.kind:<9}  {entry.about}{here}")
+        by = ", ".join(task for task, kind in takes.items() if kind == entry.kind)
+        print(f"{name:<{width}}  {by:<8}  {entry.about}{here}")
 
 
 def info_data(name: str, /) -> None:

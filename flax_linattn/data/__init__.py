@@ -2,9 +2,9 @@
 
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.batching import Batches, BucketBatches
-from flax_linattn.data.blocks import load_spoken_arabic_digits
 from flax_linattn.data.catalog import CATALOG, Entry, Source
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.embedded import etth1, japanese_vowels
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError

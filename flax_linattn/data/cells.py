@@ -97,8 +97,8 @@ def parse_time(text: str) -> datetime | None:
         (datetime.datetime(2016, 7, 1, 2, 0), datetime.datetime(2016, 7, 1, 2, 0), None)
     """
     try:
-        if found := _SLASHES.fullmatch(text):
-            return datetime(*(int(part) for part in found.groups(default="0")))  # type: ignore[arg-type]
+        if match := _SLASHES.fullmatch(text):
+            return datetime(*(int(part) for part in match.groups(default="0")))  # type: ignore[arg-type]
         return datetime.fromisoformat(text).replace(tzinfo=None, microsecond=0)
     except ValueError:
         return None

@@ -44,12 +44,12 @@ def fetch(name: str, folder: str | Path, *, progress: bool = True) -> list[Path]
     entry, folder = find_entry(name), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for url in dict.fromkeys(source.url for source in entry.sources):
-        wanted = [source for source in entry.sources if source.url == url]
-        if all(_is_there(folder / source.name, source) for source in wanted):
+        sources = [source for source in entry.sources if source.url == url]
+        if all(_is_there(folder / source.name, source) for source in sources):
             continue
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            _extract(_download(url, Path(scratch), wanted, folder), wanted, Path(scratch))
-            for source in wanted:
+            _extract(_download(url, Path(scratch), sources, folder), sources, Path(scratch))
+            for source in sources:
                 _check(Path(scratch) / source.name, source)
                 shutil.move(Path(scratch) / source.name, folder / source.name)
                 if progress:
@@ -58,13 +58,13 @@ def fetch(name: str, folder: str | Path, *, progress: bool = True) -> list[Path]
     return [folder / source.name for source in entry.sources]
 
 
-def _download(url: str, scratch: Path, wanted: list[Source], folder: Path) -> Path:
+def _download(url: str, scratch: Path, sources: list[Source], folder: Path) -> Path:
     try:
         import pooch
     except ImportError:
         raise ValueError(
             "downloads need pooch: pip install 'flax-linattn[data]'. Or put "
-            f"{_names(wanted)} from {url} into {folder} yourself."
+            f"{_names(sources)} from {url} into {folder} yourself."
         ) from None
     name = Path(urlsplit(url).path).name
     try:
@@ -73,29 +73,29 @@ def _download(url: str, scratch: Path, wanted: list[Source], folder: Path) -> Pa
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise OSError(
             f"could not download {url}: {reason[:200]}. Without a connection, fetch it on another "
-            f"machine, and put {_names(wanted)} into {folder}."
+            f"machine, and put {_names(sources)} into {folder}."
         ) from error
 
 
-def _extract(path: Path, wanted: list[Source], scratch: Path) -> None:
+def _extract(path: Path, sources: list[Source], scratch: Path) -> None:
     if path.suffix != ".zip":
         return
     if not zipfile.is_zipfile(path):
         raise ValueError(
-            f"what {wanted[0].url} sent is no zip archive, or was cut short; fetch it "
-            f"again, or put {_names(wanted)} there by hand."
+            f"what {sources[0].url} sent is no zip archive, or was cut short; fetch it "
+            f"again, or put {_names(sources)} there by hand."
         )
     with zipfile.ZipFile(path) as archive:
         members = {Path(member).name: member for member in archive.namelist()}
-        for source in wanted:
+        for source in sources:
             if source.name not in members:
                 raise ValueError(
                     f"expected {source.name} in {source.url}, got {', '.join(sorted(members))}; "
                     "the archive has changed: fetch the file by hand."
                 )
             target = scratch / source.name
-            with archive.open(members[source.name]) as found, open(target, "wb") as file:
-                shutil.copyfileobj(found, file)
+            with archive.open(members[source.name]) as member, open(target, "wb") as file:
+                shutil.copyfileobj(member, file)
 
 
 def _checksum(path: Path) -> str:
@@ -111,10 +111,10 @@ def _is_there(path: Path, source: Source) -> bool:
 
 
 def _check(path: Path, source: Source) -> None:
-    if source.sha256 is not None and (found := _checksum(path)) != source.sha256:
+    if source.sha256 is not None and (checksum := _checksum(path)) != source.sha256:
         raise ValueError(
-            f"{path} is not the official file: its SHA-256 is {found}, expected {source.sha256}; "
-            "remove it, and fetch it again."
+            f"{path} is not the official file: its SHA-256 is {checksum}, expected "
+            f"{source.sha256}; remove it, and fetch it again."
         )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
+from flax_linattn.checks import OptionError
+
 _COMPRESSED: dict[str, tuple[bytes, Callable[..., TextIO]]] = {
     ".gz": (b"\x1f\x8b", gzip.open),
     ".xz": (b"\xfd7zXZ\x00", lzma.open),
@@ -20,7 +22,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
-class DataFormatError(ValueError):
+class DataFormatError(OptionError):
     """A data file breaks its format; the message begins with ``path:line:``."""
 
 
@@ -108,16 +110,17 @@ class LineReader:
         self.terminated = text.endswith("\n")
         return text.removesuffix("\n")
 
-    def error(self, expected: str, got: str, advice: str) -> DataFormatError:
+    def error(self, expected: str, got: str, advice: str, *options: str) -> DataFormatError:
         """Returns the error to raise about the current line.
 
         Args:
             expected: What the format asks for at this place.
             got: What is there instead.
             advice: What the user can do about it.
+            *options: Names of the options that the advice is about.
         """
         place = f"{self.path}:{max(self.line, 1)}"
-        return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}")
+        return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}", *options)
 
 
 def shorten(text: str, width: int = 40) -> str:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from flax_linattn.checks import OptionError
 from flax_linattn.data.arff import load_arff
-from flax_linattn.data.blocks import load_spoken_arabic_digits
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
@@ -79,27 +80,27 @@ def load_series(
         )
     if _suffix(path) != ".tsf":
         return load_table(path, header=header, channels=channels)
-    found = load_tsf(path)
+    all_series = load_tsf(path)
     if channels is not None:
-        names = [series.name for series in found]
+        names = [series.name for series in all_series]
         for channel in channels:
             if channel not in names:
                 raise ValueError(f"unknown channel {channel!r}; {path} has {', '.join(names)}")
-        found = tuple(found[names.index(channel)] for channel in channels)
-    first = found[0]
-    for series in found[1:]:
+        all_series = tuple(all_series[names.index(channel)] for channel in channels)
+    first = all_series[0]
+    for series in all_series[1:]:
         if series.num_steps != first.num_steps or not np.array_equal(
             np.asarray(series.times), np.asarray(first.times)
         ):
-            raise ValueError(
+            raise OptionError(
                 f"expected series of the same times, but {series.name} has {series.num_steps} "
                 f"steps from {_start(series)} and {first.name} {first.num_steps} from "
-                f"{_start(first)}; choose some with --channels (channels=...), or one by one with "
-                "load_tsf"
+                f"{_start(first)}; choose some with channels=..., or one by one with load_tsf",
+                "channels",
             )
-    values = np.concatenate([series.values for series in found], axis=1)
+    values = np.concatenate([series.values for series in all_series], axis=1)
     name = Path(path).name.split(".")[0]
-    return TimeSeries(name, values, tuple(series.name for series in found), first.times)
+    return TimeSeries(name, values, tuple(series.name for series in all_series), first.times)
 
 
 def _start(series: TimeSeries) -> str:

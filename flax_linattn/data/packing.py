@@ -77,15 +77,15 @@ def _lengths(arrays: Mapping[str, Sequence[NDArray]], length: int) -> list[int]:
     counts = {name: len(parts) for name, parts in arrays.items()}
     if len(set(counts.values())) != 1 or not all(counts.values()):
         raise ValueError(f"expected arrays of the same sequences, at least one, got {counts}")
-    found = {name: [len(part) for part in parts] for name, parts in arrays.items()}
-    first, *others = found.values()
+    lengths = {name: [len(part) for part in parts] for name, parts in arrays.items()}
+    first, *others = lengths.values()
     for name, parts in arrays.items():
         kinds = {(np.shape(part)[1:], np.asarray(part).dtype) for part in parts}
         if len(kinds) > 1:
             raise ValueError(f"the sequences of {name!r} differ in shape or dtype: {kinds}")
     for index, size in enumerate(first):
         if any(other[index] != size for other in others):
-            sizes = {name: sizes[index] for name, sizes in found.items()}
+            sizes = {name: sizes[index] for name, sizes in lengths.items()}
             raise ValueError(f"the arrays of sequence {index} differ in length: {sizes}")
         if size == 0:
             raise ValueError(f"sequence {index} has no tokens; drop it")

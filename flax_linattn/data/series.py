@@ -78,8 +78,8 @@ class TimeSeries:
         if self.times is None or self.num_steps < 2:
             return None
         steps, counts = np.unique(np.diff(self.times), return_counts=True)
-        found: np.timedelta64 = steps[np.argmax(counts)]
-        return found
+        usual: np.timedelta64 = steps[np.argmax(counts)]
+        return usual
 
     @property
     def num_gaps(self) -> int:

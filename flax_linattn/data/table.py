@@ -173,7 +173,8 @@ class _Table:
             f"a finite number in {place}",
             shorten(cell),
             "correct it, leave the cell empty if the value is missing, or read other columns "
-            "only, with --channels (channels=...)",
+            "only, with channels=...",
+            "channels",
         )
 
     def finish(self) -> TimeSeries:
@@ -207,5 +208,6 @@ def _is_header(reader: LineReader, cells: list[str]) -> bool:
     raise reader.error(
         "a first line that names the columns, or that begins with a time",
         "numbers alone",
-        "say whether it is a header: --header yes or --header no (header=True or False)",
+        "say whether it is a header: header=True or False (yes or no)",
+        "header",
     )

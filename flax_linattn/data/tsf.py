@@ -59,8 +59,8 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
     """
     with LineReader(path) as reader:
         attributes, tags = _read_header(reader)
-        found = tuple(_read_series(reader, attributes, tags))
-        if not found:
+        all_series = tuple(_read_series(reader, attributes, tags))
+        if not all_series:
             raise reader.error("series after @data", "none", "fetch the file again")
         if not reader.terminated:
             raise reader.error(
@@ -68,14 +68,14 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
                 "none",
                 "end the last line with a newline if the file is whole, or fetch it again",
             )
-        lengths = {series.num_steps for series in found}
+        lengths = {series.num_steps for series in all_series}
         if tags.get("equallength") == "true" and len(lengths) > 1:
             raise reader.error(
                 "series of one length, as @equallength true says",
                 f"lengths from {min(lengths)} to {max(lengths)}",
                 "fetch the file again, or correct the header",
             )
-        return found
+        return all_series
 
 
 def _content(reader: LineReader) -> Iterator[str]:
@@ -154,8 +154,8 @@ def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
 def _step(frequency: str) -> tuple[str, int] | None:
     """Months or seconds of a frequency, such as "10_minutes"."""
     count, unit = 1, frequency.lower()
-    if found := re.fullmatch(r"([1-9]\d*)_(\w+)", unit):
-        count, unit = int(found[1]), found[2]
+    if match := re.fullmatch(r"([1-9]\d*)_(\w+)", unit):
+        count, unit = int(match[1]), match[2]
     if unit in _MONTHS:
         return "M", count * _MONTHS[unit]
     return ("s", count * _SECONDS[unit]) if unit in _SECONDS else None

@@ -11,7 +11,7 @@ from flax_linattn.inference.compiled import checked, compiled
 from flax_linattn.inference.differences import foreign
 from flax_linattn.inference.model import StreamingModel, check_model, make_state
 from flax_linattn.inference.state import check_rows
-from flax_linattn.ops.masks import longest
+from flax_linattn.ops.contract.masks import longest
 from flax_linattn.typing import Array, Mask, State
 
 

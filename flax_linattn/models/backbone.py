@@ -18,8 +18,8 @@ from flax_linattn.checks import OptionError, choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
-from flax_linattn.ops.masks import segment_runs
-from flax_linattn.ops.mechanism import no_state
+from flax_linattn.ops.contract.checks import no_state
+from flax_linattn.ops.contract.masks import packed_runs
 from flax_linattn.typing import (
     Array,
     Features,
@@ -202,7 +202,7 @@ class Backbone(nnx.Module):
         """Maps whole sequences.
 
         Args:
-            x: observations [B, T, *observation_shape], T >= 1.
+            x: observations ``[B, T, *observation_shape]``, T >= 1.
             mask: bool [B, T], True = a real token.
             segment_ids: int [B, T], packed sequences.
             state: what an earlier call returned.
@@ -220,9 +220,7 @@ class Backbone(nnx.Module):
         if state is not None:
             check_state(state, BackboneState, len(self.blocks))
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
-        runs = None
-        if segment_ids is not None:
-            runs = segment_runs(segment_ids, mask, None if state is None else state.segment_id)
+        runs = packed_runs(segment_ids, mask, None if state is None else state.segment_id)
         offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
         positions, position = nn.token_positions(real, runs, offset)
 

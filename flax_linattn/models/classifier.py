@@ -23,9 +23,9 @@ from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout,
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.position import token_positions
-from flax_linattn.ops import prefix
-from flax_linattn.ops.masks import segment_runs, zero_padding
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.masks import packed_runs, zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, Mask, SegmentIds, State
 
 CLASSIFIER_LAYERS = Layers(hidden_features=256)
@@ -156,7 +156,7 @@ class SequenceClassifier(nnx.Module):
         """Classifies whole sequences.
 
         Args:
-            x: observations [B, T, *observation_shape], T >= 1.
+            x: observations ``[B, T, *observation_shape]``, T >= 1.
             mask: bool [B, T], True = a real token.
             segment_ids: int [B, T], packed sequences.
             state: what an earlier call returned; its observations come first.
@@ -204,10 +204,8 @@ class SequenceClassifier(nnx.Module):
 
         batch, length = x.shape[:2]
         real = jnp.ones((batch, length), bool) if mask is None else mask
-        runs = None
-        if segment_ids is not None:
-            carried = None if state is None else state.backbone.segment_id
-            runs = segment_runs(segment_ids, mask, carried)
+        carried = None if state is None else state.backbone.segment_id
+        runs = packed_runs(segment_ids, mask, carried)
         if self.flatten:
             offset = jnp.zeros(batch, jnp.int32) if state is None else state.backbone.position
             h = self._contributions(h, token_positions(real, runs, offset)[0])

@@ -11,7 +11,7 @@ from jaxtyping import Int
 
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.ops.masks import Runs, zero_padding
+from flax_linattn.ops.contract.masks import Runs, zero_padding
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 PositionName: TypeAlias = Literal["sinusoidal", "learned", "none"]
@@ -52,8 +52,8 @@ class Embedding(Protocol):
         """Embeds whole sequences.
 
         Args:
-            x: observations [B, T, *observation_shape]. What stands at padding changes nothing at
-                real tokens.
+            x: observations ``[B, T, *observation_shape]``. What stands at padding changes nothing
+                at real tokens.
             positions: of the real tokens, counted from 0 in each sequence.
             mask: bool [B, T], True = a real token.
             runs: packed segments.
@@ -71,7 +71,7 @@ class Embedding(Protocol):
     def step(
         self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in an observation a row: x ``[B, *shape]`` -> h [B, C] and the new state.
+        """Takes in an observation a row: x ``[B, *observation_shape]`` -> h [B, C], new state.
 
         ``mask`` bool [B]: where False the state stays as it is.
         """

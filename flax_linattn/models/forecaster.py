@@ -22,8 +22,8 @@ from flax_linattn.models.backbone import (
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.linear import linear
-from flax_linattn.ops.masks import segment_runs, zero_padding
-from flax_linattn.ops.prefix import select
+from flax_linattn.ops.contract.masks import packed_runs, zero_padding
+from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds
 
 FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
@@ -285,10 +285,8 @@ class Forecaster(nnx.Module):
         x = zero_padding(x, mask)
         if self.moments is None:
             return x, self._neutral(x), None
-        runs = None
-        if segment_ids is not None:
-            carried = None if state is None else state.backbone.segment_id
-            runs = segment_runs(segment_ids, mask, carried)
+        carried = None if state is None else state.backbone.segment_id
+        runs = packed_runs(segment_ids, mask, carried)
         before = None if state is None else state.moments
         moments, after = self.moments(
             x[..., : self.num_channels].astype(jnp.float32),
@@ -329,13 +327,13 @@ def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int
     Raises:
         ValueError: none, or one that is not there.
     """
-    found = tuple(range(num_channels)) if targets is None else tuple(targets)
-    if not found or not all(0 <= index < num_channels for index in found):
+    chosen = tuple(range(num_channels)) if targets is None else tuple(targets)
+    if not chosen or not all(0 <= index < num_channels for index in chosen):
         raise OptionError(
-            f"targets must be one or more of the channels 0 to {num_channels - 1}, got {found}.",
+            f"targets must be one or more of the channels 0 to {num_channels - 1}, got {chosen}.",
             "targets",
         )
-    return found
+    return chosen
 
 
 def _scaled(x: Array, mean: Array, std: Array, num_channels: int) -> Array:

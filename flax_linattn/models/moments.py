@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Float, Int
 
-from flax_linattn.ops import prefix
+from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, Mask
 
 EPSILON = 1e-5

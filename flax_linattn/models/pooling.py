@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
-from flax_linattn.ops.prefix import Monoid, scanned
+from flax_linattn.ops.engine.prefix import Monoid, scanned
 from flax_linattn.typing import Array, State
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Int
 from flax_linattn import ops
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.position import QueryKeyPosition, token_positions
-from flax_linattn.ops.masks import segment_runs, zero_padding
+from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.typing import (
     Array,
     Features,
@@ -267,7 +267,7 @@ class Attention(nnx.Module):
             form=form,
             **self._parameters(),
         )
-        if return_state:
+        if isinstance(attended, tuple):
             y, state = attended
             return self._out(y), state
         return self._out(attended)
@@ -399,7 +399,7 @@ def _count(
     """Positions of tokens that begin their sequence."""
     if state is not None:
         raise ValueError(_POSITIONS)
-    runs = None if segment_ids is None else segment_runs(segment_ids, mask)
+    runs = packed_runs(segment_ids, mask, None)
     real = jnp.ones(x.shape[:2], bool) if mask is None else mask
     return token_positions(real, runs, jnp.zeros(x.shape[0], jnp.int32))[0]
 

@@ -17,7 +17,7 @@ from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.position import QueryKeyPosition
-from flax_linattn.ops.masks import zero_padding
+from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.typing import (
     Array,
     Features,

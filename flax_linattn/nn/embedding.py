@@ -10,8 +10,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn.checks import choice
-from flax_linattn.ops.masks import Runs, previous_real, zero_padding
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.masks import Runs, previous_real, zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 PADDINGS = ("causal", "circular")

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
 LAYER_NORM_EPSILON = 1e-5

@@ -11,8 +11,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
-from flax_linattn.ops.masks import Runs
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.masks import Runs
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Mask
 
 

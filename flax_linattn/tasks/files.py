@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -83,6 +84,28 @@ def as_name(*parts: object) -> str:
         'ETTh1-elementwise_series-order-2-0'
     """
     return "-".join(re.sub(r"[^\w.]+", "-", str(part)) for part in parts)
+
+
+@contextmanager
+def held(path: Path, what: str) -> Iterator[None]:
+    """Holds a lock file for as long as the context lasts; a process that ends lets go of it.
+
+    Args:
+        path: the file; it stays, and says nothing.
+        what: is held, for the message.
+
+    Raises:
+        ValueError: another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another process works with {what}; wait for its end, or give another one."
+            ) from None
+        yield
 
 
 @contextmanager

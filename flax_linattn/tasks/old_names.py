@@ -49,7 +49,7 @@ def _warned(name: str, new: str, value: Any) -> Any:
     warnings.warn(
         f"tasks.{name} is tasks.{new} since 2026-11-23; the old name goes with 0.3.",
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
     return value
 

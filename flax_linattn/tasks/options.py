@@ -93,8 +93,9 @@ class Config:
             ValueError: there is no such option, or one is out of range.
 
         Example:
-            >>> from flax_linattn.tasks.classify import ClassifyConfig
-            >>> config = ClassifyConfig.of(mechanism="softmax", epochs=3)
+            >>> from flax_linattn import tasks
+            >>> task = tasks.get_task(tasks.list_tasks()[0])
+            >>> config = task.Config.of(mechanism="softmax", epochs=3)
             >>> config.model.layers.mechanism, config.fit.epochs
             ('softmax', 3)
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from flax_linattn.registry import TASKS, get_task
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.task import Problem, Run, Task
-from flax_linattn.training.processes import check_same, on_main
 
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
 TEST_FILE = "test.json"
+LOCK_FILE = "training.lock"
 FORMAT = 2
 """Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
 stood for several."""
@@ -80,25 +79,19 @@ def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> No
     write_json(run_dir / CONFIG_FILE, values)
 
 
-def check_run_dir(
-    run_dir: Path, task: Task[Any, Any, Any], config: Config, *, resume: bool
-) -> None:
-    """Checks that a run may be trained in a folder, with options that all processes have.
-
-    Raises:
-        ValueError: options differ between processes; the folder holds a run already, or one of
-            other options than those to resume.
-        FileNotFoundError: there is no run to resume.
-    """
-    check_same(config.to_json)
-    on_main(partial(_check_run_dir, run_dir, task, config, resume))
-
-
 CHANGEABLE = ("epochs", "steps")
 """Options that a resumed run may change."""
 
 
-def _check_run_dir(run_dir: Path, task: Task[Any, Any, Any], config: Config, resume: bool) -> None:
+def check_run_dir(
+    run_dir: Path, task: Task[Any, Any, Any], config: Config, *, resume: bool
+) -> None:
+    """Checks that a run may be trained in a folder.
+
+    Raises:
+        ValueError: the folder holds a run already, or one of other options than those to resume.
+        FileNotFoundError: there is no run to resume.
+    """
     if run_dir.exists() and not run_dir.is_dir():
         raise OptionError(
             f"{run_dir} is a file, expected a folder; give another run folder.", "run"

@@ -10,7 +10,7 @@ from typing import Any
 
 from flax_linattn.checks import OptionError
 from flax_linattn.data.cells import join_cells
-from flax_linattn.tasks.files import open_lines
+from flax_linattn.tasks.files import held, open_lines
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.task import Streaming
 from flax_linattn.training.signals import BetweenBlocks
@@ -48,10 +48,13 @@ def stream_run(
     stream = run.task.stream(run, options)
     if state is not None and state.is_dir():
         raise OptionError(f"{state} is a folder, expected a file; give another one.", "state")
-    if state is not None and state.is_file():
-        stream.load(state)
-        print(f"# goes on after {stream.num_steps} observations", file=sys.stderr)
     with ExitStack() as ends:
+        if state is not None:
+            lock = state.with_name(f"{state.name}.lock")
+            ends.enter_context(held(lock, f"the state {state}"))
+        if state is not None and state.is_file():
+            stream.load(state)
+            print(f"# goes on after {stream.num_steps} observations", file=sys.stderr)
         observations = stream.source()
         if observations is None:
             observations = stream.parse(*ends.enter_context(open_lines(input)))

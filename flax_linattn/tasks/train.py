@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ from flax import nnx
 
 from flax_linattn import inference, training
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.files import write_json
+from flax_linattn.tasks.files import held, write_json
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.run import TEST_FILE, check_run_dir, keep_problem, write_config
+from flax_linattn.tasks.run import (
+    LOCK_FILE,
+    TEST_FILE,
+    check_run_dir,
+    keep_problem,
+    write_config,
+)
 from flax_linattn.tasks.task import Report, Run, Task
-from flax_linattn.training.processes import is_main, on_main
+from flax_linattn.training.processes import check_same, is_main, on_main
 
 LOSS_SCALE = 2.0**15
 """The first loss scale of a run in float16."""
@@ -43,7 +50,7 @@ def train(
         training.NonFiniteLossError: the loss was not finite.
         training.Interrupted: a signal came; the run was saved.
     """
-    return train_report(task, config, session).values  # type: ignore[return-value]
+    return dict(train_report(task, config, session).values)
 
 
 def train_report(
@@ -55,7 +62,8 @@ def train_report(
     parallel = training.Parallel() if session.parallel is None else session.parallel
     placement = parallel.place(config.fit.batch_size)
     task.check(config, placement)
-    check_run_dir(run_dir, task, config, resume=session.resume)
+    check_same(config.to_json)
+    on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
     data = task.load(config)
     problem = task.describe(data, config)
     model = task.model(config, problem, placement)
@@ -68,31 +76,41 @@ def train_report(
             _print_summary(model, task.observation(problem))
             print(f"on {placement}", file=sys.stderr)
 
-    def write_options() -> None:
-        keep_problem(run_dir, problem, resume=session.resume)
-        write_config(run_dir, task, config)
+    with ExitStack() as ends:
 
-    on_main(write_options)
-    result = training.fit(
-        model,
-        task.objective(config, problem, len(splits.train)),
-        splits,
-        config=_fit_config(config),
-        session=session,
-    )
-    assert splits.test is not None, f"the task {task.name!r} gives no batches to test on"
-    report = task.test(Run(task, config, problem, model), splits.test)
-    values = {
-        **report.values,
-        "best_epoch": result.best_epoch,
-        "epochs": result.epochs,
-        "train_seconds": round(sum(line["seconds"] for line in result.history), 1),
-    }
-    on_main(partial(write_json, run_dir / TEST_FILE, values))
-    if is_main() and training.learning_curve(run_dir) is not None:
+        def begin() -> None:
+            ends.enter_context(held(run_dir / LOCK_FILE, f"the run in {run_dir}"))
+            check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
+            keep_problem(run_dir, problem, resume=session.resume)
+            write_config(run_dir, task, config)
+
+        on_main(begin)
+        result = training.fit(
+            model,
+            task.objective(config, problem, len(splits.train)),
+            splits,
+            config=_fit_config(config),
+            session=session,
+        )
+        assert splits.test is not None, f"the task {task.name!r} gives no batches to test on"
+        tested = task.test(Run(task, config, problem, model), splits.test)
+        seconds = sum(line["seconds"] for line in result.history)
+        values = {
+            **tested.values,
+            "best_epoch": result.best_epoch,
+            "epochs": result.epochs,
+            "train_seconds": round(seconds, 1),
+        }
+        report = Report(values, tested.tables, tested.figures)
+        on_main(partial(_write_results, run_dir, report))
+    return report
+
+
+def _write_results(run_dir: Path, report: Report) -> None:
+    write_json(run_dir / TEST_FILE, dict(report.values))
+    if training.learning_curve(run_dir) is not None:
         for name, draw in report.figures.items():
             draw(run_dir / name)
-    return Report(values, report.tables, report.figures)
 
 
 def _fit_config(config: Config) -> training.FitConfig:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_linattn.ops.numerics import accumulation_dtype
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.training.batches import Batch
 from flax_linattn.training.guard import LossScale
 from flax_linattn.training.metrics import Metrics, batch_metrics

@@ -46,9 +46,9 @@ TOKENS = {
 
 By their nature these magnify rounding where tokens are unfavourable. The first three divide by a
 sum of weights that can nearly vanish, alone or beside the features that it is summed from
-(``tests/ops/test_expressive.py`` bounds that error); the powers that ``elementwise_series`` sums
-cancel where 2 q k is far below 0; ``nystrom`` inverts a matrix whose rows are nearly equal where
-landmarks are near each other."""
+(``tests/ops/mechanisms/test_expressive.py`` bounds that error); the powers that
+``elementwise_series`` sums cancel where 2 q k is far below 0; ``nystrom`` inverts a matrix whose
+rows are nearly equal where landmarks are near each other."""
 
 
 def _make(name: str) -> ops.Mechanism:
@@ -294,9 +294,20 @@ def central(mechanism: ops.Mechanism, *rest: Any) -> bool:
     return all(r in (mechanism.capabilities.causal, central_form(mechanism)) for r in rest)
 
 
-def own(mechanism: ops.Mechanism) -> bool:
-    """Whether the mechanism is the papers' own and no baseline: more of its cases are fast."""
-    return ".baselines." not in type(mechanism).__module__
+THOROUGH = (
+    "softmax",
+    "aaren",
+    "elementwise",
+    "elementwise_series",
+    "taylorshift",
+    "expressive",
+    "expressive_quadratic",
+)
+"""Mechanisms more of whose cases are fast: between them they use every part of the engine."""
+
+
+def thorough(mechanism: ops.Mechanism) -> bool:
+    return mechanism.name in THOROUGH
 
 
 def slow_unless(fast: Callable[..., bool], cases: list[Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flax_linattn import ops
-from flax_linattn.ops.baselines import draws
+from flax_linattn.ops.engine import draws
 
 
 class Seen(NamedTuple):
@@ -150,7 +150,7 @@ def _aft_simple(mechanism: Any, q: Any, seen: Seen) -> Any:
     return _average(np.exp(seen.k), seen.v) / (1 + np.exp(-q))
 
 
-def _hedgehog(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+def _taylor_features(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     x = scale * _scores(q, seen.k)
     return _average(1 + x + x**2 / 2, seen.v)
 
@@ -215,7 +215,7 @@ EQUATIONS: dict[str, Callable[..., Any]] = {
     "linear": _linear,
     "aft": _aft,
     "aft_simple": _aft_simple,
-    "hedgehog": _hedgehog,
+    "taylor_features": _taylor_features,
     "performer": _performer,
     "rfa": _rfa,
     "linformer": _linformer,

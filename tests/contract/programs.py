@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from flax_linattn import ops
-from flax_linattn.ops.masks import UNDECIDED
+from flax_linattn.ops.contract.masks import UNDECIDED
 from tests.compilation import AS_USERS, optimised
 from tests.contract import cases
 from tests.contract.cases import Tokens

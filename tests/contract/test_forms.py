@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from flax_linattn.ops.masks import UNDECIDED
+from flax_linattn.ops.contract.masks import UNDECIDED
 from tests.contract import cases, equations, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result, Weights

@@ -119,10 +119,10 @@ def growth(mechanism: ops.Mechanism, is_causal: bool) -> float:
 CAUSAL = [n for n in ops.list_mechanisms() if ops.get_mechanism(n).capabilities.causal]
 
 
-def _of_the_papers(name: str) -> Any:
-    """Baselines take long to compile: only the slow tests do."""
-    baseline = "baselines" in type(ops.get_mechanism(name)).__module__
-    return pytest.param(name, marks=[pytest.mark.slow] if baseline else [])
+def _slow_unless_thorough(name: str) -> Any:
+    """The others take long to compile: only the slow tests do."""
+    thorough = cases.thorough(ops.get_mechanism(name))
+    return pytest.param(name, marks=[] if thorough else [pytest.mark.slow])
 
 
 PROJECTED = {"linformer": 128, "nystrom": 96}
@@ -131,7 +131,7 @@ PROJECTED = {"linformer": 128, "nystrom": 96}
 MISSED = pytest.mark.xfail(reason="its four arrays of weights are 128 inputs, the rest is 1.3 more")
 
 
-@pytest.mark.parametrize("name", [_of_the_papers(name) for name in CAUSAL])
+@pytest.mark.parametrize("name", [_slow_unless_thorough(name) for name in CAUSAL])
 def test_training_makes_no_weights_of_all_pairs(name: str) -> None:
     """All pairs would be 128 inputs and more, all d^2 products 8, all powers of EA-6 7 each way."""
     assert growth(ops.get_mechanism(name), is_causal=True) <= 10

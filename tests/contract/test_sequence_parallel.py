@@ -48,7 +48,7 @@ def one_less(x: Any) -> Any:
 
 
 def fast(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> bool:
-    return cases.own(mechanism) and (packed or mechanism.name == "taylorshift")
+    return cases.thorough(mechanism) and (packed or mechanism.name == "taylorshift")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool, packed: bool
 
 
 CAUSAL = cases.slow_unless(
-    lambda mechanism, is_causal: cases.own(mechanism) and is_causal, MERGEABLE
+    lambda mechanism, is_causal: cases.thorough(mechanism) and is_causal, MERGEABLE
 )
 
 

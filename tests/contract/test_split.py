@@ -24,7 +24,7 @@ CAPACITIES = [
 
 
 def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
-    return cases.own(mechanism) or preallocated or mechanism.capabilities.constant_memory
+    return cases.thorough(mechanism) or preallocated or mechanism.capabilities.constant_memory
 
 
 # Cuts are drawn as data, by masking what lies outside a piece, so that two programs do all of it;

@@ -33,7 +33,7 @@ def server(tmp_path_factory):
 
 
 def entry(*sources):
-    return catalog.Entry("forecast", "a toy", "none", "-", sources)
+    return catalog.Entry(catalog.SERIES, "a toy", "none", "-", sources)
 
 
 def test_files_are_downloaded_once_and_checked(server, tmp_path, monkeypatch, capsys):

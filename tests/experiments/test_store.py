@@ -29,13 +29,14 @@ def trained(monkeypatch):
     """Outcomes of what was trained, in a task whose training only says how it ends."""
     outcomes = []
 
-    def train(config, *args, **how):
+    def train(task, config, session):
         outcomes.append(config.values["outcome"])
         if config.values["outcome"] < 0:
             raise training.NonFiniteLossError("the loss was nan")
         return {"test_mse": config.values["outcome"]}
 
-    monkeypatch.setitem(options.TASKS, "ends", options.Task(Config, train))
+    monkeypatch.setattr(store, "train", train)
+    monkeypatch.setattr(store, "defaults", lambda task: options.options_of(Config()))
     monkeypatch.setattr(Config, "known", dict(Config.known))
     return outcomes
 
@@ -122,11 +123,12 @@ def test_results_of_other_options_are_left_out(tmp_path, trained):
 
 
 def test_two_processes_do_not_train_one_cell(tmp_path, monkeypatch, capsys):
-    def train(config, run_dir, **how):
+    def train(task, config, session):
         opened(tmp_path).train("r", "a", config, tmp_path)  # as another process might
         return {"test_mse": 1.0}
 
-    monkeypatch.setitem(options.TASKS, "ends", options.Task(Config, train))
+    monkeypatch.setattr(store, "train", train)
+    monkeypatch.setattr(store, "defaults", lambda task: options.options_of(Config()))
     opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path)
     assert "another process runs it" in capsys.readouterr().err
     assert len(json.loads((tmp_path / "runs.json").read_text())["runs"]) == 1
@@ -145,7 +147,7 @@ def test_every_published_run_has_the_options_that_its_table_asks_for(table):
                 for seed, run in runs.of(cell.row, cell.column).items():
                     config = options.changed(cell.config, seed=seed, **table.options(scale))
                     assert run["options"] == options.options_of(config)
-        file = json.loads(stored.read_text())
+        file = json.loads(stored.read_text(), object_hook=store.renamed)
         assert {(run["row"], run["column"]) for run in file["runs"]} <= {
             (cell.row, cell.column) for cell in table.cells(None)
         }

@@ -1,7 +1,9 @@
 """Tables of trained runs: a quick run of each, what is stored, and what is said of claims."""
 
 import dataclasses
+import importlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -167,6 +169,16 @@ def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
     text = page.render(table, "cpu", store.Store(path, "classify"))
     assert "| r: MSE | 1 diverged (paper 0.70) | - | 0 |" in text
     assert "| rows without a run | s |" in text
+
+
+def test_a_result_is_read_by_the_present_name_of_its_mechanism():
+    """Results that name what is now ``taylor_features`` by its old name stand in its row."""
+    table = importlib.import_module("experiments.classification.mechanisms")
+    path = Path(table.__file__).with_name("mechanisms-cpu.json")
+    rows = json.loads(path.read_text(), object_hook=store.renamed)["runs"]
+    found = [row for row in rows if row["row"] == "taylor_features"]
+    assert len(found) == 6
+    assert {row["options"]["mechanism"] for row in found} == {"taylor_features"}
 
 
 def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import ops
-from flax_linattn.ops.masks import UNDECIDED
+from flax_linattn.ops.contract.masks import UNDECIDED
 from tests.contract.cases import unpacked
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import LAYOUTS, WIDTH, at_real, normal, padded, pulled, run_steps

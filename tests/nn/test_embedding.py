@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import nn
-from flax_linattn.ops.masks import segment_runs
+from flax_linattn.ops.contract.masks import segment_runs
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import LAYOUTS, at_real, call, normal, padded, run_steps
 

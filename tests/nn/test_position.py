@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn import nn
-from flax_linattn.ops.masks import segment_runs
+from flax_linattn.ops.contract.masks import segment_runs
 
 LENGTH = 7
 

@@ -69,6 +69,32 @@ def test_unknown_name() -> None:
         ops.get_mechanism("arena")
 
 
+def test_an_unknown_name_is_near_to_one() -> None:
+    with pytest.raises(ValueError, match=r"nystrom\. Did you mean 'elementwise_series'\?"):
+        ops.get_mechanism("elementwise_serie:order=2")
+    with pytest.raises(ValueError, match=r"nystrom\.$"):
+        ops.get_mechanism("x")
+
+
+def test_old_names_warn() -> None:
+    with pytest.warns(DeprecationWarning, match="'hedgehog' is 'taylor_features' since 2026-11-23"):
+        assert ops.get_mechanism("hedgehog:scale=1.0") == ops.TaylorFeatures(scale=1.0)
+    with pytest.warns(DeprecationWarning, match=r"ops\.Hedgehog is .*ops\.TaylorFeatures since"):
+        assert ops.Hedgehog is ops.TaylorFeatures
+    assert "hedgehog" not in ops.list_mechanisms() and "Hedgehog" not in ops.__all__
+    with pytest.raises(AttributeError, match=r"flax_linattn\.ops' has no attribute 'Nothing'"):
+        _ = ops.Nothing
+
+
+def test_one_line_registers_a_mechanism() -> None:
+    """Its name, its class and what it is come from its home alone."""
+    for name in ops.list_mechanisms():
+        mechanism = ops.get_mechanism(name)
+        assert getattr(ops, type(mechanism).__name__) is type(mechanism)
+        assert type(mechanism).__name__ in ops.__all__
+        assert mechanism.about and not mechanism.about.endswith(".")
+
+
 def test_unknown_hyperparameter() -> None:
     with pytest.raises(TypeError, match="'aaren' has no hyperparameter 'chunk'; it has: chunk"):
         ops.get_mechanism("aaren", chunk=3)

@@ -9,7 +9,10 @@ import pytest
 from flax import nnx
 
 from flax_linattn import data, tasks
-from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model
+from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem
+from flax_linattn.tasks.forecast import ForecastConfig
+from flax_linattn.tasks.forecast.data import describe, make_windows, standardize
+from flax_linattn.tasks.forecast.evaluate import compile_forecast
 from tests.nn.cases import CAUSAL
 
 AAREN = [
@@ -17,6 +20,7 @@ AAREN = [
     for case in CAUSAL
 ]
 EVERY = [pytest.param(*case.values, id=case.id) for case in CAUSAL]
+FORECAST = tasks.get_task("forecast")
 SMALL = {"features": 8, "num_heads": 2, "hidden_features": 8, "num_layers": 1}
 CHANGED = 500
 """The first row whose value another has taken."""
@@ -44,21 +48,21 @@ def rows():
 @pytest.mark.parametrize("model", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("mechanism", AAREN)
 def test_forecasts_of_real_rows(rows, mechanism, model):
-    config = tasks.ForecastConfig(
+    config = ForecastConfig.of(
         mechanism=spec(mechanism, 24), model=model, split="400/50/150", input_length=24, horizon=12,
         batch_size=128, **({"label_length": 12} if model == "encoder-decoder" else {}), **SMALL,
     )  # fmt: skip
-    split = data.chronological_split(len(rows.values), config.split)
+    split = data.chronological_split(len(rows.values), config.data.split)
     other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))
     found = []
     for series in (rows, other):
-        problem = forecast_data.describe(series, split, config)
-        run = tasks.ForecastRun(forecast_model.build_forecaster(config, problem), config, problem)
-        forecast_of = forecast_evaluate.compile_forecast(run)
-        arrays = forecast_data.standardize(series, problem)
-        windows = forecast_data.make_windows(arrays, config, split.test, seed=None)
+        problem = describe(series, split, config.data)
+        run = tasks.Run(FORECAST, config, problem, FORECAST.model(config, problem))
+        forecast_of = compile_forecast(run)
+        arrays = standardize(series, problem)
+        windows = make_windows(arrays, config, split.test, seed=None)
         found.append(np.concatenate([forecast_of(batch) for batch in windows]))
-    last_seen = windows.starts + config.input_length - 1
+    last_seen = windows.starts + config.data.input_length - 1
     before = last_seen < CHANGED
     assert 0 < before.sum() < len(before)
     whole, other = (values[: len(before)] for values in found)
@@ -68,11 +72,11 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
 
 @pytest.mark.parametrize("mechanism", AAREN)
 def test_forecasts_after_every_row(rows, mechanism):
-    config = tasks.ForecastConfig(
+    config = ForecastConfig.of(
         mechanism=spec(mechanism, 600), input_length=600, horizon=12, **SMALL
     )
-    problem = forecast_data.describe(rows, data.chronological_split(600, "400/50/150"), config)
-    model = forecast_model.build_forecaster(config, problem)
+    problem = describe(rows, data.chronological_split(600, "400/50/150"), config.data)
+    model = FORECAST.model(config, problem)
     every = partial(nnx.jit(lambda model, x: model(x, every_step=True)), model)
     marks, _ = data.calendar_features(rows.times, rows.step)
     found = []
@@ -88,9 +92,7 @@ def utterances():
     """The first steps of a few, as they are and with another future."""
     train, _ = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = tasks.ClassifyProblem(
-        train.name, train.channels, train.classes, (STEPS,), standardizer
-    )
+    problem = ClassifyProblem(train.name, train.channels, train.classes, (STEPS,), standardizer)
     values, _ = data.pad(standardizer.apply([series[:STEPS] for series in train.series[:4]]), STEPS)
     return problem, values, np.stack([changed(sequence, FIRST) for sequence in values])
 
@@ -98,9 +100,8 @@ def utterances():
 @pytest.mark.parametrize("mechanism", EVERY)
 def test_class_probabilities_after_every_step(mechanism, utterances):
     problem, values, other = utterances
-    model = tasks.build_classifier(
-        tasks.ClassifyConfig(mechanism=spec(mechanism, STEPS), **SMALL), problem
-    )
+    config = ClassifyConfig.of(mechanism=spec(mechanism, STEPS), **SMALL)
+    model = tasks.get_task("classify").model(config, problem)
     every = partial(nnx.jit(lambda model, x: jax.nn.softmax(model(x, every_step=True))), model)
     whole, found = every(values), every(other)
     np.testing.assert_array_equal(found[:, :FIRST], whole[:, :FIRST])

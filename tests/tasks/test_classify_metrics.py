@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from flax_linattn.tasks.classify_metrics import class_figures, draw_confusion
+from flax_linattn.tasks.classify.figures import draw_confusion
+from flax_linattn.tasks.classify.metrics import class_figures
 
 
 def test_a_class_without_examples_or_predictions_has_no_share():

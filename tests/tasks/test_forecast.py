@@ -1,13 +1,11 @@
-"""Forecasting, small: train, evaluate, stream, save a stream, resume; and what bad input says."""
+"""Forecasting: its metrics, its streams, its rows; and what bad input says."""
 
 import dataclasses
 import gzip
 import json
-import re
 import shutil
 import signal
 import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -16,11 +14,16 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, tasks
-from flax_linattn.tasks import forecast_data, forecast_evaluate, forecast_model, runs
-from flax_linattn.tasks.forecast_metrics import seasonal_naive
-from flax_linattn.tasks.forecast_rows import Row, parse_rows
-from flax_linattn.tasks.forecast_stream import ForecastStream
+from flax_linattn.tasks.files import read_json, write_json
+from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream, Row
+from flax_linattn.tasks.forecast.data import describe, make_windows, standardize
+from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_forecaster
+from flax_linattn.tasks.forecast.metrics import seasonal_naive
+from flax_linattn.tasks.forecast.model import learning_rate, make_loss
+from flax_linattn.tasks.forecast.rows import parse_rows
+from tests.tasks.commands import command_line, fail, one_line
 
+FORECAST = tasks.get_task("forecast")
 ROWS, INPUT, HORIZON = 200, 12, 4
 ANY = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
@@ -28,19 +31,6 @@ ANY = [
     *("--epochs", "2", "--parallel", "none"),
 ]
 SMALL = [*ANY, "--positions", "3"]
-
-
-def fail(capsys, *args: str) -> str:
-    """Runs a command that the user must mend; returns its message."""
-    assert cli.main(list(args)) == 2
-    message = capsys.readouterr().err
-    assert message
-    return message
-
-
-def one_line(message: str) -> str:
-    """A message without its frame."""
-    return re.sub(r"[\s│]+", " ", message)
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +57,12 @@ def run_dir(csv, tmp_path_factory) -> Path:
     return folder
 
 
-def test_run_folder_is_complete(run_dir, csv):
-    names = {"config.json", "problem.json", "metrics.jsonl", "test.json", "checkpoints"}
-    assert names <= {path.name for path in run_dir.iterdir()}
+def test_what_a_run_folder_says(run_dir, csv):
     report = json.loads((run_dir / "test.json").read_text())
     assert report["num_test_windows"] == 40 - HORIZON + 1
     assert report["targets"] == "load, OT"
-    problem = forecast_data.ForecastProblem.from_json(
-        json.loads((run_dir / "problem.json").read_text())
-    )
+    problem = tasks.load_run(run_dir).problem
+    assert isinstance(problem, ForecastProblem)
     assert problem.season == 24 and problem.marks == ("hour", "weekday", "day", "day of year")
     fitted = data.load_table(csv).fill_forward().values[:140]
     np.testing.assert_allclose(problem.standardizer.mean, fitted.mean(axis=0))
@@ -84,7 +71,7 @@ def test_run_folder_is_complete(run_dir, csv):
 def test_metrics_are_those_of_the_definition(run_dir, csv):
     """Worked out again, window by window, from the file."""
     report = json.loads((run_dir / "test.json").read_text())
-    run = forecast_evaluate.load_forecaster(run_dir)
+    run = tasks.load_run(run_dir)
     values = data.load_table(csv).fill_forward().values
     mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
     stream = [ForecastStream(run, context=0) for _ in range(160, 200 - HORIZON + 1)]
@@ -100,9 +87,9 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
         seasonal.append(np.abs(values[start - 24 : start - 24 + HORIZON] - truth))
         if i == 3:
             break
-    arrays = forecast_data.standardize(data.load_table(csv), run.problem)
-    windows = forecast_data.make_windows(arrays, run.config, range(160, 163 + HORIZON), seed=None)
-    few = forecast_evaluate.evaluate_forecaster(run, windows)
+    arrays = standardize(data.load_table(csv), run.problem)
+    windows = make_windows(arrays, run.config, range(160, 163 + HORIZON), seed=None)
+    few = evaluate_forecaster(run, windows)
     assert few["num_test_windows"] == 4
     np.testing.assert_allclose(few["test_mse"], np.mean(squares), rtol=1e-4)
     np.testing.assert_allclose(few["naive_mse"], np.mean(naives), rtol=1e-4)
@@ -121,31 +108,27 @@ def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
     [(300.0, 288), (3600.0, 24), (86400.0, 7), (7 * 86400.0, 52), (30 * 86400.0, 12), (None, 1)],
 )
 def test_seasons_of_usual_steps(run_dir, step, season):
-    problem = forecast_evaluate.load_forecaster(run_dir).problem
+    problem = tasks.load_run(run_dir).problem
     assert dataclasses.replace(problem, step_seconds=step).season == season
 
 
 def test_the_rate_halves_as_in_the_library():
     """Its first two epochs have the full rate."""
-    config = tasks.ForecastConfig(learning_rate=0.8, schedule="halving", epochs=5)
-    rate = forecast_model.learning_rate(config, steps_per_epoch=3)
+    config = ForecastConfig.of(learning_rate=0.8, schedule="halving", epochs=5)
+    rate = learning_rate(config.fit, steps_per_epoch=3)
     assert [float(rate(3 * epoch)) for epoch in range(5)] == pytest.approx(
         [0.8, 0.8, 0.4, 0.2, 0.1]
     )
 
 
-def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, csv, capsys):
-    report = json.loads((run_dir / "test.json").read_text())
-    again = forecast_evaluate.evaluate_run(run_dir)
-    assert again["test_mse"] == pytest.approx(report["test_mse"])
-    assert again["stream_max_error"] < 1e-4
+def test_evaluate_forecasts_all_of_another_file(run_dir, csv, capsys):
     assert cli.main(["evaluate", str(run_dir), "--test-file", str(csv)]) == 0
     assert f"num_test_windows              {ROWS - INPUT - HORIZON + 1}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("context", [0, 12, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
-    run = forecast_evaluate.load_forecaster(run_dir)
+    run = tasks.load_run(run_dir)
     series = data.load_table(csv)
     assert series.times is not None
     (scaled,) = run.problem.standardizer.apply([series.fill_forward().values])
@@ -163,30 +146,13 @@ def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
             np.testing.assert_allclose(found, want, rtol=1e-4)
 
 
-def test_a_saved_stream_goes_on(run_dir, csv, tmp_path, capsys):
-    lines = csv.read_text().splitlines(keepends=True)
-    whole, first, second = (tmp_path / name for name in ("whole.csv", "first.csv", "second.csv"))
-    whole.write_text("".join(lines[:41]))
-    first.write_text("".join(lines[:21]))
-    second.write_text("".join(lines[21:41]))
-    assert cli.main(["stream", str(run_dir), "--input", str(whole)]) == 0
-    want = capsys.readouterr().out.splitlines()
+def test_the_state_of_a_stream_with_another_context(run_dir, csv, tmp_path, capsys):
     state = tmp_path / "state.npz"
-    got = []
-    for source in (first, second):
-        args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
-        assert cli.main(args) == 0
-        got += capsys.readouterr().out.splitlines()[1:]
-    assert got == want[1:]
-    assert want[0].startswith("step,time,load+1,OT+1,load+2") and len(want) == 41
+    args = ["stream", str(run_dir), "--input", str(csv), "--state", str(state)]
+    assert cli.main(args) == 0
+    assert capsys.readouterr().out.startswith("step,time,load+1,OT+1,load+2")
     message = fail(capsys, "stream", str(run_dir), "--state", str(state), "--context", "6")
-    assert "with another --context" in message
-    assert "is a folder, expected a file" in fail(
-        capsys, "stream", str(run_dir), "--state", str(tmp_path)
-    )
-    state.write_bytes(state.read_bytes()[:100])
-    message = fail(capsys, "stream", str(run_dir), "--state", str(state))
-    assert "is no state file, or a damaged one" in message
+    assert "with another context" in message and "(--state, --context)" in message
 
 
 def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
@@ -202,11 +168,8 @@ def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
 
 def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
     state = tmp_path / "state.npz"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "flax_linattn.cli", "stream", str(run_dir), "--state", str(state)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with command_line("stream", str(run_dir), "--state", str(state), **pipes) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("".join(csv.read_text().splitlines(keepends=True)[:4]))
         process.stdin.flush()
@@ -271,7 +234,7 @@ def test_bad_rows_are_named(line, message):
 
 
 def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
-    run = forecast_evaluate.load_forecaster(run_dir)
+    run = tasks.load_run(run_dir)
     stream = ForecastStream(run)
     noon = datetime(2024, 1, 1, 12)
     for values in ([1.0], [1.0, np.inf]):
@@ -297,20 +260,8 @@ def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
     options = ["--model", "encoder-decoder", "--mechanism", mechanism, "--targets", "OT"]
     options += ["--label-length", "4", "--epochs", "1"]
     assert cli.main([*args, *options]) == 0
-    assert "stream_max_error" not in forecast_evaluate.evaluate_run(folder)
-    assert "Train one with --model decoder" in fail(capsys, "stream", str(folder))
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.slow
-def test_resume_equals_one_go(csv, run_dir, tmp_path, capsys):
-    folder = tmp_path / "run"
-    args = ["train", "forecast", "--run", str(folder)]
-    assert cli.main([*args, "--csv", str(csv), *SMALL, "--epochs", "1"]) == 0
-    assert cli.main([*args, "--resume", "--epochs", "2", "--parallel", "none"]) == 0
-    names = ("test_mse", "test_mae", "best_epoch")
-    found, want = (json.loads((f / "test.json").read_text()) for f in (folder, run_dir))
-    assert [found[name] for name in names] == [want[name] for name in names]
+    assert "stream_max_error" not in tasks.evaluate_run(folder)
+    assert 'Train one with model="decoder"' in fail(capsys, "stream", str(folder))
 
 
 def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
@@ -324,19 +275,18 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     for option in (["--label-length", "4"], ["--no-causal"]):
         message = fail(capsys, *args, *option)
         name = "--causal" if option == ["--no-causal"] else "--label-length"
-        assert message.startswith(f"error: {name} is an option of --model encoder-decoder")
+        assert "is an option of the model 'encoder-decoder'" in message
+        assert f"({name}, --model)" in message
     message = fail(capsys, *args, "--model", "encoder-decoder", "--label-length", "4")
-    assert message.startswith("error: --positions is an option of --model decoder")
+    assert message.startswith("error: positions is an option of the model 'decoder'")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
         message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
         assert "'linformer' has no causal form, which forecasts need" in message
-    with pytest.raises(SystemExit):
-        cli._COMMANDS["train forecast"](["--help"])
+    assert cli.main(["train", "forecast", "--help"]) == 0
     shown = one_line(capsys.readouterr().out)
     assert "expressive_quadratic" in shown and "linformer" not in shown
-    assert "--sequence is for classifiers" in fail(
-        capsys, "stream", str(run_dir), "--sequence", "0"
-    )
+    message = one_line(fail(capsys, "stream", str(run_dir), "--sequence", "0"))
+    assert "Unrecognized options: --sequence" in message
     assert "context must be 0, or 2" in fail(capsys, "stream", str(run_dir), "--context", "1")
     no_times = tmp_path / "bare.csv"
     no_times.write_text("load,OT\n" + "1,2\n" * 30)
@@ -365,14 +315,16 @@ def test_rows_that_came_later_change_no_test(copied, run_dir):
     later = np.datetime64(last.replace(" ", "T")) + np.timedelta64(1, "h")
     own.write_text(own.read_text() + f"{str(later).replace('T', ' ')},1,2\n")
     want = json.loads((run_dir / "test.json").read_text())
-    assert forecast_evaluate.evaluate_run(folder)["test_mse"] == pytest.approx(want["test_mse"])
+    assert tasks.evaluate_run(folder)["test_mse"] == pytest.approx(want["test_mse"])
 
 
 def test_data_that_are_gone_are_told(copied, capsys):
     folder, own = copied
     own.unlink()
     message = fail(capsys, "evaluate", str(folder))
-    assert "the data of the run are gone; put them back, or give others (evaluate --test" in message
+    assert (
+        "the data of the run are gone; put them back, or evaluate on another test file" in message
+    )
 
 
 @pytest.mark.parametrize("change", ["a value", "fewer rows"])
@@ -410,13 +362,13 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     values = series.values.copy()
     values[:30, 1] = np.nan
     split = data.chronological_split(ROWS, "0.7/0.1/0.2")
-    config = tasks.ForecastConfig(csv=csv)
+    config = ForecastConfig.of(csv=csv)
     late = dataclasses.replace(series, values=values)
-    arrays = forecast_data.standardize(late, forecast_data.describe(late, split, config))
+    arrays = standardize(late, describe(late, split, config.data))
     assert (arrays["values"][:30, 1] == 0).all() and arrays["values"][30, 1] != 0
     values[: split.train.stop, 1] = np.nan
     with pytest.raises(ValueError, match="channel 'OT' has no value in the training rows"):
-        forecast_data.describe(dataclasses.replace(series, values=values), split, config)
+        describe(dataclasses.replace(series, values=values), split, config.data)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -424,15 +376,8 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
 def test_evaluates_a_model_of_as_many_positions_as_a_window(csv, tmp_path):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
     assert cli.main([*args, "--mechanism", "aft"]) == 0
-    report = forecast_evaluate.evaluate_run(tmp_path / "run")
+    report = tasks.evaluate_run(tmp_path / "run")
     assert report["stream_steps"] == INPUT and report["stream_max_error"] < 1e-4
-
-
-@pytest.mark.parametrize("name", ["problem.json", "config.json"])
-@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"standardizer": {}}'])
-def test_damaged_files_of_a_run_are_named(copied, capsys, name, text):
-    (copied[0] / name).write_text(text)
-    assert f"{copied[0]}" in fail(capsys, "evaluate", str(copied[0]))
 
 
 def test_streams_are_read_as_files_are(run_dir, csv, tmp_path, capsys):
@@ -460,13 +405,13 @@ def test_names_with_commas(tmp_path, capsys):
     timed = tmp_path / "timed.csv"
     rows = (f"2024-01-{1 + i // 24:02} {i % 24:02}:00,{i % 7},{i % 5}\n" for i in range(200))
     timed.write_text('date,"load, MW",OT\n' + "".join(rows))
-    report = forecast_evaluate.evaluate_run(tmp_path / "run", timed)
+    report = tasks.evaluate_run(tmp_path / "run", timed)
     assert report["num_test_windows"] == 200 - INPUT - HORIZON + 1
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
-    runs.write_json(tmp_path / "x.json", {"a": [float("nan"), 1.5], "b": float("inf")})
-    assert runs.read_json(tmp_path / "x.json") == {"a": [None, 1.5], "b": None}
+    write_json(tmp_path / "x.json", {"a": [float("nan"), 1.5], "b": float("inf")})
+    assert read_json(tmp_path / "x.json") == {"a": [None, 1.5], "b": None}
 
 
 def test_forecast_stream_draws(run_dir, csv, tmp_path):
@@ -482,22 +427,22 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     values = np.stack([np.sin(rows), np.cos(rows)], axis=1)
     holes = values.copy()
     holes[50:, 1] = holes[55, 0] = np.nan
-    config = tasks.ForecastConfig(
+    config = ForecastConfig.of(
         csv=tmp_path / "x.csv", model="decoder", horizon=4, input_length=8, features=8,
         num_heads=2, hidden_features=8, num_layers=1, split="40/6/14", calendar=False,
     )  # fmt: skip
     series = data.TimeSeries("holes", holes, ("a", "b"))
-    split = data.chronological_split(60, config.split)
-    problem = forecast_data.describe(series, split, config)
-    arrays = forecast_data.standardize(series, problem)
-    model = forecast_model.build_forecaster(config, problem)
-    run = tasks.ForecastRun(model, config, problem)
-    loss = nnx.jit(forecast_model.make_loss(config, problem))
-    forecast_of = forecast_evaluate.compile_forecast(run)
+    split = data.chronological_split(60, config.data.split)
+    problem = describe(series, split, config.data)
+    arrays = standardize(series, problem)
+    model = FORECAST.model(config, problem)
+    run = tasks.Run(FORECAST, config, problem, model)
+    loss = nnx.jit(make_loss(config, problem))
+    forecast_of = compile_forecast(run)
 
-    windows = forecast_data.make_windows(arrays, config, range(50, 60), seed=None)
+    windows = make_windows(arrays, config, range(50, 60), seed=None)
     first = windows.batch(0)
-    report = forecast_evaluate.evaluate_forecaster(run, windows)
+    report = evaluate_forecaster(run, windows)
     found, metrics = loss(model, first, None)
     forecasts = np.asarray(forecast_of(first))
     real = first["weight"] > 0
@@ -511,12 +456,12 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     assert float(metrics["mse"][1]) < real.sum()
     # By it parts of a batch are weighted: they add up to the whole.
     np.testing.assert_array_equal(metrics["loss"], metrics["mse"])
-    early = forecast_data.make_windows(arrays, config, range(46, 60), seed=None)
+    early = make_windows(arrays, config, range(46, 60), seed=None)
     index = early.starts[:, None] + 8 + np.arange(4)
     (whole,) = early
     forecasts = np.asarray(forecast_of(whole))
     error = forecasts[whole["weight"] > 0] - scaled[index]
-    pooled = forecast_evaluate.evaluate_forecaster(run, early)["test_mse"]
+    pooled = evaluate_forecaster(run, early)["test_mse"]
     np.testing.assert_allclose(pooled, np.nanmean(np.square(error)), rtol=1e-5)
     other = {**first, "values": first["values"].copy()}
     other["values"][:, 8:][~first["known"][:, 8:]] = 99.0

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
+from flax import nnx
 
-from flax_linattn import tasks
+from flax_linattn import data, models, tasks
+from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem
+from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream
+from tests.contract.tolerances import assert_same_bits
 
 
-@pytest.mark.parametrize("config", [tasks.ClassifyConfig, tasks.ForecastConfig])
+@pytest.mark.parametrize("task", ["classify", "forecast"])
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
@@ -22,6 +27,45 @@ from flax_linattn import tasks
         ("batch_size", -1, "batch_size must be at least 1, got -1"),
     ],
 )
-def test_numbers_out_of_range(config, option, value, message):
+def test_numbers_out_of_range(task, option, value, message):
     with pytest.raises(ValueError, match=message):
-        config(**{option: value})
+        tasks.get_task(task).Config.of(**{option: value})
+
+
+def test_a_model_by_hand_is_the_command_s():
+    """The same parameters and options from the short constructors' defaults."""
+    train, _ = data.japanese_vowels()
+    standardizer = data.Standardizer.fit(train.series)
+    problem = ClassifyProblem(train.name, train.channels, train.classes, (29,), standardizer)
+    command = tasks.get_task("classify").model(ClassifyConfig(), problem)
+    hand = models.SequenceClassifier(12, 9, max_length=29, rngs=nnx.Rngs(0))
+    assert_same_bits(nnx.state(hand), nnx.state(command))
+    assert hand.dropout.rate == command.dropout.rate == 0.1
+    rows = ForecastProblem("rows", ("a", "b"), (0, 1), None, (), standardizer, ((0, 1),) * 3, "")
+    command = tasks.get_task("forecast").model(ForecastConfig(), rows)
+    hand = models.Forecaster(2, 96, memory=96, max_length=96, rngs=nnx.Rngs(0))
+    assert_same_bits(nnx.state(hand), nnx.state(command))
+    encoder_decoder = ForecastConfig.of(model="encoder-decoder")
+    command = tasks.get_task("forecast").model(encoder_decoder, rows)
+    hand = models.EncoderDecoder(2, 96, label_length=48, rngs=nnx.Rngs(0))
+    assert_same_bits(nnx.state(hand), nnx.state(command))
+
+
+def test_names_of_before_work_and_warn():
+    with pytest.warns(DeprecationWarning, match=r"tasks.classify.ClassifyConfig.of since 2026-11"):
+        old = tasks.ClassifyConfig
+    assert old(protocol="tslib", epochs=3, pooling="mean") == ClassifyConfig.of(
+        select_on="test", scaling="each", epochs=3,
+    )  # fmt: skip
+    with pytest.warns(DeprecationWarning, match="tasks.load_run"):
+        assert tasks.load_forecaster is tasks.load_run
+    with pytest.warns(DeprecationWarning, match="tasks.forecast.ForecastStream"):
+        assert tasks.ForecastStream is ForecastStream
+    for name in ("train_classifier", "train_forecaster", "build_classifier", "ClassifyRun", "Row"):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            assert getattr(tasks, name) is not None
+        assert [w.category for w in seen] == [DeprecationWarning]
+        assert seen[0].filename == __file__
+    with pytest.raises(AttributeError, match="no attribute 'train_dancer'"):
+        tasks.train_dancer  # noqa: B018

@@ -31,11 +31,11 @@ def draw_windows(
     Raises:
         ValueError: matplotlib is not installed.
     """
-    shown = range(max(0, len(names) - MOST_TARGETS), len(names))
-    canvas = new_figure(4.2 * len(windows), 2.2 * len(shown) + 0.7)
-    grid = canvas.subplots(len(shown), len(windows), squeeze=False)
+    targets = range(max(0, len(names) - MOST_TARGETS), len(names))
+    canvas = new_figure(4.2 * len(windows), 2.2 * len(targets) + 0.7)
+    grid = canvas.subplots(len(targets), len(windows), squeeze=False)
     for column, ((seen, truth, forecast), title) in enumerate(zip(windows, titles, strict=True)):
-        for axes, target in zip(grid[:, column], shown, strict=True):
+        for axes, target in zip(grid[:, column], targets, strict=True):
             past = np.arange(1 - len(seen), 1)
             axes.plot(past, seen[:, target], color="0.35", label="seen")
             if truth is not None:

@@ -139,5 +139,10 @@ def learning_rate(fit: ForecastFit, steps_per_epoch: int) -> optax.Schedule:
     """The learning rate at each step."""
     if fit.schedule == "constant":
         return optax.constant_schedule(fit.learning_rate)
-    halved = {epoch * steps_per_epoch: 0.5 for epoch in range(2, fit.passes(steps_per_epoch))}
-    return optax.piecewise_constant_schedule(fit.learning_rate, halved)
+    last = fit.passes(steps_per_epoch) - 2
+
+    def halved(step: Array) -> Array:
+        halvings = jnp.clip(step // steps_per_epoch - 1, 0, max(last, 0))
+        return jnp.ldexp(jnp.asarray(fit.learning_rate, jnp.float32), -halvings)
+
+    return halved

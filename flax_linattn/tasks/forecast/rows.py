@@ -104,18 +104,18 @@ def _are_names(
 
 def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
         raise ValueError(f"{place}: not valid JSON ({reason}): {text[:60]!r}.") from None
     for channel in channels:
-        if channel not in found:
+        if channel not in record:
             raise ValueError(
-                f"{place}: expected the channels {', '.join(channels)}, got {', '.join(found)}, "
+                f"{place}: expected the channels {', '.join(channels)}, got {', '.join(record)}, "
                 f"none {channel!r}; write null for a missing value."
             )
-    time = next((value for name, value in found.items() if name.lower() in TIME), None)
-    cells = ["" if found[channel] is None else str(found[channel]) for channel in channels]
+    time = next((value for name, value in record.items() if name.lower() in TIME), None)
+    cells = ["" if record[channel] is None else str(record[channel]) for channel in channels]
     values = _numbers(cells, channels, place, missing="write null")
     return Row(None if time is None else _time(str(time), place), values)
 

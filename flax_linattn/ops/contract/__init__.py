@@ -1,0 +1,1 @@
+"""What every attention mechanism keeps: its interface, checks, masks and numerics."""

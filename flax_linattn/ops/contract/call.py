@@ -1,0 +1,71 @@
+"""Checked calls of a mechanism: padding is zeroed, shapes and dtypes agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from flax_linattn.ops.contract import masks
+from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, Values, ValueStep
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("q", "k", "v", "mask", "query_mask", "runs", "state", "parameters"),
+    meta_fields=("is_causal", "form", "return_state"),
+)
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One checked call of ``attend``; fields as its arguments.
+
+    Attributes:
+        runs: where packed segments begin; None = nothing is packed.
+        state: of the tokens before; None = there are none.
+        parameters: the mechanism's own arguments, those that were given.
+    """
+
+    q: Array
+    k: Keys
+    v: Values
+    mask: Mask | None
+    query_mask: Array | None
+    runs: masks.Runs | None
+    state: State | None
+    parameters: Parameters
+    is_causal: bool
+    form: str
+    return_state: bool
+
+    @property
+    def num_queries(self) -> int:
+        """T."""
+        return num_queries(self.q, self.k)
+
+    @property
+    def starts(self) -> Array | None:
+        """Bool [B, S], True = a packed segment begins here; None = nothing is packed."""
+        return None if self.runs is None else self.runs.starts
+
+
+class StepCall(NamedTuple):
+    """One checked call of ``step``; fields as its arguments."""
+
+    q: Array
+    k: KeyStep
+    v: ValueStep
+    state: State
+    mask: Array | None
+    parameters: Parameters
+
+
+def num_queries(q: Array, k: Array) -> int:
+    """T; a learned query [H, K] stands for one at every key."""
+    return k.shape[1] if q.ndim == 2 else q.shape[1]
+
+
+def zero_queries(q: Array, query_mask: Array | None) -> Array:
+    """Zeroes padded queries; a learned query [H, K] has no padding, whatever its shape."""
+    return q if q.ndim == 2 else masks.zero_padding(q, query_mask)

@@ -1,0 +1,51 @@
+"""What a mechanism can do, and what a layer learns for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flax_linattn.typing import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Capabilities:
+    """What a mechanism can do.
+
+    Attributes:
+        constant_memory: the state's size does not depend on the number of tokens.
+        causal: ``is_causal=True`` is offered.
+        noncausal: ``is_causal=False`` is offered.
+        cross: keys and values may have another length than the queries.
+        packed: ``segment_ids`` is offered.
+        learned_query: ``q`` is one learned query [H, K] instead of one query a token.
+        channelwise: every channel attends by itself, so that V = K.
+        recurrent: there is a state: ``init_state``, ``step``, ``initial_state`` and
+            ``return_state`` are offered.
+        mergeable: ``merge`` joins the states of two spans.
+        forms: the values of ``form`` beside "auto".
+    """
+
+    constant_memory: bool
+    causal: bool = True
+    noncausal: bool = True
+    cross: bool = True
+    packed: bool = True
+    learned_query: bool = False
+    channelwise: bool = False
+    recurrent: bool = True
+    mergeable: bool = False
+    forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
+
+
+class Learned(NamedTuple):
+    """An argument of a mechanism that a layer learns.
+
+    Attributes:
+        shape: of the array.
+        init: (key, shape, dtype) -> its first value, as in ``jax.nn.initializers``.
+    """
+
+    shape: tuple[int, ...]
+    init: Callable[[Array, tuple[int, ...], Any], Array]

@@ -1,0 +1,161 @@
+"""Refuses bad arguments of a mechanism: what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.typing import Array, Parameters, State
+
+
+def no_state(name: str) -> str:
+    """Why a mechanism has no state, for error messages."""
+    return (
+        f"{name!r} needs the whole sequence at once: it has no state and no step; call attend on "
+        "whole sequences, or choose a mechanism whose capabilities.recurrent is True."
+    )
+
+
+def check_arrays(
+    name: str, can: Capabilities, q: Array, k: Array, v: Array, *, time: bool = True
+) -> None:
+    """Refuses q, k and v of other dtypes or shapes; ``time=False`` for those of one token."""
+    axes = {"q": "[B, T, H, K]", "k": "[B, S, H, K]", "v": "[B, S, H, V]"}
+    if not time:
+        axes = {each: axis.replace(", T", "").replace(", S", "") for each, axis in axes.items()}
+    if can.learned_query:
+        axes["q"] = "[H, K] (one learned query, shared by batch and time)"
+    for (argument, layout), array in zip(axes.items(), (q, k, v), strict=True):
+        if not hasattr(array, "dtype"):
+            raise TypeError(f"{argument} must be an array {layout}, got {type(array).__name__}.")
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(
+                f"{argument} must have a floating dtype, got {array.dtype}; cast it, "
+                f"for example {argument}.astype(jnp.float32)."
+            )
+        rank = layout.split("]")[0].count(",") + 1
+        if array.ndim != rank:
+            raise ValueError(f"{name!r} expects {argument} as {layout}, got shape {array.shape}.")
+    if not q.dtype == k.dtype == v.dtype:
+        raise TypeError(
+            f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}; cast them."
+        )
+    if k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(
+            f"k {axes['k']} and v {axes['v']} must agree in all but the last axis, "
+            f"got {k.shape} and {v.shape}."
+        )
+    if can.channelwise and k.shape[-1] != v.shape[-1]:
+        raise ValueError(
+            f"{name!r} attends in every channel by itself, so that v must have as many "
+            f"channels as k, got {v.shape[-1]} and {k.shape[-1]}."
+        )
+    if q.shape[-2:] != k.shape[-2:]:
+        raise ValueError(
+            f"q {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
+            f"got {q.shape} and {k.shape}."
+        )
+    if q.ndim > 2 and q.shape[0] != k.shape[0]:
+        raise ValueError(f"q and k must have one batch size, got {q.shape[0]} and {k.shape[0]}.")
+
+
+def check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array | None:
+    """``mask`` as an array; refuses one that is not bool or of another shape."""
+    if mask is None:
+        return None
+    mask = jnp.asarray(mask)
+    if mask.dtype != jnp.bool_:
+        raise TypeError(
+            f"{name} must be bool, True = a real token, got {mask.dtype}; "
+            "write mask.astype(bool) if 1 means real."
+        )
+    if mask.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {mask.shape}.")
+    return mask
+
+
+def check_segments(segment_ids: Array, shape: tuple[int, ...]) -> None:
+    """Refuses segment ids that are no integers or of another shape."""
+    if not hasattr(segment_ids, "dtype"):
+        raise TypeError(f"segment_ids must be an array, got {type(segment_ids).__name__}.")
+    if not jnp.issubdtype(segment_ids.dtype, jnp.integer):
+        raise TypeError(f"segment_ids must be of an integer dtype, got {segment_ids.dtype}.")
+    if segment_ids.shape != shape:
+        raise ValueError(f"segment_ids must have shape {shape}, got {segment_ids.shape}.")
+
+
+def check_options(
+    name: str,
+    can: Capabilities,
+    queries: int,
+    length: int,
+    is_causal: bool,
+    is_packed: bool,
+    form: str,
+) -> None:
+    """Refuses a form, a direction, lengths or packing that the mechanism does not offer."""
+    if form != "auto" and form not in can.forms:
+        raise ValueError(f"{name!r} has no form {form!r}; it has: auto, {', '.join(can.forms)}.")
+    if is_causal and not can.causal:
+        raise ValueError(f"{name!r} has no causal form; use is_causal=False.")
+    if not is_causal and not can.noncausal:
+        raise ValueError(f"{name!r} is causal only; use is_causal=True.")
+    if queries != length:
+        if not can.cross:
+            raise ValueError(
+                f"{name!r} needs as many queries as keys, got T={queries}, S={length}."
+            )
+        if is_causal or is_packed:
+            what = "is_causal=True" if is_causal else "segment_ids"
+            raise ValueError(
+                f"{what} needs queries and keys of one sequence (T = S), got T={queries}, "
+                f"S={length}; for earlier tokens pass initial_state."
+            )
+    if is_packed and not can.packed:
+        raise ValueError(f"{name!r} does not offer segment_ids; pad and mask instead.")
+
+
+def check_parameters(
+    name: str, offered: tuple[str, ...], parameters: Mapping[str, ArrayLike | None]
+) -> Parameters:
+    """The mechanism's own arguments as arrays, those that were given; refuses unknown ones."""
+    unknown = sorted(set(parameters) - set(offered))
+    if unknown:
+        raise TypeError(
+            f"{name!r} got the unknown argument {unknown[0]!r}; "
+            f"its own arguments are: {', '.join(offered) or 'none'}."
+        )
+    return {key: jnp.asarray(value) for key, value in parameters.items() if value is not None}
+
+
+def check_state_like(name: str, state: State, expected: State) -> None:
+    """Refuses a state whose structure, shapes or dtypes are not those of ``expected``.
+
+    Raises:
+        ValueError: structures or shapes differ; the message names the first differing leaf.
+        TypeError: dtypes differ.
+    """
+    hint = f"make one with init_state(...) or attend(..., return_state=True) of {name!r}"
+    structure: object = jax.tree.structure(expected)
+    if structure != jax.tree.structure(state):
+        raise ValueError(
+            f"the state does not belong to {name!r}: expected "
+            f"{type(expected).__name__}, got {type(state).__name__}; {hint}."
+        )
+    leaves = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(state), strict=True)
+    for (path, want), got in leaves:
+        leaf = jax.tree_util.keystr(path)
+        if jnp.shape(got) != want.shape:
+            raise ValueError(
+                f"the state's {leaf} should have shape {want.shape} for "
+                f"these inputs, got {jnp.shape(got)}; {hint}."
+            )
+        if got.dtype != want.dtype:
+            raise TypeError(
+                f"the state's {leaf} should be {want.dtype} for these "
+                f"inputs, got {got.dtype}; make it with init_state(..., dtype=...) of the inputs."
+            )

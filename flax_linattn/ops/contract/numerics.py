@@ -1,0 +1,113 @@
+"""Dtypes and guarded arithmetic shared by all mechanisms."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from flax_linattn.typing import Array
+
+Tree = TypeVar("Tree")
+
+
+def accumulation_dtype(dtype: DTypeLike) -> jnp.dtype:
+    """The dtype in which sums and states are kept for inputs of ``dtype``.
+
+    float32 for float32 and narrower, float64 for float64.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> accumulation_dtype(jnp.bfloat16)
+        dtype('float32')
+    """
+    # Not jnp.promote_types, which refuses mixed dtypes where promotion is strict.
+    return jnp.dtype(jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32)
+
+
+def einsum(subscripts: str, *operands: Array) -> Array:
+    """``jnp.einsum`` in the full precision of its operands, on accelerators too.
+
+    There float32 products are rounded to 10 or 7 bits by default, which forms of a mechanism
+    would do differently. ``jax.default_matmul_precision`` overrides it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> einsum("i,i->", jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])).item()
+        11.0
+    """
+    chosen = getattr(jax.config, "jax_default_matmul_precision", None)
+    precision = jax.lax.Precision.HIGHEST if chosen is None else None
+    return jnp.einsum(subscripts, *operands, precision=precision)
+
+
+def vary_alike(tree: Tree) -> Tree:
+    """Lets all leaves vary over the mesh axes that one of them varies over, in ``jax.shard_map``.
+
+    There a loop must begin with what it goes on with, and a state made of zeros is the same on
+    every device at first. Elsewhere it changes nothing.
+    """
+
+    def axes(x: Array) -> frozenset[str]:
+        return getattr(getattr(jax.typeof(x), "manual_axis_type", None), "varying", frozenset())
+
+    every = frozenset().union(*map(axes, jax.tree.leaves(tree)))
+
+    def vary(x: Array) -> Array:
+        missing = tuple(sorted(every - axes(x)))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    varied: Tree = jax.tree.map(vary, tree)
+    return varied
+
+
+def safe_divide(numerator: Array, denominator: Array) -> Array:
+    """``numerator / denominator``, and 0 with zero gradient where the denominator is 0.
+
+    Subnormal denominators count as 0, which they are on most hardware. The gradient is finite
+    for small denominators, whose squares underflow, too.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> safe_divide(jnp.array([1.0, 3.0]), jnp.array([0.0, 2.0])).tolist()
+        [0.0, 1.5]
+    """
+    empty = jnp.abs(denominator) < jnp.finfo(denominator.dtype).tiny
+    denominator = jnp.where(empty, jnp.ones_like(denominator), denominator)
+    size = jax.lax.stop_gradient(denominator)
+    # The second division is by 1, and only it has a gradient into the denominator.
+    quotient = (numerator / size) / (denominator / size)
+    return jnp.where(empty, jnp.zeros_like(quotient), quotient)
+
+
+def score_scale(scale: float | Array | None, default: float | None, key_dim: int) -> float | Array:
+    """The factor of the scores: the argument, else the hyperparameter, else K**-0.5.
+
+    Raises:
+        ValueError: the factor is not a scalar.
+
+    Example:
+        >>> score_scale(None, None, 16), score_scale(None, 0.5, 16), score_scale(2.0, 0.5, 16)
+        (0.25, 0.5, 2.0)
+    """
+    if scale is None:
+        scale = default
+    if scale is None:
+        scale = key_dim**-0.5
+    if jnp.ndim(scale):
+        raise ValueError(
+            f"scale must be one number for all heads, got shape {jnp.shape(scale)}; multiply q "
+            "by factors of your own instead."
+        )
+    return scale
+
+
+def exp_difference(score: Array, maximum: Array) -> Array:
+    """``exp(score - maximum)`` where either may be -inf: ``exp(-inf) = 0``, never NaN.
+
+    A maximum of -inf stands for "no token yet"; nothing has weight then.
+    """
+    finite = jnp.where(jnp.isneginf(maximum), jnp.zeros_like(maximum), maximum)
+    return jnp.exp(score - finite)

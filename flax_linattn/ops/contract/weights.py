@@ -1,0 +1,80 @@
+"""What a mechanism attends to, as numbers to look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.typing import Array, Keys, LearnedQuery, Mask, Queries, SegmentIds
+
+
+def weights(
+    mechanism: Mechanism,
+    q: Queries | LearnedQuery,
+    k: Keys,
+    *,
+    is_causal: bool = False,
+    mask: Mask | None = None,
+    query_mask: Array | None = None,
+    segment_ids: SegmentIds | None = None,
+    **parameters: Any,
+) -> Array:
+    """The attention weights, materialised: for small T, to look at.
+
+    Every mechanism's output is linear in the values, y_t = sum_s w_ts v_s. The weights are its
+    reference applied to one-hot values, so they hold all that the mechanism does:
+    TaylorShift's factor sqrt(N / K), AFT's gate, Nystromformer's negative weights.
+
+    Args:
+        mechanism: what ``get_mechanism`` returns.
+        q: queries [B, T, H, K], or the learned query [H, K].
+        k: keys [B, S, H, K].
+        is_causal: as in ``attend``, like the rest.
+        mask: bool [B, S].
+        query_mask: bool [B, T].
+        segment_ids: int [B, T].
+        **parameters: the mechanism's own.
+
+    Returns:
+        [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``.
+
+    Raises:
+        ValueError: what ``attend`` refuses.
+        TypeError: what ``attend`` refuses.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> q, k = jax.random.normal(jax.random.key(0), (2, 1, 3, 2, 4))
+        >>> w = ops.weights(ops.get_mechanism("expressive"), q, k, is_causal=True)
+        >>> w.shape, w[0, 0, 0].tolist()
+        ((1, 2, 3, 3), [1.0, 0.0, 0.0])
+        >>> bool(jnp.allclose(w.sum(axis=-1), 1))
+        True
+    """
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(
+            f"mechanism must be what ops.get_mechanism returns, got {type(mechanism).__name__}."
+        )
+    channelwise = mechanism.capabilities.channelwise
+    batch, source, heads, key_dim = k.shape
+
+    def column(hot: Array) -> Array:
+        shape = (batch, source, heads, key_dim if channelwise else 1)
+        return mechanism.reference(
+            q,
+            k,
+            jnp.broadcast_to(hot[None, :, None, None], shape),
+            is_causal=is_causal,
+            mask=mask,
+            query_mask=query_mask,
+            segment_ids=segment_ids,
+            **parameters,
+        )
+
+    w = jax.vmap(column, out_axes=-1)(jnp.eye(source, dtype=k.dtype))  # [B, T, H, V, S]
+    w = jnp.moveaxis(w, 1, 3)
+    return w if channelwise else w[:, :, 0]

@@ -1,0 +1,1 @@
+"""What mechanisms are made of: the monoid engine, scans, blocks, caches, and their choices."""

@@ -1,0 +1,294 @@
+"""Cache mechanisms: no finite state, so keys and values are kept.
+
+They are computed in blocks of queries, so that memory grows with T and not with T * S, and
+their ``step`` writes into a preallocated cache.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract import masks
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.checks import check_state_like
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.forms import choose_form
+from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
+
+CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("key", "value", "length"),
+    meta_fields=("growable",),
+)
+@dataclasses.dataclass(frozen=True)
+class KVCache:
+    """Keys and values of the real tokens seen so far, without gaps.
+
+    Attributes:
+        key: [B, L, H, K]; slots from ``length`` on are unused.
+        value: [B, L, H, V].
+        length: int32 [B], number of tokens taken in. Beyond L the row has overflowed.
+        growable: static; the cache was made without ``max_length`` and is enlarged by every
+            call that appends (a new shape, hence a new compilation).
+    """
+
+    key: Float[Array, "B L H K"]
+    value: Float[Array, "B L H V"]
+    length: Int[Array, "B"]
+    growable: bool
+
+    @property
+    def capacity(self) -> int:
+        """L, the number of slots."""
+        return self.key.shape[1]
+
+    def append(self, k: Array, v: Array, keep: Array, restart: Array) -> KVCache:
+        """Writes tokens behind those that are there.
+
+        Args:
+            k: [B, S, H, K].
+            v: [B, S, H, V].
+            keep: bool [B, S], False = leave this token out.
+            restart: bool [B], forget the earlier tokens of this row.
+
+        Returns:
+            The new cache. Tokens for which there is no room are lost, which ``length`` tells.
+        """
+        length = jnp.where(restart, 0, self.length)
+        key, value = self.key, self.value
+        if self.growable:
+            room = ((0, 0), (0, k.shape[1]), (0, 0), (0, 0))
+            key, value = jnp.pad(key, room), jnp.pad(value, room)
+        slots = length[:, None] + jnp.cumsum(keep, axis=1, dtype=jnp.int32) - 1
+        slots = jnp.where(keep, slots, key.shape[1])  # out of range: dropped
+        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
+        length = length + jnp.sum(keep, axis=1, dtype=jnp.int32)
+        return KVCache(
+            key=key.at[rows, slots].set(k.astype(key.dtype), mode="drop"),
+            value=value.at[rows, slots].set(v.astype(value.dtype), mode="drop"),
+            length=length,
+            growable=self.growable,
+        )
+
+    @property
+    def used(self) -> Array:
+        """bool [B, L], True = the slot holds a token."""
+        return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
+
+    @property
+    def overflowed(self) -> Array:
+        """bool [B], True = tokens were lost because the cache was full."""
+        return self.length > self.capacity
+
+
+class Positions(NamedTuple):
+    """The number of real tokens of the segment that came before: int [B, T] and [B, S]."""
+
+    query: Array
+    key: Array
+
+
+class Pairs(NamedTuple):
+    """Queries and the tokens that they may see.
+
+    Attributes:
+        q: [B, T, H, K].
+        k: [B, S, H, K].
+        v: [B, S, H, V].
+        positions: of both; None where the mechanism is not ``positional``.
+        parameters: the mechanism's own arguments.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    positions: Positions | None
+    parameters: Parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class CacheMechanism(Mechanism):
+    """A mechanism given by its ``weigh`` over the visible tokens.
+
+    Attributes:
+        chunk_size: queries a block in the chunked form.
+        cache_dtype: dtype of the cache; None = the accumulation dtype of the inputs.
+    """
+
+    positional: ClassVar[bool] = False
+    """Whether ``weigh`` is given positions."""
+
+    chunk_size: int = 256
+    cache_dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least(1, chunk_size=self.chunk_size)
+        if self.cache_dtype not in (None, *CACHE_DTYPES):
+            raise ValueError(
+                f"cache_dtype must be None or one of {', '.join(CACHE_DTYPES)}, got "
+                f"{self.cache_dtype!r}."
+            )
+
+    @abc.abstractmethod
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        """Outputs [B, T, H, V] over the visible tokens; rows that see nothing may be anything.
+
+        ``visible`` is bool [B or 1, T, S]; None = causal attention without padding, T = S.
+        """
+
+    def _init_state(self, sizes: StateSizes) -> KVCache:
+        self._check_capacity(sizes.max_length)
+        dtype = sizes.dtype if self.cache_dtype is None else self.cache_dtype
+        slots = (sizes.batch_size, sizes.max_length or 0, sizes.num_heads)
+        return KVCache(
+            key=jnp.zeros((*slots, sizes.key_dim), dtype),
+            value=jnp.zeros((*slots, sizes.value_dim), dtype),
+            length=jnp.zeros((sizes.batch_size,), jnp.int32),
+            growable=sizes.max_length is None,
+        )
+
+    def _check_capacity(self, max_length: int | None) -> None:
+        """Refuses caches of more tokens than the mechanism can place."""
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        batch, length, heads, key_dim = call.k.shape
+        cache = call.state
+        new = jnp.ones((batch, length), bool) if call.mask is None else call.mask
+        run = jnp.zeros((batch, length), jnp.int32) if call.runs is None else call.runs.index
+
+        if cache is None:
+            cache = self.init_state(batch, heads, key_dim, call.v.shape[-1], dtype=call.v.dtype)
+        # An empty cache adds no keys: its slots would only be masked away.
+        cached = 0 if call.state is None else cache.capacity
+        k, v = call.k, call.v
+        if cached:
+            k = jnp.concatenate([cache.key.astype(k.dtype), k], axis=1)
+            v = jnp.concatenate([cache.value.astype(v.dtype), v], axis=1)
+
+        # Cached tokens belong to the run that came in, number 0.
+        run_of_key = jnp.pad(run, ((0, 0), (cached, 0)))
+        visibility = masks.Visibility(
+            is_causal=call.is_causal,
+            cached=cached,
+            real=jnp.concatenate([cache.used, new], axis=1) if cached else call.mask,
+            query_run=None if call.runs is None else run,
+            key_run=None if call.runs is None else run_of_key,
+        )
+
+        form = call.form
+        if form == "auto":
+            scores = batch * heads * (key_dim if self.capabilities.channelwise else 1)
+            form = choose_form("cache", call.num_queries, k.shape[1], scores)
+        positions = None
+        if self.positional:
+            own = _positions(new, call.runs, cache.length)
+            slots = jnp.broadcast_to(jnp.arange(cached, dtype=jnp.int32), (batch, cached))
+            positions = Positions(own, jnp.concatenate([slots, own], axis=1))
+        if call.num_queries == 0 or k.shape[1] == 0:
+            y = jnp.zeros((batch, call.num_queries, *v.shape[2:]), v.dtype)
+        else:
+            pairs = Pairs(call.q, k, v, positions, call.parameters)
+            if form == "chunked":
+                y = self._chunked(pairs, visibility)
+            else:
+                y = self._by_rows(pairs, visibility, 1 if form == "recurrent" else None)
+        if cached:
+            y = jnp.where(cache.overflowed[:, None, None, None], jnp.nan, y)
+        last = run[:, -1:] if length else run
+        state = cache.append(call.k, call.v, new & (run == last), jnp.any(last > 0, axis=1))
+        return y, state
+
+    def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
+        """The form that makes few scores at a time; overridden where a faster one is known."""
+        return self._by_rows(pairs, visibility, self.chunk_size)
+
+    def _by_rows(self, pairs: Pairs, visibility: masks.Visibility, size: int | None) -> Array:
+        """Applies ``weigh`` to ``size`` queries at a time; None = to all at once."""
+        length, keys = pairs.q.shape[1], pairs.k.shape[1]
+
+        def block(_: None, rows: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
+            q, index, own = rows
+            here = pairs._replace(q=q)
+            if pairs.positions is not None and own is not None:
+                here = here._replace(positions=pairs.positions._replace(query=own))
+            if visibility.is_plain and q.shape[1] == length:
+                return None, self.weigh(here, None)
+            seen = visibility.block(index[0], jnp.arange(keys, dtype=jnp.int32), keys)
+            return None, masks.zero_padding(self.weigh(here, seen), jnp.any(seen, axis=2))
+
+        index = jnp.arange(length, dtype=jnp.int32)[None]
+        own = None if pairs.positions is None else pairs.positions.query
+        return over_chunks(block, None, (pairs.q, index, own), size)[1]
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        batch = call.k.shape[0]
+        new = jnp.ones((batch, 1), bool) if call.mask is None else call.mask[:, None]
+        nowhere = jnp.zeros((batch,), bool)
+        state = call.state.append(call.k[:, None], call.v[:, None], new, nowhere)
+        dtype = accumulation_dtype(call.q.dtype)
+        positions = None
+        if self.positional:
+            slots = jnp.arange(state.capacity, dtype=jnp.int32)
+            slots = jnp.broadcast_to(slots, (batch, state.capacity))
+            positions = Positions(state.length[:, None] - 1, slots)
+        pairs = Pairs(
+            call.q[:, None].astype(dtype),
+            state.key.astype(dtype),
+            state.value.astype(dtype),
+            positions,
+            call.parameters,
+        )
+        y = self.weigh(pairs, state.used[:, None, :])[:, 0]
+        y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)
+        return jnp.where(state.overflowed[:, None, None], jnp.nan, y), state
+
+    def _check_room(self, state: KVCache, parameters: Parameters) -> None:
+        if isinstance(state.length, jax.core.Tracer) or state.length.size == 0:
+            return  # under jit the overflow shows as NaN in every output from then on
+        longest = int(jnp.max(state.length))
+        if longest > state.capacity:
+            raise ValueError(
+                f"the key/value cache holds {state.capacity} tokens, got token number {longest}; "
+                "make it larger with init_state(..., max_length=...)."
+            )
+
+    def _check_state(self, state: KVCache, q: Array, k: Array, v: Array) -> None:
+        if isinstance(state, KVCache):
+            expected = jax.eval_shape(
+                lambda: self.init_state(
+                    k.shape[0],
+                    k.shape[-2],
+                    k.shape[-1],
+                    v.shape[-1],
+                    state.capacity,
+                    dtype=v.dtype,
+                )
+            )
+            expected = dataclasses.replace(expected, growable=state.growable)
+        else:
+            expected = KVCache(k, v, k, True)
+        check_state_like(self.name, state, expected)
+
+
+def _positions(real: Array, runs: masks.Runs | None, before: Array) -> Array:
+    """Int [B, T], real tokens of the segment that come before each; ``before`` [B] are cached."""
+    count = jnp.cumsum(real, axis=1, dtype=jnp.int32)
+    if runs is None:
+        return jnp.maximum(before[:, None] + count - 1, 0)
+    at_start = jax.lax.cummax(jnp.where(runs.starts, count - 1, 0), axis=1)
+    offset = jnp.where(runs.index == 0, before[:, None], 0)
+    return jnp.maximum(offset + count - 1 - at_start, 0)

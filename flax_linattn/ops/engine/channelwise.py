@@ -1,0 +1,64 @@
+"""Channelwise softmax: every channel has its own scores, hence no matrix product can weigh.
+
+Scores are made for a block of queries and a block of keys at a time and summed up by the
+operator on (m, u, w), so that no T x S x C tensor exists.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract import masks
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.engine import exponential
+from flax_linattn.ops.engine.cache import CacheMechanism, Pairs, Positions
+from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.exponential import ExponentialState
+from flax_linattn.typing import Array, Outputs, Parameters, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelwiseSoftmax(CacheMechanism):
+    """Softmax over the visible tokens in every channel, given by its ``scores``.
+
+    Attributes:
+        chunk_size: queries a block, and keys a block within it.
+    """
+
+    chunk_size: int = 64
+
+    @abc.abstractmethod
+    def scores(
+        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
+    ) -> Array:
+        """[B, T, 1, H, K] and [B, 1, S, H, K] -> [B, T, S, H, K]."""
+
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        dtype, queries = accumulation_dtype(pairs.q.dtype), pairs.q.shape[1]
+        q, k, v = (x.astype(dtype) for x in pairs[:3])
+        positions = pairs.positions
+        if visible is None:
+            visible = masks.visible_rows(jnp.arange(queries), k.shape[1], is_causal=True)
+        # Few queries take many keys at a time: about chunk_size^2 scores a channel in all.
+        block = max(self.chunk_size, self.chunk_size**2 // queries)
+
+        def body(
+            carry: ExponentialState, keys: tuple[Array, Array, Array, Array | None]
+        ) -> tuple[ExponentialState, None]:
+            k, v, seen, position = keys
+            here = None
+            if positions is not None and position is not None:
+                here = Positions(positions.query, position)
+            score = self.scores(q[:, :, None], k[:, None], here, pairs.parameters)
+            nowhere = jnp.asarray(-jnp.inf, score.dtype)
+            score = jnp.where(jnp.moveaxis(seen, 1, 2)[..., None, None], score, nowhere)
+            return carry.merge(exponential.summarise(score, v[:, None], axis=2)), None
+
+        nothing = exponential.empty(q.shape, q.shape, q.dtype)
+        seen = jnp.moveaxis(visible, 2, 1)
+        position = None if positions is None else positions.key
+        state, _ = over_chunks(body, nothing, (k, v, seen, position), block)
+        return state.mean

@@ -1,0 +1,72 @@
+"""The one chunk loop: long axes in spans, so that memory grows with the span and not with T."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.typing import Array
+
+Carry = TypeVar("Carry")
+Out = TypeVar("Out")
+
+
+def over_chunks(
+    body: Callable[[Carry, Any], tuple[Carry, Out]],
+    carry: Carry,
+    arrays: Any,
+    chunk_size: int | None,
+    *,
+    per_chunk: Any = None,
+    reverse: bool = False,
+    stack: bool = False,
+) -> tuple[Carry, Out]:
+    """Applies ``body`` to spans of ``chunk_size`` along axis 1 of ``arrays``, one after another.
+
+    Args:
+        body: (carry, span) -> (carry, outputs); span is a tuple of ``arrays``' leaves [B, C, ...],
+            followed by the chunk's own ``per_chunk``, if there is any.
+        carry: what the first span gets.
+        arrays: a tuple of trees of arrays [B, T, ...]; the last span is filled up with zeros, so
+            a mask among them marks the filling as padding.
+        chunk_size: C; None = all of T at once.
+        per_chunk: a tree of arrays [chunks, ...].
+        reverse: begin at the last span.
+        stack: return the outputs as [chunks, ...] instead of joined along axis 1.
+
+    Returns:
+        The last carry and the outputs [B, T, ...], or [chunks, ...].
+    """
+    carry, arrays, per_chunk = vary_alike((carry, arrays, per_chunk))
+    length = jax.tree.leaves(arrays)[0].shape[1]
+    if chunk_size is None or chunk_size >= length:
+        chunk_size = length
+    chunks = -(-length // chunk_size) if length else 1
+    extra = () if per_chunk is None else (per_chunk,)
+    if chunks == 1:
+        carry, y = body(carry, (*arrays, *jax.tree.map(lambda p: p[0], extra)))
+        return carry, jax.tree.map(lambda o: o[None], y) if stack else y
+
+    filler = chunks * chunk_size - length
+
+    def split(a: Array) -> Array:
+        if filler:
+            a = jnp.pad(a, ((0, 0), (0, filler)) + ((0, 0),) * (a.ndim - 2))
+        return jnp.moveaxis(a.reshape(a.shape[0], chunks, chunk_size, *a.shape[2:]), 1, 0)
+
+    def join(o: Array) -> Array:
+        o = jnp.moveaxis(o, 0, 1)
+        return o.reshape(o.shape[0], chunks * chunk_size, *o.shape[3:])[:, :length]
+
+    # The backward pass recomputes a chunk from its carry: kept are a carry a chunk, not what each
+    # of its tokens made; a single token makes little more than a carry, a single query many scores.
+    if chunk_size > 1 or carry is None:
+        body = partial(jax.checkpoint, prevent_cse=False)(body)
+    spans = (*jax.tree.map(split, arrays), *extra)
+    carry, y = jax.lax.scan(body, carry, spans, reverse=reverse)
+    return carry, y if stack else jax.tree.map(join, y)

@@ -1,0 +1,269 @@
+"""Kernel mechanisms: weights are a product of features, so the state is a sum over tokens.
+
+With features phi the weight of key j for query i is phi_q(q_i) . phi_k(k_j), and
+
+    y_i = sum_j phi_q(q_i) . phi_k(k_j) v_j / sum_j phi_q(q_i) . phi_k(k_j)
+
+needs of the keys only ``value`` = sum_j phi_k(k_j) v_j and ``normalizer`` = sum_j phi_k(k_j)
+(Katharopoulos et al., "Transformers are RNNs", 2020). Chunks are worked off by matrix products:
+inside a chunk by the weights themselves, across chunks by the state, so that of T x T weights
+and T x F features only those of a chunk exist at a time.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from flax_linattn.ops.contract import masks
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine import prefix
+from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.forms import CACHED_FEATURES
+from flax_linattn.ops.engine.kernel_scan import kernel_scan
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.typing import Array, Outputs, OutputStep, State
+
+
+class KernelState(NamedTuple):
+    """Sums over the tokens taken in.
+
+    Attributes:
+        value: sum of phi_k(k) v [B, H, F, V].
+        normalizer: sum of phi_k(k) [B, H, F].
+    """
+
+    value: Float[Array, "B H F V"]
+    normalizer: Float[Array, "B H F"]
+
+
+def _by_head(x: Array) -> Array:
+    """[B, T, H, ...] -> [B, H, T, ...], and back."""
+    return jnp.swapaxes(x, 1, 2)
+
+
+def _for_each_head(function: Callable[..., Any], size: Any, *arrays: Array | None) -> Any:
+    """``function`` of arrays [B, H, ...], which has ``size`` features.
+
+    A CPU takes one head after another where its cache does not hold the features of all.
+    """
+    if not (isinstance(size, int) and size > CACHED_FEATURES):  # unknown in symbolic shapes
+        return function(*arrays)
+
+    def in_turns(*arrays: Array | None) -> Any:
+        heads = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), arrays)
+        # The gradient makes the features of a head again, too, instead of keeping those of all.
+        again = jax.checkpoint(function, prevent_cse=False)
+        y = jax.lax.map(lambda head: again(*head), heads)
+        return jax.tree.map(lambda a: jnp.moveaxis(a, 0, 1), y)
+
+    return jax.lax.platform_dependent(*arrays, cpu=in_turns, default=function)
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelMechanism(StreamingMechanism):
+    """A mechanism given by its features; ``lift``, ``merge`` and ``read`` follow."""
+
+    @abc.abstractmethod
+    def query_features(self, q: Array) -> Array:
+        """phi_q: [..., K] -> [..., F]."""
+
+    @abc.abstractmethod
+    def key_features(self, k: Array) -> Array:
+        """phi_k: [..., K] -> [..., F]."""
+
+    def kernel(self, q: Array, k: Array) -> Array:
+        """The weights phi_q(q) . phi_k(k): [B, T, H, K], [B, S, H, K] -> [B, H, T, S].
+
+        Override it where they have a form that needs no features.
+        """
+        return einsum("bthf,bshf->bhts", self.query_features(q), self.key_features(k))
+
+    def finish(self, value: Array, normalizer: Array, count: Array, key_dim: int) -> Array:
+        """Outputs [..., H, V] from weighted sums.
+
+        Args:
+            value: sum of weight times v [..., H, V].
+            normalizer: sum of the weights [..., H].
+            count: number of tokens that the row sees [..., H]; see ``count``.
+            key_dim: K.
+        """
+        return safe_divide(value, normalizer[..., None])
+
+    def count(self, state: KernelState) -> Array:
+        """Tokens in the state [..., H], for mechanisms whose ``finish`` needs them."""
+        return jnp.zeros_like(state.normalizer[..., 0])
+
+    # -- the monoid ----------------------------------------------------------------
+
+    def _init_state(self, sizes: StateSizes) -> KernelState:
+        keys = (sizes.batch_size, sizes.num_heads, sizes.key_dim)
+        shape = jax.eval_shape(self.key_features, jax.ShapeDtypeStruct(keys, sizes.dtype)).shape
+        return KernelState(
+            value=jnp.zeros((*shape, sizes.value_dim), sizes.dtype),
+            normalizer=jnp.zeros(shape, sizes.dtype),
+        )
+
+    def lift(self, k: Array, v: Array, query: Array | None = None) -> KernelState:
+        features = self.key_features(k)
+        return KernelState(features[..., None] * v[..., None, :], features)
+
+    def _merge(self, state_a: KernelState, state_b: KernelState) -> KernelState:
+        """Sums add up."""
+        return jax.tree.map(jnp.add, state_a, state_b)
+
+    def read(self, q: Array | None, state: KernelState) -> Array:
+        q = self._query(q)
+        return self.finish(*self._sums(q, state), q.shape[-1])
+
+    def _sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
+        count = self.count(state)
+        if q.ndim == 4 and state.normalizer.shape[1] == 1:  # one state for all queries
+
+            def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
+                features = self.query_features(q)
+                return (
+                    einsum("...tf,...fv->...tv", features, value),
+                    einsum("...tf,...f->...t", features, normalizer),
+                )
+
+            shared = jax.tree.map(lambda s: s[:, 0], state)
+            size = q.shape[1] * state.normalizer.size
+            sums = _for_each_head(head, size, _by_head(q), *shared)
+            value, normalizer = map(_by_head, sums)
+        else:
+            features = self.query_features(q)
+            value = einsum("...f,...fv->...v", features, state.value)
+            normalizer = einsum("...f,...f->...", features, state.normalizer)
+        return value, normalizer, jnp.broadcast_to(count, normalizer.shape)
+
+    # -- one chunk by matrix products ------------------------------------------------
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
+        identity = self._identity(call.k, call.v)
+        state = identity if call.state is None else call.state
+        if k.shape[1] == 0:
+            return v, state
+        chunk_size = self._chunk_size(call, identity)
+        starts = call.starts
+        span = prefix.fillable(prefix.Span(k, v, call.mask, starts), chunk_size)
+        state, (value, normalizer, count) = kernel_scan(
+            self, chunk_size, *vary_alike((q, span, state))
+        )
+        return self.finish(value, normalizer, count, q.shape[-1]), state
+
+    def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
+        """The causal sums of a chunk (``LinearChunk``): value, normalizer, count."""
+        seen = None if span.starts is None else span.run == 0
+        return self._weighted(q, span.k, span.v, self._visible(span, True), [(before, seen)])
+
+    def after(self, span: prefix.Span, before: State) -> State:
+        """The state after a chunk (``LinearChunk``)."""
+        return prefix.advance(self._monoid(span.k, self._identity(span.k, span.v)), span, before)
+
+    def _visible(self, span: prefix.Span, is_causal: bool) -> Array:
+        run = None if span.starts is None else span.run
+        length = span.k.shape[1]
+        return masks.visible_rows(
+            jnp.arange(length), length, is_causal=is_causal, mask=span.mask, run=run
+        )
+
+    def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
+        def outputs(
+            q: Array | None,
+            span: prefix.Span,
+            before: State,
+            after: State | None,
+            is_causal: bool,
+        ) -> tuple[State, Array]:
+            q = self._query(q)
+            outside = [(before, None if span.starts is None else span.run == 0)]
+            if after is not None:
+                outside.append((after, span.run == span.run[:, -1:]))
+            sums = self._weighted(q, span.k, span.v, self._visible(span, is_causal), outside)
+            return self.after(span, before), self.finish(*sums, q.shape[-1])
+
+        return prefix.Monoid(
+            identity=identity,
+            merge=self._merge,
+            read=self.read,
+            total=self._total,
+            outputs=outputs,
+        )
+
+    def _lifted_size(self, identity: KernelState) -> int:
+        return identity.normalizer.size  # features; the state itself is made once a chunk
+
+    def _total(self, k: Array, v: Array, keep: Array | None) -> KernelState:
+        def head(k: Array, v: Array, keep: Array | None) -> KernelState:
+            features = masks.zero_padding(self.key_features(k), keep)
+            value = einsum("...sf,...sv->...fv", features, v)
+            return KernelState(value, jnp.sum(features, axis=-2))
+
+        if keep is not None:
+            keep = jnp.broadcast_to(keep[:, None], (k.shape[0], k.shape[2], k.shape[1]))
+        size = k.shape[1] * self._identity(k, v).normalizer.size
+        return _for_each_head(head, size, _by_head(k), _by_head(v), keep)
+
+    def _weighted(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        visible: Array,
+        outside: list[tuple[KernelState, Array | None]],
+    ) -> tuple[Array, Array, Array]:
+        """Sums over the visible tokens, plus states that some rows (bool [B, T]) see too."""
+        weight = self.kernel(q, k)
+        weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
+        value = einsum("bhts,bshv->bthv", weight, v)
+        normalizer = jnp.moveaxis(jnp.sum(weight, axis=3), 1, 2)
+        count = jnp.sum(visible, axis=2, dtype=normalizer.dtype)[:, :, None]
+        sums = (value, normalizer, jnp.broadcast_to(count, normalizer.shape))
+        for state, rows in outside:
+            more = self._sums(q, jax.tree.map(lambda s: s[:, None], state))
+            sums = jax.tree.map(lambda a, b, r=rows: a + masks.zero_padding(b, r), sums, more)
+        return sums
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        merged = self._merge(call.state, self.lift(k, v))
+        if call.mask is not None:
+            merged = prefix.select(call.mask, merged, call.state)
+        # As in a chunk of one: the token's own weight is exact, without features.
+        itself = jnp.ones((1, 1, 1), bool)
+        sums = self._weighted(q[:, None], k[:, None], v[:, None], itself, [(call.state, None)])
+        return self.finish(*sums, q.shape[-1])[:, 0], merged
+
+    def _direct(self, call: Call) -> tuple[Outputs, State]:
+        """The weights themselves, in blocks of rows; the state only if it is asked for."""
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        identity = self._identity(call.k, call.v)
+        monoid = self._monoid(q, identity)
+        run = None if call.runs is None else call.runs.index
+        before = identity if call.state is None else call.state
+
+        def block(_: None, rows: tuple[Array, Array]) -> tuple[None, Array]:
+            q, index = rows
+            visible = masks.visible_rows(
+                index[0], k.shape[1], is_causal=call.is_causal, mask=call.mask, run=run
+            )
+            first = None if run is None else jnp.take(run, index[0], axis=1, mode="clip") == 0
+            outside = [] if call.state is None else [(before, first)]
+            sums = self._weighted(q, k, v, visible, outside)
+            return None, self.finish(*sums, q.shape[-1])
+
+        index = jnp.arange(q.shape[1], dtype=jnp.int32)[None]
+        _, y = over_chunks(block, None, (q, index), self.chunk_size)
+        if not call.return_state:
+            return y, before
+        span = prefix.Span(k, v, call.mask, call.starts)
+        return y, prefix.total(monoid, span, before, self.chunk_size)

@@ -1,0 +1,90 @@
+"""Causal sums of kernel attention, whose gradient keeps no state of the past.
+
+A chunk is given by two functions: its ``rows`` (the sums that its positions see) and the state
+``after`` it. Differentiating the loop over chunks would keep the state before each of them, which
+is larger than the tokens of a chunk. Here only the inputs are kept, since rows and states are
+linear in the state before: the backward pass makes the states again, from the left, for the
+gradient of the queries, and carries their gradient, from the right, for keys and values.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.prefix import Span
+from flax_linattn.typing import Array, State
+
+
+class LinearChunk(Protocol):
+    """What a hashable mechanism gives; both are linear in ``before``."""
+
+    def rows(self, q: Array, span: Span, before: State) -> Any:
+        """Sums [B, C, ...] of the queries of a chunk, over its tokens and the state before it."""
+
+    def after(self, span: Span, before: State) -> State:
+        """The state after the chunk."""
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def kernel_scan(
+    chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
+) -> tuple[State, Any]:
+    """Runs over the chunks of a sequence.
+
+    Args:
+        chunk: its functions.
+        chunk_size: tokens a chunk; None = all in one.
+        q: queries [B, T, H, K].
+        span: keys, values, masks [B, T, ...], with a mask if T is no multiple of the size.
+        initial: the state before the first token.
+
+    Returns:
+        The state after the last token, and the sums [B, T, ...].
+    """
+
+    def body(before: State, now: tuple[Array, Span]) -> tuple[State, Any]:
+        q, span = now
+        return chunk.after(span, before), chunk.rows(q, span, before)
+
+    return over_chunks(body, initial, (q, span), chunk_size)
+
+
+def _forward(
+    chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
+) -> tuple[Any, Any]:
+    return kernel_scan(chunk, chunk_size, q, span, initial), (q, span, initial)
+
+
+def _backward(chunk: LinearChunk, chunk_size: int | None, residuals: Any, gradients: Any) -> Any:
+    q, span, initial = residuals
+    dlast, drows = gradients
+    nothing = jax.tree.map(jnp.zeros_like, initial)
+
+    def from_left(before: State, now: Any) -> tuple[State, Array]:
+        q, span, drows = now
+        _, pull = jax.vjp(lambda q: chunk.rows(q, span, before), q)
+        return chunk.after(span, before), pull(drows)[0]
+
+    def from_right(dafter: State, now: Any) -> tuple[State, tuple[Array, Array]]:
+        q, span, drows = now
+
+        def outputs(k: Array, v: Array, before: State) -> tuple[State, Any]:
+            own = span._replace(k=k, v=v)
+            return chunk.after(own, before), chunk.rows(q, own, before)
+
+        _, pull = jax.vjp(outputs, span.k, span.v, nothing)  # linear: any state will do
+        dk, dv, dbefore = pull((dafter, drows))
+        return dbefore, (dk, dv)
+
+    arrays = (q, span, drows)
+    _, dq = over_chunks(from_left, initial, arrays, chunk_size)
+    dinitial, (dk, dv) = over_chunks(from_right, dlast, arrays, chunk_size, reverse=True)
+    return dq, Span(dk, dv, None, None), dinitial
+
+
+kernel_scan.defvjp(_forward, _backward)

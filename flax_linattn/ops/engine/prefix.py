@@ -1,0 +1,298 @@
+"""The monoid engine: every form of a streaming mechanism from a handful of functions.
+
+A span of tokens has a state; ``merge(a, b)`` joins the state of a span with that of the next
+(associative, ``identity`` is neutral), ``read(q, s)`` gives an output. From these follow the
+parallel form (one chunk), the chunked form (Aaren's appendix A, block by block) and the
+recurrent form (chunks of one token), causal or not, with masks, packed segments, an initial
+and a final state, at any length.
+
+What happens inside one chunk is the mechanism's: :func:`scanned` does it for any ``lift`` by
+``jax.lax.associative_scan``, :mod:`flax_linattn.ops.engine.kernel` by matrix products.
+
+Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.typing import Array, Keys, Mask, Outputs, State, Values
+
+
+class Span(NamedTuple):
+    """The tokens of one chunk.
+
+    Attributes:
+        k: keys [B, C, H, K].
+        v: values [B, C, H, V].
+        mask: bool [B, C], False = the token is the identity; None = all are real.
+        starts: bool [B, C], True = a packed segment begins here; None = one segment.
+    """
+
+    k: Array
+    v: Array
+    mask: Array | None
+    starts: Array | None
+
+    @property
+    def run(self) -> Array:
+        """Int [B, C], starts so far: 0 = of the segment that came in."""
+        if self.starts is None:
+            return jnp.zeros(self.k.shape[:2], jnp.int32)
+        return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
+
+    def of_run(self, run: Array) -> Array | None:
+        """Bool [B, C], the real tokens of run ``run`` [B]; None = all."""
+        if self.starts is None:
+            return self.mask
+        there = self.run == run[:, None]
+        return there if self.mask is None else there & self.mask
+
+
+class Monoid(NamedTuple):
+    """What the engine needs of a mechanism, its arguments bound.
+
+    Attributes:
+        identity: the neutral state, leaves [B, ...].
+        merge: (earlier, later) -> state; works on any leading axes.
+        read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
+        total: (k, v, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
+        outputs: (q, span, before, after, is_causal) -> the state after the span and the outputs
+            [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and last
+            segment that lie outside; ``after`` is None where ``is_causal``.
+    """
+
+    identity: State
+    merge: Callable[[State, State], State]
+    read: Callable[[Array | None, State], Array]
+    total: Callable[[Array, Array, Array | None], State]
+    outputs: Callable[[Array | None, Span, State, State | None, bool], tuple[State, Array]]
+
+
+def attend(
+    monoid: Monoid,
+    q: Array | None,
+    k: Keys,
+    v: Values,
+    *,
+    is_causal: bool,
+    mask: Mask | None,
+    starts: Array | None,
+    initial: State | None,
+    chunk_size: int | None,
+    following: State | None = None,
+) -> tuple[Outputs, State]:
+    """Runs a monoid over sequences.
+
+    Args:
+        monoid: the mechanism's functions.
+        q: queries [B, T, H, K], or None where ``read`` needs none.
+        k: keys [B, S, H, K].
+        v: values [B, S, H, V].
+        is_causal: outputs read the prefix, otherwise the total of the run.
+        mask: bool [B, S], False = the token is the identity.
+        starts: bool [B, S], True = a packed segment begins here, or None.
+        initial: the state before the first token, or None for the identity.
+        chunk_size: tokens a chunk; None = all in one.
+        following: the state of tokens after the last one, of its segment, which are seen too
+            where attention is not causal; None for the identity.
+
+    Returns:
+        y [B, T, H, V] and the state after the last token.
+    """
+    carry = monoid.identity if initial is None else initial
+    length = k.shape[1]
+    if length == 0:
+        return read_everywhere(monoid, q, carry, 0, chunk_size), carry
+    span = fillable(Span(k, v, mask, starts), chunk_size)
+    if is_causal:
+
+        def body(carry: State, chunk: tuple[Array | None, Span]) -> tuple[State, Array]:
+            q, span = chunk
+            return monoid.outputs(q, span, carry, None, True)
+
+        carry, y = over_chunks(body, carry, (q, span), chunk_size)
+        return y, carry
+    if starts is None:
+        carry = total(monoid, span, carry, chunk_size)
+        seen = carry if following is None else monoid.merge(carry, following)
+        return read_everywhere(monoid, q, seen, length, chunk_size), carry
+    following = monoid.identity if following is None else following
+    return _within_runs(monoid, q, span, carry, following, chunk_size)
+
+
+def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
+    """The state after ``span``, chunk by chunk."""
+    if span.k.shape[1] == 0:
+        return carry
+
+    def body(carry: State, chunk: tuple[Span]) -> tuple[State, None]:
+        return advance(monoid, chunk[0], carry), None
+
+    return over_chunks(body, carry, (fillable(span, chunk_size),), chunk_size)[0]
+
+
+def fillable(span: Span, chunk_size: int | None) -> Span:
+    """Gives the span a mask where its last chunk is filled up with zeros, which are no tokens."""
+    if span.mask is not None or chunk_size is None or span.k.shape[1] % chunk_size == 0:
+        return span
+    return span._replace(mask=jnp.ones(span.k.shape[:2], bool))
+
+
+def advance(monoid: Monoid, span: Span, before: State) -> State:
+    """The state after ``span``: that of its last segment."""
+    last = span.run[:, -1]
+    state = monoid.total(span.k, span.v, span.of_run(last))
+    if span.starts is not None:
+        before = select(last == 0, before, monoid.identity)
+    return monoid.merge(before, state)
+
+
+def read_everywhere(
+    monoid: Monoid, q: Array | None, state: State, length: int, chunk_size: int | None
+) -> Array:
+    """One state read by all queries, or once for ``length`` positions if there are none."""
+    state = jax.tree.map(lambda s: s[:, None], state)
+    if q is None:
+        y = monoid.read(None, state)
+        return jnp.broadcast_to(y, (y.shape[0], length, *y.shape[2:]))
+    return over_chunks(lambda _, qs: (None, monoid.read(qs[0], state)), None, (q,), chunk_size)[1]
+
+
+def select(condition: Array, on_true: State, on_false: State) -> State:
+    """Chooses whole states; ``condition`` [B, T] or [B] spans their leading axes."""
+
+    def choose(t: Array, f: Array) -> Array:
+        return jnp.where(
+            condition.reshape(condition.shape + (1,) * (t.ndim - condition.ndim)), t, f
+        )
+
+    return jax.tree.map(choose, on_true, on_false)
+
+
+def scan(
+    merge: Callable[[State, State], State], tokens: State, before: State, starts: Array | None
+) -> State:
+    """Inclusive prefixes [B, T, ...], each within its own run; the first goes on from before.
+
+    Args:
+        merge: as in :class:`Monoid`.
+        tokens: states [B, T, ...] of tokens or of stretches of them.
+        before: the state [B, ...] before the first.
+        starts: bool [B, T], True = nothing before is of the same segment; None = one segment.
+    """
+    outside = jax.tree.map(lambda b: b[:, None], before)
+    if starts is None:
+        return merge(outside, jax.lax.associative_scan(merge, tokens, axis=1))
+
+    def merge_runs(a: tuple[Array, State], b: tuple[Array, State]) -> tuple[Array, State]:
+        (start_a, state_a), (start_b, state_b) = a, b
+        return start_a | start_b, select(start_b, state_b, merge(state_a, state_b))
+
+    started, prefixes = jax.lax.associative_scan(merge_runs, (starts, tokens), axis=1)
+    return select(started, prefixes, merge(outside, prefixes))
+
+
+def _within_runs(
+    monoid: Monoid,
+    q: Array | None,
+    span: Span,
+    carry: State,
+    following: State,
+    chunk_size: int | None,
+) -> tuple[Array, State]:
+    """Every token reads the total of its own run, with what is before and after the span of it.
+
+    A first pass from the right carries, over chunk borders, what follows of the run that a
+    chunk ends in; a second from the left reads. One state a chunk is kept between them.
+    """
+
+    def from_right(after: State, chunk: tuple[Span]) -> tuple[State, State]:
+        span = chunk[0]
+        run = span.run
+        first = monoid.total(span.k, span.v, span.of_run(jnp.zeros_like(run[:, 0])))
+        whole = select(run[:, -1] == 0, after, monoid.identity)
+        return monoid.merge(first, whole), after
+
+    def from_left(carry: State, chunk: tuple[Array | None, Span, State]) -> tuple[State, Array]:
+        q, span, after = chunk
+        return monoid.outputs(q, span, carry, after, False)
+
+    _, after = over_chunks(from_right, following, (span,), chunk_size, reverse=True, stack=True)
+    carry, y = over_chunks(from_left, carry, (q, span), chunk_size, per_chunk=after)
+    return y, carry
+
+
+# -- one chunk by associative scan -----------------------------------------------------
+
+
+def scanned(
+    lift: Callable[[Array, Array], State],
+    merge: Callable[[State, State], State],
+    read: Callable[[Array | None, State], Array],
+    identity: State,
+) -> Monoid:
+    """A monoid whose chunks are scanned token by token.
+
+    Args:
+        lift: (k [B, T, H, K], v [B, T, H, V]) -> states of the single tokens [B, T, ...].
+        merge: as in :class:`Monoid`.
+        read: as in :class:`Monoid`.
+        identity: as in :class:`Monoid`.
+    """
+    nothing = jax.tree.map(lambda i: i[:, None], identity)
+
+    def lifted(k: Array, v: Array, keep: Array | None) -> State:
+        tokens = lift(k, v)
+        return tokens if keep is None else select(keep, tokens, nothing)
+
+    def outputs(
+        q: Array | None, span: Span, before: State, after: State | None, is_causal: bool
+    ) -> tuple[State, Array]:
+        tokens = lifted(span.k, span.v, span.mask)
+        seen = prefixes = scan(merge, tokens, before, span.starts)
+        if not is_causal and span.starts is not None:  # one segment has one total for all
+            run, end = span.run, _run_ends(span.starts)
+            seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
+            outside = jax.tree.map(lambda a: a[:, None], after)
+            seen = merge(seen, select(run == run[:, -1:], outside, nothing))
+        return jax.tree.map(lambda p: p[:, -1], prefixes), read(q, seen)
+
+    return Monoid(
+        identity=identity,
+        merge=merge,
+        read=read,
+        total=lambda k, v, keep: _reduce(merge, lifted(k, v, keep)),
+        outputs=outputs,
+    )
+
+
+def _run_ends(starts: Array) -> Array:
+    """Int [B, T]: the last position of each token's run."""
+    length = starts.shape[1]
+    position = jnp.arange(length, dtype=jnp.int32)
+    start = jnp.where(starts, position, length)
+    start = jnp.pad(start[:, 1:], ((0, 0), (0, 1)), constant_values=length)
+    return jax.lax.cummin(start, axis=1, reverse=True) - 1
+
+
+def _reduce(merge: Callable[[State, State], State], tokens: State) -> State:
+    """The ordered total over axis 1 by a balanced tree: log2(T) merges deep."""
+    length = jax.tree.leaves(tokens)[0].shape[1]
+    while length > 1:
+        even = length - length % 2
+        pairs = merge(
+            jax.tree.map(lambda e, n=even: e[:, 0:n:2], tokens),
+            jax.tree.map(lambda e, n=even: e[:, 1:n:2], tokens),
+        )
+        if length % 2:
+            pairs = jax.tree.map(
+                lambda p, e: jnp.concatenate([p, e[:, -1:]], axis=1), pairs, tokens
+            )
+        tokens, length = pairs, length // 2 + length % 2
+    return jax.tree.map(lambda e: e[:, 0], tokens)

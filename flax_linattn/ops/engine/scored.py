@@ -1,0 +1,56 @@
+"""Cache mechanisms whose weights are a function of q . k.
+
+Short sequences are computed in one piece, long ones in blocks of queries and keys.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract import masks
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum
+from flax_linattn.ops.engine.blocks import Weighing, attend_in_blocks
+from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
+from flax_linattn.typing import Array, Outputs, Parameters, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredAttention(CacheMechanism):
+    """A cache mechanism whose weights are a function of q . k.
+
+    Attributes:
+        chunk_size: queries a block in the chunked form, and keys, at most.
+    """
+
+    weighing: ClassVar[Weighing]
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+
+    chunk_size: int = 512
+
+    @abc.abstractmethod
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        """The factor of the scores."""
+
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        dtype = accumulation_dtype(pairs.q.dtype)
+        q, k, v = (x.astype(dtype) for x in pairs[:3])
+        scale = jnp.asarray(self._scale(q.shape[-1], pairs.parameters)).astype(dtype)
+        if visible is None:
+            visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
+        score = einsum("bthk,bshk->bhts", q, k) * scale
+        score = jnp.where(visible[:, None], score, self.weighing.hidden)
+        level = jax.lax.stop_gradient(self.weighing.level(score))[..., None]
+        weight = self.weighing.weight(score, level)
+        return average_by_head(weight, v)
+
+    def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
+        dtype = accumulation_dtype(pairs.q.dtype)
+        q, k, v = (x.astype(dtype) for x in pairs[:3])
+        scale = self._scale(q.shape[-1], pairs.parameters)
+        return attend_in_blocks(self.weighing, q, k, v, scale, visibility, self.chunk_size)

@@ -1,0 +1,281 @@
+"""Streaming mechanisms over sequences that are split over devices.
+
+Every device holds a span of consecutive tokens and sums it up in a state. The devices exchange
+these states, and each merges those of the spans before its own (and of those after it, where
+attention is not causal) into what its tokens see beside their own span. Then it attends as if an
+earlier call had returned that. What is exchanged does not grow with the sequence: a state a
+device, and with packed segments an id.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+from flax_linattn.ops.contract import masks
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine import prefix
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.ops.engine.tiles import at, before_each, position
+from flax_linattn.typing import (
+    Array,
+    Keys,
+    Mask,
+    Outputs,
+    OutputStep,
+    Parameters,
+    SegmentIds,
+    State,
+    Values,
+    Visible,
+)
+
+
+def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequenceParallel:
+    """A mechanism whose ``attend`` takes sequences that are split over the devices of a mesh.
+
+    Its values, states and gradients are those of ``mechanism``, and it is used the same way, also
+    in ``nn.Attention``. Each device attends to its own span of consecutive tokens; what the devices
+    tell each other, forward and backward, does not grow with the length of the sequence. Steps and
+    states are not split.
+
+    Args:
+        mechanism: a streaming one, whose ``capabilities.mergeable`` is True.
+        mesh: devices; axes other than ``axis`` split what they split outside, such as the batch.
+        axis: of the mesh, over which time is split: the number of tokens must be a multiple of
+            its devices.
+
+    Raises:
+        ValueError: the mechanism keeps all its tokens or mixes sequences as a whole, the mesh has
+            no such axis, or the axis is of another type than ``AxisType.Auto``.
+        TypeError: no mechanism was given.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> mesh = jax.make_mesh((jax.device_count(),), ("seq",),
+        ...                      axis_types=(jax.sharding.AxisType.Auto,))
+        >>> series = ops.get_mechanism("elementwise_series")
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 64, 4, 8))
+        >>> y = ops.sequence_parallel(series, mesh, "seq").attend(q, k, v, is_causal=True)
+        >>> bool(jnp.allclose(y, series.attend(q, k, v, is_causal=True), atol=1e-5))
+        True
+    """
+    if not isinstance(mechanism, Mechanism):
+        raise TypeError(f"expected what ops.get_mechanism returns, got {type(mechanism).__name__}.")
+    if isinstance(mechanism, SequenceParallel):
+        raise ValueError(f"{mechanism.name!r} is split over {mechanism.axis!r} already.")
+    if not isinstance(mechanism, StreamingMechanism):
+        raise ValueError(
+            f"{mechanism.name!r} has no state of constant size that devices could exchange; split "
+            "its batch or its heads instead, or choose a mechanism whose "
+            "capabilities.mergeable is True."
+        )
+    if axis not in mesh.axis_names:
+        raise ValueError(f"the mesh has no axis {axis!r}; it has {', '.join(mesh.axis_names)}.")
+    kind = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[axis]
+    if kind != AxisType.Auto:
+        raise ValueError(
+            f"the mesh axis {axis!r} is {kind.name}; make the mesh with "
+            "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * n)."
+        )
+    return SequenceParallel(mechanism, mesh, axis)
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceParallel(Mechanism):
+    """What ``sequence_parallel`` returns.
+
+    Attributes:
+        inner: the mechanism that every device runs.
+        mesh: the devices.
+        axis: of the mesh, over which time is split.
+    """
+
+    inner: StreamingMechanism
+    mesh: Mesh
+    axis: str
+
+    @property
+    def name(self) -> str:
+        """Of ``inner``."""
+        return self.inner.name
+
+    @property
+    def about(self) -> str:
+        """Of ``inner``."""
+        return self.inner.about
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of ``inner``, with the engine's forms."""
+        engine = ("parallel", "chunked", "recurrent")
+        return dataclasses.replace(self.inner.capabilities, forms=engine)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Those of ``inner``."""
+        return self.inner.parameters
+
+    def _init_state(self, sizes: StateSizes) -> State:
+        return self.inner._init_state(sizes)
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        return self.inner.learned_parameters(num_heads, key_dim)
+
+    def _merge(self, state_a: State, state_b: State) -> State:
+        return self.inner._merge(state_a, state_b)
+
+    def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
+        self.inner._check_state(state, q, k, v)
+
+    def _check_parameters(self, parameters: Parameters) -> None:
+        self.inner._check_parameters(parameters)
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        return self.inner._step(call)
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        return self.inner._reference(q, k, v, visible, parameters)
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        whole, split = self._specs()
+        self._check_split(call.num_queries, call.k.shape[1])
+        runs = None if call.runs is None else masks.Runs(split, whole)
+        specs = dataclasses.replace(
+            call,
+            q=whole if self.capabilities.learned_query else split,
+            k=split,
+            v=split,
+            mask=split,
+            query_mask=split,
+            runs=runs,
+            state=whole,
+            parameters=whole,
+        )
+        return self._on_devices(self._attend_to_span, (specs,), (split, whole))(call)
+
+    def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
+        """Of one device, with the state after the tokens of all."""
+        inner = self.inner
+        q, k, v = inner._prepare(call.q, call.k, call.v, call.parameters)
+        identity = inner._identity(call.k, call.v)
+        monoid, chunk_size = inner._monoid(q, identity), inner._chunk_size(call, identity)
+        span = prefix.Span(k, v, call.mask, call.starts)
+        initial = identity if call.state is None else call.state
+        before, end = self._before(monoid, span, initial, chunk_size)
+        call = dataclasses.replace(call, state=before)
+        if call.is_causal:
+            return inner._attend(call)[0], end
+        following = self._following(monoid, span, chunk_size)
+        return inner._by_engine(call, q, k, v, following)[0], end
+
+    def _before(
+        self, monoid: prefix.Monoid, span: prefix.Span, initial: State, chunk_size: int | None
+    ) -> tuple[State, State]:
+        """The state before this device's span, of the segment that goes on; the one after all."""
+        own = prefix.total(monoid, span, monoid.identity, chunk_size)
+        states = self._gather(own)
+        after = prefix.scan(monoid.merge, states, initial, self._begins(span))
+        return self._own(before_each(initial, after)), self._everywhere(position(after, -1))
+
+    def _following(self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None) -> State:
+        """The state of what follows this device's span, of the segment that it ends in."""
+        of_first = span.of_run(jnp.zeros(span.k.shape[0], jnp.int32))
+        first = prefix.Span(span.k, span.v, of_first, None)
+        states = self._gather(prefix.total(monoid, first, monoid.identity, chunk_size))
+        begins = self._begins(span)
+        states, begins = jax.tree.map(lambda x: jnp.flip(x, axis=1), (states, begins))
+        following = prefix.scan(
+            lambda later, earlier: monoid.merge(earlier, later), states, monoid.identity, begins
+        )
+        nearest_last = jax.tree.map(
+            lambda x: jnp.flip(x, axis=1), before_each(monoid.identity, following)
+        )
+        return self._own(nearest_last)
+
+    def _begins(self, span: prefix.Span) -> Array | None:
+        """Bool [B, devices], whether a segment begins in their spans; None = one segment."""
+        return None if span.starts is None else self._gather(jnp.any(span.starts, axis=1))
+
+    def _runs(
+        self, segment_ids: SegmentIds | None, mask: Mask | None, carried: Array | None
+    ) -> masks.Runs | None:
+        if segment_ids is None:
+            return None
+        self._check_split(segment_ids.shape[1])
+        if carried is None:
+            carried = jnp.full(segment_ids.shape[0], masks.UNDECIDED, jnp.int32)
+        if segment_ids.shape[1] == 0:
+            return self.inner._runs(segment_ids, mask, carried)
+        return masks.Runs(*_runs(self, segment_ids, mask, carried))
+
+    def _runs_of_span(
+        self, segment_ids: SegmentIds, mask: Mask | None, carried: Array
+    ) -> tuple[Array, Array]:
+        def latest(earlier: Array, later: Array) -> Array:
+            return jnp.where(later == masks.UNDECIDED, earlier, later)
+
+        last = self._gather(masks.segment_runs(segment_ids, mask).last)
+        after = prefix.scan(latest, last, carried, None)
+        runs = masks.segment_runs(segment_ids, mask, self._own(before_each(carried, after)))
+        return runs.starts, self._everywhere(position(after, -1))
+
+    def _specs(self) -> tuple[Any, Any]:
+        """Of what every device has whole, and of arrays [B, T, ...] that are split."""
+        return PartitionSpec(), PartitionSpec(None, self.axis)
+
+    def _on_devices(self, function: Callable[..., Any], specs: Any, out_specs: Any) -> Any:
+        names = {self.axis}
+        return jax.shard_map(
+            function, mesh=self.mesh, in_specs=specs, out_specs=out_specs, axis_names=names
+        )
+
+    def _gather(self, tree: Any) -> Any:
+        """Leaves [B, ...] of this device -> [B, devices, ...] of all."""
+        return jax.tree.map(lambda x: jax.lax.all_gather(x, self.axis, axis=1), tree)
+
+    def _own(self, tree: Any) -> Any:
+        """Leaves [B, devices or more, ...] -> [B, ...], this device's."""
+        index = jax.lax.axis_index(self.axis)
+        return jax.tree.map(lambda x: at(x, index), tree)
+
+    def _everywhere(self, tree: Any) -> Any:
+        """What all devices have alike, marked as such for ``jax.shard_map``."""
+        first = jax.lax.axis_index(self.axis) == 0
+
+        def of_first(x: Array) -> Array:
+            return jax.lax.psum(jnp.where(first, x, jnp.zeros_like(x)), self.axis)
+
+        return jax.tree.map(of_first, tree)
+
+    def _check_split(self, *lengths: int) -> None:
+        devices = self.mesh.shape[self.axis]
+        for length in lengths:
+            if length % devices:
+                raise ValueError(
+                    f"{length} tokens cannot be split evenly over the {devices} devices of the "
+                    f"mesh axis {self.axis!r}; pad the sequences, and mask the padding."
+                )
+
+
+# Compiled here, so that calls outside ``jit`` do not compile it anew each time.
+@partial(jax.jit, static_argnums=0)
+def _runs(
+    split: SequenceParallel, segment_ids: SegmentIds, mask: Mask | None, carried: Array
+) -> tuple[Array, Array]:
+    whole, spans = split._specs()
+    find = split._on_devices(split._runs_of_span, (spans, spans, whole), (spans, whole))
+    starts, last = find(segment_ids, mask, carried)
+    return starts, last

@@ -1,0 +1,73 @@
+"""Mechanisms that need the whole sequence at once: no state, no causal form."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
+
+
+class Sequences(NamedTuple):
+    """What is mixed as a whole.
+
+    Attributes:
+        q: [B, T, H, K].
+        k: [B, S, H, K].
+        v: [B, S, H, V].
+        query_mask: bool [B, T], True = a real query.
+        mask: bool [B, S], True = a real token.
+        parameters: the mechanism's own arguments.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    query_mask: Array
+    mask: Array
+    parameters: Parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class StatelessMechanism(Mechanism):
+    """A mechanism given by its ``mix`` of whole sequences."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=False, causal=False, packed=False, recurrent=False, forms=("parallel",)
+    )
+
+    @abc.abstractmethod
+    def mix(self, whole: Sequences) -> Outputs:
+        """Outputs [B, T, H, V]; anything where no token is real."""
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        dtype = accumulation_dtype(call.v.dtype)
+        q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
+        query_mask, mask = (
+            jnp.ones(x.shape[:2], bool) if m is None else m
+            for x, m in ((q, call.query_mask), (k, call.mask))
+        )
+        if q.shape[1] == 0 or k.shape[1] == 0:
+            return jnp.zeros((*q.shape[:3], v.shape[-1]), dtype), None
+        y = self.mix(Sequences(q, k, v, query_mask, mask, call.parameters))
+        seen = jnp.any(mask, axis=1)[:, None, None, None]
+        return jnp.where(seen, y, jnp.zeros_like(y)), None
+
+    # Not reached: what needs a state is refused before.
+
+    def _init_state(self, sizes: StateSizes) -> State:
+        raise NotImplementedError
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        raise NotImplementedError
+
+    def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
+        raise NotImplementedError

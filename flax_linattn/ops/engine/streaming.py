@@ -1,0 +1,130 @@
+"""Streaming mechanisms: a monoid with a state of constant size."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from functools import partial
+
+import jax
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.checks import check_state_like
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.engine import prefix
+from flax_linattn.ops.engine.forms import choose_form
+from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamingMechanism(Mechanism):
+    """A mechanism given by ``lift``, ``merge``, ``read`` and its neutral ``init_state``.
+
+    Attributes:
+        chunk_size: tokens a block in the chunked form.
+    """
+
+    chunk_size: int = 128
+
+    def __post_init__(self) -> None:
+        at_least(1, chunk_size=self.chunk_size)
+
+    @abc.abstractmethod
+    def lift(self, k: Array, v: Array, query: Array | None = None) -> State:
+        """The states of single tokens.
+
+        Args:
+            k: [..., H, K].
+            v: [..., H, V].
+            query: the learned query [H, K] where ``capabilities.learned_query``.
+        """
+
+    @abc.abstractmethod
+    def _merge(self, state_a: State, state_b: State) -> State:
+        """``merge`` without its checks: span a followed by span b, on any leading axes."""
+
+    @abc.abstractmethod
+    def read(self, q: Array | None, state: State) -> Array:
+        """Outputs [..., H, V] of queries [..., H, K]; 0 where the state is empty."""
+
+    def _query(self, q: Array | None) -> Array:
+        if q is None:
+            raise ValueError(f"{self.name!r} reads its state by a query, got none.")
+        return q
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        """Applies the mechanism's parameters to single tokens, before ``lift`` and ``read``."""
+        return q, k, v
+
+    def _identity(self, k: Array, v: Array) -> State:
+        batch, heads = k.shape[0], k.shape[-2]
+        return self.init_state(batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype)
+
+    def _initial(self, call: Call) -> State:
+        """The state before the first token."""
+        return self._identity(call.k, call.v) if call.state is None else call.state
+
+    def _prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        dtype = accumulation_dtype(v.dtype)
+        return self.prepare(q.astype(dtype), k.astype(dtype), v.astype(dtype), parameters)
+
+    def _lifted_size(self, identity: State) -> int:
+        """Numbers that a chunk holds for a token, in all rows of the batch."""
+        return sum(leaf.size for leaf in jax.tree.leaves(identity))
+
+    def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
+        """What the engine runs; ``q`` is prepared."""
+        lift = partial(self.lift, query=q) if self.capabilities.learned_query else self.lift
+        return prefix.scanned(lift, self._merge, self.read, identity)
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        return (self._causal if call.is_causal else self._by_engine)(call, q, k, v)
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
+        """Causal attention on prepared arrays; overridden where a scan of its own is faster."""
+        return self._by_engine(call, q, k, v)
+
+    def _by_engine(
+        self, call: Call, q: Array, k: Array, v: Array, following: State | None = None
+    ) -> tuple[Outputs, State]:
+        """Attention on prepared arrays; ``following`` as in ``prefix.attend``."""
+        identity = self._identity(call.k, call.v)
+        return prefix.attend(
+            self._monoid(q, identity),
+            None if self.capabilities.learned_query else q,
+            k,
+            v,
+            is_causal=call.is_causal,
+            mask=call.mask,
+            starts=call.starts,
+            initial=call.state,
+            chunk_size=self._chunk_size(call, identity),
+            following=following,
+        )
+
+    def _chunk_size(self, call: Call, identity: State) -> int | None:
+        """Tokens a chunk of the engine's loop; None = all in one."""
+        form = call.form
+        if form == "auto":
+            size = self._lifted_size(identity)
+            form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
+        return {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        learned = self.capabilities.learned_query
+        token = self.lift(k, v, query=q) if learned else self.lift(k, v)
+        merged = self._merge(call.state, token)
+        if call.mask is not None:
+            merged = prefix.select(call.mask, merged, call.state)
+        return self.read(None if learned else q, merged), merged
+
+    def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
+        check_state_like(self.name, state, jax.eval_shape(lambda: self._identity(k, v)))

@@ -1,0 +1,58 @@
+"""Time in tiles and in tokens: the array handling of scans with a gradient of their own."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.typing import Array
+
+Tree = TypeVar("Tree")
+
+
+def fill(x: Array, size: int, **how: Any) -> Array:
+    """``x`` [B, T, ...] padded at the end to a multiple of ``size``; ``how`` as in ``jnp.pad``."""
+    filler = -x.shape[1] % size
+    return jnp.pad(x, ((0, 0), (0, filler), *((0, 0),) * (x.ndim - 2)), **how) if filler else x
+
+
+def split(tree: Tree, size: int) -> Tree:
+    """Leaves [B, n size, ...] -> [B, n, size, ...]."""
+    return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, size, *x.shape[2:]), tree)
+
+
+def unsplit(tree: Tree, length: int) -> Tree:
+    """Leaves [B, n, size, ...] -> [B, T, ...]: ``split`` and ``fill`` undone."""
+    return cut(jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), tree), length)
+
+
+def cut(tree: Tree, length: int) -> Tree:
+    """The first T of leaves [B, T', ...]."""
+    return jax.tree.map(lambda x: x[:, :length], tree)
+
+
+def before_each(first: Tree, after: Tree) -> Tree:
+    """What stands before each position: ``first`` [B, ...], then all of ``after`` but the last."""
+    return jax.tree.map(lambda f, a: jnp.concatenate([f[:, None], a[:, :-1]], axis=1), first, after)
+
+
+def after_each(before: Tree, last: Tree) -> Tree:
+    """What stands after each position: all of ``before`` but the first, then ``last`` [B, ...]."""
+    return jax.tree.map(lambda b, e: jnp.concatenate([b[:, 1:], e[:, None]], axis=1), before, last)
+
+
+def position(tree: Tree, index: int) -> Tree:
+    """Leaves [B, T, ...] -> [B, ...] at a fixed index."""
+    return jax.tree.map(lambda x: x[:, index], tree)
+
+
+def at(x: Array, t: Array) -> Array:
+    """``x[:, t]`` at an index that a loop counts."""
+    return jax.lax.dynamic_index_in_dim(x, t, axis=1, keepdims=False)
+
+
+def put(x: Array, value: Array, t: Array) -> Array:
+    """``x`` with ``value`` at time ``t``; in place where a loop carries x."""
+    return jax.lax.dynamic_update_index_in_dim(x, value, t, axis=1)

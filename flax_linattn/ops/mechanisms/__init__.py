@@ -1,0 +1,34 @@
+"""The registry: one line for each home, in the order of ``ops.list_mechanisms`` and every table."""
+
+# ruff: noqa: I001  (that order)
+
+from typing import TYPE_CHECKING
+
+from flax_linattn import _moved
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.mechanisms.softmax import SoftmaxAttention as SoftmaxAttention
+from flax_linattn.ops.mechanisms.aaren import Aaren as Aaren
+from flax_linattn.ops.mechanisms.elementwise import Elementwise as Elementwise
+from flax_linattn.ops.mechanisms.elementwise import ElementwiseSeries as ElementwiseSeries
+from flax_linattn.ops.mechanisms.taylorshift import TaylorShift as TaylorShift
+from flax_linattn.ops.mechanisms.expressive import Expressive as Expressive
+from flax_linattn.ops.mechanisms.expressive import ExpressiveQuadratic as ExpressiveQuadratic
+from flax_linattn.ops.mechanisms.linear import LinearAttention as LinearAttention
+from flax_linattn.ops.mechanisms.aft import AFT as AFT
+from flax_linattn.ops.mechanisms.aft import AFTSimple as AFTSimple
+from flax_linattn.ops.mechanisms.taylor_features import TaylorFeatures as TaylorFeatures
+from flax_linattn.ops.mechanisms.performer import Performer as Performer
+from flax_linattn.ops.mechanisms.rfa import RandomFeatureAttention as RandomFeatureAttention
+from flax_linattn.ops.mechanisms.linformer import Linformer as Linformer
+from flax_linattn.ops.mechanisms.nystrom import Nystrom as Nystrom
+
+REGISTRY: dict[str, type[Mechanism]] = {
+    vars(each)["name"]: each
+    for each in list(globals().values())
+    if isinstance(each, type) and issubclass(each, Mechanism) and each is not Mechanism
+}
+"""Name -> class."""
+
+if not TYPE_CHECKING:  # a type checker reads the lines above, and nothing more is here
+    __all__ = [each.__name__ for each in REGISTRY.values()]
+    __getattr__ = _moved.old_names(__name__, Hedgehog="TaylorFeatures")

@@ -1,0 +1,221 @@
+"""Attention free transformer (AFT): Zhai et al., "An Attention Free Transformer", 2021.
+
+Symbols against the paper's (and equation 19 of the element-wise attention paper):
+
+==============  ==============================================================
+here            paper
+==============  ==============================================================
+position_bias   w_ij, learned, one number for each pair of positions [N, N],
+                shared by all channels
+score           k_jc + w_ij in channel c (AFT-full); k_jc (AFT-simple)
+gate            sigmoid(q_ic), a factor of the output
+==============  ==============================================================
+
+``aft`` is AFT-full: its position biases need the tokens themselves, so it keeps a cache.
+``aft_simple`` leaves the biases out and has a state of constant size, causal too. Departures:
+positions count the real tokens of a segment, so that padding anywhere changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.averages import softmax_by_channel
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.masks import longest
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine import exponential
+from flax_linattn.ops.engine.cache import KVCache, Pairs, Positions
+from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
+from flax_linattn.ops.engine.exponential import ExponentialState
+from flax_linattn.ops.engine.exponential_scan import exponential_scan
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class AFT(ChannelwiseSoftmax):
+    """AFT-full, with learned position biases (module docstring: symbols, departures).
+
+    Attributes:
+        chunk_size: queries a block, and keys a block within it.
+        max_length: N, positions that a layer learns biases for; only they are limited.
+            ``attend`` and ``step`` take them as ``position_bias=`` [N, N]; without, they are 0.
+        gate: multiply by sigmoid(q); without, it is equation 19 of the element-wise attention
+            paper.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> aft = ops.get_mechanism("aft")
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> aft.attend(q, k, v, is_causal=True, position_bias=jnp.zeros((16, 16))).shape
+        (2, 10, 4, 8)
+        >>> aft.attend(q, k, v, position_bias=jnp.zeros((8, 8)))
+        Traceback (most recent call last):
+        ...
+        ValueError: position_bias holds 8 positions, got sequences of 10; make it larger.
+    """
+
+    name: ClassVar[str] = "aft"
+    about: ClassVar[str] = "attention free transformer, with position biases (Zhai et al., 2021)"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=False, cross=False, channelwise=True
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("position_bias",)
+    positional: ClassVar[bool] = True
+
+    max_length: int | None = None
+    gate: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, max_length=self.max_length)
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        if self.max_length is None:
+            raise ValueError(
+                "an 'aft' layer learns a bias for each pair of positions and needs their number: "
+                "get_mechanism('aft', max_length=...), or the max_length of the model."
+            )
+        shape = (self.max_length, self.max_length)
+        return {"position_bias": Learned(shape, jax.nn.initializers.normal(0.02))}
+
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        y = super().weigh(pairs, visible)
+        return gated(pairs.q.astype(y.dtype), y) if self.gate else y
+
+    def scores(
+        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
+    ) -> Array:
+        position_bias = parameters.get("position_bias")
+        if position_bias is None or positions is None:
+            return jnp.broadcast_to(k, (k.shape[0], q.shape[1], *k.shape[2:]))
+        of_query, of_key = positions
+        # NaN beyond the table: under jit nothing else can tell.
+        bias = position_bias.at[of_query[:, :, None], of_key[:, None, :]].get(
+            mode="fill", fill_value=jnp.nan
+        )
+        return k + bias.astype(k.dtype)[..., None, None]
+
+    def _check_parameters(self, parameters: Parameters) -> None:
+        bias = parameters.get("position_bias")
+        if bias is not None and (bias.ndim != 2 or bias.shape[0] != bias.shape[1]):
+            raise ValueError(f"position_bias must have shape [N, N], got {bias.shape}.")
+
+    def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
+        bias = parameters.get("position_bias")
+        if bias is not None and longest(length, mask) > bias.shape[0]:
+            raise ValueError(
+                f"position_bias holds {bias.shape[0]} positions, got sequences of "
+                f"{longest(length, mask)}; make it larger."
+            )
+
+    def _check_capacity(self, max_length: int | None) -> None:
+        if max_length is not None and max_length > (self.max_length or max_length):
+            raise ValueError(
+                f"this 'aft' has biases for {self.max_length} positions, and its cache cannot "
+                f"have {max_length}."
+            )
+
+    def _check_room(self, state: KVCache, parameters: Parameters) -> None:
+        super()._check_room(state, parameters)
+        bias = parameters.get("position_bias")
+        if bias is None or isinstance(state.length, jax.core.Tracer) or not state.length.size:
+            return
+        longest = int(jnp.max(state.length))
+        if longest > bias.shape[0]:
+            raise ValueError(
+                f"position_bias holds {bias.shape[0]} positions, got token number {longest}; "
+                "make it larger."
+            )
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        position_bias = parameters.get("position_bias")
+        score = jnp.broadcast_to(k[:, None], (k.shape[0], q.shape[1], *k.shape[1:]))
+        if position_bias is not None:
+            # Position: how many real tokens of the segment come before, that is, of those that see
+            # the token or that it sees. A token that nobody sees is padding.
+            mutual = visible | jnp.swapaxes(visible, 1, 2)
+            mutual = mutual & jnp.any(visible, axis=1, keepdims=True)
+            position = jnp.sum(jnp.tril(mutual, -1), axis=2)
+            bias = position_bias[position[:, :, None], position[:, None, :]]
+            score = score + bias.astype(k.dtype)[..., None, None]
+        y = softmax_by_channel(score, v, visible)
+        return y / (1 + jnp.exp(-q)) if self.gate else y
+
+
+@dataclasses.dataclass(frozen=True)
+class AFTSimple(StreamingMechanism):
+    """AFT-simple, without position biases (module docstring: symbols, departures).
+
+    Attributes:
+        gate: multiply by sigmoid(q).
+
+    Example:
+        >>> import jax
+        >>> from flax_linattn import ops
+        >>> aft = ops.get_mechanism("aft_simple")
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> y, state = aft.attend(q, k, v, is_causal=True, return_state=True)
+        >>> y.shape, state.w.shape
+        ((2, 10, 4, 8), (2, 4, 8))
+    """
+
+    name: ClassVar[str] = "aft_simple"
+    about: ClassVar[str] = "attention free transformer, without position biases (Zhai et al., 2021)"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=True, channelwise=True, mergeable=True
+    )
+
+    gate: bool = True
+
+    def _init_state(self, sizes: StateSizes) -> ExponentialState:
+        shape = (sizes.batch_size, sizes.num_heads, sizes.key_dim)
+        return exponential.empty(shape, shape, sizes.dtype)
+
+    def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
+        return ExponentialState(m=k, u=jnp.ones_like(k), w=v)
+
+    def _merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
+        return state_a.merge(state_b)
+
+    def read(self, q: Array | None, state: ExponentialState) -> Array:
+        q = self._query(q)
+        return gated(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, ExponentialState]:
+        """Every channel is a head of values of one channel."""
+        batch, channels = k.shape[0], k.shape[2] * k.shape[3]
+        m, u, w = (x.reshape(batch, channels) for x in self._initial(call))
+        y, state = exponential_scan(
+            k.reshape(*k.shape[:2], channels),
+            v.reshape(*v.shape[:2], channels, 1),
+            ExponentialState(m, u, w[..., None]),
+            mask=call.mask,
+            starts=call.starts,
+            form=call.form,
+            chunk_size=self.chunk_size,
+        )
+        y = y.reshape(v.shape)
+        state = ExponentialState(*(x.reshape(batch, *k.shape[2:]) for x in state))
+        return gated(q, y) if self.gate else y, state
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        y = softmax_by_channel(k[:, None], v, visible)
+        return y / (1 + jnp.exp(-q)) if self.gate else jnp.broadcast_to(y, q.shape)
+
+
+def gated(q: Array, y: Array) -> Array:
+    """sigmoid(q) y."""
+    return jax.nn.sigmoid(q) * y

@@ -1,0 +1,197 @@
+"""Element-wise attention (EA) and its Taylor form, EA-series.
+
+"Element-wise Attention Is All You Need", 2025. Symbols against the paper's:
+
+==============  ============================================================
+here            paper
+==============  ============================================================
+q, k, v         q_i, k_j, v_j; every channel attends by itself, the heads
+                only split the channels
+score           o_ijc = -(q_ic - k_jc)^2 (equation 1)
+y               y_i (equation 2); for the series equations 5, 6 and 14-16
+order           t of EA-t, the highest exponent of the polynomial
+terms           t of figure 2, the number of terms: exponents 0 ... t - 1
+s, z            s_i, z_i (equations 8, 9, 12, 13), see SeriesState
+==============  ============================================================
+
+Departures: none in ``elementwise``. In ``elementwise_series``, the paper's text names EA-2 and
+EA-6 after the highest exponent, which is even so that the polynomial is positive, while its
+figure 2 and equations 7-11 stop one exponent earlier; here ``order`` is the highest exponent,
+and ``terms`` reproduces the listing. e^(-k^2) underflows in float32 beyond |k| = 10, where the
+paper's sums are 0/0: here they are relative to the smallest |k| so far.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.averages import average_by_channel, softmax_by_channel
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine import series
+from flax_linattn.ops.engine.cache import Positions
+from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
+from flax_linattn.ops.engine.series import SeriesState
+from flax_linattn.ops.engine.series_scan import series_scan
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class Elementwise(ChannelwiseSoftmax):
+    """Element-wise attention, exact (module docstring: symbols).
+
+    Attributes:
+        chunk_size: queries a block, and keys a block within it.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> elementwise = ops.get_mechanism("elementwise")
+        >>> q = jnp.zeros((1, 1, 1, 2))                           # one query, two channels
+        >>> k = jnp.array([[0.0, 0.0], [0.0, 30.0]])[None, :, None]
+        >>> v = jnp.array([[1.0, 1.0], [3.0, 3.0]])[None, :, None]
+        >>> elementwise.attend(q, k, v).ravel().tolist()          # near keys only
+        [2.0, 1.0]
+    """
+
+    name: ClassVar[str] = "elementwise"
+    about: ClassVar[str] = (
+        "every channel attends by distance, exact (Element-wise Attention Is All You Need, 2025)"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
+
+    def scores(
+        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
+    ) -> Array:
+        return -jnp.square(q - k)  # equation 1
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        score = -((q[:, :, None] - k[:, None]) ** 2)  # [B, T, S, H, K]
+        return softmax_by_channel(score, v, visible)
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementwiseSeries(StreamingMechanism):
+    """EA-series: element-wise attention with a Taylor polynomial for e^(2qk).
+
+    Attributes:
+        order: highest exponent of the polynomial; EA-2 and EA-6 are order 2 and 6. An even
+            order has positive weights; an odd one does not. Where 2qk is far below 0 the terms
+            cancel, the more digits the higher the order: in float32 outputs are right to 1e-5
+            up to order 6, to 1e-4 at order 12 and to 1e-2 at order 20.
+        terms: number of terms, order + 1, for parity with the paper's listing (its figure 2
+            with t = 6 is ``terms=6``, order 5, not positive). Give it instead of ``order``.
+        allow_odd_order: take an odd ``order`` in spite of its negative weights.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> exact, series = ops.get_mechanism("elementwise"), ops.get_mechanism(
+        ...     "elementwise_series", order=6)
+        >>> q, k, v = 0.3 * jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> bool(jnp.allclose(series.attend(q, k, v), exact.attend(q, k, v), atol=1e-3))
+        True
+        >>> series.init_state(2, 4, 8, 8).s.shape                 # order + 1 terms
+        (2, 7, 4, 8)
+        >>> ops.get_mechanism("elementwise_series", order=3)
+        Traceback (most recent call last):
+        ...
+        ValueError: order 3 is odd: its polynomial is negative far below 0, and so are weights; \
+take 2 or 4, or allow_odd_order=True.
+    """
+
+    name: ClassVar[str] = "elementwise_series"
+    about: ClassVar[str] = (
+        "element-wise attention by a Taylor polynomial: EA-2, EA-6 (the same paper)"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=True, channelwise=True, mergeable=True
+    )
+
+    order: int = 6
+    terms: int | None = None
+    allow_odd_order: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.terms is not None:
+            at_least(1, terms=self.terms)
+            if self.order not in (type(self).order, self.terms - 1):
+                raise ValueError(
+                    f"give order (the highest exponent) or terms (order + 1), not both; got "
+                    f"order={self.order} and terms={self.terms}."
+                )
+            for name, value in (("order", self.terms - 1), ("terms", None)):
+                object.__setattr__(self, name, value)
+            object.__setattr__(self, "allow_odd_order", True)
+            return
+        at_least(0, order=self.order)
+        if self.order % 2 and not self.allow_odd_order:
+            raise ValueError(
+                f"order {self.order} is odd: its polynomial is negative far below 0, and so are "
+                f"weights; take {self.order - 1} or {self.order + 1}, or allow_odd_order=True."
+            )
+
+    def _init_state(self, sizes: StateSizes) -> SeriesState:
+        batch, channels = sizes.batch_size, (sizes.num_heads, sizes.key_dim)
+        sums = (batch, self.order + 1, *channels)
+        return SeriesState(
+            smallest=jnp.full((batch, *channels), jnp.inf, sizes.dtype),
+            s=jnp.zeros(sums, sizes.dtype),
+            z=jnp.zeros(sums, sizes.dtype),
+        )
+
+    def lift(self, k: Array, v: Array, query: Array | None = None) -> SeriesState:
+        """Equations 10, 12 and 13: K_i e^(-k_i^2) with the shift of the token itself."""
+        # The shift cancels from the output: a constant, to gradients as well.
+        smallest = jax.lax.stop_gradient(jnp.abs(k))
+        z = series.geometric(
+            series.weight(k, smallest), k / series.unit(smallest), self.order
+        )  # a weight of 1, with the gradient of e^(-k^2)
+        return SeriesState(smallest, series.stack([x * v for x in z]), series.stack(z))
+
+    def _merge(self, state_a: SeriesState, state_b: SeriesState) -> SeriesState:
+        """Sums add up, relative to the smaller of the two shifts."""
+        return series.merge(state_a, state_b)
+
+    def read(self, q: Array | None, state: SeriesState) -> Array:
+        """Equations 14-16: sums over n of (2 q r)^n / n! times s and z."""
+        x, f = series.argument(self._query(q), jax.lax.stop_gradient(state.smallest), self.order)
+        s, z = (series.polynomial(series.unstack(sums), x, f) for sums in state[1:])
+        return safe_divide(s, z)
+
+    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, SeriesState]:
+        return series_scan(
+            q,
+            k,
+            v,
+            self._initial(call),
+            mask=call.mask,
+            starts=call.starts,
+            form=call.form,
+            chunk_size=self.chunk_size,
+        )
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        x = 2 * q[:, :, None] * k[:, None]  # [B, T, S, H, K]
+        term = polynomial = jnp.ones_like(x)
+        for n in range(1, self.order + 1):
+            term = term * x / n
+            polynomial = polynomial + term
+        seen = visible[..., None, None]
+        score = jnp.where(seen, -(k[:, None] ** 2), -jnp.inf)
+        shift = jax.lax.stop_gradient(jnp.max(score, axis=2, keepdims=True))
+        weight = exp_difference(score, shift) * polynomial
+        return average_by_channel(weight, v)

@@ -1,0 +1,166 @@
+"""Expressive attention: weights from the squared dot product.
+
+Gros, "Reorganizing attention-space geometry with expressive attention", 2024 (arXiv
+2407.18601). Symbols against the paper's:
+
+=========  ==================================================================
+here       paper
+=========  ==================================================================
+z          scale q_i . k_j
+scale      beta, the factor of the scores, which the paper sets to 1
+weight     z^2 / (1 + z^2), normalised by its sum over the visible j
+           (equation 2)
+=========  ==================================================================
+
+``expressive`` is the paper's. ``expressive_quadratic`` is new: it leaves the denominator out,
+weight z^2, whose features are the products of coordinates, so that a state of K (K + 1) / 2
+(V + 1) numbers a head replaces the past. With |z| far below 1 the two agree, to relative
+O(z^2); with |z| above 1 ``expressive`` saturates (all large scores weigh alike) where z^2 goes on
+growing. The output of ``expressive_quadratic`` does not change with ``scale``, which cancels.
+
+Departures: a row whose weights are all 0 (a zero query, a first token orthogonal to itself)
+gives 0 instead of 0/0. The mask acts on the weights, after the nonlinearity: before it, a
+score of minus infinity would have the largest weight of all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, score_scale
+from flax_linattn.ops.engine.blocks import Weighing
+from flax_linattn.ops.engine.features import scale_free, symmetric_square
+from flax_linattn.ops.engine.kernel import KernelMechanism
+from flax_linattn.ops.engine.scored import ScoredAttention
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+LARGEST_SCORE = 1e9
+"""Scores are clipped here: z^2 stays finite in float32, and z^2 / (1 + z^2) is 1 to rounding."""
+
+
+def _scores(q: Array, k: Array, scale: float | Array) -> Array:
+    return einsum("bthk,bshk->bhts", q, k) * jnp.asarray(scale).astype(q.dtype)
+
+
+def _level(z: Array) -> Array:
+    return jnp.minimum(jnp.max(jnp.abs(z), axis=-1), 1)
+
+
+def _weight(z: Array, level: Array) -> Array:
+    # A common factor of a row cancels: squares of tiny scores do not underflow.
+    z = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE)
+    return jnp.square(z / _divisor(level)) / (1 + z * z)
+
+
+def _slope(z: Array, level: Array) -> Array:
+    z, level = jnp.clip(z, -LARGEST_SCORE, LARGEST_SCORE), _divisor(level)
+    return 2 * (z / level) / jnp.square(1 + z * z) / level
+
+
+def _divisor(level: Array) -> Array:
+    return jnp.where(level == 0, jnp.ones_like(level), level)
+
+
+def _rescale(old: Array, new: Array) -> Array:
+    return jnp.square(old / _divisor(new))
+
+
+RATIONAL = Weighing(
+    hidden=0, lowest=0, level=_level, weight=_weight, slope=_slope, rescale=_rescale
+)
+"""z^2 / (1 + z^2), relative to the square of a row's largest |z| where that is below 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Expressive(ScoredAttention):
+    """Expressive attention, weight z^2 / (1 + z^2) (module docstring: symbols, departures).
+
+    Attributes:
+        scale: factor of the scores where a call gives none; the paper's beta.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> expressive = ops.get_mechanism("expressive")
+        >>> q = jnp.array([[1.0, 0.0]])[None, :, None]            # one query
+        >>> k = jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])[None, :, None]
+        >>> v = jnp.array([[1.0], [2.0], [9.0]])[None, :, None]
+        >>> expressive.attend(q, k, v).ravel().tolist()           # parallel, antiparallel alike
+        [1.5]
+    """
+
+    name: ClassVar[str] = "expressive"
+    about: ClassVar[str] = "weights from the squared dot product (Gros, 2024)"
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
+    weighing: ClassVar[Weighing] = RATIONAL
+
+    scale: float = 1.0
+
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        return score_scale(parameters.get("scale"), self.scale, key_dim)
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        z = _scores(q, k, self._scale(q.shape[-1], parameters))
+        weight = z**2 / (1 + z**2)  # equation 2
+        weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
+        return average_by_head(weight, v)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpressiveQuadratic(KernelMechanism):
+    """Squared dot product as the weight, in linear time (module docstring).
+
+    Attributes:
+        scale: factor of the scores; it cancels, unless it is 0.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> quadratic, expressive = map(ops.get_mechanism, ("expressive_quadratic", "expressive"))
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> small = expressive.attend(q, k, v, scale=1e-3)       # z far below 1: they agree
+        >>> bool(jnp.allclose(quadratic.attend(q, k, v), small, atol=1e-3))
+        True
+        >>> quadratic.init_state(2, 4, 8, 8).value.shape         # 8 * 9 / 2 features
+        (2, 4, 36, 8)
+    """
+
+    name: ClassVar[str] = "expressive_quadratic"
+    about: ClassVar[str] = "expressive attention without its denominator, which streams; ours"
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+
+    scale: float = 1.0
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        scale = self._scale(q.shape[-1], parameters)
+        # The size of a query cancels: large ones do not overflow, small ones do not underflow.
+        return scale_free(q * jnp.asarray(scale).astype(q.dtype)), k, v
+
+    def query_features(self, q: Array) -> Array:
+        return symmetric_square(q)
+
+    def key_features(self, k: Array) -> Array:
+        return symmetric_square(k)
+
+    def kernel(self, q: Array, k: Array) -> Array:
+        return jnp.square(einsum("bthk,bshk->bhts", q, k))
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        weight = _scores(q, k, self._scale(q.shape[-1], parameters)) ** 2
+        weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
+        return average_by_head(weight, v)
+
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        return score_scale(parameters.get("scale"), self.scale, key_dim)

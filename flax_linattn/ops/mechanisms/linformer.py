@@ -1,0 +1,148 @@
+"""Linformer: Wang et al., "Linformer: Self-Attention with Linear Complexity", 2020.
+
+softmax(scale Q (E^T K)^T) F^T V: keys and values of N positions are projected to P mixtures of
+them. ``key_projection`` is E and ``value_projection`` F, both [N, P], shared by the heads. N is
+fixed: a longer sequence has no rows of E and F; a shorter one uses the first. A mixture of keys
+holds the future, so there is neither a causal form nor a state, nor can sequences be packed.
+Departure: positions count real tokens, so that padding anywhere changes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.capabilities import Learned
+from flax_linattn.ops.contract.masks import longest
+from flax_linattn.ops.contract.numerics import einsum, score_scale
+from flax_linattn.ops.engine.draws import uniform
+from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class Linformer(StatelessMechanism):
+    """Linformer attention (module docstring: symbols, departures).
+
+    Attributes:
+        max_length: N; a layer needs it, since it learns E and F. None = that of each call's
+            sequences, for fixed random projections only.
+        num_projections: P.
+        scale: factor of the scores where a call gives none; None = K**-0.5.
+        seed: of the projections that are used where ``attend`` is given none.
+
+    Example:
+        >>> import jax
+        >>> from flax_linattn import ops
+        >>> linformer = ops.get_mechanism("linformer", max_length=16, num_projections=4)
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> linformer.attend(q, k, v).shape
+        (2, 10, 4, 8)
+        >>> linformer.attend(q, k, v, is_causal=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: 'linformer' has no causal form; use is_causal=False.
+    """
+
+    name: ClassVar[str] = "linformer"
+    about: ClassVar[str] = (
+        "learned mixtures of the tokens; whole sequences only (Wang et al., 2020)"
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("scale", "key_projection", "value_projection")
+
+    max_length: int | None = None
+    num_projections: int = 256
+    scale: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, max_length=self.max_length, num_projections=self.num_projections)
+        at_least(0, seed=self.seed)
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        if self.max_length is None:
+            raise ValueError(
+                "a 'linformer' layer learns a projection of each position and needs their number: "
+                "get_mechanism('linformer', max_length=...), or the max_length of the model."
+            )
+        limit = self.num_projections**-0.5
+        projection = Learned(
+            (self.max_length, self.num_projections),
+            lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -limit, limit),
+        )
+        return {"key_projection": projection, "value_projection": projection}
+
+    def mix(self, whole: Sequences) -> Outputs:
+        q, k, v, _, mask, parameters = whole
+        # The real tokens move to the front; padding is zero and adds nothing where it lands.
+        position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
+
+        def mixed(table: Array, x: Array) -> Array:
+            front = jnp.zeros_like(x).at[rows, position].add(x)
+            return einsum("sp,bshk->bphk", table[: x.shape[1]], front[:, : table.shape[0]])
+
+        e, f = self._tables(k, parameters)
+        fits = jnp.sum(mask, axis=1) <= e.shape[0]
+        keys, values = mixed(e, k), mixed(f, v)
+        score = einsum("bthk,bphk->bhtp", q, keys) * self._scale(q, parameters)
+        y = einsum("bhtp,bphv->bthv", jax.nn.softmax(score, axis=-1), values)
+        # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
+        return jnp.where(fits[:, None, None, None], y, jnp.nan)
+
+    def _check_parameters(self, parameters: Parameters) -> None:
+        shapes = {name: table.shape for name, table in parameters.items() if name != "scale"}
+        e, f = shapes.get("key_projection"), shapes.get("value_projection")
+        if shapes and (e != f or len(e or ()) != 2):
+            raise ValueError(
+                "key_projection and value_projection must be given together and have one shape "
+                f"[N, P], got {e} and {f}."
+            )
+
+    def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
+        table = parameters.get("key_projection")
+        rows = self.max_length if table is None else table.shape[0]
+        if rows is not None and longest(length, mask) > rows:
+            raise ValueError(
+                f"'linformer' was made for sequences of {rows} positions, got "
+                f"{longest(length, mask)}; make it with a larger max_length."
+            )
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        real = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
+        e, f = self._tables(k, parameters)
+        scale = self._scale(q, parameters)
+
+        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+            order = jnp.argsort(~real, stable=True)  # the real tokens first, in their order
+            k, v, real = k[order], v[order], real[order]
+            keys = einsum("sp,shk->hpk", jnp.where(real[:, None], e[: len(k)], 0), k)
+            values = einsum("sp,shv->hpv", jnp.where(real[:, None], f[: len(k)], 0), v)
+            score = einsum("thk,hpk->htp", q, keys) * scale
+            weight = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True))
+            weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
+            return einsum("htp,hpv->thv", weight, values)
+
+        return jax.vmap(of_row)(q, k, v, real)
+
+    def _tables(self, k: Array, parameters: Parameters) -> tuple[Array, Array]:
+        """E and F [N, P]."""
+
+        def table(name: str, seed: int) -> Array:
+            given = parameters.get(name)
+            if given is None:
+                rows, columns = self.max_length or k.shape[1], self.num_projections
+                given = jnp.asarray(uniform(rows, columns, columns**-0.5, seed))
+            return given.astype(k.dtype)
+
+        return table("key_projection", 2 * self.seed), table("value_projection", 2 * self.seed + 1)
+
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)

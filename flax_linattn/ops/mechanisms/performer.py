@@ -1,0 +1,134 @@
+"""Performer (FAVOR+): softmax attention by positive orthogonal random features.
+
+Choromanski et al., "Rethinking Attention with Performers", 2021. Symbols against the paper's:
+
+==============  =============================================================
+here            paper
+==============  =============================================================
+x               q or k times sqrt(scale), that is K**-0.25 by default
+projection      omega_1 ... omega_m, orthogonal Gaussian vectors (section
+                2.4), one draw shared by queries, keys, heads and
+                layers
+log features    omega . x - |x|^2 / 2; SM+ of lemma 1
+==============  =============================================================
+
+The sum over keys of exp(log feature) is kept as the exponential state (m, u, w) of each feature,
+so no key is lost to overflow or underflow. Departures from the code that the TaylorShift
+experiments ran: no 1e-4 is added to the features and no maximum over all keys is subtracted,
+which a causal form could not know; the draw is fixed by ``seed`` instead of renewed every 1,000
+steps (pass ``projection`` to renew it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine import exponential
+from flax_linattn.ops.engine.draws import orthogonal_gaussian
+from flax_linattn.ops.engine.exponential import ExponentialState
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class Performer(StreamingMechanism):
+    """FAVOR+ attention (module docstring: symbols, departures).
+
+    Attributes:
+        chunk_size: tokens a block; a block holds M values a token.
+        scale: factor of the scores where a call gives none, positive; None = K**-0.5.
+        num_features: M; None = int(K ln K), at least 1.
+        seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> q, k, v = 0.5 * jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> performer = ops.get_mechanism("performer", num_features=512)
+        >>> error = performer.attend(q, k, v) - ops.get_mechanism("softmax").attend(q, k, v)
+        >>> bool(jnp.abs(error).max() < 0.05)
+        True
+    """
+
+    name: ClassVar[str] = "performer"
+    about: ClassVar[str] = "positive orthogonal random features (Choromanski et al., 2021)"
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
+    parameters: ClassVar[tuple[str, ...]] = ("scale", "projection")
+
+    chunk_size: int = 32
+    scale: float | None = None
+    num_features: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, num_features=self.num_features)
+        at_least(0, seed=self.seed)
+
+    def _init_state(self, sizes: StateSizes) -> ExponentialState:
+        shape = (sizes.batch_size, sizes.num_heads, self._features(sizes.key_dim))
+        return exponential.empty(shape, (*shape, sizes.value_dim), sizes.dtype)
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        """Queries and keys become their log features [..., H, M]."""
+        q, k = self._log_features(q, k, parameters)
+        return q, k, v
+
+    def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
+        w = jnp.broadcast_to(v[..., None, :], (*k.shape, v.shape[-1]))
+        return ExponentialState(m=k, u=jnp.ones_like(k), w=w)
+
+    def _merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
+        return state_a.merge(state_b)
+
+    def read(self, q: Array | None, state: ExponentialState) -> Array:
+        log_weight = self._query(q) + state.m
+        weight = exp_difference(log_weight, jnp.max(log_weight, axis=-1, keepdims=True))
+        value = einsum("...m,...mv->...v", weight, state.w)
+        return safe_divide(value, jnp.sum(weight * state.u, axis=-1)[..., None])
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        q, k = self._log_features(q, k, parameters)
+        score = q[:, :, None] + k[:, None]  # [B, T, S, H, M]
+        score = jnp.where(visible[..., None, None], score, -jnp.inf)
+        weight = exp_difference(score, jnp.max(score, axis=(2, 4), keepdims=True)).sum(axis=4)
+        return average_by_token(weight, v)
+
+    def _features(self, key_dim: int) -> int:
+        if self.num_features is not None:
+            return self.num_features
+        return max(1, int(key_dim * math.log(key_dim)))
+
+    def _log_features(self, q: Array, k: Array, parameters: Parameters) -> tuple[Array, Array]:
+        """omega . x of queries, whose -|x|^2 / 2 cancels, and omega . x - |x|^2 / 2 of keys."""
+        key_dim = q.shape[-1]
+        shape = (self._features(key_dim), key_dim)
+        projection = parameters.get("projection")
+        if projection is None:
+            projection = jnp.asarray(orthogonal_gaussian(*shape, self.seed), q.dtype)
+        elif projection.shape != shape:
+            raise ValueError(
+                f"projection must have shape [num_features, K] = {shape}, got {projection.shape}."
+            )
+        scale = score_scale(parameters.get("scale"), self.scale, key_dim)
+        if not isinstance(scale, jax.core.Tracer) and scale <= 0:
+            raise ValueError(f"scale must be positive, its root scales q and k; got {scale}.")
+        factor = jnp.sqrt(jnp.asarray(scale).astype(q.dtype))
+        q, k = q * factor, k * factor
+        omega = projection.astype(q.dtype)
+        q_log, k_log = einsum("...k,mk->...m", q, omega), einsum("...k,mk->...m", k, omega)
+        return q_log, k_log - jnp.sum(k * k, axis=-1, keepdims=True) / 2

@@ -1,0 +1,130 @@
+"""Softmax attention (Vaswani et al., 2017), the yardstick.
+
+Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
+over the visible j. Departure: none; no dropout on the weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import partial
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.masks import Visibility
+from flax_linattn.ops.contract.numerics import (
+    accumulation_dtype,
+    einsum,
+    exp_difference,
+    score_scale,
+)
+from flax_linattn.ops.engine.blocks import Weighing
+from flax_linattn.ops.engine.cache import Pairs
+from flax_linattn.ops.engine.scored import ScoredAttention
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+SOFTMAX = Weighing(
+    hidden=-math.inf,
+    lowest=-math.inf,
+    level=partial(jnp.max, axis=-1),
+    weight=exp_difference,
+    slope=exp_difference,
+    rescale=exp_difference,
+)
+"""e^s relative to a row's largest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftmaxAttention(ScoredAttention):
+    """Softmax attention with a preallocated key/value cache.
+
+    Attributes:
+        scale: factor of the scores where a call gives none; None = K**-0.5.
+        implementation: None = this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
+            (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
+            elsewhere, for short sequences (``form="parallel"``).
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> softmax = ops.get_mechanism("softmax")
+        >>> x = jax.random.normal(jax.random.key(0), (2, 10, 4, 8))
+        >>> state = softmax.init_state(2, 4, 8, 8, max_length=16)
+        >>> y, state = softmax.attend(x, x, x, is_causal=True, initial_state=state,
+        ...                           return_state=True)
+        >>> y_next, state = softmax.step(x[:, 0], x[:, 0], x[:, 0], state)
+        >>> y_next.shape, state.length.tolist()
+        ((2, 4, 8), [11, 11])
+    """
+
+    name: ClassVar[str] = "softmax"
+    about: ClassVar[str] = (
+        "scaled dot products with a preallocated cache: the yardstick (Vaswani et al., 2017)"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
+    weighing: ClassVar[Weighing] = SOFTMAX
+
+    scale: float | None = None
+    implementation: Literal["xla", "cudnn"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.implementation not in (None, "xla", "cudnn"):
+            raise ValueError(
+                f"implementation must be None, 'xla' or 'cudnn', got {self.implementation!r}."
+            )
+
+    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
+        q, k, v = pairs[:3]
+        # jax.nn.dot_product_attention computes float64 in float32, and is NaN for scores of 1e21.
+        if self.implementation is None or q.dtype == jnp.float64:
+            return super().weigh(pairs, visible)
+        if self.implementation == "xla":
+            # It rounds the weights of half precision and has no float16 on CPUs.
+            dtype = accumulation_dtype(q.dtype)
+            q, k, v = q.astype(dtype), k.astype(dtype), v.astype(dtype)
+        factor = self._scale(q.shape[-1], pairs.parameters)
+        if not isinstance(factor, float):  # the fused kernel wants a static factor
+            q, factor = q * jnp.asarray(factor, q.dtype), 1.0
+        width = max(k.shape[-1], v.shape[-1])  # it also wants K = V: zeros change nothing
+        try:
+            y = jax.nn.dot_product_attention(
+                _widen(q, width),
+                _widen(k, width),
+                _widen(v, width),
+                mask=None if visible is None else visible[:, None],
+                scale=factor,
+                is_causal=visible is None,
+                implementation=self.implementation,
+            )
+        except RuntimeError as error:
+            raise ValueError(
+                f"implementation={self.implementation!r} does not run here: {error} Leave it out."
+            ) from error
+        return y[..., : v.shape[-1]]
+
+    def _chunked(self, pairs: Pairs, visibility: Visibility) -> Array:
+        if self.implementation == "cudnn":  # which makes few scores at a time by itself
+            return self._by_rows(pairs, visibility, None)
+        return super()._chunked(pairs, visibility)
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
+        score = einsum("bthk,bshk->bhts", q, k) * scale
+        score = jnp.where(visible[:, None], score, -jnp.inf)
+        weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
+        return average_by_head(weight, v)
+
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        return score_scale(parameters.get("scale"), self.scale, key_dim)
+
+
+def _widen(x: Array, width: int) -> Array:
+    return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, width - x.shape[-1]),))

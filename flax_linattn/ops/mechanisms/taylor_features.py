@@ -1,0 +1,74 @@
+"""Linear attention with the Taylor features of order 2 of the exponential.
+
+The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. It is TaylorShift without
+its normalisation, one of the feature maps that Zhang et al., "The Hedgehog & the Porcupine", 2024,
+study, and what the element-wise attention paper compares with as "Hedgehog" (its equation 20); the
+learned feature map that has this name is another one. Departure: only the d (d + 1) / 2 different
+products of coordinates are kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, score_scale
+from flax_linattn.ops.engine.features import quadratic_features
+from flax_linattn.ops.engine.kernel import KernelMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class TaylorFeatures(KernelMechanism):
+    """Taylor feature linear attention of order 2 (module docstring).
+
+    Attributes:
+        scale: factor of the scores where a call gives none; None = K**-0.5.
+
+    Example:
+        >>> import jax
+        >>> from flax_linattn import ops
+        >>> taylor = ops.get_mechanism("taylor_features")
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> taylor.attend(q, k, v, is_causal=True).shape
+        (2, 10, 4, 8)
+    """
+
+    name: ClassVar[str] = "taylor_features"
+    about: ClassVar[str] = (
+        "linear attention with the Taylor features of order 2 (after Zhang et al., 2024)"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+
+    scale: float | None = None
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        return q * self._scale(q, parameters), k, v
+
+    def query_features(self, q: Array) -> Array:
+        return quadratic_features(q, (0.5, 1.0, 1.0))
+
+    def key_features(self, k: Array) -> Array:
+        return quadratic_features(k)
+
+    def kernel(self, q: Array, k: Array) -> Array:
+        x = einsum("bthk,bshk->bhts", q, k)
+        return (x / 2 + 1) * x + 1
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        x = jnp.sum(q[:, :, None] * k[:, None], axis=-1) * self._scale(q, parameters)
+        weight = jnp.where(visible[..., None], 1 + x + x**2 / 2, jnp.zeros_like(x))
+        return average_by_token(weight, v)
+
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)

@@ -1,0 +1,117 @@
+"""Mechanisms by name and hyperparameters."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import warnings
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.mechanisms import REGISTRY
+
+RENAMED = {"hedgehog": "taylor_features"}
+"""Old name -> new name, since 2026-11-23 and until 0.3: what is stored stays readable."""
+
+
+def list_mechanisms() -> tuple[str, ...]:
+    """The names that ``get_mechanism`` takes.
+
+    Example:
+        >>> list_mechanisms()[:4]
+        ('softmax', 'aaren', 'elementwise', 'elementwise_series')
+    """
+    return tuple(REGISTRY)
+
+
+def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
+    """Makes a mechanism: frozen, hashable, hence static under ``jax.jit``.
+
+    Args:
+        name: one of ``list_mechanisms()``; hyperparameters may follow after a colon, as they do
+            on the command line: ``"elementwise_series:order=2,chunk_size=64"``.
+        **hyperparameters: fields of the mechanism's dataclass.
+
+    Raises:
+        ValueError: the name is unknown, or a hyperparameter is out of range.
+        TypeError: a hyperparameter is unknown or of another type.
+
+    Example:
+        >>> get_mechanism("aaren", chunk_size=64).capabilities.constant_memory
+        True
+        >>> get_mechanism("elementwise_series:order=2") == get_mechanism(
+        ...     "elementwise_series", order=2)
+        True
+    """
+    name, _, text = name.partition(":")
+    if text:
+        hyperparameters = _parse(name, text) | hyperparameters
+    mechanism = REGISTRY[_known(name)]
+    fields = [field.name for field in dataclasses.fields(mechanism)]
+    unknown = sorted(set(hyperparameters) - set(fields))
+    if unknown:
+        raise TypeError(
+            f"{name!r} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields)}."
+        )
+    hints = get_type_hints(mechanism)
+    for field, value in hyperparameters.items():
+        _check_type(f"{name!r} expects {field}", value, hints[field])
+    return mechanism(**hyperparameters)
+
+
+def _known(name: str) -> str:
+    """``name``, or the new one of what has been renamed; refuses an unknown one."""
+    if name in RENAMED:
+        new = RENAMED[name]
+        warnings.warn(
+            f"the mechanism {name!r} is {new!r} since 2026-11-23; the old name goes with 0.3.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return new
+    if name in REGISTRY:
+        return name
+    close = difflib.get_close_matches(name, REGISTRY, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise ValueError(f"unknown mechanism {name!r}; choose one of: {', '.join(REGISTRY)}.{hint}")
+
+
+def _check_type(expects: str, value: Any, hint: Any) -> None:
+    """Refuses a value of another type than its annotation: of text above all, from a name."""
+    options = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) else (hint,)
+    kinds = tuple(get_origin(o) or o for o in options if o is not Ellipsis)
+    if get_origin(hint) is tuple:
+        kinds = (tuple,)
+    if get_origin(hint) is Literal or Literal in kinds:
+        return  # the mechanism itself says which words it knows
+    numbers = {int: Integral, float: Real}  # NumPy's too
+    accepted = isinstance(value, tuple(numbers.get(kind, kind) for kind in kinds))
+    if not accepted or (isinstance(value, bool) and bool not in kinds):
+        types = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+        types = types.replace("NoneType", "None").replace("bool", "True or False")
+        raise TypeError(f"{expects} as {types}, got {value!r}.")
+
+
+def _parse(name: str, text: str) -> dict[str, Any]:
+    """Hyperparameters from ``order=2,switch=memory``: Python literals, or bare words."""
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        names = [keyword.arg for keyword in call.keywords]
+        if None in names or len(set(names)) < len(names):
+            raise ValueError
+        return {
+            str(keyword.arg): keyword.value.id
+            if isinstance(keyword.value, ast.Name)
+            else ast.literal_eval(keyword.value)
+            for keyword in call.keywords
+        }
+    except (SyntaxError, ValueError):
+        raise ValueError(
+            f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
+            f"each once, got {text!r}."
+        ) from None

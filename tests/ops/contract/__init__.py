@@ -1,0 +1,1 @@
+"""The contract of mechanisms: what it refuses, masks, numerics, weights."""

@@ -1,0 +1,135 @@
+"""Blocks of queries and keys with a gradient of their own: what the contract does not ask."""
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flax_linattn import ops
+from flax_linattn.ops.contract.masks import Visibility
+from flax_linattn.ops.engine.blocks import Plan
+from flax_linattn.ops.engine.forms import BLOCK_SCORES, block_sizes
+from flax_linattn.ops.mechanisms.softmax import SOFTMAX
+
+SCORED = ["softmax", "expressive"]
+
+
+def make_tokens(queries: int, keys: int, dtype: Any = np.float64) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(0)
+    shapes = (2, queries, 2, 3), (2, keys, 2, 3), (2, keys, 2, 4)
+    return tuple(jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes)  # type: ignore[return-value]
+
+
+def close(got: Any, want: Any, tolerance: float = 1e-12) -> None:
+    jax.tree.map(
+        lambda g, w: np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance), got, want
+    )
+
+
+@pytest.mark.parametrize(("queries", "keys", "causal"), [(11, 11, True), (11, 7, False)])
+@pytest.mark.parametrize("name", SCORED)
+def test_gradients_of_tokens_and_scale(name: str, queries: int, keys: int, causal: bool) -> None:
+    """Lengths that blocks of 4 do not divide, and a scale that is learned."""
+    with jax.enable_x64(True):
+        mechanism = ops.get_mechanism(name, chunk_size=4)
+        tokens = make_tokens(queries, keys)
+
+        def gradients(attend: Any, **form: str) -> Any:
+            def loss(tokens: Any, scale: Any) -> Any:
+                return jnp.sum(jnp.sin(attend(*tokens, is_causal=causal, scale=scale, **form)))
+
+            return jax.jit(jax.grad(loss, argnums=(0, 1)))(tokens, jnp.asarray(0.7))
+
+        close(gradients(mechanism.attend, form="chunked"), gradients(mechanism.reference))
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_second_derivatives(name: str) -> None:
+    with jax.enable_x64(True):
+        mechanism, tokens = ops.get_mechanism(name, chunk_size=2), make_tokens(5, 5)
+
+        def second(attend: Any, **form: str) -> Any:
+            def loss(tokens: Any) -> Any:
+                return jnp.sum(jnp.sin(attend(*tokens, is_causal=True, **form)))
+
+            def steepness(tokens: Any) -> Any:
+                return sum(jnp.sum(g**2) for g in jax.grad(loss)(tokens))
+
+            return jax.jit(jax.grad(steepness))(tokens)
+
+        close(second(mechanism.attend, form="chunked"), second(mechanism.reference), 1e-10)
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_forward_mode_is_refused(name: str) -> None:
+    mechanism, tokens = ops.get_mechanism(name, chunk_size=2), make_tokens(4, 4, np.float32)
+    with pytest.raises(TypeError, match=r"forward-mode autodiff .*custom_vjp"):
+        jax.jvp(lambda *t: mechanism.attend(*t, form="chunked"), tokens, tokens)
+
+
+def test_no_block_above_the_diagonal() -> None:
+    plan = Plan(SOFTMAX, rows=4, columns=2, queries=7, keys=10)
+    # Three keys come before the first query: queries 0 ... 3 see keys 0 ... 6.
+    causal = plan.pairs(Visibility(is_causal=True, cached=3))
+    assert causal.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], *([1, j] for j in range(5))]
+    assert len(plan.pairs(Visibility())) == 2 * 5
+
+
+@cache
+def outputs_and_gradient(form: str) -> Any:
+    """(q, k, v) -> outputs of ``expressive`` and the gradient of their sum into q."""
+    mechanism = ops.get_mechanism("expressive", chunk_size=2)
+    attend = mechanism.reference if form == "reference" else partial(mechanism.attend, form=form)
+
+    def run(q: Any, k: Any, v: Any) -> Any:
+        y, pull = jax.vjp(lambda q: attend(q, k, v, is_causal=True), q)
+        return y, *pull(jnp.ones_like(y))
+
+    return jax.jit(run)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e10, 1e30])
+@pytest.mark.parametrize("form", ["parallel", "chunked"])
+def test_expressive_has_the_range_of_its_scores(form: str, size: float) -> None:
+    """z^2 / (1 + z^2) and its gradient, whatever the size of z, in float32."""
+    q, k, v = (np.asarray(x) for x in make_tokens(5, 5, np.float32))
+    q = q * np.float32(size)
+    y, dq = outputs_and_gradient(form)(q, k, v)
+    with jax.enable_x64(True):
+        exact = outputs_and_gradient("reference")(*(np.float64(x) for x in (q, k, v)))
+    want, dq_want = (np.asarray(x) for x in exact)
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+    if size < 1e5:  # beyond, weights do not depend on q
+        np.testing.assert_allclose(dq * size, dq_want * size, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(dq).all()
+
+
+def test_second_derivatives_of_tiny_scores() -> None:
+    """Levels cancel: their own derivatives, which overflow, are left out."""
+    mechanism = ops.get_mechanism("expressive", chunk_size=2)
+    q, k, v = make_tokens(5, 5, np.float32)
+
+    def steepness(q: Any) -> Any:
+        attend = lambda v: jnp.sum(jnp.sin(mechanism.attend(q, k, v, form="chunked")))  # noqa: E731
+        return jnp.sum(jax.grad(attend)(v) ** 2)
+
+    assert np.isfinite(jax.jit(jax.grad(steepness))(q * 1e-20)).all()
+
+
+def test_blocks_shrink_with_the_batch() -> None:
+    """All divide the length, filled up to blocks of the largest, and that by little."""
+    for rows in (1, 8, 64, 512):
+        for length in (7, 300, 700, 4096, 4097):
+            passes = block_sizes(rows, 512, length)
+            sizes = [size for platforms in passes.values() for size in platforms.values()]
+            smallest, largest = min(sizes), max(sizes)
+            assert largest <= 512
+            assert all(largest % size == 0 and size % smallest == 0 for size in sizes)
+            assert largest == smallest or -length % largest <= length / 8
+            for which, platforms in passes.items():
+                for platform, size in platforms.items():
+                    assert size == length or rows * size**2 <= BLOCK_SCORES[which][platform]
+    assert block_sizes(1, 3, 100)["forward"]["cpu"] == 3

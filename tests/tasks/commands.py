@@ -1,0 +1,37 @@
+"""Commands as users give them, for tests."""
+
+import re
+import subprocess
+import sys
+
+from flax_linattn import cli
+
+
+def succeed(capsys, *args: str) -> str:
+    """Runs a command; returns what it printed."""
+    capsys.readouterr()
+    assert cli.main(list(args)) == 0
+    return capsys.readouterr().out
+
+
+def fail(capsys, *args: str) -> str:
+    """Runs a command that the user must mend; returns its message."""
+    assert cli.main(list(args)) == 2
+    message = capsys.readouterr().err
+    assert message
+    return message
+
+
+def one_line(message: str) -> str:
+    """A message without its frame."""
+    return re.sub(r"[\s│]+", " ", message)
+
+
+def command_line(*args: str, **pipes) -> subprocess.Popen:
+    """The command in a process of its own, with stderr piped."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "flax_linattn.cli", *args],
+        stderr=subprocess.PIPE,
+        text=True,
+        **pipes,
+    )

@@ -1,0 +1,208 @@
+"""A task outside the package: the next symbol of a real series, cut into as many as it has bins.
+
+Registered by name, it is trained, resumed, evaluated and streamed by the package's commands.
+"""
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from flax_linattn import data, inference, models, training
+from flax_linattn.inference.saved import load_state, save_state
+from flax_linattn.models import Layers
+from flax_linattn.tasks import Config, FitOptions, ModelOptions, Options, Problem, Report, Streaming
+from flax_linattn.tasks import Task as AnyTask
+from flax_linattn.tasks.files import as_name, checksum
+from flax_linattn.tasks.placed import placed_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsData(Options):
+    """Which symbols.
+
+    Attributes:
+        num_symbols: bins of equal shares of the training values.
+        length: symbols of a sequence.
+        rows: hours of the series.
+    """
+
+    num_symbols: int = 5
+    length: int = 24
+    rows: int = 2400
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsModel(ModelOptions):
+    """The language model."""
+
+    layers: Layers = Layers(features=16, num_layers=1, num_heads=2, hidden_features=16)  # noqa: RUF009
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsConfig(Config):
+    """All options."""
+
+    data: SymbolsData = SymbolsData()
+    model: SymbolsModel = SymbolsModel()
+    fit: FitOptions = FitOptions(epochs=3, batch_size=16)  # noqa: RUF009
+
+    @property
+    def name(self):
+        return as_name("symbols", self.seed)
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsProblem(Problem):
+    """The borders of the bins, and a checksum of the values."""
+
+    borders: tuple[float, ...]
+    checksum: str
+
+    def to_json(self):
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values):
+        return cls(tuple(values["borders"]), values["checksum"])
+
+    def symbols(self, values):
+        return np.digitize(values, self.borders).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsStreamOptions:
+    """A number a line.
+
+    Attributes:
+        most_likely: print only the most likely symbol.
+    """
+
+    most_likely: bool = False
+
+
+class Split(NamedTuple):
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+
+
+def loss(model, batch, dropout_key):
+    logits = model(batch["symbols"][:, :-1], dropout_key=dropout_key)
+    nats = optax.softmax_cross_entropy_with_integer_labels(logits, batch["symbols"][:, 1:])
+    count = jnp.sum(batch["weight"])
+    total = jnp.sum(jnp.mean(nats, axis=1) * batch["weight"])
+    return total / count, {"loss": (total, count)}
+
+
+class SymbolsTask(AnyTask[SymbolsConfig, Split, SymbolsProblem]):
+    """Next symbols."""
+
+    name: ClassVar[str] = "symbols"
+    Config = SymbolsConfig
+    Problem = SymbolsProblem
+    StreamOptions = SymbolsStreamOptions
+
+    def load(self, config):
+        values = data.etth1().values[: config.data.rows, -1]
+        return Split(*np.split(values, [int(0.6 * len(values)), int(0.8 * len(values))]))
+
+    def describe(self, data_, config):
+        shares = np.arange(1, config.data.num_symbols) / config.data.num_symbols
+        borders = np.quantile(data_.train, shares)
+        return SymbolsProblem(tuple(borders.tolist()), checksum(data_))
+
+    def batches(self, data_, config, problem, spans):
+        def of(values, seed):
+            symbols = problem.symbols(values)
+            rows = symbols[: len(symbols) // config.data.length * config.data.length]
+            arrays = {"symbols": rows.reshape(-1, config.data.length)}
+            return data.Batches(arrays, config.fit.batch_size, seed=seed)
+
+        return training.Splits(
+            of(data_.train, config.seed), of(data_.validation, None), of(data_.test, None)
+        )
+
+    def model(self, config, problem, placement=training.ONE_DEVICE):
+        layers = placed_layers(config.layers, placement)
+        return models.LanguageModel(
+            config.data.num_symbols,
+            layers=layers,
+            max_length=config.data.length,
+            rngs=nnx.Rngs(config.seed),
+        )
+
+    def objective(self, config, problem, steps_per_epoch):
+        probe = jnp.arange(config.data.length)[None] % config.data.num_symbols
+
+        def validate(model, step):
+            continued = inference.generate(model, probe[:, :8], 4).tokens
+            return {"exact_matches": float(jnp.mean(continued == probe[:, 8:12]))}
+
+        optimizer = optax.adam(config.fit.learning_rate)
+        return training.Objective(loss, optimizer, validate=validate)
+
+    def observation(self, problem):
+        return jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    def test_batches(self, run, file):
+        if file is not None:
+            raise ValueError("the symbols come with the package; leave the test file out.")
+        data_ = self.load(run.config)
+        if checksum(data_) != run.problem.checksum:
+            raise ValueError("the data of the run have changed since.")
+        return self.batches(data_, run.config, run.problem, 1).test
+
+    def test(self, run, batches):
+        metrics = training.evaluate(run.model, loss, batches)
+        return Report({"test_bits": metrics["loss"] / np.log(2), "symbols": len(batches)})
+
+    def stream_error(self, run, batches):
+        symbols = batches.batch(0)["symbols"]
+        parallel = jax.nn.softmax(nnx.jit(lambda model, x: model(x))(run.model, symbols))
+        streamed = jax.nn.softmax(inference.unroll(run.model, symbols))
+        error = float(jnp.max(jnp.abs(parallel - streamed)))
+        return {"stream_max_error": error, "stream_steps": symbols.size}
+
+    def stream(self, run, options):
+        return SymbolsStream(run, options)
+
+
+class SymbolsStream(Streaming):
+    """The probabilities of the next symbol after each number."""
+
+    def __init__(self, run, options):
+        self._run, self._options = run, options
+        self._stream = inference.Stream(run.model)
+        self.num_steps = 0
+        shown = ["next"] if options.most_likely else range(run.config.data.num_symbols)
+        self.header = ["step", *shown]
+
+    def parse(self, lines, name):
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield float(line)
+            except ValueError:
+                raise ValueError(f"{name}:{number}: expected a number, got {line!r}.") from None
+
+    def cells(self, observation):
+        symbol = self._run.problem.symbols(np.array([observation]))
+        shares = np.asarray(jax.nn.softmax(self._stream.step(symbol)[0]))
+        self.num_steps += 1
+        if self._options.most_likely:
+            return [self.num_steps, int(shares.argmax())]
+        return [self.num_steps, *(f"{share:.4f}" for share in shares)]
+
+    def save(self, path):
+        save_state(path, self._stream.state, {"num_steps": self.num_steps})
+
+    def load(self, path):
+        self._stream.state, facts = load_state(path, self._stream.state)
+        self.num_steps = facts["num_steps"]
+
+    def draw(self, path):
+        raise ValueError("there is no figure of symbols.")

@@ -1,0 +1,299 @@
+"""What holds of every task in the registry, and of one outside the package.
+
+A task is trained by the command, small; most tests read that run, or a copy.
+"""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import cli, data, registry, tasks
+from flax_linattn.tasks.files import held
+from flax_linattn.tasks.options import flat_hints
+from tests.contract.tolerances import assert_same_bits
+from tests.tasks.commands import command_line, fail, succeed
+
+SMALL = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--epochs", "2", "--parallel", "none"),
+]
+
+
+class Case(NamedTuple):
+    """How a task is trained in seconds, and what its stream reads.
+
+    Attributes:
+        args: beside ``SMALL``.
+        lines: of a stream, without a header.
+        bad: a line that the stream refuses, and the message.
+        own: an option of its own stream.
+    """
+
+    args: list[str]
+    lines: list[str]
+    bad: tuple[str, str]
+    own: list[str]
+
+
+def _vowels() -> list[str]:
+    return [",".join(map(str, row)) for row in data.japanese_vowels()[1].series[0][:12]]
+
+
+def _hours() -> list[str]:
+    series = data.etth1()
+    rows = zip(series.times[:12], series.values, strict=False)
+    return [",".join([str(t).replace("T", " "), *map(str, row)]) for t, row in rows]
+
+
+CASES = {
+    "classify": Case(
+        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 values"), ["--max-length", "29"]
+    ),
+    "forecast": Case(
+        [*("--input-length", "12", "--horizon", "4", "--split", "300/60/100"),
+         *("--positions", "3", "--stride", "4")],
+        _hours(),
+        ("noon,1,2,3,4,5,6,7", "expected a time such as"),
+        ["--context", "12"],
+    ),
+    "symbols": Case(
+        ["--rows", "600"], [str(row[-1]) for row in data.etth1().values[:12]],
+        ("x", "expected a number, got 'x"), [],
+    ),
+}  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("third_task", "no_figures")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def task(request, third_task):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def run_dir(task, tmp_path_factory):
+    """A finished small run."""
+    folder = tmp_path_factory.mktemp("runs") / task
+    assert cli.main(["train", task, "--run", str(folder), *SMALL, *CASES[task].args]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(run_dir, tmp_path):
+    """A run that may be harmed."""
+    folder = tmp_path / "copy"
+    shutil.copytree(run_dir, folder)
+    return folder
+
+
+@pytest.fixture
+def lines(task, tmp_path):
+    """A file of what the task's streams read."""
+    path = tmp_path / "lines.csv"
+    path.write_text("\n".join(CASES[task].lines) + "\n")
+    return path
+
+
+def parameters(folder):
+    return nnx.state(tasks.load_run(folder).model)
+
+
+def test_every_task_of_the_registry_is_here():
+    assert set(registry.TASKS) == set(CASES)
+
+
+def test_options_have_names_of_their_own(task):
+    """Flat names are one for one the leaves, and JSON gives the same options again."""
+    config = tasks.get_task(task).Config.of()
+    assert list(config.flat()) == list(flat_hints(type(config)))
+    text = json.dumps(config.to_json())
+    assert type(config).from_json(json.loads(text)) == config
+    with pytest.raises(ValueError, match="did you mean 'num_heads'"):
+        config.replace(num_head=2)
+    hybrid = config.replace(num_layers=2, mechanism=["aaren", "softmax"])
+    assert type(config).from_json(json.loads(json.dumps(hybrid.to_json()))) == hybrid
+    for preset in tasks.get_task(task).presets.values():
+        assert type(preset(config)) is type(config)
+
+
+def test_a_run_folder_is_complete(task, run_dir):
+    names = {path.name for path in run_dir.iterdir()}
+    assert {"config.json", "problem.json", "metrics.jsonl", "checkpoints", "test.json"} <= names
+    config = json.loads((run_dir / "config.json").read_text())
+    assert (config["format"], config["task"]) == (2, task)
+    assert "steps.jsonl" in names
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+
+
+def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, capsys):
+    stored = json.loads((run_dir / "test.json").read_text())
+    report = tasks.evaluate_run(run_dir)
+    tested = [name for name in report if name.startswith("test_")]
+    assert tested and {name: report[name] for name in tested} == pytest.approx(
+        {name: stored[name] for name in tested}
+    )
+    assert report["stream_max_error"] < 1e-4
+    assert report["stream_steps"] > 0
+    assert "stream_max_error" in succeed(capsys, "evaluate", str(run_dir))
+
+
+def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
+    """By the run's own options, which are not given again."""
+    folder = tmp_path / "two"
+    args = ["train", task, "--run", str(folder)]
+    once = [*SMALL, *CASES[task].args, "--epochs", "1"]
+    succeed(capsys, *args, *once)
+    succeed(capsys, *args, "--resume", "--parallel", "none", "--epochs", "2")
+    assert_same_bits(parameters(folder), parameters(run_dir))
+    message = fail(capsys, *args, "--resume", "--learning-rate", "0.5")
+    assert "learning_rate=0.001, got 0.5" in message and "(--learning-rate)" in message
+
+
+def test_training_counted_in_steps(task, tmp_path, capsys):
+    folder = tmp_path / "steps"
+    counted = ["--steps", "5", "--validate-every", "2"]
+    succeed(capsys, "train", task, "--run", str(folder), *SMALL, *CASES[task].args, *counted)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 3 and lines[-1]["step"] == 5
+
+
+def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, capsys):
+    """Of halves with a state as of the whole; so is its file, of another run refused."""
+    whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines), *CASES[task].own)
+    text = lines.read_text().splitlines(keepends=True)
+    state, outputs = tmp_path / "state.npz", []
+    for half in (text[:5], text[5:]):
+        part = tmp_path / "part.csv"
+        part.write_text("".join(half))
+        args = ["stream", str(run_dir), "--input", str(part), "--state", str(state)]
+        outputs += succeed(capsys, *args, *CASES[task].own).splitlines()[1:]
+    assert outputs == whole.splitlines()[1:]
+    assert len(outputs) == len(text)
+    assert "is a folder, expected a file" in fail(
+        capsys, "stream", str(run_dir), "--state", str(tmp_path)
+    )
+    state.write_bytes(state.read_bytes()[:100])
+    message = fail(capsys, "stream", str(run_dir), "--state", str(state))
+    assert "is no state file, or a damaged one" in message
+
+
+def test_a_bad_line_is_named(task, run_dir, lines, capsys):
+    bad, message = CASES[task].bad
+    lines.write_text("\n".join([*CASES[task].lines[:2], bad]) + "\n")
+    shown = fail(capsys, "stream", str(run_dir), "--input", str(lines))
+    assert f"{lines}:3: " in shown and message in shown
+
+
+def test_no_line_at_all(run_dir, tmp_path, capsys):
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    assert cli.main(["stream", str(run_dir), "--input", str(empty)]) == 0
+    streams = capsys.readouterr()
+    assert (streams.out, streams.err) == ("", "# no observation came: give one a line\n")
+
+
+def test_help_is_made_of_the_options(task, run_dir, capsys):
+    assert cli.main(["train", task, "--help"]) == 0
+    shown = capsys.readouterr().out
+    for name in tasks.get_task(task).Config.of().flat():
+        assert "--" + name.replace("_", "-") in shown
+    assert cli.main(["stream", "--help"]) == 0
+    assert f"a run of {task} also takes" in capsys.readouterr().out
+    assert cli.main(["--help"]) == 0
+    assert f"train {task}" in capsys.readouterr().out
+
+
+def test_a_taken_folder_is_left_as_it_is(task, run_dir, capsys):
+    before = {p: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
+    message = fail(capsys, "train", task, "--run", str(run_dir), *CASES[task].args)
+    assert "already holds a run" in message and "(--resume, --run)" in message
+    assert before == {p: p.read_bytes() for p in run_dir.iterdir() if p.is_file()}
+
+
+def test_one_process_a_folder(task, tmp_path, capsys):
+    folder = tmp_path / "run"
+    args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]
+    with held(folder / "training.lock", "it"):
+        assert "another process works with the run" in fail(capsys, *args)
+    assert not (folder / "config.json").exists()
+
+
+def test_one_process_a_state(task, run_dir, lines, tmp_path, capsys):
+    state = tmp_path / "state.npz"
+    args = ["stream", str(run_dir), "--input", str(lines), "--state", str(state)]
+    with held(tmp_path / "state.npz.lock", "it"):
+        assert "another process works with the state" in fail(capsys, *args)
+    assert not state.exists()
+
+
+def test_data_that_changed_are_refused(task, copied, capsys):
+    problem = json.loads((copied / "problem.json").read_text())
+    changed = problem["checksum"]
+    problem["checksum"] = dict.fromkeys(changed, "0") if isinstance(changed, dict) else "0"
+    (copied / "problem.json").write_text(json.dumps(problem))
+    assert "the data of the run have changed since" in fail(capsys, "evaluate", str(copied))
+    message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
+    assert "the data are not those that the run" in message
+    assert json.loads((copied / "config.json").read_text())["epochs"] == 2
+
+
+@pytest.mark.parametrize("name", ["problem.json", "config.json"])
+@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"borders": {}}', "\xff"])
+def test_damaged_files_are_named(copied, capsys, name, text):
+    (copied / name).write_text(text, encoding="latin-1")
+    assert str(copied) in fail(capsys, "evaluate", str(copied))
+
+
+def test_options_and_formats_of_another_version(task, copied, capsys):
+    path = copied / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "format": 3}))
+    assert "has the format 3, this version knows up to 2" in fail(capsys, "evaluate", str(copied))
+    path.write_text(json.dumps({**config, "colour": "red"}))
+    assert "'colour'" in fail(capsys, "evaluate", str(copied))
+    path.write_text(json.dumps({**config, "task": "tides"}))
+    assert "is a run of task 'tides', expected one of" in fail(capsys, "evaluate", str(copied))
+    del config["activation"]  # an option that came later has its default
+    path.write_text(json.dumps(config))
+    assert tasks.load_run(copied).config.layers.activation == "gelu"
+
+
+def test_damaged_checkpoints_are_named(copied, capsys):
+    for path in (copied / "checkpoints").rglob("*"):
+        if path.is_file() and path.parent.name == "d":
+            path.write_bytes(b"garbage")
+    message = fail(capsys, "evaluate", str(copied))
+    assert "checkpoint" in message and str(copied) in message
+
+
+def test_the_command_gives_the_model_of_the_task(task, run_dir):
+    """Initialised alike, from the options that the folder has."""
+    run = tasks.load_run(run_dir)
+    again = run.task.model(run.config, run.problem)
+    shapes = jax.tree.map(np.shape, (nnx.state(again), nnx.state(run.model)))
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name in registry.TASKS])
+def test_sigterm_saves_and_says_how_to_go_on(name, tmp_path):
+    """In a process of its own, which knows only the package's tasks."""
+    folder = tmp_path / "run"
+    args = ["train", name, "--run", str(folder), *SMALL, *CASES[name].args]
+    with command_line(*args, "--epochs", "100000", "--patience", "100000") as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("epoch 1/"):
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+    assert process.returncode == 143
+    assert "--resume" in rest and str(folder) in rest
+    assert any(Path(folder / "checkpoints").iterdir())

@@ -1,0 +1,68 @@
+"""Runs of format 1, made by the version of 2026-11-23 before tasks had a protocol of their own."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from flax_linattn import tasks
+from tests.tasks.commands import fail, succeed
+
+STORED = Path(__file__).parent / "stored" / "runs.tar.gz"
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Their folder; the CSV file of one has moved."""
+    with tarfile.open(STORED) as archive:
+        archive.extractall(tmp_path, filter="data")
+    path = tmp_path / "forecast" / "config.json"
+    config = json.loads(path.read_text()) | {"csv": str(tmp_path / "waves.csv")}
+    path.write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["classify", "classify-tslib", "forecast"])
+def test_they_are_tested_as_they_were(stored, name):
+    before = json.loads((stored / name / "test.json").read_text())
+    report = tasks.evaluate_run(stored / name)
+    tested = [n for n in before if n.startswith(("test_", "naive_"))]
+    assert len(tested) >= 2
+    assert {n: report[n] for n in tested} == pytest.approx({n: before[n] for n in tested}, rel=1e-4)
+
+
+def test_a_protocol_is_what_it_stood_for(stored):
+    config = tasks.load_run(stored / "classify-tslib").config
+    assert config == config.of(**config.to_json())
+    preset = tasks.get_task("classify").presets["tslib"](type(config)())
+    for name in ("select_on", "scaling", "pooling", "embedding", "padding", "schedule"):
+        assert config.flat()[name] == preset.flat()[name]
+    assert tasks.load_run(stored / "classify").config.data.select_on == "validation"
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("name", ["classify", "forecast"])
+def test_they_go_on(stored, name, capsys):
+    """Parameters, optimizer and data position; the folder then is of today's format."""
+    run = str(stored / name)
+    succeed(capsys, "train", name, "--run", run, "--resume", "--epochs", "2", "--parallel", "none")
+    lines = (stored / name / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    assert json.loads((stored / name / "config.json").read_text())["format"] == 2
+    assert tasks.evaluate_run(run)["stream_max_error"] < 1e-4
+
+
+def test_their_streams_go_on(stored, capsys):
+    """After 120 rows; of a run whose parameters are the same."""
+    more = stored / "more.csv"
+    more.write_text("2024-01-06 00:00:00,0.5,0.5\n")
+    args = ["stream", str(stored / "forecast"), "--input", str(more)]
+    out = succeed(capsys, *args, "--state", str(stored / "state.npz"))
+    assert out.splitlines()[1].startswith("121,2024-01-06 00:00:00,")
+
+
+def test_a_preset_is_no_option_of_a_run_that_goes_on(stored, capsys):
+    args = ["train", "classify", "--run", str(stored / "classify"), "--resume"]
+    assert "leave preset out" in fail(capsys, *args, "--preset", "tslib")
+    assert "did you mean 'tslib'" in fail(capsys, "train", "classify", "--preset", "tslb")

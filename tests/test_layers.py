@@ -1,0 +1,86 @@
+"""Knowledge flows one way: nothing below the command line names a flag, nothing outside a task's
+folder names the task, and nothing in the package names a paper's table.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import flax_linattn
+from flax_linattn import registry
+
+PACKAGE = Path(flax_linattn.__file__).parent
+FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
+BELOW = [name for name in FILES if not name.startswith("cli/")]
+
+LAYERS = {
+    "ops": {"nn", "models", "data", "training", "inference", "tasks", "bench", "cli"},
+    "nn": {"models", "data", "training", "inference", "tasks", "bench", "cli"},
+    "checkpoint": {"ops", "nn", "models", "data", "training", "inference", "tasks", "cli"},
+    "models": {"data", "training", "inference", "tasks", "bench", "cli"},
+    "data": {"nn", "models", "training", "inference", "tasks", "bench", "cli"},
+    "training": {"nn", "models", "inference", "tasks", "bench", "cli"},
+    "inference": {"data", "training", "tasks", "bench", "cli"},
+    "tasks": {"bench", "cli"},
+    "bench": {"tasks", "cli"},
+}
+"""Folder -> those that it must not import."""
+
+
+def strings(name):
+    """All text of a file: names in it, and docstrings, with their lines."""
+    for node in ast.walk(ast.parse((PACKAGE / name).read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_no_flag_below_the_command_line(name):
+    flags = [
+        (line, flag)
+        for line, text in strings(name)
+        for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)
+    ]
+    others = ("--xla", "--porcelain", "--untracked-files", "--short")  # of XLA and git
+    assert [flag for flag in flags if not flag[1].startswith(others)] == []
+
+
+@pytest.mark.parametrize("name", BELOW)
+def test_no_task_outside_its_folder(name):
+    """By its name as a value; ``old_names`` and the registry know them for what they do."""
+    if name in ("registry.py", "_moved.py", "tasks/old_names.py"):
+        return
+    for task in registry.TASKS:
+        if not name.startswith(f"tasks/{task}/"):
+            assert [line for line, text in strings(name) if text == task] == []
+            assert f"tasks.{task}" not in (PACKAGE / name).read_text()
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_imports_lead_downwards(folder):
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flax_linattn"):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                parts = name.split(".")
+                if parts[0] == "flax_linattn" and len(parts) > 1:
+                    assert parts[1] not in LAYERS[folder], f"{path}:{node.lineno}: {name}"
+
+
+def test_options_of_layers_are_declared_once():
+    """``num_heads`` as an argument or a field: of the layers that have heads, and ``Layers``."""
+    declared = [
+        name
+        for name in FILES
+        if name.startswith(("nn/", "models/", "tasks/", "cli/"))
+        for node in ast.walk(ast.parse((PACKAGE / name).read_text()))
+        if (isinstance(node, ast.arg) and node.arg == "num_heads")
+        or (isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "num_heads")
+    ]
+    assert declared == ["models/layers.py", "nn/attention.py", "nn/block.py", "nn/decoder.py"]
