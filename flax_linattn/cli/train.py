@@ -132,14 +132,10 @@ def _first_line(function: Any) -> str:
 
 
 def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
-    """The options of the run to resume, or of the preset, or the task's own."""
-    if start.resume:
-        if start.run is None:
-            raise OptionError("to resume a run takes its folder.", "run")
-        if start.preset is not None:
-            raise OptionError("a resumed run has its options already; leave preset out.", "preset")
-        return read_config(start.run, task)
-    config = task.Config.of()
+    """The options of the run to resume, or the task's own; with those of the preset."""
+    if start.resume and start.run is None:
+        raise OptionError("to resume a run takes its folder.", "run")
+    config = read_config(start.run, task) if start.resume and start.run else task.Config.of()
     if start.preset is None:
         return config
     choice(task.presets, preset=start.preset)

@@ -62,7 +62,8 @@ def test_their_streams_go_on(stored, capsys):
     assert out.splitlines()[1].startswith("121,2024-01-06 00:00:00,")
 
 
-def test_a_preset_is_no_option_of_a_run_that_goes_on(stored, capsys):
+def test_a_preset_changes_no_run_that_goes_on(stored, capsys):
     args = ["train", "classify", "--run", str(stored / "classify"), "--resume"]
-    assert "leave preset out" in fail(capsys, *args, "--preset", "tslib")
+    message = fail(capsys, *args, "--preset", "tslib")
+    assert "has select_on='validation', got 'test'; a resumed run may change only" in message
     assert "did you mean 'tslib'" in fail(capsys, "train", "classify", "--preset", "tslb")
