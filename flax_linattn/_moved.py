@@ -18,6 +18,10 @@ from typing import Any
 _OPS = "flax_linattn.ops"
 
 MOVED = {
+    **{
+        f"flax_linattn.training.checkpoint.{name}": f"flax_linattn.checkpoint.{name}"
+        for name in ("arrays", "checked_json", "renamed")
+    },
     f"{_OPS}.baselines": f"{_OPS}.mechanisms",
     f"{_OPS}.baselines.draws": f"{_OPS}.engine.draws",
     f"{_OPS}.baselines.hedgehog": f"{_OPS}.mechanisms.taylor_features",

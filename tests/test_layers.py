@@ -18,6 +18,7 @@ BELOW = [name for name in FILES if not name.startswith("cli/")]
 LAYERS = {
     "ops": {"nn", "models", "data", "training", "inference", "tasks", "bench", "cli"},
     "nn": {"models", "data", "training", "inference", "tasks", "bench", "cli"},
+    "checkpoint": {"ops", "nn", "models", "data", "training", "inference", "tasks", "cli"},
     "models": {"data", "training", "inference", "tasks", "bench", "cli"},
     "data": {"nn", "models", "training", "inference", "tasks", "bench", "cli"},
     "training": {"nn", "models", "inference", "tasks", "bench", "cli"},
