@@ -47,7 +47,7 @@ class Streaming(abc.ABC):
             name: of the source, for messages.
 
         Raises:
-            ValueError: a line that holds something else; the message begins with ``name:line: ``.
+            ValueError: a line that holds something else; the message begins with name and line.
         """
 
     @abc.abstractmethod

@@ -24,13 +24,15 @@ def examples(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("name", ["your-own-model"])
+@pytest.mark.parametrize("name", ["models", "your-own-model"])
 def test_guide(name: str) -> None:
     path = GUIDES / f"{name}.md"
     test = doctest.DocTestParser().get_doctest(examples(path.read_text()), {}, name, str(path), 0)
     assert len(test.examples) > 10
     report: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE, verbose=False)
+    runner = doctest.DocTestRunner(
+        optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS, verbose=False
+    )
     with jax.numpy_dtype_promotion("standard"):  # as users have it, and optax needs it
         runner.run(test, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
