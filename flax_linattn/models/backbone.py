@@ -104,9 +104,9 @@ class Backbone(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        layers = Layers() if layers is None else layers
-        layers = Layers(int(layers)) if isinstance(layers, (int, np.integer)) else layers
-        layers, options = layers.take(options)
+        if isinstance(layers, (int, np.integer)):
+            layers, options = None, {"features": int(layers), **options}
+        layers, options = (layers or Layers()).take(options)
         of_embedding, parameters = _parted(options)
         mechanisms = tuple(sized(m, max_length) for m in layers.mechanisms)
         for mechanism in mechanisms:

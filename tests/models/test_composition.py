@@ -152,6 +152,7 @@ def test_short_constructors_are_the_long_ones():
     rngs = nnx.Rngs(0)
     embedding = models.ObservationEmbedding(3, 8, kernel_size=5, rngs=rngs)
     assert_same_bits(nnx.state(short), nnx.state(models.Backbone(embedding, TINY, rngs=rngs)))
+    assert models.Backbone(3, 4, num_heads=2, rngs=rngs).layers.features == 4
 
 
 def test_what_does_not_fit_is_refused():
