@@ -105,7 +105,8 @@ class Backbone(nnx.Module):
         **options: Any,
     ) -> None:
         if isinstance(layers, (int, np.integer)):
-            layers, options = None, {"features": int(layers), **options}
+            options = {"features": int(layers), **options}
+            layers = None
         layers, options = (layers or Layers()).take(options)
         of_embedding, parameters = _parted(options)
         mechanisms = tuple(sized(m, max_length) for m in layers.mechanisms)
