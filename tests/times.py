@@ -29,6 +29,7 @@ SHARES = {
     "docs": 3,
     "moved": 2,
     "layers": 2,
+    "cli": 2,
 }
 """Per cent of all seconds; ``package`` are the doctests."""
 
