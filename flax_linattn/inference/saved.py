@@ -6,6 +6,7 @@ import json
 import os
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,12 +47,15 @@ def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
     os.replace(partial, path)
 
 
-def load_state(path: str | Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
+def load_state(
+    path: str | Path, like: Tree, *, check: Callable[[dict[str, Any]], None] | None = None
+) -> tuple[Tree, dict[str, Any]]:
     """Reads what ``save_state`` wrote.
 
     Args:
         path: the file.
         like: a state of the same structure.
+        check: refuses facts of something else, before the arrays are compared.
 
     Returns:
         The state and the facts.
@@ -64,7 +68,7 @@ def load_state(path: str | Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
     try:
         with open(path, "rb") as opened, np.load(opened) as file:
             facts = json.loads(str(file[_FACTS]))
-            found = [file[str(i)] for i in range(len(file.files) - 1)]
+            arrays = [file[str(i)] for i in range(len(file.files) - 1)]
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -74,11 +78,13 @@ def load_state(path: str | Path, like: Tree) -> tuple[Tree, dict[str, Any]]:
         ) from error
     if facts.pop("format", None) != FORMAT:
         raise ValueError(f"{path} was written by another version; give another name to begin anew.")
-    wanted = [(leaf.shape, leaf.dtype) for leaf in leaves]
-    if [(array.shape, array.dtype) for array in found] != wanted:
+    if check is not None:
+        check(facts)
+    expected = [(leaf.shape, leaf.dtype) for leaf in leaves]
+    if [(array.shape, array.dtype) for array in arrays] != expected:
         raise ValueError(
             f"{path} holds the state of another model or of other options; give those that it was "
             "made with, or remove it to begin anew."
-            + differences(dict(enumerate(leaves)), dict(enumerate(found)))
+            + differences(dict(enumerate(leaves)), dict(enumerate(arrays)))
         )
-    return jax.tree.unflatten(structure, [jnp.asarray(array) for array in found]), facts
+    return jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays]), facts

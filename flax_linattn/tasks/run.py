@@ -100,7 +100,8 @@ def check_run_dir(
     if not resume:
         if any((run_dir / "checkpoints").glob("step_*")):
             raise OptionError(
-                f"{run_dir} already holds a run; resume it, or give another folder.",
+                f"{run_dir} already holds a run, which may still be going on; resume it if it is "
+                "not, or give another folder.",
                 "resume",
                 "run",
             )

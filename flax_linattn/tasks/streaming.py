@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,13 @@ class Streaming(abc.ABC):
             FileNotFoundError: there is no such file.
             ValueError: it is damaged, or of another run or other options.
         """
-        state, facts = load_state(path, self._stream.state)
+        check = partial(self._check_owner, path)
+        state, facts = load_state(path, self._stream.state, check=check)
+        self.restore(facts)
+        self._stream.state = state
+        self.num_steps = facts["num_steps"]
+
+    def _check_owner(self, path: Path, facts: Mapping[str, Any]) -> None:
         if any(facts.get(name) != value for name, value in self._owner.items()):
             others = [name for name in self._owner if name != "model"]
             raise OptionError(
@@ -111,6 +118,3 @@ class Streaming(abc.ABC):
                 "state",
                 *others,
             )
-        self.restore(facts)
-        self._stream.state = state
-        self.num_steps = facts["num_steps"]

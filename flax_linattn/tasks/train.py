@@ -30,7 +30,7 @@ LOSS_SCALE = 2.0**15
 
 
 def train(
-    task: str | Task[Any, Any, Any], config: Config, session: training.Session
+    task: str | Task[Any, Any, Any], config: Config, session: training.Session | str | Path
 ) -> dict[str, Any]:
     """Trains, selects and tests a model; everything goes to the run folder.
 
@@ -39,7 +39,7 @@ def train(
         config: the run's options, of the task's ``Config``.
         session: where and how: the run folder, devices, whether to resume. The folder gets
             config.json, problem.json, metrics.jsonl, checkpoints, learning_curve.png, test.json
-            and the task's figures.
+            and the task's figures. A path alone is ``Session(path)``.
 
     Returns:
         What test.json holds: the metrics of the selected parameters, and how they were selected.
@@ -50,7 +50,10 @@ def train(
         FileNotFoundError: a data file, or on ``resume`` the run, is missing.
         training.NonFiniteLossError: the loss was not finite.
         training.Interrupted: a signal came; the run was saved.
+        TypeError: options of another task.
     """
+    if isinstance(session, (str, Path)):
+        session = training.Session(session)
     return dict(train_report(task, config, session).values)
 
 
@@ -59,6 +62,11 @@ def train_report(
 ) -> Report:
     """As ``train``, with what of the values is a table."""
     task = get_task(task) if isinstance(task, str) else task
+    if not isinstance(config, task.Config):
+        raise TypeError(
+            f"the task {task.name!r} takes a {task.Config.__name__}, such as "
+            f"{task.Config.__name__}.of(epochs=3), got {type(config).__name__}."
+        )
     config, run_dir = config.resolve(), Path(session.run_dir)
     parallel = training.Parallel() if session.parallel is None else session.parallel
     placement = parallel.place(config.fit.batch_size)
