@@ -67,7 +67,7 @@ def test_a_model_that_looks_ahead_is_refused():
         embedding_padding="circular",
         rngs=nnx.Rngs(0),
     )
-    with pytest.raises(ValueError, match="circular value embedding"):
+    with pytest.raises(ValueError, match="an embedding that is not causal"):
         inference.Stream(model)
 
 

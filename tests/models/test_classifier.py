@@ -227,7 +227,7 @@ def test_long_stream_is_the_parallel_result(pooling):
     ("options", "why"),
     [
         ({"is_causal": False}, "is not causal"),
-        ({"embedding_padding": "circular"}, "has a circular value embedding"),
+        ({"embedding_padding": "circular"}, "has an embedding that is not causal"),
     ],
 )
 def test_models_that_look_ahead_do_not_stream(options, why):
