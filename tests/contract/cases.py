@@ -1,7 +1,8 @@
 """The inputs of the contract tests, and the loop of steps that they compare with.
 
 A new mechanism needs nothing here, or one line in ``PARAMETERS`` if it has an argument of
-its own that no other mechanism has. Mechanisms without a state (``capabilities.recurrent``) are
+its own that no other mechanism has, and one in ``TOKENS`` if by its nature it magnifies rounding
+where tokens are unfavourable, with the reason. Mechanisms without a state (``capabilities.recurrent``) are
 compared with the reference where others are compared with the loop of ``step``.
 """
 
