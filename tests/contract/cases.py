@@ -2,8 +2,9 @@
 
 A new mechanism needs nothing here, or one line in ``PARAMETERS`` if it has an argument of
 its own that no other mechanism has, and one in ``TOKENS`` if by its nature it magnifies rounding
-where tokens are unfavourable, with the reason. Mechanisms without a state (``capabilities.recurrent``) are
-compared with the reference where others are compared with the loop of ``step``.
+where tokens are unfavourable, with the reason. Mechanisms without a state
+(``capabilities.recurrent``) are compared with the reference where others are compared with the loop
+of ``step``.
 """
 
 import dataclasses
