@@ -25,7 +25,14 @@ def examples(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("name", GUIDES_RUN)
+FAST = ("models", "your-own-model")
+"""The docs build runs all of them."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in GUIDES_RUN],
+)
 def test_guide(name: str) -> None:
     path = GUIDES / f"{name}.md"
     test = doctest.DocTestParser().get_doctest(examples(path.read_text()), {}, name, str(path), 0)

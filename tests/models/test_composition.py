@@ -246,7 +246,10 @@ def test_train_and_eval_as_flax_has_them():
     assert_same_bits(model(x, dropout_key=jax.random.key(0)), keyed)
 
 
-@pytest.mark.parametrize("mechanism", ["aaren", "softmax", "taylorshift"])
+@pytest.mark.parametrize(
+    "mechanism",
+    ["aaren", *(pytest.param(name, marks=pytest.mark.slow) for name in ("softmax", "taylorshift"))],
+)
 def test_float64_inputs_of_float32_parameters_stream(mechanism):
     # Flax itself mixes the two where dtype promotion is not strict.
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
@@ -261,7 +264,7 @@ def test_float64_inputs_of_float32_parameters_stream(mechanism):
         np.testing.assert_allclose(logits, model(x), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_language_model_learns_what_follows_what(tied):
     """By its defaults: of 32 tokens each has one that follows it; 60 steps come near 0 nats."""
     follows = np.random.default_rng(0).permutation(32)

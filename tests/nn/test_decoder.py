@@ -30,7 +30,7 @@ def test_block_is_the_loop_of_steps(mechanism, norm):
     assert_close(y[1:], alone, "float32")
 
 
-@pytest.mark.parametrize("num_marks", [0, 2])
+@pytest.mark.parametrize("num_marks", [pytest.param(0, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("mechanism", ["softmax", "aaren", "elementwise_series"])
 def test_encoder_decoder_steps_over_its_horizon(mechanism, num_marks):
     """With causal embeddings; the forecasts of one call, one after another."""
