@@ -65,6 +65,11 @@ class Table(Experiment):
             return f"python -m {self.module} --quick"
         return f"{DATA_FOLDER}=FOLDER {super().command(scale)} --seeds {seeds}"
 
+    def command_of(self, scale: str, cell: Cell, seed: int) -> str:
+        """What gives one run again, and those of smaller seeds before it."""
+        chosen = f"--rows '{cell.row}' --columns '{cell.column}'"
+        return f"{self.command(scale, seed + 1)} {chosen}"
+
     def flags(self) -> Flags:
         """Which runs to train, and where."""
         quick = "tiny models, one epoch, one seed"
@@ -96,7 +101,8 @@ class Table(Experiment):
         for seed in range(1 if scale == "quick" else seeds):
             for cell in cells:
                 config = changed(cell.config, seed=seed, **self.options(scale))
-                store.train(cell.row, cell.column, config, runs / store.path.stem)
+                command = self.command_of(scale, cell, seed)
+                store.train(cell.row, cell.column, config, runs / store.path.stem, command)
 
     def runnable(self, rows: str = "", columns: str = "") -> list[Cell]:
         """The cells whose data are at hand.

@@ -1,9 +1,7 @@
 """Tables of trained runs: a quick run of each, what is stored, and what is said of claims."""
 
 import dataclasses
-import importlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,7 +69,7 @@ def test_a_command_that_can_run_nothing_says_why(tmp_path, monkeypatch, capsys):
 def store_of(tmp_path, values):
     path = tmp_path / "runs.json"
     runs = [
-        {"row": "r", "column": column, "seed": seed, "commit": "c", "seconds": 1.0,
+        {"row": "r", "column": column, "seed": seed, "made": {"commit": "c"}, "seconds": 1.0,
          "options": {}, "core_seconds": 1.0, "report": {"test_mse": value, "naive_mse": 9.0}}
         for column, of_column in values.items()
         for seed, value in enumerate(of_column)
@@ -118,7 +116,7 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
 def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
     path = tmp_path / "runs.json"
     runs = [
-        {"row": row, "column": column, "seed": seed, "commit": "c",
+        {"row": row, "column": column, "seed": seed, "made": {"commit": "c"},
          "report": {"test_mse": scale * value * (1 + 1e-6 * seed) + seed}}
         for row, scale in {"r": 1.0, "s": 10.0}.items()
         for column, value in {"a": 1.02 if row == "r" else 1.04, "b": 1.0}.items()
@@ -142,7 +140,13 @@ def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
 def test_only_seeds_that_both_have_are_compared(tmp_path):
     path = tmp_path / "runs.json"
     runs = [
-        {"row": "r", "column": column, "seed": seed, "report": {"test_mse": seed}, "commit": "c"}
+        {
+            "row": "r",
+            "column": column,
+            "seed": seed,
+            "report": {"test_mse": seed},
+            "made": {"commit": "c"},
+        }
         for column, seeds in {"a": (0, 1, 2), "b": (2, 1, 3)}.items()
         for seed in seeds
     ]
@@ -158,7 +162,13 @@ def test_only_seeds_that_both_have_are_compared(tmp_path):
 
 def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
     path = tmp_path / "runs.json"
-    failed = {"row": "r", "column": "a", "seed": 0, "failure": "the loss was nan", "commit": "c"}
+    failed = {
+        "row": "r",
+        "column": "a",
+        "seed": 0,
+        "failure": "the loss was nan",
+        "made": {"commit": "c"},
+    }
     path.write_text(json.dumps({"runs": [failed]}))
     table = dataclasses.replace(
         report.tables()[2],
@@ -171,20 +181,27 @@ def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
     assert "| rows without a run | s |" in text
 
 
-def test_a_result_is_read_by_the_present_name_of_its_mechanism():
+def test_a_result_is_read_by_the_present_name_of_its_mechanism(tmp_path):
     """Results that name what is now ``taylor_features`` by its old name stand in its row."""
-    table = importlib.import_module("experiments.classification.mechanisms")
-    path = Path(table.__file__).with_name("mechanisms-cpu.json")
-    rows = json.loads(path.read_text(), object_hook=store.renamed)["runs"]
-    found = [row for row in rows if row["row"] == "taylor_features"]
-    assert len(found) == 6
-    assert {row["options"]["mechanism"] for row in found} == {"taylor_features"}
+    run = {"row": "hedgehog", "column": "causal", "seed": 0, "made": {"commit": "c"}}
+    run |= {"options": {"mechanism": "hedgehog"}, "report": {"test_accuracy": 1.0}}
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"runs": [run]}))
+    found = store.Store(path, "classify").of("taylor_features", "causal")
+    assert found[0]["options"]["mechanism"] == "taylor_features"
 
 
 def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
     stored = store_of(tmp_path, {"a": [1.0, 1.1, 0.9], "b": [1.0, 1.2, 1.1, 1.0]})
     runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
-    failed = {"row": "r", "column": "a", "seed": 3, "failure": "nan", "commit": "c", "options": {}}
+    failed = {
+        "row": "r",
+        "column": "a",
+        "seed": 3,
+        "failure": "nan",
+        "made": {"commit": "c"},
+        "options": {},
+    }
     (tmp_path / "runs.json").write_text(json.dumps({"runs": [*runs, failed]}))
     stored = store.Store(tmp_path / "runs.json", "classify")
     table = dataclasses.replace(
