@@ -1,12 +1,12 @@
 """Where results came from."""
 
+import importlib
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from flax_linattn.bench import provenance
-from flax_linattn.bench.provenance import commit
+module = importlib.import_module("flax_linattn.bench.provenance")  # a function has its name, too
 
 
 @pytest.fixture
@@ -15,8 +15,8 @@ def repository(tmp_path, monkeypatch):
     package = tmp_path / "flax_linattn"
     (package / "bench").mkdir(parents=True)
     (package / "py.typed").touch()
-    module = package / "bench" / "provenance.py"
-    module.write_text("")
+    file = package / "bench" / "provenance.py"
+    file.write_text("")
 
     def git(*arguments):
         identity = ["-c", "user.name=n", "-c", "user.email=e"]
@@ -25,27 +25,27 @@ def repository(tmp_path, monkeypatch):
     git("init", "--quiet")
     git("add", ".")
     git("commit", "--quiet", "--message", "first")
-    monkeypatch.setattr("flax_linattn.bench.provenance.__file__", str(module))
+    monkeypatch.setattr(module, "__file__", str(file))
     return package
 
 
 def test_code_that_git_does_not_know_is_no_commit(repository):
-    clean = commit()
+    clean = module.commit()
     assert clean and not clean.endswith("-dirty")
     (repository / "notes.txt").touch()  # no code
-    assert commit() == clean
+    assert module.commit() == clean
     (repository / "new.py").touch()
-    assert commit() == f"{clean}-dirty"
+    assert module.commit() == f"{clean}-dirty"
 
 
 def test_code_that_was_changed_is_no_commit(repository):
-    clean = commit()
+    clean = module.commit()
     Path(repository, "bench", "provenance.py").write_text("x = 1\n")
-    assert commit() == f"{clean}-dirty"
+    assert module.commit() == f"{clean}-dirty"
 
 
 def test_an_installed_package_has_no_commit(tmp_path, monkeypatch):
-    monkeypatch.setattr("flax_linattn.bench.provenance.__file__", str(tmp_path / "a" / "b.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b.py"))
     (tmp_path / "a").mkdir()
-    assert commit() == ""
-    assert {"jax", "flax", "optax", "python", "cores", "commit"} <= provenance("x").keys()
+    assert module.commit() == ""
+    assert {"jax", "flax", "optax", "python", "cores", "commit"} <= module.provenance("x").keys()
