@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments import margins
 from experiments.options import configured
 from experiments.tables import Cell, Claim, Metric, Published
 
-ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=0.01)
+ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=margins.ACCURACY)
 
 NAMES = {
     "EthanolConcentration": "uea/EthanolConcentration/EthanolConcentration_{}.ts.gz",
