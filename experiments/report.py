@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Iterator
 
 import experiments
+from experiments import findings
 from experiments.efficiency import ratios
 from experiments.experiment import Experiment
 from experiments.forecasting import streaming
@@ -43,6 +44,7 @@ def main() -> None:
                 experiment.store(scale).keep_defaults()
             experiment.render(scale, experiment.folder)
             print(stored.with_suffix(".md"))
+    findings.render(tables())
     ratios.render()
     streaming.render()
 

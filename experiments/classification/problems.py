@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments import margins
 from experiments.options import configured
-from experiments.tables import Cell, Claim, Metric, Published
+from experiments.tables import Cell, Claim, Metric, Published, Says
 
 ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=margins.ACCURACY)
 
@@ -88,10 +88,10 @@ def cells(
     return table
 
 
-def claims(*compared: tuple[str, str, str]) -> tuple[Claim, ...]:
+def claims(*compared: tuple[str, Says, str, str]) -> tuple[Claim, ...]:
     """Claims that compare two columns, judged by each protocol."""
     return tuple(
-        Claim(f"{text} ({protocol})", column, other, "accuracy, %", rows=protocol)
-        for text, column, other in compared
+        Claim(text, says, column, other, "accuracy, %", rows=protocol)
+        for text, says, column, other in compared
         for protocol in PROTOCOLS
     )

@@ -7,6 +7,7 @@ those of other data sets. Seeds are paired.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,12 +18,21 @@ from experiments.tables.cells import Cell, Metric, Rows, data_set, pairs, runs_o
 from flax_linattn.bench.report import markdown
 
 
+class Says(enum.Enum):
+    """What a claim says of its column beside the other one."""
+
+    COMPARABLE = "comparable"
+    BETTER = "better"
+    NOT_WORSE = "not worse"
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim:
     """A statement of a paper that compares two columns.
 
     Attributes:
-        text: what it says.
+        text: what it says in words.
+        says: what that comes to.
         column: the one that it is about.
         other: the one that it is compared with.
         metric: the name of the one that it is judged by.
@@ -30,6 +40,7 @@ class Claim:
     """
 
     text: str
+    says: Says
     column: str
     other: str
     metric: str
@@ -55,6 +66,13 @@ class OfRow(NamedTuple):
     diverged: int
     verdicts: list[str]
 
+    @property
+    def of_shares(self) -> Interval:
+        """The difference as a percentage of the other column's mean."""
+        if self.difference.middle == 0:
+            return Interval(0.0, 0.0)
+        return Interval(self.share, abs(self.share / self.difference.middle) * self.difference.half)
+
 
 class Outcome(NamedTuple):
     """What the runs say of a claim.
@@ -66,7 +84,8 @@ class Outcome(NamedTuple):
         data_sets: how many they are of.
         over_data_sets: of the shares, a data set a number; None for a single one.
         over_rows: the same with the rows as if they were independent, which they are not.
-        verdicts: of ``over_data_sets``, or of a single row.
+        verdicts: of ``over_data_sets``.
+        holds: whether the claim does; None where the runs do not decide it.
         runs: how many there are.
         early: how many of them are of code older than the margin.
     """
@@ -78,6 +97,7 @@ class Outcome(NamedTuple):
     over_data_sets: Interval | None
     over_rows: Interval | None
     verdicts: list[str]
+    holds: bool | None
     runs: int
     early: int
 
@@ -100,10 +120,7 @@ def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -
     for of_row in found:
         by_set.setdefault(data_set(of_row.row), []).append(of_row.share)
     over = interval([statistics.mean(shares) for shares in by_set.values()])
-    if over is not None:
-        judgement = _judge(metric, over, 100 * metric.margin.share)
-    else:
-        judgement = found[0].verdicts if len(found) == 1 else []
+    of_one = found[0].of_shares if len(found) == 1 else None
     return Outcome(
         claim=claim,
         metric=metric,
@@ -111,7 +128,8 @@ def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -
         data_sets=len(by_set),
         over_data_sets=over,
         over_rows=interval([of_row.share for of_row in found]),
-        verdicts=judgement,
+        verdicts=[] if over is None else _judge(metric, over, 100 * metric.margin.share),
+        holds=_holds(claim, over or of_one, metric),
         runs=len(runs),
         early=sum(not metric.margin.is_older_than(run["made"]) for run in runs),
     )
@@ -181,11 +199,27 @@ def _page(found: Outcome) -> list[str]:
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
     early = f" {found.early} of {found.runs} runs are of code older than the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
+    judged = f" ({claim.rows})" if claim.rows else ""
     return [
-        f"*{claim.text}*: {claim.column} {summary} of {len(found.rows)} rows."
+        f"*{claim.text}*{judged}: {claim.column} {summary} of {len(found.rows)} rows."
         + early * (found.early > 0),
         markdown(heads, lines),
     ]
+
+
+def _holds(claim: Claim, share: Interval | None, metric: Metric) -> bool | None:
+    """What an interval, in per cent, says of a claim; one without width decides nothing."""
+    if share is None or share.half == 0:
+        return None
+    sign = 1 if metric.larger_is_better else -1
+    worst, best = (sign * share.middle + side * share.half for side in (-1, 1))
+    margin = 100 * metric.margin.share
+    holds, fails = {
+        Says.COMPARABLE: (max(-worst, best) <= margin, worst > margin or best < -margin),
+        Says.BETTER: (worst > 0, best < 0),
+        Says.NOT_WORSE: (worst >= -margin, best < -margin),
+    }[claim.says]
+    return True if holds else False if fails else None
 
 
 def _judge(metric: Metric, difference: Interval, margin: float) -> list[str]:

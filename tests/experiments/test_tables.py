@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments import intervals, report, store, tables
-from experiments.tables import page
-from experiments.tables.cells import pairs
+from experiments import findings, intervals, report, store, tables
+from experiments.tables import page, yardsticks
+from experiments.tables.cells import by_row, pairs
+from experiments.tables.claims import outcome
 from flax_linattn import training
 
 ROWS = {
@@ -98,7 +99,7 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
         report.tables()[2],
         cells=lambda folder: cells,
         metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is better", "a", "b", "MSE"),),
+        claims=(tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE"),),
         baselines={"naive": "naive"},
     )
     stored = store_of(tmp_path, {"a": ours, "b": [1.0, 1.05, 0.95]})
@@ -127,14 +128,94 @@ def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
         report.tables()[2],
         cells=lambda folder: [tables.Cell(r, c, None) for r in "rs" for c in "ab"],
         metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is comparable", "a", "b", "MSE"),),
+        claims=(tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE"),),
         baselines={},
     )
     text = page.render(table, "cpu", store.Store(path, "classify"))
     shares = [100 * 0.02 / 1.5, 100 * 0.4 / 10.5]
     middle, half = intervals.interval(shares)
-    assert f"| mean of rows, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
-    assert "worse in 2, not told apart in 0, comparable in 2 of 2" in text
+    assert (
+        f"| mean of 2 data sets, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
+    )
+    assert "worse in 2, not told apart in 0, comparable in 2 of 2 rows" in text
+
+
+def many_rows(tmp_path, differences, date="2030-01-01"):
+    """A store of rows whose column a differs from b by a share, three seeds each."""
+    runs = [
+        {"row": row, "column": column, "seed": seed, "made": {"commit": "c", "date": date},
+         "report": {"test_mse": (1 + share) * (1 + 0.001 * seed) if column == "a" else 1.0}}
+        for row, share in differences.items()
+        for column in "ab"
+        for seed in range(3)
+    ]  # fmt: skip
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"runs": runs}))
+    cells = [tables.Cell(row, column, None) for row in differences for column in "ab"]
+    return store.Store(path, "classify"), by_row(cells)
+
+
+def test_rows_of_one_data_set_are_one_cluster(tmp_path):
+    """Four horizons of a series say little more than one."""
+    differences = {f"{name}, {h}": share for name, share in SHARES.items() for h in (1, 2, 3, 4)}
+    runs, rows = many_rows(tmp_path, differences)
+    found = outcome(CLAIM, METRICS, rows, runs)
+    assert (len(found.rows), found.data_sets) == (12, 3)
+    expected = [100 * ((1 + share) * 1.001 - 1) for share in SHARES.values()]
+    assert found.over_data_sets == pytest.approx(intervals.interval(expected))
+    assert found.over_rows.half < 0.5 * found.over_data_sets.half
+    assert found.over_rows.middle == pytest.approx(found.over_data_sets.middle)
+
+
+SHARES = {"p": 0.02, "q": 0.03, "r": 0.01}
+METRICS = (tables.Metric("mse", "MSE"),)
+CLAIM = tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE")
+
+
+@pytest.mark.parametrize(
+    ("says", "shares", "holds"),
+    [
+        ("COMPARABLE", (0.01, 0.02, 0.0), True),
+        ("COMPARABLE", (0.01, 0.2, 0.0), None),
+        ("COMPARABLE", (0.31, 0.32, 0.30), False),
+        ("BETTER", (-0.31, -0.32, -0.30), True),
+        ("BETTER", (-0.31, 0.32, -0.30), None),
+        ("BETTER", (0.31, 0.32, 0.30), False),
+        ("NOT_WORSE", (-0.31, -0.32, -0.2), True),
+        ("NOT_WORSE", (0.01, 0.02, 0.0), True),
+        ("NOT_WORSE", (0.1, -0.1, 0.0), None),
+        ("NOT_WORSE", (0.31, 0.32, 0.30), False),
+    ],
+)
+def test_a_verdict_is_an_interval_beside_a_margin(says, shares, holds, tmp_path):
+    runs, rows = many_rows(tmp_path, dict(zip("pqr", shares, strict=True)))
+    claim = dataclasses.replace(CLAIM, says=tables.Says[says])
+    assert outcome(claim, METRICS, rows, runs).holds is holds
+
+
+@pytest.mark.parametrize(("date", "early"), [("2026-11-21", 18), ("2026-11-23", 0)])
+def test_runs_older_than_a_margin_are_told(date, early, tmp_path):
+    runs, rows = many_rows(tmp_path, SHARES, date)
+    found = outcome(CLAIM, METRICS, rows, runs)
+    assert (found.early, found.runs) == (early, 18)
+    assert ("18 of 18 runs are older than the margin" in findings.line(found)[-1]) == bool(early)
+
+
+def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch):
+    runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
+    stored = [
+        {"table": "t", "row": row, "column": "ridge", "report": {"test_mse": value}}
+        for row, value in {"p, 1": 1.0, "p": 2.0, "q": 1.0}.items()
+    ]
+    monkeypatch.setattr(yardsticks, "FILE", tmp_path / "yardsticks.json")
+    yardsticks.FILE.write_text(json.dumps({"rows": stored}))
+    numbers = {row: yardsticks.fitted("t", row, METRICS[0]) for row in rows}
+    assert numbers == {"p, 1": {"ridge": [1.0]}, "p, 2": {"ridge": [2.0]}, "q, 1": {"ridge": [1.0]}}
+    _, shown = yardsticks.comparison(rows, METRICS[0], runs, numbers)
+    middle, half = intervals.interval(
+        [50 * (1.2 * 1.001 - 1 + 0.5 * 1.001 - 1), 100 * (1.1 * 1.001 - 1)]
+    )
+    assert f"| a | loses 2 of 3; {middle:+.1f} ± {half:.1f} |" in shown
 
 
 def test_only_seeds_that_both_have_are_compared(tmp_path):
@@ -177,7 +258,7 @@ def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
         baselines={"naive": "naive"},
     )
     text = page.render(table, "cpu", store.Store(path, "classify"))
-    assert "| r: MSE | 1 diverged (paper 0.70) | - | 0 |" in text
+    assert "| r: MSE | 1 diverged (paper 0.70) | 0 |" in text
     assert "| rows without a run | s |" in text
 
 
@@ -208,7 +289,7 @@ def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
         report.tables()[2],
         cells=lambda folder: [tables.Cell("r", column, None) for column in "ab"],
         metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is better", "a", "b", "MSE"),),
+        claims=(tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE"),),
         baselines={},
     )
     assert "1 that diverged left out" in page.render(table, "cpu", stored)
