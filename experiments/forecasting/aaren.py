@@ -80,7 +80,8 @@ EXPERIMENT = Table(
     "width, learning rate and schedule, and training and validation windows every 4 rows (ETTm2 "
     "16, ECL 8); all test windows",
     not_run="Weather, Traffic and ETTm1, whose files are not at hand (for Traffic the paper prints "
-    "963 lanes, which are those of PEMS-SF: the library's file has 862); for want of time: a fourth "
+    "963 lanes, which are those of PEMS-SF: the library's file has 862); for want of time: a "
+    "fourth "
     "and fifth seed, the other mechanisms on more than one row, EA itself, which costs ten times "
     "as much as its series, and size paper, whose steps of ETTh1 at 96 take 6 s of a core, a run "
     "of six epochs three hours",
