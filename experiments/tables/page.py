@@ -75,7 +75,7 @@ def _names(table: Table, rows: Rows, store: Store) -> list[str]:
             name
             for row, cells in rows.items()
             for metric in table.metrics
-            for name in _yardsticks(table, row, cells, metric, store)
+            for name in yardsticks_of(table, row, cells, metric, store)
         )
     )
 
@@ -89,7 +89,7 @@ def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
             rows,
             metric,
             store,
-            {row: _yardsticks(table, row, cells, metric, store) for row, cells in rows.items()},
+            of_rows(table, rows, metric, store),
         )
     ]
 
@@ -103,7 +103,7 @@ def _line(
     cells: Mapping[str, Cell],
     store: Store,
 ) -> list[str]:
-    beside = _yardsticks(table, row, cells, metric, store)
+    beside = yardsticks_of(table, row, cells, metric, store)
     counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
     return [
         f"{row}: {metric.name}",
@@ -128,12 +128,19 @@ def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
     return f"{text} (paper {metric.text(*published, metric.paper_digits)})"
 
 
-def _yardsticks(
+def yardsticks_of(
     table: Table, row: str, cells: Mapping[str, Cell], metric: Metric, store: Store
 ) -> yardsticks.Numbers:
     """Those of a row, in the runs and fitted beside them."""
     in_runs = yardsticks.in_runs(table.baselines, cells, metric, store)
     return {**in_runs, **yardsticks.fitted(table.module, row, metric)}
+
+
+def of_rows(
+    table: Table, rows: Rows, metric: Metric, store: Store
+) -> Mapping[str, yardsticks.Numbers]:
+    """The yardsticks of each row."""
+    return {row: yardsticks_of(table, row, cells, metric, store) for row, cells in rows.items()}
 
 
 def _seconds(rows: Rows, store: Store) -> list[str]:
@@ -173,7 +180,7 @@ def _draw(table: Table, rows: Rows, store: Store) -> None:
     references = {
         row: {
             name: statistics.mean(numbers)
-            for name, numbers in _yardsticks(table, row, cells, metric, store).items()
+            for name, numbers in yardsticks_of(table, row, cells, metric, store).items()
         }
         for row, cells in drawn.items()
     }

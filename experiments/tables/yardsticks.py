@@ -10,6 +10,7 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from experiments.intervals import Interval, interval, spread, text
 from experiments.store import Store
@@ -19,6 +20,27 @@ from flax_linattn.bench.report import markdown
 FILE = Path(__file__).parents[1] / "yardsticks.json"
 Numbers = Mapping[str, Sequence[float]]
 """By the yardstick's name; several where it draws at random."""
+
+
+class Losses(NamedTuple):
+    """A model beside a yardstick.
+
+    Attributes:
+        lost: rows in which the model's mean is the worse one.
+        rows: those that have both.
+        share: mean difference in per cent of the yardstick's, a data set a number.
+        over: its interval over data sets; None for a single one.
+    """
+
+    lost: int
+    rows: int
+    share: float
+    over: Interval | None
+
+    def cells(self) -> list[str]:
+        """For a table."""
+        by = f"{self.share:+.1f}" if self.over is None else text(self.over, 1)
+        return [f"{self.lost} of {self.rows}", by]
 
 
 def fitted(module: str, row: str, metric: Metric) -> Numbers:
@@ -62,12 +84,14 @@ def comparison(
         of_rows: the yardsticks by row.
     """
     names = list(dict.fromkeys(name for numbers in of_rows.values() for name in numbers))
-    lines = [
-        [column, *(_against(column, name, rows, metric, store, of_rows) for name in names)]
-        for column in columns_of(rows)
-    ]
     if not names:
         return []
+
+    def cell(column: str, name: str) -> str:
+        found = losses(column, name, rows, metric, store, of_rows)
+        return "-" if found is None else "; ".join(["loses " + found.cells()[0], found.cells()[1]])
+
+    lines = [[column, *(cell(column, name) for name in names)] for column in columns_of(rows)]
     return [
         f"Against yardsticks by {metric.name}: in how many rows a model loses to them (its mean is "
         "the worse one), and its mean difference in % of theirs, 95 % over data sets:",
@@ -80,15 +104,16 @@ def shown(numbers: Sequence[float] | None, metric: Metric) -> str:
     return "-" if not numbers else metric.text(*spread(numbers))
 
 
-def _against(
+def losses(
     column: str,
     name: str,
     rows: Rows,
     metric: Metric,
     store: Store,
     of_rows: Mapping[str, Numbers],
-) -> str:
-    lost, shares, total = 0, dict[str, list[float]](), 0
+) -> Losses | None:
+    """A column beside a yardstick; None where no row has both."""
+    lost, shares = 0, dict[str, list[float]]()
     for row, cells in rows.items():
         yardstick = of_rows[row].get(name)
         ours = list(values(store, cells[column], metric).values()) if column in cells else []
@@ -96,12 +121,9 @@ def _against(
             continue
         theirs = statistics.mean(yardstick)
         difference = statistics.mean(ours) - theirs
-        total += 1
         lost += (difference < 0) == metric.larger_is_better and difference != 0
         shares.setdefault(data_set(row), []).append(100 * difference / abs(theirs))
-    if not total:
-        return "-"
+    if not shares:
+        return None
     means = [statistics.mean(of_set) for of_set in shares.values()]
-    over = interval(means) or Interval(means[0], float("nan"))
-    by = text(over, 1) if len(means) > 1 else f"{over.middle:+.1f}"
-    return f"loses {lost} of {total}; {by}"
+    return Losses(lost, sum(map(len, shares.values())), statistics.mean(means), interval(means))

@@ -198,7 +198,9 @@ def test_runs_older_than_a_margin_are_told(date, early, tmp_path):
     runs, rows = many_rows(tmp_path, SHARES, date)
     found = outcome(CLAIM, METRICS, rows, runs)
     assert (found.early, found.runs) == (early, 18)
-    assert ("18 of 18 runs are older than the margin" in findings.line(found)[-1]) == bool(early)
+    assert ("18 of 18 runs are older than the margin" in findings.claim_line(found)[-1]) == bool(
+        early
+    )
 
 
 def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch):
