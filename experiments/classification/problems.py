@@ -12,6 +12,7 @@ from experiments.tables import Cell, Claim, Metric, Published
 ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=0.01)
 
 NAMES = {
+    "BasicMotions": "uea/BasicMotions/BasicMotions_{}.ts.gz",
     "EthanolConcentration": "uea/EthanolConcentration/EthanolConcentration_{}.ts.gz",
     "FaceDetection": "uea/FaceDetection/FaceDetection_{}.ts.gz",
     "Handwriting": "uea/Handwriting/Handwriting_{}.ts.gz",
