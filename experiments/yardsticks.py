@@ -4,7 +4,7 @@
 
 computes what is missing in yardsticks.json: for each row of the forecasting tables the last value,
 the last season and a ridge; for each classification data set the most frequent class, the nearest
-neighbour, a ridge, and, with the extra "yardsticks", MiniRocket and Hydra of three seeds.
+neighbour, a ridge, and, with the extras "plots" and "yardsticks", MiniRocket and Hydra of three seeds.
 
 A classifier sees the official training file, all of it, each channel standardised by its steps,
 sequences of unequal length padded by zeros to the longest; none selects on test data.
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             found = job.compute()
         except ImportError as error:  # aeon, or the torch that Hydra takes
-            missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[yardsticks]'")
+            missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,yardsticks]'")
             continue
         key = {"table": job.table, "row": job.row, "seed": job.seed, "commit": head["commit"]}
         rows = [row for row in _rows(stored) if row["column"] not in found or not _is_of(row, job)]
