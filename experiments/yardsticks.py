@@ -4,10 +4,11 @@
 
 computes what is missing in yardsticks.json: for each row of the forecasting tables the last value,
 the last season and a ridge; for each classification data set the most frequent class, the nearest
-neighbour, a ridge, and, with the extras "plots" and "yardsticks", MiniRocket and Hydra of three seeds.
+neighbour, a ridge, and, with the extras "plots" and "yardsticks", MiniRocket and Hydra thrice.
 
-A classifier sees the official training file, all of it, each channel standardised by its steps,
-sequences of unequal length padded by zeros to the longest; none selects on test data.
+A classifier sees all of the official training file, prepared as by a run of seed 0: each channel
+standardised by the four fifths that such a run learns from, sequences of unequal length padded by
+zeros to the longest. Nothing is selected on test data.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What models have to beat, against independent computations; and what is said of it."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -163,8 +164,20 @@ def test_of_many_examples_some_are_learned_from(monkeypatch):
     assert [found[name].num_fitted for name in ("nearest_neighbour", "ridge")] == [20, 4]
     monkeypatch.setattr(classes, "LARGEST_GRAM", 6)  # below the features, 10
     assert classes.most_for_ridge(10) == 6
+    monkeypatch.setattr(classes, "KEPT", 50)
+    assert classes.most_for_ridge(10) == 5
     assert classes._evenly(10, 4).tolist() == [0, 2, 5, 7]
     assert classes._evenly(10, 0).tolist() == [0]
+
+
+def test_distances_of_all_pairs_are_never_kept():
+    many = np.arange(20_000, dtype=np.float32)[:, None]
+    tracemalloc.start()
+    found = classes.nearest_neighbour(many, np.arange(len(many)), many[::14] + 0.2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(found, np.arange(len(many))[::14])
+    assert peak < len(many) * len(many[::14]) * 8
 
 
 def test_every_sequence_of_the_training_file_counts():

@@ -21,8 +21,12 @@ WORK = 10**11
 """Most multiplications of a yardstick: some ten seconds of a core."""
 LARGEST_GRAM = 3000
 """Most rows of a matrix whose eigenvectors are taken: some ten seconds of a core."""
+KEPT = 2 * 10**7
+"""Most numbers of the ridge's examples, which it keeps in float64."""
 BLOCK = 2**24
 """Most numbers that are made float64 at once."""
+MOST_ROWS = 2**12
+"""Of a block: a table of the distances between two of them is kept as well."""
 STRENGTHS = np.logspace(-4, 4, 17)
 """Of the ridge, in mean eigenvalues of its Gram matrix."""
 
@@ -105,7 +109,8 @@ def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
         gram = sum(block.T @ block for _, block in _blocks(x, middle))
         values, right = _eigen(gram)
         parts = [block @ right for _, block in _blocks(x, middle)]
-        vectors = np.concatenate(parts) / np.sqrt(values)
+        vectors = np.concatenate(parts)
+        vectors /= np.sqrt(values)
     else:
         right = None
         values, vectors = _eigen(_outer_gram(x, middle))
@@ -128,11 +133,12 @@ def most_for_ridge(num_features: int) -> int:
 
     Example:
         >>> [most_for_ridge(d) for d in (348, 3000, 8928)]
-        [825736, 11111, 3000]
+        [57471, 6666, 2240]
     """
+    most = KEPT // num_features
     if num_features <= LARGEST_GRAM:
-        return WORK // num_features**2
-    return min(LARGEST_GRAM, math.isqrt(WORK // num_features))
+        return min(most, WORK // num_features**2)
+    return min(most, LARGEST_GRAM, math.isqrt(WORK // num_features))
 
 
 def _left_out(values: NDArray, vectors: NDArray, centred: NDArray, strength: float) -> float:
@@ -163,7 +169,7 @@ def _outer_gram(x: NDArray, middle: NDArray) -> NDArray:
 
 def _blocks(x: NDArray, middle: NDArray | float = 0.0) -> Iterator[tuple[slice, NDArray]]:
     """Rows less their middle, in float64, some at a time."""
-    height = max(1, BLOCK // x.shape[1])
+    height = max(1, min(MOST_ROWS, BLOCK // x.shape[1]))
     for first in range(0, len(x), height):
         rows = slice(first, min(first + height, len(x)))
         yield rows, x[rows].astype(np.float64) - middle
@@ -177,5 +183,6 @@ def _evenly(count: int, most: int) -> NDArray[np.int64]:
 
 def _flat(values: NDArray, length: int) -> NDArray:
     """Sequences [N, T, C] as vectors [N, length * C]."""
-    padded = np.pad(values, ((0, 0), (0, length - values.shape[1]), (0, 0)))
-    return padded.reshape(len(values), -1)
+    if values.shape[1] < length:
+        values = np.pad(values, ((0, 0), (0, length - values.shape[1]), (0, 0)))
+    return values.reshape(len(values), -1)
