@@ -61,7 +61,8 @@ class Yardsticks:
             for name in best
         ]
         if better:
-            return f"the model loses to {' and '.join(shown)}"
+            others = ", ".join(shown[:-1])
+            return f"the model loses to {others}{' and ' if others else ''}{shown[-1]}"
         return f"no yardstick beats the model; the best is {shown[0]}"
 
     def _ranked(self, values: Mapping[str, Any]) -> list[tuple[str, float]]:

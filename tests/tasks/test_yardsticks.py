@@ -14,7 +14,7 @@ from flax_linattn.tasks.forecast import evaluate as forecast
 from flax_linattn.tasks.forecast import yardsticks as forecasts
 from flax_linattn.tasks.yardsticks import Yardsticks
 
-MSE = Yardsticks("mse", ("naive", "ridge"), title="MSE")
+MSE = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
 
 
 def untrained(task, **options):
@@ -33,6 +33,10 @@ class TestVerdict:
         assert MSE.beaten_by(values) == ["ridge", "naive"]
         assert MSE.verdict(values) == (
             "the model loses to ridge (MSE 1 against 3) and naive (MSE 2 against 3)"
+        )
+        assert MSE.verdict({**values, "seasonal_naive_mse": 1.5}) == (
+            "the model loses to ridge (MSE 1 against 3), seasonal naive (MSE 1.5 against 3) and "
+            "naive (MSE 2 against 3)"
         )
 
     def test_as_good_is_not_better(self):

@@ -108,16 +108,18 @@ def evaluate_yardsticks(run: Run, batches: data.BucketBatches) -> dict[str, Any]
     labels, num_classes = batches.arrays["labels"], len(run.problem.classes)
     most_frequent = np.bincount(labels).argmax()
     predictions: dict[str, Labels] = {"constant": np.full(len(labels), most_frequent)}
-    report: dict[str, Any] = {}
+    learned: dict[str, int] = {}
     train = at_hand(partial(prepared_train, run))
     if train is not None:
         for name, found in yardsticks.predict(train, batches).items():
             predictions[name] = found.labels
-            report[f"{name}_learned_from"] = found.num_fitted
-    for name, answers in predictions.items():
-        figures = averages(count(labels, answers, num_classes))
-        report |= {f"{name}_{key}": value for key, value in figures.items()}
-    return report
+            learned[f"{name}_learned_from"] = found.num_fitted
+    figures = {
+        f"{name}_{key}": value
+        for name, answers in predictions.items()
+        for key, value in averages(count(labels, answers, num_classes)).items()
+    }
+    return figures | learned
 
 
 def stream_error(model: models.SequenceClassifier, batches: training.BatchSource) -> dict[str, Any]:
