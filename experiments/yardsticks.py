@@ -25,10 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import command
-from experiments.classification.problems import NAMES, problem
-from experiments.forecasting import aaren, elementwise
 from experiments.options import configured
-from experiments.tables.table import data_folder
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
@@ -38,10 +35,7 @@ from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast import evaluate as forecast
 
 RESULTS = Path(__file__).with_suffix(".json")
-FORECASTING = {
-    "forecasting.aaren": aaren.EXPERIMENT,
-    "forecasting.elementwise": elementwise.EXPERIMENT,
-}
+FORECASTING = ("forecasting.aaren", "forecasting.elementwise")
 CLASSIFICATION = "classification"
 """The table of all data sets: what they have to beat does not depend on a table's protocol."""
 SIMPLE = {
@@ -139,9 +133,15 @@ def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
     }
 
 
-def jobs(folder: Path | None) -> Iterator[Job]:
+def jobs() -> Iterator[Job]:
     """What can be computed with the data at hand."""
-    for table, experiment in FORECASTING.items():
+    # Here, so that the tables themselves may import ``reports``.
+    from experiments.classification.problems import NAMES, problem
+    from experiments.tables.table import data_folder
+
+    folder = data_folder()
+    for table in FORECASTING:
+        experiment = importlib.import_module(f"experiments.{table}").EXPERIMENT
         rows = {cell.row: cell.config for cell in experiment.cells(folder) if cell.config}
         for row, config in rows.items():
             yield Job(table, row, tuple(NAIVE), 0, partial(forecasts, config))
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     stored = options.output / RESULTS.name
     head = provenance("FLAX_LINATTN_DATA=FOLDER python -m experiments.yardsticks") | _versions()
     missing: dict[str, str] = {}
-    for job in jobs(data_folder()):
+    for job in jobs():
         if options.rows not in job.row or not any(options.columns in c for c in job.columns):
             continue
         columns = {row["column"] for row in _rows(stored) if _is_of(row, job)}
