@@ -13,6 +13,7 @@ from experiments.tables import Cell, Claim, Metric, Published, Says
 ACCURACY = Metric("accuracy", "accuracy, %", 100, 2, larger_is_better=True, margin=margins.ACCURACY)
 
 NAMES = {
+    "BasicMotions": "uea/BasicMotions/BasicMotions_{}.ts.gz",
     "EthanolConcentration": "uea/EthanolConcentration/EthanolConcentration_{}.ts.gz",
     "FaceDetection": "uea/FaceDetection/FaceDetection_{}.ts.gz",
     "Handwriting": "uea/Handwriting/Handwriting_{}.ts.gz",

@@ -161,7 +161,8 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         return make_batches(test, run.config, run.problem, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Accuracy, that of always answering the most frequent class, figures of each class."""
+        """Accuracy, that of the yardsticks, figures of each class."""
+        assert isinstance(batches, data.BucketBatches)
         tested = evaluate.evaluate_classifier(run.model, batches, run.problem)
         counts = np.array(tested["confusion"])
         values = {
@@ -172,9 +173,15 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
             else "validation share of the training data",
             "num_test": int(counts.sum()),
             **tested,
+            **evaluate.evaluate_yardsticks(run, batches),
         }
         draw = partial(draw_confusion, counts, run.problem.classes)
-        return Report(values, tables=("classes",), figures={"confusion.png": draw})
+        return Report(
+            values,
+            tables=("classes",),
+            figures={"confusion.png": draw},
+            yardsticks=evaluate.YARDSTICKS,
+        )
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of class probabilities, over all steps of all sequences."""

@@ -23,7 +23,13 @@ from flax_linattn.tasks.forecast.data import (
     make_windows,
     standardize,
 )
-from flax_linattn.tasks.forecast.evaluate import evaluate_forecaster, load_series, stream_error
+from flax_linattn.tasks.forecast.evaluate import (
+    YARDSTICKS,
+    evaluate_forecaster,
+    fitted_ridge,
+    load_series,
+    stream_error,
+)
 from flax_linattn.tasks.forecast.figures import draw_forecasts
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
 from flax_linattn.tasks.forecast.options import ForecastConfig, tslib
@@ -31,6 +37,7 @@ from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
+from flax_linattn.tasks.yardsticks import at_hand
 
 COMPARED = 300
 """Rows over which the stream is compared with the parallel model."""
@@ -177,10 +184,11 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         return make_windows(standardize(series, run.problem), run.config, rows, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Errors, beside those of the naive forecasts."""
+        """Errors, beside those of the yardsticks."""
         assert isinstance(batches, data.Windows)
         draw = partial(draw_forecasts, run, batches)
-        return Report(evaluate_forecaster(run, batches), figures={"forecasts.png": draw})
+        values = evaluate_forecaster(run, batches, at_hand(partial(fitted_ridge, run)))
+        return Report(values, figures={"forecasts.png": draw}, yardsticks=YARDSTICKS)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of forecasts, on standardised values, after each of the first 300 test rows.
