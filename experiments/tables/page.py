@@ -133,7 +133,7 @@ def yardsticks_of(
 ) -> yardsticks.Numbers:
     """Those of a row, in the runs and fitted beside them."""
     in_runs = yardsticks.in_runs(table.baselines, cells, metric, store)
-    return {**in_runs, **yardsticks.fitted(table.module, row, metric)}
+    return {**in_runs, **yardsticks.fitted(table.name_of, table.yardsticks_row or row, metric)}
 
 
 def of_rows(

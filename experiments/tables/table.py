@@ -33,6 +33,8 @@ class Table(Experiment):
         claims: of the paper.
         baselines: columns whose numbers stand in the run of another one: the metric's key by the
             column's name, such as a naive forecast.
+        yardsticks_row: whose yardsticks stand beside all rows, where they are of one data set;
+            default each row's own.
         data: where the data are from.
         departures: what differs from the paper.
         not_run: what was left out, and why.
@@ -48,6 +50,7 @@ class Table(Experiment):
     not_run: str
     quick: Mapping[str, Any]
     baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    yardsticks_row: str = ""
 
     def options(self, scale: str) -> Mapping[str, Any]:
         """What a scale changes of the runs' options; "quick" makes tiny models of the first one."""

@@ -1,23 +1,21 @@
 """What a user would pick instead of our models: simple forecasts, ridge, neighbours, MiniRocket.
 
 Numbers of naive forecasts stand in the runs themselves; those of fitted yardsticks in
-experiments/yardsticks.json, by table, and by row or data set.
+experiments/yardsticks.json.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from experiments import yardsticks
 from experiments.intervals import Interval, interval, spread, text
 from experiments.store import Store
 from experiments.tables.cells import Cell, Metric, Rows, columns_of, data_set, runs_of, values
 from flax_linattn.bench.report import markdown
 
-FILE = Path(__file__).parents[1] / "yardsticks.json"
 Numbers = Mapping[str, Sequence[float]]
 """By the yardstick's name; several where it draws at random."""
 
@@ -43,21 +41,20 @@ class Losses(NamedTuple):
         return [f"{self.lost} of {self.rows}", by]
 
 
-def fitted(module: str, row: str, metric: Metric) -> Numbers:
-    """Those of the file that belong to a row, or to its data set."""
-    if not FILE.is_file():
-        return {}
-    stored = [of for of in json.loads(FILE.read_text())["rows"] if of["table"] == module]
-    found: dict[str, list[float]] = {}
-    for name in (row, data_set(row)):
-        of_name = [of for of in stored if of["row"] == name]
-        for of in of_name:
-            value = of["report"].get(f"test_{metric.key}")
-            if value is not None:
-                found.setdefault(of["column"], []).append(metric.scale * value)
-        if of_name:
-            break
-    return found
+def fitted(name: str, row: str, metric: Metric) -> Numbers:
+    """Those of experiments/yardsticks.json that belong to a row.
+
+    Args:
+        name: of the table.
+        row: its name there.
+        metric: which of their numbers.
+    """
+    key = f"test_{metric.key}"
+    found = {
+        column: [metric.scale * report[key] for report in by_seed.values() if key in report]
+        for column, by_seed in yardsticks.reports(name, row).items()
+    }
+    return {column: numbers for column, numbers in found.items() if numbers}
 
 
 def in_runs(

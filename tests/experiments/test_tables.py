@@ -205,12 +205,11 @@ def test_runs_older_than_a_margin_are_told(date, early, tmp_path):
 
 def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch):
     runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
-    stored = [
-        {"table": "t", "row": row, "column": "ridge", "report": {"test_mse": value}}
-        for row, value in {"p, 1": 1.0, "p": 2.0, "q": 1.0}.items()
-    ]
-    monkeypatch.setattr(yardsticks, "FILE", tmp_path / "yardsticks.json")
-    yardsticks.FILE.write_text(json.dumps({"rows": stored}))
+    found = {"p, 1": 1.0, "p, 2": 2.0, "q, 1": 1.0}
+    monkeypatch.setattr(
+        "experiments.yardsticks.reports",
+        lambda name, row: {"ridge": {0: {"test_mse": found[row]}}},
+    )
     numbers = {row: yardsticks.fitted("t", row, METRICS[0]) for row in rows}
     assert numbers == {"p, 1": {"ridge": [1.0]}, "p, 2": {"ridge": [2.0]}, "q, 1": {"ridge": [1.0]}}
     _, shown = yardsticks.comparison(rows, METRICS[0], runs, numbers)
