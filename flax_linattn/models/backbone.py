@@ -178,6 +178,11 @@ class Backbone(nnx.Module):
         )
 
     @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        return self.input_embedding.max_length
+
+    @property
     def constant_memory(self) -> bool:
         """Whether the state's size does not depend on the number of tokens."""
         return all(m.capabilities.constant_memory for m in self.mechanisms)

@@ -250,6 +250,12 @@ class SequenceClassifier(nnx.Module):
         """Whether ``init_state`` and ``step`` are offered."""
         return self.backbone.streams
 
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        ends = (self.backbone.num_positions, self.max_length if self.flatten else None)
+        return min((end for end in ends if end is not None), default=None)
+
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> ClassifierState:

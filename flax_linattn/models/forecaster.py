@@ -225,6 +225,11 @@ class Forecaster(nnx.Module):
         """Whether ``init_state`` and ``step`` are offered, over observations."""
         return self.backbone.streams
 
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        return self.backbone.num_positions
+
     def forecast(
         self,
         values: Features,
