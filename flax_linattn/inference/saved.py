@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -136,16 +136,19 @@ def describe_state(path: str | Path) -> StateFile:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Archive]:
+    with _open(path) as file:
+        with _reading(path):
+            archive = Archive(file)
+        yield archive
+
+
+def _open(path: str | Path) -> BinaryIO:
     try:
-        file = open(path, "rb")
+        return open(path, "rb")
     except FileNotFoundError:
         raise
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; give a file.") from error
-    with file:
-        with _reading(path):
-            archive = Archive(file)
-        yield archive
 
 
 @contextmanager

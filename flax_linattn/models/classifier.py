@@ -25,6 +25,7 @@ from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, Mask, SegmentIds, State
 
@@ -32,6 +33,7 @@ CLASSIFIER_LAYERS = Layers(hidden_features=256)
 """The layers of a classifier unless others are given: Time-Series-Library's for classification."""
 
 
+@exportable
 class ClassifierState(NamedTuple):
     """What a classifier carries from call to call.
 
