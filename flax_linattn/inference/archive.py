@@ -127,10 +127,10 @@ class Archive:
     def _header(self, entry: zipfile.ZipInfo) -> tuple[Stored, int, Any]:
         """What an entry says of its array, where the values begin, and their order."""
         with self._zip.open(entry) as file:
-            version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
+            version = np.lib.format.read_magic(file)
             if version != (1, 0):
                 raise ValueError("an array has another format")
-            header: Any = np.lib.format.read_array_header_1_0(file)  # type: ignore[no-untyped-call]
+            header: Any = np.lib.format.read_array_header_1_0(file)
             shape, by_columns, dtype = header
             start = file.tell()
         stored = Stored(shape, dtype)

@@ -72,12 +72,15 @@ class Room:
             taken = taken + real.reshape(size, -1).sum(axis=1)
         if (taken > self._most).any():
             row = int(np.argmax(taken > self._most))
-            has, remedy = f"its cache holds {self._most}", "make the stream with a larger"
+            begin = "or begin a new sequence (reset)"
             if self._most == self._positions:
-                has, remedy = f"the model has positions for {self._most}", "make it with a larger"
+                raise OptionError(
+                    f"row {row} has no room for observation {self._most + 1}: the model has "
+                    f"positions for {self._most}; make it with a larger max_length, {begin}."
+                )
             raise OptionError(
-                f"row {row} has no room for observation {self._most + 1}: {has}; {remedy} "
-                "max_length, or reset the row to begin a new sequence.",
+                f"row {row} has no room for observation {self._most + 1}: its cache holds "
+                f"{self._most}; make the stream with a larger max_length, {begin}.",
                 "max_length",
             )
         return taken

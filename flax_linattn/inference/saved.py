@@ -32,7 +32,8 @@ def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
             called "format".
 
     Raises:
-        ValueError: more facts or arrays than a file takes.
+        ValueError: more facts or arrays than a file takes, or numbers that are NaN; the file before
+            stays.
         OSError: it cannot be written.
 
     Example:
@@ -45,6 +46,9 @@ def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
     """
     if "format" in facts:
         raise ValueError("the fact 'format' is the file's own; give yours another name.")
+    for name, leaf in zip(layout(state), jax.tree.leaves(state), strict=True):
+        if _has_nan(leaf):
+            raise ValueError(f"the state holds NaN in {name}, and {path} stays as it was.")
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
     with write_whole(path) as file:
         write_archive(file, leaves, {"format": FORMAT, **facts})
@@ -93,7 +97,10 @@ def load_state(
             with _reading(path):
                 array = archive.read(index)
             arrays.append(jnp.asarray(array.view(leaf.dtype)))
-            _check_numbers(path, name, arrays[-1])
+            if _has_nan(arrays[-1]):
+                raise ValueError(
+                    f"{path} holds NaN in {name}, which no stream saves; remove it to begin anew."
+                )
     return jax.tree.unflatten(jax.tree.structure(like), arrays), facts
 
 
@@ -185,10 +192,7 @@ def _fits(stored: Stored, leaf: Any) -> bool:
     return stored.shape == leaf.shape and same
 
 
-def _check_numbers(path: str | Path, name: str, array: Any) -> None:
-    # Infinite is what a maximum over nothing is; no state of a mechanism holds NaN.
-    if jnp.issubdtype(array.dtype, jnp.inexact) and bool(jnp.isnan(array).any()):
-        raise ValueError(
-            f"{path} holds NaN in {name}: the stream had failed before it was saved; remove the "
-            "file to begin anew."
-        )
+def _has_nan(leaf: Any) -> bool:
+    """No state of a mechanism holds NaN; infinite is what a maximum over nothing is."""
+    array = jnp.asarray(leaf)
+    return jnp.issubdtype(array.dtype, jnp.inexact) and bool(jnp.isnan(array).any())

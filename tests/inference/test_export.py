@@ -25,9 +25,7 @@ def _steps_of(model: Any, x: Any, **options: Any) -> tuple[Any, Any, Any]:
 
 
 def classifier() -> Any:
-    model = models.SequenceClassifier(
-        CHANNELS, 4, **SMALL, mechanism=["softmax"], rngs=nnx.Rngs(0)
-    )
+    model = models.SequenceClassifier(CHANNELS, 4, **SMALL, mechanism=["softmax"], rngs=nnx.Rngs(0))
     return _steps_of(model, normal(0, 2, CHANNELS), max_length=3)
 
 
