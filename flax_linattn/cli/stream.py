@@ -99,6 +99,5 @@ def _print_help() -> None:
         names = [field.name for field in dataclasses.fields(get_task(name).StreamOptions)]
         of_task = ", ".join("--" + option.replace("_", "-") for option in names)
         print(f"a run of {name} also takes {of_task or 'nothing else'}")
-    print(
-        "all take --input, --state, --skip-seen, --save-every, --figure; 'flax-linattn stream RUN --help' says more."
-    )
+    files = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Files))
+    print(f"all take {files}; 'flax-linattn stream RUN --help' says more.")

@@ -158,7 +158,7 @@ class Streaming(abc.ABC):
             num_breaks = read_count({"rows": num_steps, **facts}, "rows") - num_steps
             if num_breaks < 0:
                 raise ValueError(f"expected at least {num_steps} rows, got {facts['rows']}")
-            self._check_ages(state, facts)
+            self._check_ages(state, facts, num_steps)
             self.restore(facts)
         except Exception as error:  # of whatever kind a task meets in a stranger's facts
             why = str(error) if type(error) is ValueError else repr(error)
@@ -180,9 +180,13 @@ class Streaming(abc.ABC):
                 *others,
             )
 
-    def _check_ages(self, state: Any, facts: Mapping[str, Any]) -> None:
+    def _check_ages(self, state: Any, facts: Mapping[str, Any], num_steps: int) -> None:
         ages = self.ages(facts)
-        for count in counts(state) if ages is not None else ():
+        if ages is None:
+            return
+        if max(ages) > num_steps:
+            raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
+        for count in counts(state):
             # A model counts in 32 bits, and begins at the lowest number after the highest.
             if not np.array_equal(count, np.asarray(ages, np.int64).astype(np.int32)):
                 raise ValueError(

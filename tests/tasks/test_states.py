@@ -1,0 +1,379 @@
+"""State files: what a stranger may have put in them, and two streams that want the same one."""
+
+import json
+import time
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flax_linattn import cli, inference
+from tests.tasks import states
+from tests.tasks.commands import fail, succeed
+
+DEEP = "[" * 100_000
+
+
+@pytest.fixture(scope="module", params=states.OPTIONS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def saved(name, tmp_path_factory):
+    """A stream after five rows, and its file."""
+    stream = states.make_stream(states.untrained_run(name))
+    states.feed(stream, states.lines_of(name, 5))
+    path = tmp_path_factory.mktemp("states") / f"{name}.npz"
+    stream.save(path)
+    return stream, path
+
+
+def floats(entries: dict[str, bytes]) -> str:
+    """The first entry of floating numbers."""
+    return next(name for name in entries if name[0].isdigit() and b"'<f4'" in entries[name][:128])
+
+
+def npy_file(path: Path, entries: dict[str, bytes]) -> None:
+    path.write_bytes(states.npy(np.ones(3)))
+
+
+def raw_facts(text: str) -> Any:
+    return lambda path, entries: states.with_facts(path, entries, text)
+
+
+def fact(name: str, value: Any) -> Any:
+    def write(path: Path, entries: dict[str, bytes]) -> None:
+        facts = states.facts_of(entries)
+        if name == "time" and "time" not in facts:
+            pytest.skip("a classifier's stream has no times")
+        facts[name] = value
+        if value is ...:
+            del facts[name]
+        states.with_facts(path, entries, facts)
+
+    return write
+
+
+def entry(content: Any) -> Any:
+    """A file one of whose arrays is something else."""
+
+    def write(path: Path, entries: dict[str, bytes]) -> None:
+        which = floats(entries)
+        value = content(states.array_of(entries, which)) if callable(content) else content
+        states.write_entries(path, {**entries, which: value})
+
+    return write
+
+
+def patched(at: int, value: bytes, local: int | None) -> Any:
+    def write(path: Path, entries: dict[str, bytes]) -> None:
+        states.write_entries(path, entries)
+        path.write_bytes(states.patch_zip(path.read_bytes(), at, value, local=local))
+
+    return write
+
+
+def compressed(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, entries, zipfile.ZIP_DEFLATED)
+
+
+def without_first(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, {k: v for k, v in entries.items() if k != "0.npy"})
+
+
+def one_more(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, {**entries, "spare.npy": states.npy(np.ones(1))})
+
+
+def twice(path: Path, entries: dict[str, bytes]) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        states.write_entries(path, [*entries.items(), ("0.npy", entries["0.npy"])])
+
+
+def many(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, entries | {f"{i}.npy": b"" for i in range(100, 10_200)})
+
+
+def objects(array: Any) -> bytes:
+    return states.npy(np.array([[1], None], object), allow_pickle=True)
+
+
+def with_nan(array: Any) -> bytes:
+    return states.npy(np.full_like(array, np.nan))
+
+
+def longer_facts(path: Path, entries: dict[str, bytes]) -> None:
+    states.with_facts(path, entries, "[" + "0," * 10**6 + "0]")
+
+
+CRAFTED = {
+    "a plain .npy": (npy_file, "no state file"),
+    "facts that are a list": (raw_facts("[1]"), "no names and values"),
+    "facts that are a string": (raw_facts('"x"'), "no names and values"),
+    "facts that are null": (raw_facts("null"), "no names and values"),
+    "facts that are deep": (raw_facts(DEEP), "RecursionError"),
+    "facts that are deep within": (raw_facts('{"a": ' + DEEP), "RecursionError"),
+    "facts that are no JSON": (raw_facts("{"), "JSONDecodeError"),
+    "facts that are numbers": (
+        lambda path, e: states.write_entries(path, {**e, "facts.npy": states.npy(np.ones(2))}),
+        "no text",
+    ),
+    "facts of megabytes": (longer_facts, "longer than"),
+    "another format": (fact("format", 7), "another version"),
+    "another model": (fact("model", 7), "of another run"),
+    "no last": (fact("last", ...), "expected last as"),
+    "a last that is short": (fact("last", [1.0]), "expected last as"),
+    "a last that is text": (fact("last", "1"), "expected last as"),
+    "a last with NaN": (fact("last", [float("nan")] * 12), "expected last as"),
+    "no num_steps": (fact("num_steps", ...), "expected num_steps as a whole number"),
+    "num_steps below 0": (fact("num_steps", -5), "expected num_steps as a whole number"),
+    "num_steps of a half": (fact("num_steps", 1.5), "expected num_steps as a whole number"),
+    "num_steps of text": (fact("num_steps", "5"), "expected num_steps as a whole number"),
+    "num_steps that is true": (fact("num_steps", True), "expected num_steps as a whole number"),
+    "another num_steps": (fact("num_steps", 3), "expected (at least 5|a state after)"),
+    "more num_steps": (fact("num_steps", 8), "rows"),
+    "fewer rows": (fact("rows", 2), "expected at least 5 rows"),
+    "rows that are text": (fact("rows", "5"), "expected rows as a whole number"),
+    "a time that is a number": (fact("time", 5), "expected time as"),
+    "a time with a zone": (fact("time", "2016-07-01T00:00:00+00:00"), "expected time as"),
+    "a time that is none": (fact("time", "noon"), "expected time as"),
+    "a shape of 1e11": (
+        entry(states.npy_header("'<f4'", "(100000000000,)", b"\0" * 64)), "shape is not that"
+    ),
+    "a shape below 0": (entry(states.npy_header("'<f4'", "(-1, -16)", b"\0" * 64)), "kind"),
+    "a shape of nothing": (entry(states.npy_header("'V0'", "(100000000000,)")), "kind"),
+    "a header of another format": (
+        entry(states.npy_header("'<f4'", "(16,)", b"\0" * 64, version=2)), "another format"
+    ),
+    "a header that is code": (entry(states.npy_header("print(1)", "(16,)")), "no state file"),
+    "objects": (entry(objects), "another kind"),
+    "another dtype": (entry(lambda a: states.npy(a.astype(np.float64))), "of another model"),
+    "another shape": (entry(lambda a: states.npy(a[..., None])), "of another model"),
+    "NaN": (entry(with_nan), "holds NaN in"),
+    "encrypted": (patched(8, b"\x01\x00", 6), "encrypted"),
+    "an unknown compression": (patched(10, b"\x63\x00", 8), "compressed"),
+    "a known compression": (compressed, "compressed"),
+    "an entry too few": (without_first, "other entries"),
+    "an entry too many": (one_more, "other entries"),
+    "an entry twice": (twice, "other entries"),
+    "ten thousand entries": (many, "more entries"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CRAFTED)
+def test_a_crafted_file_is_refused(saved, case, tmp_path):
+    """By a ValueError that names the file, and the stream stays as it is."""
+    stream, path = saved
+    write, message = CRAFTED[case]
+    crafted = tmp_path / "crafted.npz"
+    write(crafted, states.entries_of(path))
+    before = [np.asarray(leaf) for leaf in jax.tree.leaves(stream._stream.state)]
+    with pytest.raises(ValueError, match=message) as caught:
+        stream.load(crafted)
+    assert str(crafted) in str(caught.value) and len(str(caught.value)) < 1000
+    for leaf, old in zip(jax.tree.leaves(stream._stream.state), before, strict=True):
+        np.testing.assert_array_equal(leaf, old)
+    assert stream.num_steps == 5
+
+
+def test_a_file_that_cannot_be_read(saved, tmp_path):
+    stream, _ = saved
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        stream.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        stream.load(tmp_path / "nothing")
+
+
+def test_a_state_that_failed_is_not_saved(saved, tmp_path):
+    """The file before stays."""
+    _, path = saved
+    state = {"sum": np.full(3, np.nan, np.float32)}
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"the state holds NaN in sum, and .* stays as it was"):
+        inference.save_state(path, state, {})
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="'format' is the file's own"):
+        inference.save_state(path, {}, {"format": 3})
+    with pytest.raises(ValueError, match="expected at most 10,000 arrays"):
+        inference.save_state(path, {}, {"text": "x" * 10**6})
+
+
+def test_numbers_that_numpy_does_not_know(tmp_path):
+    """bfloat16, as caches may have it, is raw bytes in an .npz file."""
+    state = {"key": jax.numpy.ones((2, 3), "bfloat16")}
+    inference.save_state(tmp_path / "state.npz", state, {})
+    again, _ = inference.load_state(tmp_path / "state.npz", state)
+    assert again["key"].dtype == "bfloat16" and bool((again["key"] == 1).all())
+
+
+def test_the_command_shows_what_a_file_holds(name, saved, tmp_path, capsys):
+    _, path = saved
+    shown = dict(line.split(None, 1) for line in succeed(capsys, "state", str(path)).splitlines())
+    assert shown["task"] == name and shown["mechanism"] == "aaren"
+    assert shown["rows"] == shown["num_steps"] == "5"
+    assert shown["file"].endswith("format 1") and shown["arrays"].endswith("bytes")
+    if name == "forecast":
+        assert shown["time"] == "2016-07-01T04:00:00"
+    facts = states.facts_of(states.entries_of(path)) | {"run": "\x1b[2J", "deep": [[1] * 1000]}
+    states.with_facts(tmp_path / "odd.npz", states.entries_of(path), facts)
+    assert "\x1b" not in succeed(capsys, "state", str(tmp_path / "odd.npz"))
+    entries, content = states.entries_of(path), bytearray(path.read_bytes())
+    content[content.index(entries[floats(entries)]) + 130] ^= 1
+    (tmp_path / "odd.npz").write_bytes(content)
+    assert "is no state file, or a damaged one" in fail(capsys, "state", str(tmp_path / "odd.npz"))
+    assert cli.main(["state", str(tmp_path / "nothing.npz")]) == 2
+
+
+# -- fuzz ----------------------------------------------------------------------------------
+
+VALUES = [
+    None, True, -5, 0, 1.5, 10**30, -(10**400), float("nan"), float("inf"), "", "x" * 50, [], [[]],
+    {}, [1.0] * 12, [1.0] * 7, ["1"] * 7, "2016-07-01", "2016-07-01T00:00+02:00", "9999-12-31",
+]  # fmt: skip
+DTYPES = ["'<f8'", "'|O'", "'>f4'", "'|V4'", "'<U9999999'", "[('a', '<f4')]", "'|V0'", "(" * 4000]
+SHAPES = ["(100000000000,)", "(-1,)", "()", "(1,)", "('a',)", "16", "(2, 3" + ", 1" * 70 + ")"]
+
+
+def mutate_bytes(rng: Any, content: bytes) -> bytes:
+    changed = bytearray(content)
+    start = int(rng.integers(len(changed)))
+    match int(rng.integers(5)):
+        case 0:
+            for at in rng.integers(len(changed), size=rng.integers(1, 9)):
+                changed[at] ^= 1 << int(rng.integers(8))
+        case 1:
+            del changed[start:]
+        case 2:
+            changed += rng.bytes(int(rng.integers(1, 100)))
+        case 3:
+            changed[start : start + 20] = b"\0" * 20
+        case 4:
+            changed[start:start] = changed[start : start + int(rng.integers(1, 200))]
+    return bytes(changed)
+
+
+def mutate_zip(rng: Any, entries: dict[str, bytes], path: Path) -> None:
+    pairs = list(entries.items())
+    which = int(rng.integers(len(pairs)))
+    entry_name, content = pairs[which]
+    match int(rng.integers(7)):
+        case 0:
+            del pairs[which]
+        case 1:
+            pairs.append((f"{int(rng.integers(30))}.npz", content))
+        case 2:
+            pairs[which] = (str(rng.choice(["-1.npy", "../0.npy", "a", "00.npy", "b/"])), content)
+        case 3:
+            pairs[which] = (entry_name, mutate_bytes(rng, content))
+        case 4:
+            pairs[which] = (entry_name, pairs[int(rng.integers(len(pairs)))][1])
+        case _:
+            pass
+    methods = [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+    states.write_entries(path, pairs, methods[int(rng.integers(4)) * int(rng.integers(2))])
+    if rng.integers(2):  # a field of the directory, and perhaps of the local headers
+        at, size = [(6, 2), (8, 2), (10, 2), (16, 4), (20, 4), (24, 4), (28, 2), (42, 4)][
+            int(rng.integers(8))
+        ]
+        local = at - 2 if rng.integers(2) and at < 30 else None
+        value = rng.bytes(size) if rng.integers(2) else (1 << int(rng.integers(8))).to_bytes(size)
+        path.write_bytes(states.patch_zip(path.read_bytes(), at, value, local=local))
+
+
+def mutate_array(rng: Any, entries: dict[str, bytes]) -> tuple[str, bytes]:
+    which = str(rng.choice([name for name in entries if name[0].isdigit()]))
+    array = states.array_of(entries, which)
+    match int(rng.integers(4)):
+        case 0:
+            dtype, shape = str(rng.choice(DTYPES)), str(rng.choice(SHAPES))
+            new = states.npy_header(dtype, shape, rng.bytes(64), int(rng.integers(1, 4)))
+        case 1:
+            new = states.npy(np.array([None, {}], object), allow_pickle=True)
+        case 2:
+            new = states.npy(
+                np.frombuffer(rng.bytes(array.nbytes), array.dtype).reshape(array.shape)
+            )
+        case _:
+            new = states.npy(array[..., None])
+    return which, new
+
+
+def mutate_facts(rng: Any, entries: dict[str, bytes]) -> Any:
+    facts = states.facts_of(entries)
+    key = str(rng.choice([*facts, "spare"]))
+    match int(rng.integers(6)):
+        case 0:
+            facts.pop(key, None)
+        case 1:
+            return str(rng.choice(["[]", "null", "{", DEEP, '{"a":' * 5000, '"x"', "1e999", "-"]))
+        case 2:
+            return mutate_bytes(rng, json.dumps(facts).encode()).decode("latin-1")
+        case _:
+            facts[key] = VALUES[int(rng.integers(len(VALUES)))]
+    return facts
+
+
+def mutate(rng: Any, good: Path, path: Path) -> None:
+    """A file that a stranger, or a failing disk, made of a good one."""
+    entries = states.entries_of(good)
+    match int(rng.integers(4)):
+        case 0:
+            path.write_bytes(mutate_bytes(rng, good.read_bytes()))
+        case 1:
+            mutate_zip(rng, entries, path)
+        case 2:
+            which, new = mutate_array(rng, entries)
+            states.write_entries(path, {**entries, which: new})
+        case 3:
+            states.with_facts(path, entries, mutate_facts(rng, entries))
+
+
+def check_valid(name: str, stream: Any) -> None:
+    """What was loaded is a state that goes on."""
+    assert type(stream.num_steps) is int and stream.num_steps >= 0 <= stream.num_breaks
+    assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(stream._stream.state))
+    after = states.make_line(name, stream)
+    try:
+        (observation,) = stream.parse([after], "line")
+        assert stream.cells(observation)
+    except ValueError as error:  # numbers that are there and yet too large, or the end of time
+        assert "NaN" in str(error) or "after" in str(error)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name", "ignore:Reading `.npy` or `.npz` file")
+@pytest.mark.filterwarnings("ignore:invalid escape sequence", "ignore:.*literal:SyntaxWarning")
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_file_ends_in_a_foreign_exception(name, saved, count, tmp_path):
+    """ValueError with the file's name or a valid state; in bounded time and memory."""
+    stream, good = saved
+    rng = np.random.default_rng([count, name == "forecast"])
+    path, loaded = tmp_path / "strange.npz", 0
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            mutate(rng, good, path)
+            tracemalloc.reset_peak()
+            before, begin = tracemalloc.get_traced_memory()[0], time.process_time()
+            try:
+                stream.load(path)
+            except ValueError as error:
+                assert str(path) in str(error) and len(str(error)) < 2000
+            else:
+                loaded += 1
+                check_valid(name, stream)
+            try:
+                inference.describe_state(path)
+            except ValueError as error:
+                assert str(path) in str(error)
+            assert time.process_time() - begin < 5
+            assert tracemalloc.get_traced_memory()[1] - before < 50_000_000
+            stream.load(good)
+    finally:
+        tracemalloc.stop()
+    print(f"{name}: {count} files, {loaded} loaded")
+    assert loaded < count / 2
