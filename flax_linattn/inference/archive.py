@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import warnings
 import zipfile
 from collections.abc import Sequence
 from typing import Any, BinaryIO, NamedTuple
@@ -126,7 +127,7 @@ class Archive:
 
     def _header(self, entry: zipfile.ZipInfo) -> tuple[Stored, int, Any]:
         """What an entry says of its array, where the values begin, and their order."""
-        with self._zip.open(entry) as file:
+        with self._zip.open(entry) as file, warnings.catch_warnings(action="error"):
             version = np.lib.format.read_magic(file)
             if version != (1, 0):
                 raise ValueError("an array has another format")

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from flax_linattn import cli, inference
+from flax_linattn import cli, inference, tasks
 from tests.tasks import states
-from tests.tasks.commands import fail, succeed
+from tests.tasks.commands import command_line, fail, succeed
 
 DEEP = "[" * 100_000
 
@@ -345,8 +345,7 @@ def check_valid(name: str, stream: Any) -> None:
         assert "NaN" in str(error) or "after" in str(error)
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name", "ignore:Reading `.npy` or `.npz` file")
-@pytest.mark.filterwarnings("ignore:invalid escape sequence", "ignore:.*literal:SyntaxWarning")
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_no_file_ends_in_a_foreign_exception(name, saved, count, tmp_path):
     """ValueError with the file's name or a valid state; in bounded time and memory."""
@@ -377,3 +376,82 @@ def test_no_file_ends_in_a_foreign_exception(name, saved, count, tmp_path):
         tracemalloc.stop()
     print(f"{name}: {count} files, {loaded} loaded")
     assert loaded < count / 2
+
+
+# -- two processes -------------------------------------------------------------------------
+
+WRITER = """
+import sys
+import numpy as np
+from flax_linattn import inference
+folder, me, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(rounds):
+    for number in range(15):
+        state = {"a": np.full(50_000, me, np.float32), "b": np.full(7, me, np.int32)}
+        inference.save_state(f"{folder}/{i}.npz", state, {"who": me, "number": number})
+"""
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_two_processes_that_save_to_one_file_leave_it_whole(rounds, tmp_path):
+    """Whoever reads it meanwhile finds one record or the other, never parts of both."""
+    like = {"a": np.zeros(50_000, np.float32), "b": np.zeros(7, np.int32)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(me), str(rounds)], **pipes)
+        for me in (1, 2)
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.close()
+    reads = {1: 0, 2: 0}
+    while any([writer.poll() is None for writer in writers]):
+        for path in sorted(tmp_path.glob("*.npz"))[-2:]:
+            state, facts = inference.load_state(path, like)
+            assert all((leaf == facts["who"]).all() for leaf in state.values())
+            reads[facts["who"]] += 1
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert len(list(tmp_path.iterdir())) == rounds  # nothing else is left
+    print(f"{rounds} files, {sum(reads.values())} reads, of the one and the other: {reads}")
+    for writer in writers:
+        writer.stdout.close()
+
+
+@pytest.mark.slow
+def test_two_streams_on_one_state(tmp_path):
+    """The second is refused while the first one runs; who reads the file finds it whole."""
+    run_dir, state = tmp_path / "run", tmp_path / "state.npz"
+    small = [*("--features", "8", "--num-layers", "1", "--num-heads", "2", "--epochs", "1")]
+    assert cli.main(["train", "classify", "--run", str(run_dir), *small]) == 0
+    reader = states.make_stream(tasks.load_run(run_dir))
+    lines, reads, rows = states.lines_of("classify", 12), 0, 0
+    args = ["stream", str(run_dir), "--state", str(state), "--save-every", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    for _ in range(20):
+        with command_line(*args, **pipes) as first:
+            assert first.stdin is not None and first.stdout is not None
+            first.stdin.write(lines[0] + "\n")
+            first.stdin.flush()
+            assert first.stdout.readline().startswith("step,")
+            with command_line(*args, **pipes) as second:
+                assert second.stderr is not None
+                for number in range(60):
+                    first.stdin.write(("" if number == 40 else lines[number % 12]) + "\n")
+                    first.stdin.flush()
+                    if number != 40:
+                        first.stdout.readline()
+                    reader.load(state)
+                    assert reader.num_rows >= rows
+                    reads, rows = reads + 1, reader.num_rows
+                assert second.wait(60) == 2
+                assert "another process works with the state" in second.stderr.read()
+            first.stdin.close()
+            first.stdout.read()
+            assert first.wait(60) == 0
+    reader.load(state)
+    assert reader.num_rows == 20 * 61
+    print(f"20 rounds, {reads} reads")
