@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from flax_linattn.inference.archive import Archive, Stored, write_archive
 from flax_linattn.inference.differences import differences, layout
@@ -46,10 +47,10 @@ def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
     """
     if "format" in facts:
         raise ValueError("the fact 'format' is the file's own; give yours another name.")
-    for name, leaf in zip(layout(state), jax.tree.leaves(state), strict=True):
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+    for name, leaf in zip(layout(state), leaves, strict=True):
         if _has_nan(leaf):
             raise ValueError(f"the state holds NaN in {name}, and {path} stays as it was.")
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
     with write_whole(path) as file:
         write_archive(file, leaves, {"format": FORMAT, **facts})
 
@@ -95,9 +96,9 @@ def load_state(
         arrays = []
         for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
             with _reading(path):
-                array = archive.read(index)
-            arrays.append(jnp.asarray(array.view(leaf.dtype)))
-            if _has_nan(arrays[-1]):
+                array = archive.read(index).view(leaf.dtype)
+            arrays.append(jnp.asarray(array))
+            if _has_nan(array):
                 raise ValueError(
                     f"{path} holds NaN in {name}, which no stream saves; remove it to begin anew."
                 )
@@ -192,7 +193,6 @@ def _fits(stored: Stored, leaf: Any) -> bool:
     return stored.shape == leaf.shape and same
 
 
-def _has_nan(leaf: Any) -> bool:
+def _has_nan(array: NDArray) -> bool:
     """No state of a mechanism holds NaN; infinite is what a maximum over nothing is."""
-    array = jnp.asarray(leaf)
-    return jnp.issubdtype(array.dtype, jnp.inexact) and bool(jnp.isnan(array).any())
+    return jnp.issubdtype(array.dtype, jnp.inexact) and bool(np.isnan(array).any())

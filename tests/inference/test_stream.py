@@ -239,6 +239,10 @@ def test_a_saved_state_is_restored_more_than_once():
         stream.state = reused
     with pytest.raises(ValueError, match="expected a state as this stream has it"):
         stream.state = jax.tree.map(lambda a: np.repeat(a, 2, axis=0), saved)
+    for other in (np.array([[1] * 500, None], object), jnp.ones(500)):
+        with pytest.raises(ValueError, match="expected a state as this stream has it") as caught:
+            stream.state = other
+        assert len(str(caught.value)) < 500  # never its values
 
 
 def test_rows_that_are_not_there_under_jit():

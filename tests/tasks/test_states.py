@@ -1,6 +1,8 @@
 """State files: what a stranger may have put in them, and two streams that want the same one."""
 
 import json
+import subprocess
+import sys
 import time
 import tracemalloc
 import zipfile
@@ -385,11 +387,12 @@ import sys
 import numpy as np
 from flax_linattn import inference
 folder, me, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+state = {"a": np.full(50_000, me, np.float32), "b": np.full(7, me, np.int32)}
+inference.save_state(f"{folder}/warm-{me}", state, {})
 print("ready", flush=True)
 sys.stdin.readline()
 for i in range(rounds):
-    for number in range(15):
-        state = {"a": np.full(50_000, me, np.float32), "b": np.full(7, me, np.int32)}
+    for number in range(30):
         inference.save_state(f"{folder}/{i}.npz", state, {"who": me, "number": number})
 """
 
@@ -415,7 +418,7 @@ def test_two_processes_that_save_to_one_file_leave_it_whole(rounds, tmp_path):
             assert all((leaf == facts["who"]).all() for leaf in state.values())
             reads[facts["who"]] += 1
     assert [writer.returncode for writer in writers] == [0, 0]
-    assert len(list(tmp_path.iterdir())) == rounds  # nothing else is left
+    assert len(list(tmp_path.iterdir())) == rounds + 2  # nothing unfinished is left
     print(f"{rounds} files, {sum(reads.values())} reads, of the one and the other: {reads}")
     for writer in writers:
         writer.stdout.close()
