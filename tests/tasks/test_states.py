@@ -440,6 +440,7 @@ def test_two_streams_on_one_state(tmp_path):
             first.stdin.write(lines[0] + "\n")
             first.stdin.flush()
             assert first.stdout.readline().startswith("step,")
+            first.stdout.readline()
             with command_line(*args, **pipes) as second:
                 assert second.stderr is not None
                 for number in range(60):
