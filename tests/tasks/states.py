@@ -24,6 +24,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+DEEP = "[" * 100_000
+"""JSON that a parser gives up on."""
+
+
 def untrained_run(name: str, **options: Any) -> Run:
     """A run as ``load_run`` gives it, with parameters as they were initialised."""
     task = tasks.get_task(name)
@@ -49,6 +53,14 @@ def lines_of(name: str, count: int) -> list[str]:
 def feed(stream: Streaming, lines: list[str]) -> None:
     for observation in stream.parse(lines, "lines"):
         stream.cells(observation)
+
+
+def saved_stream(name: str, path: Path) -> tuple[Streaming, Path]:
+    """A stream after five rows, and its file."""
+    stream = make_stream(untrained_run(name))
+    feed(stream, lines_of(name, 5))
+    stream.save(path)
+    return stream, path
 
 
 # -- files ---------------------------------------------------------------------------------

@@ -79,7 +79,6 @@ class ForecastStream(Streaming):
                 "context",
             )
         self._context = context
-        self.num_steps = 0
         steps, names = range(1, run.config.data.horizon + 1), run.problem.target_names
         super().__init__(
             run,
