@@ -203,6 +203,23 @@ def test_numbers_that_numpy_does_not_know(tmp_path):
     assert again["key"].dtype == "bfloat16" and bool((again["key"] == 1).all())
 
 
+def test_a_file_of_more_than_4_gib_ends_in_64_bits(tmp_path, monkeypatch):
+    """Here, of more than 100 bytes."""
+    state = {"sum": np.arange(100, dtype=np.float32)}
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
+    inference.save_state(tmp_path / "state.npz", state, {"who": 1})
+    monkeypatch.undo()
+    content = (tmp_path / "state.npz").read_bytes()
+    assert b"PK\x06\x06" in content and b"PK\x06\x07" in content
+    again, facts = inference.load_state(tmp_path / "state.npz", state)
+    np.testing.assert_array_equal(again["sum"], state["sum"])
+    assert facts == {"who": 1}
+    at = content.index(b"PK\x06\x06") + 32
+    (tmp_path / "state.npz").write_bytes(content[:at] + b"\xff" * 7 + content[at + 7 :])
+    with pytest.raises(ValueError, match="more entries than any state"):
+        inference.load_state(tmp_path / "state.npz", state)
+
+
 def test_the_command_shows_what_a_file_holds(name, saved, tmp_path, capsys):
     _, path = saved
     shown = dict(line.split(None, 1) for line in succeed(capsys, "state", str(path)).splitlines())

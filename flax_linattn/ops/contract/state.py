@@ -23,8 +23,8 @@ def exportable(kind: type[T]) -> type[T]:
 
     Args:
         kind: a ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
-            JSON values. Files name it by package and class, so that modules may move; of two classes
-            of one name in a package only the first is registered.
+            JSON values. Files name it by package and class, so that modules may move; of two
+            classes of one name in a package only the first is registered.
 
     Example:
         >>> import jax, jax.numpy as jnp
