@@ -15,7 +15,7 @@ from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem, ClassifyStream
 from flax_linattn.tasks.classify.data import make_batches
 from flax_linattn.tasks.classify.stream import parse_observations
-from tests.tasks.commands import command_line, fail
+from tests.tasks.commands import command_line, fail, succeed
 
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
@@ -196,7 +196,8 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     source = tmp_path / "long.csv"
     source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
     message = fail(capsys, "stream", str(folder), "--input", str(source))
-    assert "observation 5" in message and "--max-length" in message
+    assert f"{source}:5: " in message and "observation 5" in message
+    assert "A blank line begins one. (--max-length)" in message
     assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
     args = ["stream", str(folder), "--input", str(source), "--max-length", "0"]
     assert "max_length must be at least 1" in fail(capsys, *args)
@@ -323,6 +324,27 @@ class TestBadInput:
 
     def test_stream_sequence_out_of_range(self, run_dir, capsys):
         assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
+
+
+def test_a_line_out_of_range_is_named(run_dir, tmp_path, capsys):
+    source = tmp_path / "lines.csv"
+    source.write_text("\n".join([",".join(["1"] * 12), "", ",".join(["1e60"] * 12)]) + "\n")
+    message = fail(capsys, "stream", str(run_dir), "--input", str(source))
+    assert f"{source}:3: " in message and "standard deviations" in message
+
+
+def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
+    source, state = tmp_path / "lines.csv", tmp_path / "state.npz"
+    rows = [",".join([str(i)] * 12) for i in range(6)]
+    rows.insert(2, "")
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
+    source.write_text("\n".join(rows[:5]) + "\n")
+    succeed(capsys, *args)
+    source.write_text("\n".join(rows) + "\n")
+    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    assert found == succeed(capsys, *args[:4]).splitlines()[5:]
+    shown = succeed(capsys, "state", str(state)).split()
+    assert shown[shown.index("rows") + 1] == "7" and shown[shown.index("num_steps") + 1] == "6"
 
 
 def test_steps_are_scaled_across_channels():

@@ -198,6 +198,45 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
     assert "is no state file, or a damaged one" in message
 
 
+def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
+    """What the state has seen is told, and left out where that is asked for."""
+    whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
+    part, state = tmp_path / "part.csv", tmp_path / "state.npz"
+    part.write_text("".join(lines.read_text().splitlines(keepends=True)[:5]))
+    again = ["stream", str(run_dir), "--state", str(state), "--skip-seen", "--input"]
+    assert succeed(capsys, *again, str(part)).splitlines() == whole[:6]
+    assert cli.main([*again, str(lines)]) == 0
+    streams = capsys.readouterr()
+    assert streams.out.splitlines()[1:] == whole[6:]
+    assert "# state: 5 rows" in streams.err and "# skipped 5 rows" in streams.err
+    assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
+    told = capsys.readouterr().err.splitlines()[0]
+    assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-seen)")
+    assert ("the last of 2016-07-01 11:00:00" in told) == (task == "forecast")
+    assert "(--skip-seen, --state)" in fail(capsys, "stream", str(run_dir), "--skip-seen")
+
+
+def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
+    saved, save = [], tasks.Streaming.save
+
+    def note(stream, path):
+        saved.append(stream.num_rows)
+        save(stream, path)
+
+    monkeypatch.setattr(tasks.Streaming, "save", note)
+    args = ["stream", str(run_dir), "--input", str(lines), "--state", str(tmp_path / "state.npz")]
+    succeed(capsys, *args, "--save-every", "5")
+    assert saved == [5, 10, 12]
+    assert "(--save-every)" in fail(capsys, *args, "--save-every", "0")
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused_at_once(run_dir, lines, tmp_path, capsys):
+    args = ["stream", str(run_dir), "--input", str(lines), "--figure", str(tmp_path / "a.png")]
+    assert cli.main(args) == 2
+    streams = capsys.readouterr()
+    assert streams.out == "" and "a figure needs matplotlib" in streams.err
+
+
 @pytest.fixture(scope="module")
 def other_run(task, tmp_path_factory):
     """Another small run, of another seed."""

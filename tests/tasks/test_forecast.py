@@ -21,7 +21,7 @@ from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_fore
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
 from flax_linattn.tasks.forecast.model import learning_rate, make_loss
 from flax_linattn.tasks.forecast.rows import parse_rows
-from tests.tasks.commands import command_line, fail, one_line
+from tests.tasks.commands import command_line, fail, one_line, succeed
 
 FORECAST = tasks.get_task("forecast")
 ROWS, INPUT, HORIZON = 200, 12, 4
@@ -225,6 +225,13 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
         ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
+        ("date,a,a,b\n1,2,3,4", "standard input:1: expected each column once, got 'a' twice"),
+        ("date,date,a,b\n1,2,3,4", "standard input:1: expected each column once, got 'date' twice"),
+        (
+            '{"a": 1, "a": 2, "b": 3}',
+            r"standard input:1: not valid JSON \(the name 'a' stands twice",
+        ),
+        ('{"a": 1' + "0" * 5000 + ', "b": 2}', r"standard input:1: not valid JSON \(Exceeds"),
         ("time,A,B", "expected the names of the channels a, b, got time, A, B, none 'a'"),
     ],
 )
@@ -248,6 +255,44 @@ def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
     again.load(tmp_path / "state.npz")
     with pytest.raises(ValueError, match="expected a time after 2024-01-01 12:00:00"):
         again.step(Row(noon, np.array([1.0, 2.0])))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["2024-01-01 00:00,1,2", "2024-01-01 00:00,1,2"], "2: expected a time after 2024"),
+        (["1,2"], "1: the run looks at the calendar"),
+        (["", "2024-01-01 00:00,1,1e60"], "2: expected values within"),
+    ],
+)
+def test_lines_that_do_not_go_on_are_named(run_dir, lines, message, tmp_path, capsys):
+    source, state = tmp_path / "lines.csv", tmp_path / "state.npz"
+    source.write_text("\n".join(lines) + "\n")
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
+    assert f"{source}:{message}" in fail(capsys, *args)
+    assert state.is_file() == (len(lines) == 2 and lines[0] != "")  # what came before it is saved
+
+
+def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):
+    """Lines that the state has not seen may be fewer or more than before."""
+    lines, source = csv.read_text().splitlines(keepends=True), tmp_path / "lines.csv"
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(tmp_path / "state.npz")]
+    source.write_text("".join(lines[:11]))
+    succeed(capsys, *args)
+    source.write_text("".join([lines[0], *lines[6:21]]))  # its first rows are gone since
+    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    source.write_text("".join(lines[:21]))
+    whole = succeed(capsys, *args[:4]).splitlines()[1:]
+    assert found == whole[10:]
+
+
+def test_a_forecast_that_is_nan_is_not_printed(run_dir, tmp_path, capsys):
+    """The state before stays."""
+    run = tasks.load_run(run_dir)
+    head = run.model.head
+    head.bias[...] = np.nan * head.bias[...]
+    with pytest.raises(ValueError, match="the forecast after observation 1 is NaN"):
+        ForecastStream(run).step(Row(datetime(2024, 1, 1), np.array([1.0, 2.0])))
 
 
 @pytest.mark.usefixtures("no_figures")

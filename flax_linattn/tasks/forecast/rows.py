@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,11 @@ def parse_rows(
         else:
             cells = _split(text, place)
             if first and _are_names(cells, channels, place, numeric_names):
+                twice = _twice(c for c in cells if c in channels or c.lower() in TIME)
+                if twice is not None:
+                    raise ValueError(
+                        f"{place}: expected each column once, got {twice!r} twice; rename one."
+                    )
                 columns = cells
             else:
                 yield _from_cells(cells, channels, columns, place)
@@ -102,11 +108,26 @@ def _are_names(
     return True
 
 
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, each name of which stands once."""
+    twice = _twice(name for name, _ in pairs)
+    if twice is not None:
+        raise ValueError(f"the name {twice!r} stands twice; keep one")
+    return dict(pairs)
+
+
+def _twice(names: Iterable[str]) -> str | None:
+    """A name that stands more than once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
     try:
-        record = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+        record = json.loads(text, object_pairs_hook=_each_once)
+    except RecursionError:
+        raise ValueError(f"{place}: not valid JSON (too deeply nested): {text[:60]!r}.") from None
+    except ValueError as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
         raise ValueError(f"{place}: not valid JSON ({reason}): {text[:60]!r}.") from None
     for channel in channels:
         if channel not in record:

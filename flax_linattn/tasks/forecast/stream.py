@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError
+from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
 from flax_linattn.tasks.options import mechanism_name
@@ -78,11 +79,10 @@ class ForecastStream(Streaming):
                 "context",
             )
         self._context = context
-        self.num_steps = 0
         steps, names = range(1, run.config.data.horizon + 1), run.problem.target_names
         super().__init__(
             run,
-            inference.Stream(run.model, batch_size=len(self._ages()), max_length=context or None),
+            inference.Stream(run.model, batch_size=len(self._ages(0)), max_length=context or None),
             ["step", "time", *(f"{name}+{h}" for h in steps for name in names)],
             context=context,
         )
@@ -95,7 +95,7 @@ class ForecastStream(Streaming):
     @property
     def context(self) -> int:
         """Observations that the last forecast looked back on."""
-        return max(self._ages()) if self.num_steps else 0
+        return max(self._ages(self.num_steps))
 
     def step(self, row: Row) -> NDArray[np.float64]:
         """Takes in an observation.
@@ -127,10 +127,15 @@ class ForecastStream(Streaming):
         self._last = last
         x = np.concatenate([scaled[0], marks]).astype(np.float32)
         self.num_steps += 1
-        ages = np.array(self._ages())
+        ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
         targets = list(problem.targets)
         forecast = np.asarray(forecasts[int(np.argmax(ages))], np.float64)
+        if np.isnan(forecast).any():
+            raise ValueError(
+                f"the forecast after observation {self.num_steps} is NaN: the model's numbers "
+                "overflow, or its parameters hold NaN."
+            )
         return forecast * problem.standardizer.std[targets] + problem.standardizer.mean[targets]
 
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
@@ -173,9 +178,23 @@ class ForecastStream(Streaming):
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on after that time."""
-        self._last = np.asarray(facts["last"], np.float64)
-        time = facts.get("time")
-        self._time = None if time is None else datetime.fromisoformat(time)
+        last, time = read_numbers(facts, "last", len(self._last)), read_time(facts, "time")
+        self._last, self._time = last, time
+
+    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+        """Of both streams."""
+        return self._ages(read_count(facts, "num_steps"))
+
+    @property
+    def last_time(self) -> datetime | None:
+        """Of the last observation that had one."""
+        return self._time
+
+    def has_seen(self, number: int, observation: Row) -> bool:
+        """By its time, where it has one."""
+        if observation.time is None or self._time is None:
+            return super().has_seen(number, observation)
+        return observation.time <= self._time
 
     def _is_gap(self, time: datetime | None) -> bool:
         step = self._run.problem.step_seconds
@@ -183,11 +202,13 @@ class ForecastStream(Streaming):
             return False
         return not data.is_step((time - self._time).total_seconds(), step)
 
-    def _ages(self) -> tuple[int, ...]:
-        """Observations of each of the streams, this one counted."""
+    def _ages(self, num_steps: int) -> tuple[int, ...]:
+        """Observations that each of the streams looks back on after so many."""
         if not self._context:
-            return (self.num_steps,)
-        count, half = self.num_steps - 1, self._context // 2
+            return (num_steps,)
+        if not num_steps:
+            return (0, 0)
+        count, half = num_steps - 1, self._context // 2
         second = (count - half) % self._context + 1 if count >= half else 1
         return count % self._context + 1, second
 
