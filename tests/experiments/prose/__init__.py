@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 DOCS = Path(__file__).parents[3] / "docs"
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 
-WORDS = "none one two three four five six seven eight nine ten eleven twelve".split()
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 _FENCE = re.compile(r"^(```+|:::+).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 _NOT_PROSE = re.compile(r"`[^`]*`|\]\([^)]*\)|\$[^$]*\$")
