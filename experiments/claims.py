@@ -20,12 +20,16 @@ SAME_BYTES = 1.05
 """Memory, which the compiler tells to the byte, is the same within this factor."""
 
 POWER = 0.25
-"""A quantity grows as N**p where its exponent over the longest N measured is so near to p."""
+"""A quantity grows as N**p where its exponent is so near to p."""
+
+REACH = 4
+"""An exponent is taken from the longest N measured down to so many times less."""
 
 RULE = (
-    f"Times within a factor of {TIE:g} are a tie, memory within {SAME_BYTES:g} is the same, and a "
-    f"quantity grows as N^p where its exponent over the last two lengths is within {POWER:g} of p. "
-    "A claim over several cases holds where it holds in all, and is not decided where cases differ."
+    f"Times within a factor of {TIE:g} are a tie, and memory within {SAME_BYTES:g} is the same. A "
+    "quantity grows as N^p where the slope of its logarithm over the last factor of "
+    f"{REACH:g} in N is within {POWER:g} of p. A claim over several cases holds where it holds in "
+    "all, and is not decided where they differ."
 )
 
 Rows = Sequence[dict[str, Any]]
@@ -113,15 +117,17 @@ def same(ratios: Iterable[float], by: float = TIE) -> str:
 
 
 def exponent(points: Points) -> float:
-    """p of N**p over the last two points.
+    """p of N**p for large N: the slope of the logarithms, by least squares.
 
     Raises:
-        NotMeasuredError: there are fewer.
+        NotMeasuredError: there are fewer than two lengths.
     """
-    if len(points) < 2:
+    longest = max((n for n, _ in points), default=0.0)
+    far = [point for point in points if point[0] * REACH >= longest]
+    if len(far) < 2:
         raise NotMeasuredError("one length alone was measured")
-    (n, a), (m, b) = points[-2:]
-    return float(np.log(b / a) / np.log(m / n))
+    n, values = zip(*far, strict=True)
+    return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
 
 def grows(points: Points, power: float) -> str:

@@ -11,13 +11,29 @@ along the curve, the models in turns.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from experiments.claims import (
+    FAILS,
+    HOLDS,
+    SAME_BYTES,
+    Claim,
+    NotMeasuredError,
+    Points,
+    Verdict,
+    all_of,
+    exponent,
+    grows,
+    more,
+    more_bytes,
+    same,
+    span,
+)
 from experiments.efficiency.elementwise_models import KINDS, build
 from experiments.efficiency.programs import observations, training_step
 from experiments.measured import Measured, Rows
@@ -129,6 +145,156 @@ def throughput(programs: Any, batches: dict[str, int], length: int, rounds: int)
     }
 
 
+SERIES, PRINTED, BLOCKS = ("EA-2", "EA-6"), "SA", "SA, in blocks"
+
+
+def points(rows: Rows, name: str, key: str) -> Points:
+    """Bytes, tokens a step (``batch``) or tokens a second of a model, by length."""
+    if key == "tokens_per_second":
+        timed = [row for row in rows if row["what"] == "throughput" and name in row["models"]]
+        return [(row["length"], row["models"][name][key]) for row in timed]
+    found = [row for row in rows if row["what"] == "memory" and row["model"] == name]
+    return [(r["length"], r[key] * (r["length"] if key == "batch" else 1)) for r in found]
+
+
+def ratios(rows: Rows, key: str, other: str) -> list[float]:
+    """Of EA-2 and EA-6 to another model, at every length where that has any."""
+    theirs = dict(points(rows, other, key))
+    return [y / theirs[n] for name in SERIES for n, y in points(rows, name, key) if theirs.get(n)]
+
+
+def memory_growth(names: Sequence[str], power: int) -> Callable[[Rows], Verdict]:
+    """The judge of "training memory grows as L^power"; the last name decides."""
+
+    def judge(rows: Rows) -> Verdict:
+        curves = {name: points(rows, name, "total_bytes") for name in names}
+        shown = ", ".join(f"{name} as L^{exponent(curve):.2f}" for name, curve in curves.items())
+        return Verdict(grows(curves[names[-1]], power), shown)
+
+    return judge
+
+
+def less_memory(rows: Rows) -> Verdict:
+    """At the longest sequence."""
+    longest = max(n for n, _ in points(rows, SERIES[0], "total_bytes"))
+    texts, words = [], []
+    for other in (BLOCKS, PRINTED):
+        theirs = dict(points(rows, other, "total_bytes"))[longest]
+        found = [theirs / dict(points(rows, name, "total_bytes"))[longest] for name in SERIES]
+        words.append(more_bytes(found))
+        texts.append(f"{span(found)} times less than {other}")
+    return Verdict(words[0], f"at L = {longest:,} {', '.join(texts)}")
+
+
+def more_tokens(rows: Rows) -> Verdict:
+    """At every length; SA in blocks decides."""
+    texts, words = [], []
+    for other in (BLOCKS, PRINTED):
+        found = ratios(rows, "batch", other)
+        words.append(all_of(HOLDS if r > SAME_BYTES else FAILS for r in found))
+        without = [n for n, tokens in points(rows, other, "batch") if not tokens]
+        none = f", which does not fit at L = {without[0]:,}" if without else ""
+        texts.append(f"{span(found)} times as many as {other}{none}")
+    return Verdict(words[0], "; ".join(texts))
+
+
+def keeps_tokens(names: Sequence[str], *, keeps: bool) -> Callable[[Rows], Verdict]:
+    """The judge of "tokens a step stay as many, or become fewer, as L grows"."""
+
+    def judge(rows: Rows) -> Verdict:
+        shares = {}
+        for name in names:
+            curve = points(rows, name, "batch")
+            if len(curve) < 2:
+                raise NotMeasuredError("one length alone was measured")
+            shares[name] = curve[-1][1] / curve[0][1]
+        stay = [1 / 1.1 < share < 1.1 for share in shares.values()]
+        shown = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+        ends = (f"{n:,}" for n in (curve[-1][0], curve[0][0]))
+        word = HOLDS if stay[0] == keeps else FAILS
+        return Verdict(word, f"at L = {' of those at '.join(ends)}: {shown}")
+
+    return judge
+
+
+def faster(rows: Rows) -> Verdict:
+    """Tokens a second at every length; SA in blocks decides."""
+    texts, words = [], []
+    for other in (BLOCKS, PRINTED):
+        found = ratios(rows, "tokens_per_second", other)
+        words.append(more(found))
+        texts.append(f"{span(found)} times those of {other}")
+    return Verdict(words[0], f"tokens/s, from the shortest L to the longest: {'; '.join(texts)}")
+
+
+def keeps_throughput(names: Sequence[str], *, keeps: bool) -> Callable[[Rows], Verdict]:
+    """The judge of "tokens a second stay as many, or fall, as L grows"; the first decides."""
+
+    def judge(rows: Rows) -> Verdict:
+        shares = {}
+        for name in names:
+            speeds = [speed for _, speed in points(rows, name, "tokens_per_second")]
+            if len(speeds) < 2:
+                raise NotMeasuredError("one length alone was measured")
+            shares[name] = max(speeds[:-1]) / speeds[-1]
+        first = shares[names[0]]
+        # Faster at the longest L is kept, too.
+        word = same([max(first, 1.0)]) if keeps else more([first])
+        shown = ", ".join(f"{name} {share:.2g}" for name, share in shares.items())
+        return Verdict(word, f"most tokens/s at shorter L over those at the longest: {shown}")
+
+    return judge
+
+
+def more_pronounced(rows: Rows) -> Verdict:
+    """The longer the sequences the larger the lead, in throughput and in memory."""
+    texts, words = [], []
+    for other in (BLOCKS, PRINTED):
+        rises = []
+        for key in ("tokens_per_second", "total_bytes"):
+            theirs = dict(points(rows, other, key))
+            lead = [y / theirs[n] for n, y in points(rows, "EA-6", key) if theirs.get(n)]
+            if len(lead) < 2:
+                raise NotMeasuredError("one length alone was measured")
+            rises.append(lead[-1] / lead[0] if key == "tokens_per_second" else lead[0] / lead[-1])
+        words.append(all_of([more(rises[:1]), more_bytes(rises[1:])]))
+        texts.append(f"over {other} {rises[0]:.2g} times in tokens/s, {rises[1]:.2g} in memory")
+    return Verdict(words[0], f"EA-6's lead grows {'; '.join(texts)}")
+
+
+FIGURE = "Element-wise attention, figure 4"
+CLAIMS = (
+    Claim(
+        f"{FIGURE}, and table 1",
+        "training memory of EA-series grows linearly with L",
+        memory_growth(SERIES, 1),
+    ),
+    Claim(
+        f"{FIGURE}, and table 1",
+        "SA's grows quadratically ('exponentially' in the text)",
+        memory_growth((PRINTED, BLOCKS), 2),
+    ),
+    Claim(FIGURE, "EA-series needs much less memory than SA for long sequences", less_memory),
+    Claim(FIGURE, "EA-series processes more tokens a step than SA", more_tokens),
+    Claim(
+        FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens(SERIES, keeps=True)
+    ),
+    Claim(FIGURE, "and SA's become fewer", keeps_tokens((BLOCKS, PRINTED), keeps=False)),
+    Claim(FIGURE, "EA-series has a much higher throughput than SA", faster),
+    Claim(
+        f"{FIGURE}, and table 1",
+        "EA-series keeps its throughput as L grows",
+        keeps_throughput(("EA-6", "EA-2"), keeps=True),
+    ),
+    Claim(FIGURE, "and SA's falls", keeps_throughput((BLOCKS, PRINTED), keeps=False)),
+    Claim(
+        "Element-wise attention, introduction",
+        "the advantage in training grows with L",
+        more_pronounced,
+    ),
+)
+
+
 def table(rows: Rows, size: Size) -> str:
     memory_rows = {(r["model"], r["length"]): r for r in rows if r["what"] == "memory"}
     speeds = {r["length"]: r["models"] for r in rows if r["what"] == "throughput"}
@@ -187,8 +353,7 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.elementwise_training",
-    about="element-wise attention, figure 4: EA-2 and EA-6 need memory linear in L, SA quadratic; "
-    "they fit more tokens a step, and keep their throughput where SA's falls",
+    about="element-wise attention, figure 4",
     sizes={
         "cpu": Size(),
         "paper": Size(12, 768, (512, 2048, 8192, 32768), 80.0, 1 << 20),
@@ -196,6 +361,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     draw=draw,
+    claims=CLAIMS,
     left_out={
         "cpu": "10 of BERT-base's 12 layers, a budget of 80 GB, timed steps of more than 2,048 "
         "tokens: for want of time and memory",

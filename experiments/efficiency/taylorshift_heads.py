@@ -102,11 +102,10 @@ def trend(form: str, quantity: str, *, rises: bool) -> Callable[[Rows], Verdict]
     def judge(rows: Rows) -> Verdict:
         if len(rows) < 2:
             raise NotMeasuredError("one number of heads alone was measured")
-        first, last = (row["results"][form][quantity] for row in (rows[0], rows[-1]))
+        ends, which = (rows[0], rows[-1]), int(quantity == "total_bytes")
+        first, last = (row["results"][form][quantity] for row in ends)
+        paper = [PAPER[row["heads"]][form][which] for row in ends]
         ratio = last / first if rises else first / last
-        paper = [
-            PAPER[row["heads"]][form][quantity == "total_bytes"] for row in (rows[0], rows[-1])
-        ]
         theirs = paper[1] / paper[0] if rises else paper[0] / paper[1]
         word = more_bytes([ratio]) if which else more([ratio])
         heads = f"{rows[-1]['heads']} heads against {rows[0]['heads']}"
@@ -116,12 +115,12 @@ def trend(form: str, quantity: str, *, rises: bool) -> Callable[[Rows], Verdict]
 
 
 CLAIMS = tuple(
-    Claim("TaylorShift, table 5 and section 4.3", f"more heads make {what}", judge)
-    for what, judge in (
-        ("the efficient form faster", trend("efficient", "images_per_second", rises=True)),
-        ("and smaller", trend("efficient", "total_bytes", rises=False)),
-        ("the direct form slower", trend("direct", "images_per_second", rises=False)),
-        ("and larger", trend("direct", "total_bytes", rises=True)),
+    Claim("TaylorShift, table 5 and section 4.3", says, trend(form, quantity, rises=rises))
+    for says, form, quantity, rises in (
+        ("more heads make the efficient form faster", "efficient", "images_per_second", True),
+        ("and smaller", "efficient", "total_bytes", False),
+        ("they make the direct form slower", "direct", "images_per_second", False),
+        ("and larger", "direct", "total_bytes", True),
     )
 )
 
