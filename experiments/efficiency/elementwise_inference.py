@@ -140,12 +140,12 @@ def more_efficient(rows: Rows) -> Verdict:
 FIGURE = "Element-wise attention, figure 5"
 CLAIMS = (
     Claim(FIGURE, "the memory of EA-series is constant in L", constant_memory),
-    Claim(FIGURE, "and hardly grows with the batch", little_by_batch),
+    Claim(FIGURE, "the memory of EA-series hardly grows with the batch", little_by_batch),
     Claim(FIGURE, "SA's memory grows linearly with L and batch", sa_memory),
     Claim(f"{FIGURE}, and table 1", "the latency of EA-series is linear in L", linear_latency),
-    Claim(FIGURE, "SA's grows faster ('exponentially')", sa_latency),
+    Claim(FIGURE, "SA's latency grows faster than linearly ('exponentially')", sa_latency),
     Claim(FIGURE, "the batch hardly changes the latency of EA-series", latency_by_batch),
-    Claim(FIGURE, "and changes SA's much", sa_latency_by_batch),
+    Claim(FIGURE, "the batch changes SA's latency much", sa_latency_by_batch),
     Claim("Element-wise attention, section 4.3", "EA-2 and EA-6 hardly differ", alike),
     Claim(
         "Element-wise attention, section 4.3",

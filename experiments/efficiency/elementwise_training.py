@@ -271,7 +271,7 @@ CLAIMS = (
     ),
     Claim(
         f"{FIGURE}, and table 1",
-        "SA's grows quadratically ('exponentially' in the text)",
+        "SA's training memory grows quadratically ('exponentially' in the text)",
         memory_growth((PRINTED, BLOCKS), 2),
     ),
     Claim(FIGURE, "EA-series needs much less memory than SA for long sequences", less_memory),
@@ -279,14 +279,20 @@ CLAIMS = (
     Claim(
         FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens(SERIES, keeps=True)
     ),
-    Claim(FIGURE, "and SA's become fewer", keeps_tokens((BLOCKS, PRINTED), keeps=False)),
+    Claim(
+        FIGURE,
+        "SA's tokens a step become fewer as L grows",
+        keeps_tokens((BLOCKS, PRINTED), keeps=False),
+    ),
     Claim(FIGURE, "EA-series has a much higher throughput than SA", faster),
     Claim(
         f"{FIGURE}, and table 1",
         "EA-series keeps its throughput as L grows",
         keeps_throughput(("EA-6", "EA-2"), keeps=True),
     ),
-    Claim(FIGURE, "and SA's falls", keeps_throughput((BLOCKS, PRINTED), keeps=False)),
+    Claim(
+        FIGURE, "SA's throughput falls as L grows", keeps_throughput((BLOCKS, PRINTED), keeps=False)
+    ),
     Claim(
         "Element-wise attention, introduction",
         "the advantage in training grows with L",

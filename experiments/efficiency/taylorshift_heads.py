@@ -118,9 +118,9 @@ CLAIMS = tuple(
     Claim("TaylorShift, table 5 and section 4.3", says, trend(form, quantity, rises=rises))
     for says, form, quantity, rises in (
         ("more heads make the efficient form faster", "efficient", "images_per_second", True),
-        ("and smaller", "efficient", "total_bytes", False),
-        ("they make the direct form slower", "direct", "images_per_second", False),
-        ("and larger", "direct", "total_bytes", True),
+        ("more heads make the efficient form smaller", "efficient", "total_bytes", False),
+        ("more heads make the direct form slower", "direct", "images_per_second", False),
+        ("more heads make the direct form larger", "direct", "total_bytes", True),
     )
 )
 

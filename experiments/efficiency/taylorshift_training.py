@@ -111,9 +111,9 @@ CLAIMS = tuple(
     Claim("TaylorShift, table 7, ListOps", says, judge)
     for says, judge in (
         ("the direct form trains more slowly than softmax", slower(DIRECT)),
-        ("and needs more memory", larger(DIRECT)),
-        ("the efficient form with 8 heads of 64 trains more slowly too", slower(EFFICIENT)),
-        ("and needs more memory than softmax", larger(EFFICIENT)),
+        ("the direct form needs more memory in training than softmax", larger(DIRECT)),
+        ("the efficient form with 8 heads trains more slowly than softmax", slower(EFFICIENT)),
+        ("the efficient form with 8 heads needs more memory in training", larger(EFFICIENT)),
     )
 )
 
