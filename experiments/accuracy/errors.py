@@ -122,11 +122,23 @@ def cases(mechanism: ops.Mechanism, length: int) -> list[tuple[str, str]]:
 
 def table(rows: Rows, size: Size) -> str:
     """For each length a line a mechanism and form: errors of outputs / of gradients."""
-    parts = []
+    parts = [_largest(rows, dtype) for dtype in ("float64", "float32", *HALF)]
     for length in size.lengths:
         chosen = {row["mechanism"]: row["cases"] for row in rows if row["length"] == length}
         parts += [f"At {length:,} tokens:", _of_length(chosen)]
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
+
+
+def _largest(rows: Rows, dtype: str) -> str:
+    """A sentence on the largest errors of a dtype."""
+    cases = [{**row, **case} for row in rows for case in row["cases"] if case["dtype"] == dtype]
+    texts = []
+    for what in ("output", "gradient"):
+        worst = max(cases, key=lambda case: case[what], default=None)
+        if worst is not None:
+            place = f"{worst['mechanism']}, {worst['form']}, {worst['length']:,} tokens"
+            texts.append(f"{what} {worst[what]:.0e} ({place})")
+    return f"Largest in {dtype}: {'; '.join(texts)}." if texts else ""
 
 
 def _of_length(found: dict[str, list[dict[str, Any]]]) -> str:

@@ -18,7 +18,8 @@ def test_the_errors_are_measured(tmp_path, monkeypatch):
     experiment = dataclasses.replace(errors.EXPERIMENT, sizes={"": size})
     experiment.collect("", tmp_path, progress=False)
     page = experiment.render("", tmp_path)
-    assert page.startswith("At 16 tokens:") and "| aaren | auto |" in page
+    assert page.startswith("Largest in float64: output ") and "(aaren, parallel, 16 tokens)" in page
+    assert "At 16 tokens:" in page and "| aaren | auto |" in page
     stored = json.loads((tmp_path / "errors.json").read_text())
     assert stored["commit"] and stored["cores"] and stored["date"]
     cases = {(c["dtype"], c["form"]): c for c in stored["rows"][0]["cases"]}

@@ -37,7 +37,6 @@ EXCEPTIONS = {
             "pytorch-cpu",
             "ratios",
             "strategies-cpu",
-            "taylor",
             "taylorshift_crossover-cpu",
             "taylorshift_heads-cpu",
             "taylorshift_lengths-cpu",

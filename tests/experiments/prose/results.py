@@ -1,30 +1,9 @@
 """Numbers in docs/results.md."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from experiments.streaming.loop import flatness
-from tests.experiments.prose import Allowed, Sentence, power, stored
-
-
-def errors(dtype: str) -> Iterator[dict[str, Any]]:
-    """Cases of a dtype, each with its row."""
-    for row in stored("accuracy/errors.json")["rows"]:
-        for case in row["cases"]:
-            if case["dtype"] == dtype:
-                yield {**row, **case}
-
-
-def largest(dtype: str, what: str) -> dict[str, Any]:
-    return max(errors(dtype), key=lambda case: case[what])
-
-
-def gradients() -> list[Any]:
-    single, double = largest("float32", "gradient"), largest("float64", "gradient")
-    return [
-        *(single["mechanism"], f"{single['length']:,}", power(single["gradient"])),
-        *(double["mechanism"], power(double["gradient"])),
-    ]
+from tests.experiments.prose import Allowed, Sentence, stored
 
 
 def flat() -> list[Any]:
@@ -39,15 +18,6 @@ def flat() -> list[Any]:
 
 
 SENTENCES: list[Sentence] = [
-    Sentence(
-        "in float32 all outputs are right to {}.",
-        lambda: [power(largest("float32", "output")["output"])],
-    ),
-    Sentence(
-        "The largest float32 gradient error is that of `{}` ({} tokens: {}), the largest in "
-        "float64 that of `{}` ({}).",
-        gradients,
-    ),
     Sentence(
         "A token costs the same after 1,000 tokens and after {}, within a factor of {:.2f} "
         "(Aaren, whose state hardly fills a microsecond) and {:.2f} (EA-series)",
