@@ -22,14 +22,14 @@ SAME_BYTES = 1.05
 POWER = 0.25
 """A quantity grows as N**p where its exponent is so near to p."""
 
-REACH = 4
+REACH, REACH_OF_BYTES = 4, 2
 """An exponent is taken from the longest N measured down to so many times less."""
 
 RULE = (
     f"Times within a factor of {TIE:g} are a tie, and memory within {SAME_BYTES:g} is the same. A "
     "quantity grows as N^p where the slope of its logarithm over the last factor of "
-    f"{REACH:g} in N is within {POWER:g} of p. A claim over several cases holds where it holds in "
-    "all, and is not decided where they differ."
+    f"{REACH} in N ({REACH_OF_BYTES} for memory) is within {POWER:g} of p. A claim over several "
+    "cases holds where it holds in all, and is not decided where they differ."
 )
 
 Rows = Sequence[dict[str, Any]]
@@ -116,23 +116,37 @@ def same(ratios: Iterable[float], by: float = TIE) -> str:
     return all_of(HOLDS if 1 / by < ratio < by else FAILS for ratio in ratios)
 
 
-def exponent(points: Points) -> float:
+def no_more(ratios: Iterable[float], by: float = TIE) -> str:
+    """The word of "one is not more than the other", by their ratios in all cases."""
+    return all_of(HOLDS if ratio < by else FAILS for ratio in ratios)
+
+
+def by_the_best(best: Verdict, printed: Verdict) -> Verdict:
+    """Against the best yardstick at hand, which decides, and against the paper's own."""
+    return Verdict(best.word, f"{best.ours}; {printed.ours} (by that: {printed.word})")
+
+
+def exponent(points: Points, reach: float = REACH) -> float:
     """p of N**p for large N: the slope of the logarithms, by least squares.
+
+    Args:
+        points: of which the longest count,
+        reach: down to so many times less than the longest.
 
     Raises:
         NotMeasuredError: there are fewer than two lengths.
     """
     longest = max((n for n, _ in points), default=0.0)
-    far = [point for point in points if point[0] * REACH >= longest]
+    far = [point for point in points if point[0] * reach >= longest]
     if len(far) < 2:
         raise NotMeasuredError("one length alone was measured")
     n, values = zip(*far, strict=True)
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
 
-def grows(points: Points, power: float) -> str:
+def grows(points: Points, power: float, reach: float = REACH) -> str:
     """The word of "it grows as N**power"; between two whole powers it is not decided."""
-    measured = exponent(points)
+    measured = exponent(points, reach)
     if abs(measured - power) <= POWER:
         return HOLDS
     return FAILS if abs(measured - round(measured)) <= POWER else OPEN

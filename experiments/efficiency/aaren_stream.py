@@ -26,7 +26,7 @@ from experiments.claims import (
     exponent,
     grows,
     more,
-    same,
+    no_more,
 )
 from experiments.efficiency.programs import num_parameters
 from experiments.efficiency.streams import measure_streams
@@ -119,7 +119,7 @@ def constant_time(rows: Rows) -> Verdict:
     """A step takes as long after all tokens as after the first."""
     times = [mark["milliseconds"]["median"] for mark in marks_of(rows, "aaren")]
     ratio, tokens = times[-1] / times[0], marks_of(rows, "aaren")[-1]["tokens"]
-    return Verdict(same([ratio]), f"{ratio:.2f} times as long after {tokens:,} tokens")
+    return Verdict(no_more([ratio]), f"{ratio:.2f} times as long after {tokens:,} tokens")
 
 
 def more_efficient(rows: Rows) -> Verdict:

@@ -23,6 +23,7 @@ from experiments.claims import (
     exponent,
     grows,
     more,
+    no_more,
     same,
     span,
 )
@@ -69,13 +70,13 @@ def step(mark: dict[str, Any]) -> float:
 
 def constant_memory(rows: Rows) -> Verdict:
     ratios = [m[-1]["total_bytes"] / m[0]["total_bytes"] for m in marks_of(rows, SERIES)]
-    return Verdict(same(ratios, SAME_BYTES), f"{span(ratios)} times at the longest stream")
+    return Verdict(no_more(ratios, SAME_BYTES), f"{span(ratios)} times at the longest stream")
 
 
 def little_by_batch(rows: Rows) -> Verdict:
     ratios = [_by_batch(rows, name, lambda mark: mark["total_bytes"]) for name in SERIES]
     text = f"{span(ratios)} times for {_batches(rows)}, weights included"
-    return Verdict(same(ratios, SAME_BYTES), text)
+    return Verdict(no_more(ratios, SAME_BYTES), text)
 
 
 def _by_batch(rows: Rows, name: str, quantity: Callable[[dict[str, Any]], float]) -> float:
@@ -104,16 +105,14 @@ def linear_latency(rows: Rows) -> Verdict:
 def sa_latency(rows: Rows) -> Verdict:
     """The longer the stream the longer a step: "exponentially" is not meant literally."""
     ratios = {row["batch"]: step(m[-1]) / step(m[0]) for row in rows if (m := row["streams"]["SA"])}
-    shown = ", ".join(f"{ratio:.2g} (batch {batch})" for batch, ratio in ratios.items())
+    shown = ", ".join(f"{ratio:.2g} times (batch {batch})" for batch, ratio in ratios.items())
     tokens = rows[0]["streams"]["SA"][-1]["tokens"]
-    return Verdict(
-        more(ratios.values()), f"a step after {tokens:,} tokens is times longer: {shown}"
-    )
+    return Verdict(more(ratios.values()), f"a step after {tokens:,} tokens takes {shown} as long")
 
 
 def latency_by_batch(rows: Rows) -> Verdict:
     ratios = [_by_batch(rows, name, step) for name in SERIES]
-    return Verdict(same(ratios), f"a step is {span(ratios)} times longer for {_batches(rows)}")
+    return Verdict(no_more(ratios), f"a step is {span(ratios)} times longer for {_batches(rows)}")
 
 
 def sa_latency_by_batch(rows: Rows) -> Verdict:

@@ -11,7 +11,7 @@ along the curve, the models in turns.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,19 +21,21 @@ import jax.numpy as jnp
 from experiments.claims import (
     FAILS,
     HOLDS,
-    SAME_BYTES,
+    TIE,
     Claim,
     NotMeasuredError,
     Points,
     Verdict,
     all_of,
+    by_the_best,
     exponent,
     grows,
     more,
     more_bytes,
-    same,
+    no_more,
     span,
 )
+from experiments.claims import REACH_OF_BYTES as BYTES
 from experiments.efficiency.elementwise_models import KINDS, build
 from experiments.efficiency.programs import observations, training_step
 from experiments.measured import Measured, Rows
@@ -163,103 +165,92 @@ def ratios(rows: Rows, key: str, other: str) -> list[float]:
     return [y / theirs[n] for name in SERIES for n, y in points(rows, name, key) if theirs.get(n)]
 
 
-def memory_growth(names: Sequence[str], power: int) -> Callable[[Rows], Verdict]:
-    """The judge of "training memory grows as L^power"; the last name decides."""
-
-    def judge(rows: Rows) -> Verdict:
-        curves = {name: points(rows, name, "total_bytes") for name in names}
-        shown = ", ".join(f"{name} as L^{exponent(curve):.2f}" for name, curve in curves.items())
-        return Verdict(grows(curves[names[-1]], power), shown)
-
-    return judge
+Judge = Callable[[Rows], Verdict]
 
 
-def less_memory(rows: Rows) -> Verdict:
+def of_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
+    """Of, or against, SA in blocks, which decides, and the paper's SA."""
+    return lambda rows: by_the_best(judge(rows, BLOCKS), judge(rows, PRINTED))
+
+
+def linear_memory(rows: Rows) -> Verdict:
+    curves = {name: points(rows, name, "total_bytes") for name in SERIES}
+    powers = (f"{name} as L^{exponent(curve, BYTES):.2f}" for name, curve in curves.items())
+    return Verdict(all_of(grows(c, 1, BYTES) for c in curves.values()), ", ".join(powers))
+
+
+def quadratic_memory(rows: Rows, name: str) -> Verdict:
+    curve = points(rows, name, "total_bytes")
+    return Verdict(grows(curve, 2, BYTES), f"{name} as L^{exponent(curve, BYTES):.2f}")
+
+
+def less_memory(rows: Rows, other: str) -> Verdict:
     """At the longest sequence."""
-    longest = max(n for n, _ in points(rows, SERIES[0], "total_bytes"))
-    texts, words = [], []
-    for other in (BLOCKS, PRINTED):
-        theirs = dict(points(rows, other, "total_bytes"))[longest]
-        found = [theirs / dict(points(rows, name, "total_bytes"))[longest] for name in SERIES]
-        words.append(more_bytes(found))
-        texts.append(f"{span(found)} times less than {other}")
-    return Verdict(words[0], f"at L = {longest:,} {', '.join(texts)}")
+    length, theirs = points(rows, other, "total_bytes")[-1]
+    found = [theirs / dict(points(rows, name, "total_bytes"))[length] for name in SERIES]
+    return Verdict(more_bytes(found), f"{span(found)} times less than {other} at L = {length:,}")
 
 
-def more_tokens(rows: Rows) -> Verdict:
-    """At every length; SA in blocks decides."""
-    texts, words = [], []
-    for other in (BLOCKS, PRINTED):
-        found = ratios(rows, "batch", other)
-        words.append(all_of(HOLDS if r > SAME_BYTES else FAILS for r in found))
-        without = [n for n, tokens in points(rows, other, "batch") if not tokens]
-        none = f", which does not fit at L = {without[0]:,}" if without else ""
-        texts.append(f"{span(found)} times as many as {other}{none}")
-    return Verdict(words[0], "; ".join(texts))
+def more_tokens(rows: Rows, other: str) -> Verdict:
+    """At every length at which the other fits."""
+    found = ratios(rows, "batch", other)
+    without = [n for n, tokens in points(rows, other, "batch") if not tokens]
+    none = f", which does not fit at L = {without[0]:,}" if without else ""
+    return Verdict(more_bytes(found), f"{span(found)} times as many as {other}{none}")
 
 
-def keeps_tokens(names: Sequence[str], *, keeps: bool) -> Callable[[Rows], Verdict]:
-    """The judge of "tokens a step stay as many, or become fewer, as L grows"."""
+def left(rows: Rows, name: str, key: str) -> float:
+    """What the longest L leaves of the most at shorter L."""
+    values = [y for _, y in points(rows, name, key)]
+    if len(values) < 2:
+        raise NotMeasuredError("one length alone was measured")
+    return values[-1] / max(values[:-1])
+
+
+def keeps(key: str, tie: float) -> Judge:
+    """The judge of "tokens a step, or a second, stay as many as L grows", of EA-series."""
 
     def judge(rows: Rows) -> Verdict:
-        shares = {}
-        for name in names:
-            curve = points(rows, name, "batch")
-            if len(curve) < 2:
-                raise NotMeasuredError("one length alone was measured")
-            shares[name] = curve[-1][1] / curve[0][1]
-        stay = [1 / 1.1 < share < 1.1 for share in shares.values()]
+        shares = {name: left(rows, name, key) for name in SERIES}
         shown = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-        ends = (f"{n:,}" for n in (curve[-1][0], curve[0][0]))
-        word = HOLDS if stay[0] == keeps else FAILS
-        return Verdict(word, f"at L = {' of those at '.join(ends)}: {shown}")
+        return Verdict(no_more([1 / share for share in shares.values()], tie), f"{shown} {KEPT}")
 
     return judge
 
 
-def faster(rows: Rows) -> Verdict:
-    """Tokens a second at every length; SA in blocks decides."""
-    texts, words = [], []
-    for other in (BLOCKS, PRINTED):
-        found = ratios(rows, "tokens_per_second", other)
-        words.append(more(found))
-        texts.append(f"{span(found)} times those of {other}")
-    return Verdict(words[0], f"tokens/s, from the shortest L to the longest: {'; '.join(texts)}")
+def falls(key: str, tie: float) -> Judge:
+    """The judge of "they become fewer", of SA."""
+
+    def judge(rows: Rows, name: str) -> Verdict:
+        share = left(rows, name, key)
+        word = HOLDS if share * tie <= 1 else FAILS
+        return Verdict(word, f"{name} {100 * share:.0f} % {KEPT}")
+
+    return of_both(judge)
 
 
-def keeps_throughput(names: Sequence[str], *, keeps: bool) -> Callable[[Rows], Verdict]:
-    """The judge of "tokens a second stay as many, or fall, as L grows"; the first decides."""
-
-    def judge(rows: Rows) -> Verdict:
-        shares = {}
-        for name in names:
-            speeds = [speed for _, speed in points(rows, name, "tokens_per_second")]
-            if len(speeds) < 2:
-                raise NotMeasuredError("one length alone was measured")
-            shares[name] = max(speeds[:-1]) / speeds[-1]
-        first = shares[names[0]]
-        # Faster at the longest L is kept, too.
-        word = same([max(first, 1.0)]) if keeps else more([first])
-        shown = ", ".join(f"{name} {share:.2g}" for name, share in shares.items())
-        return Verdict(word, f"most tokens/s at shorter L over those at the longest: {shown}")
-
-    return judge
+KEPT = "of the most at shorter L"
+FEW = 1.1
+"""Batches are whole numbers: a tenth fewer is as many."""
 
 
-def more_pronounced(rows: Rows) -> Verdict:
+def faster(rows: Rows, other: str) -> Verdict:
+    """Tokens a second at every length."""
+    found = ratios(rows, "tokens_per_second", other)
+    return Verdict(more(found), f"{span(found)} times those of {other}")
+
+
+def more_pronounced(rows: Rows, other: str) -> Verdict:
     """The longer the sequences the larger the lead, in throughput and in memory."""
-    texts, words = [], []
-    for other in (BLOCKS, PRINTED):
-        rises = []
-        for key in ("tokens_per_second", "total_bytes"):
-            theirs = dict(points(rows, other, key))
-            lead = [y / theirs[n] for n, y in points(rows, "EA-6", key) if theirs.get(n)]
-            if len(lead) < 2:
-                raise NotMeasuredError("one length alone was measured")
-            rises.append(lead[-1] / lead[0] if key == "tokens_per_second" else lead[0] / lead[-1])
-        words.append(all_of([more(rises[:1]), more_bytes(rises[1:])]))
-        texts.append(f"over {other} {rises[0]:.2g} times in tokens/s, {rises[1]:.2g} in memory")
-    return Verdict(words[0], f"EA-6's lead grows {'; '.join(texts)}")
+    rises = []
+    for key in ("tokens_per_second", "total_bytes"):
+        theirs = dict(points(rows, other, key))
+        lead = [y / theirs[n] for n, y in points(rows, "EA-6", key) if theirs.get(n)]
+        if len(lead) < 2:
+            raise NotMeasuredError("one length alone was measured")
+        rises.append(lead[-1] / lead[0] if key == "tokens_per_second" else lead[0] / lead[-1])
+    text = f"EA-6's lead over {other} grows {rises[0]:.2g} times in tokens/s, {rises[1]:.2g} in"
+    return Verdict(all_of([more(rises[:1]), more_bytes(rises[1:])]), f"{text} memory")
 
 
 FIGURE = "Element-wise attention, figure 4"
@@ -267,36 +258,32 @@ CLAIMS = (
     Claim(
         f"{FIGURE}, and table 1",
         "training memory of EA-series grows linearly with L",
-        memory_growth(SERIES, 1),
+        linear_memory,
     ),
     Claim(
         f"{FIGURE}, and table 1",
         "SA's training memory grows quadratically ('exponentially' in the text)",
-        memory_growth((PRINTED, BLOCKS), 2),
-    ),
-    Claim(FIGURE, "EA-series needs much less memory than SA for long sequences", less_memory),
-    Claim(FIGURE, "EA-series processes more tokens a step than SA", more_tokens),
-    Claim(
-        FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens(SERIES, keeps=True)
+        of_both(quadratic_memory),
     ),
     Claim(
         FIGURE,
-        "SA's tokens a step become fewer as L grows",
-        keeps_tokens((BLOCKS, PRINTED), keeps=False),
+        "EA-series needs much less memory than SA for long sequences",
+        of_both(less_memory),
     ),
-    Claim(FIGURE, "EA-series has a much higher throughput than SA", faster),
+    Claim(FIGURE, "EA-series processes more tokens a step than SA", of_both(more_tokens)),
+    Claim(FIGURE, "EA-series' tokens a step stay as many as L grows", keeps("batch", FEW)),
+    Claim(FIGURE, "SA's tokens a step become fewer as L grows", falls("batch", FEW)),
+    Claim(FIGURE, "EA-series has a much higher throughput than SA", of_both(faster)),
     Claim(
         f"{FIGURE}, and table 1",
         "EA-series keeps its throughput as L grows",
-        keeps_throughput(("EA-6", "EA-2"), keeps=True),
+        keeps("tokens_per_second", TIE),
     ),
-    Claim(
-        FIGURE, "SA's throughput falls as L grows", keeps_throughput((BLOCKS, PRINTED), keeps=False)
-    ),
+    Claim(FIGURE, "SA's throughput falls as L grows", falls("tokens_per_second", TIE)),
     Claim(
         "Element-wise attention, introduction",
         "the advantage in training grows with L",
-        more_pronounced,
+        of_both(more_pronounced),
     ),
 )
 

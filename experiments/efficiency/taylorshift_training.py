@@ -11,10 +11,11 @@ included.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from experiments.claims import Claim, NotMeasuredError, Verdict, more, more_bytes
+from experiments.claims import Claim, NotMeasuredError, Verdict, by_the_best, more, more_bytes
 from experiments.efficiency.programs import Program, compare_programs, observations, training_step
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind, softmaxes
 from experiments.measured import Measured, Rows
@@ -79,30 +80,20 @@ def facts(rows: Rows) -> dict[str, tuple[float, float]]:
     }
 
 
-def slower(name: str) -> Any:
-    """The judge of "it takes longer to train than softmax"."""
+def above(name: str, quantity: int) -> Callable[[Rows], Verdict]:
+    """The judge of "it needs more time (0) or memory (1) to train than softmax"."""
 
     def judge(rows: Rows) -> Verdict:
         ours = facts(rows)
-        best = min(ours[softmax][0] for softmax in SOFTMAXES)
-        ratio, printed = ours[name][0] / best, ours[name][0] / ours[PRINTED][0]
-        theirs = PAPER[name][0] / PAPER[PRINTED][0]
-        text = f"{ratio:.2g} times the best softmax, {printed:.2g} times {PRINTED} (paper "
-        return Verdict(more([ratio]), f"{text}{theirs:.2g})")
-
-    return judge
-
-
-def larger(name: str) -> Any:
-    """The judge of "it needs more memory to train than softmax"."""
-
-    def judge(rows: Rows) -> Verdict:
-        ours = facts(rows)
-        best = min(ours[softmax][1] for softmax in SOFTMAXES)
-        ratio, printed = ours[name][1] / best, ours[name][1] / ours[PRINTED][1]
-        theirs = PAPER[name][1] / PAPER[PRINTED][1]
-        text = f"{ratio:.2g} times the best softmax, {printed:.2g} times {PRINTED} (paper "
-        return Verdict(more_bytes([ratio]), f"{text}{theirs:.2g})")
+        best = min(ours[softmax][quantity] for softmax in SOFTMAXES)
+        theirs = PAPER[name][quantity] / PAPER[PRINTED][quantity]
+        found = []
+        for other, yardstick in (("the best softmax", best), (PRINTED, ours[PRINTED][quantity])):
+            ratio = ours[name][quantity] / yardstick
+            word = more_bytes([ratio]) if quantity else more([ratio])
+            found.append(Verdict(word, f"{ratio:.2g} times {other}"))
+        word, text = by_the_best(*found)
+        return Verdict(word, f"{text}; paper {theirs:.2g}")
 
     return judge
 
@@ -110,10 +101,10 @@ def larger(name: str) -> Any:
 CLAIMS = tuple(
     Claim("TaylorShift, table 7, ListOps", says, judge)
     for says, judge in (
-        ("the direct form trains more slowly than softmax", slower(DIRECT)),
-        ("the direct form needs more memory in training than softmax", larger(DIRECT)),
-        ("the efficient form with 8 heads trains more slowly than softmax", slower(EFFICIENT)),
-        ("the efficient form with 8 heads needs more memory in training", larger(EFFICIENT)),
+        ("the direct form trains more slowly than softmax", above(DIRECT, 0)),
+        ("the direct form needs more memory in training than softmax", above(DIRECT, 1)),
+        ("the efficient form with 8 heads trains more slowly than softmax", above(EFFICIENT, 0)),
+        ("the efficient form with 8 heads needs more memory in training", above(EFFICIENT, 1)),
     )
 )
 

@@ -11,7 +11,7 @@ decides. Memory is what the compiled program needs, weights included.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,10 @@ from experiments.claims import (
     Verdict,
     all_of,
     at,
+    by_the_best,
     exponent,
     more,
-    same,
+    no_more,
     span,
 )
 from experiments.efficiency.crossing import where
@@ -47,7 +48,7 @@ IN_FEATURES = 17
 
 PRINTED = "softmax, all weights"
 """The paper's."""
-BEST = "softmax, the best"
+BEST = "the best softmax"
 """In time, and in memory, of those with 16 heads at each N."""
 EFFICIENT, DIRECT = "TaylorShift, efficient", "TaylorShift, direct"
 
@@ -117,74 +118,66 @@ def shares(rows: Rows, quantity: str, name: str, other: str) -> Points:
     return [(n, a / b) for n, a, b in points if a is not None and b is not None]
 
 
-def overtakes(quantity: str, printed: int) -> Any:
+Judge = Callable[[Rows], Verdict]
+
+
+def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
+    """Against the best softmax of all, which decides, and the paper's."""
+    return lambda rows: by_the_best(judge(rows, BEST), judge(rows, PRINTED))
+
+
+def overtakes(quantity: str, printed: int) -> Judge:
     """The judge of "from so many tokens on the efficient form needs less than softmax"."""
     tie = TIE if quantity == "time" else SAME_BYTES
 
-    def judge(rows: Rows) -> Verdict:
-        texts, words = [], []
-        for other in (BEST, PRINTED):
-            points = shares(rows, quantity, EFFICIENT, other)
-            from_there = [share for n, share in points if n >= printed]
-            if not from_there:
-                raise NotMeasuredError(f"nothing was measured from {printed:,} tokens on")
-            crossed = where([(n, 1.0, share) for n, share in points])
-            last = points[-1]
-            texts.append(
-                f"against {other} from {crossed} on ({1 / last[1]:.2g} times less at {last[0]:,})"
-            )
-            below = all(share < 1 / tie for share in from_there)
-            words.append(HOLDS if below else FAILS if last[1] > 1 / tie else OPEN)
-        return Verdict(words[0], "; ".join(texts))
+    def judge(rows: Rows, other: str) -> Verdict:
+        points = shares(rows, quantity, EFFICIENT, other)
+        from_there = [share for n, share in points if n >= printed]
+        if not from_there:
+            raise NotMeasuredError(f"nothing was measured from {printed:,} tokens on")
+        longest, last = points[-1]
+        below = all(share < 1 / tie for share in from_there)
+        crossed = where([(n, 1.0, share) for n, share in points])
+        text = f"{crossed} against {other}, {100 * last:.0f} % of its {quantity} at {longest:,}"
+        return Verdict(HOLDS if below else FAILS if last > 1 / tie else OPEN, text)
 
-    return judge
+    return against_both(judge)
 
 
-def memory_share(length: int, most: float) -> Any:
+def memory_share(length: int, most: float) -> Judge:
     """The judge of "at so many tokens it needs at most this share of softmax's memory"."""
 
-    def judge(rows: Rows) -> Verdict:
-        found = [at(shares(rows, "memory", EFFICIENT, other), length) for other in (BEST, PRINTED)]
-        texts = (f"{100 * f:.0f} % of {o}" for f, o in zip(found, (BEST, PRINTED), strict=True))
-        return Verdict(HOLDS if found[0] <= most * SAME_BYTES else FAILS, ", ".join(texts))
+    def judge(rows: Rows, other: str) -> Verdict:
+        share = at(shares(rows, "memory", EFFICIENT, other), length)
+        word = HOLDS if share <= most * SAME_BYTES else FAILS
+        return Verdict(word, f"{100 * share:.0f} % of that of {other}")
 
-    return judge
-
-
-def faster_and_half(rows: Rows) -> Verdict:
-    """Beyond 2,000 tokens: faster, with less than half the memory."""
-    texts, words = [], []
-    for other in (BEST, PRINTED):
-        time, memory = (
-            [s for n, s in shares(rows, what, EFFICIENT, other) if n >= 2000]
-            for what in ("time", "memory")
-        )
-        words.append(all_of([more(1 / s for s in time), all_of(_half(s) for s in memory)]))
-        texts.append(
-            f"{span(1 / s for s in time)} times faster with {span(100 * s for s in memory)} % of "
-            f"the memory of {other}"
-        )
-    return Verdict(words[0], "; ".join(texts))
+    return against_both(judge)
 
 
-def _half(share: float) -> str:
-    return HOLDS if share < 0.5 else FAILS
+def faster_and_half(rows: Rows, other: str) -> Verdict:
+    """From 2,000 tokens on: faster, with less than half the memory."""
+    time, memory = (
+        [share for n, share in shares(rows, what, EFFICIENT, other) if n >= 2000]
+        for what in ("time", "memory")
+    )
+    word = all_of([more(1 / share for share in time), no_more(memory, 0.5)])
+    text = f"{span(1 / share for share in time) if time else '-'} times faster, with "
+    shown = span(100 * share for share in memory) if memory else "-"
+    return Verdict(word, f"{text}{shown} % of the memory of {other}")
 
 
-def short(rows: Rows) -> Verdict:
-    """Below 1,000 tokens the direct form is about as fast as softmax, with about its memory."""
-    texts, words = [], []
-    for other in (BEST, PRINTED):
-        time, memory = (
-            [s for n, s in shares(rows, what, DIRECT, other) if n < 1000]
-            for what in ("time", "memory")
-        )
-        words.append(all_of([same(time), same(memory)]))
-        texts.append(f"{span(time)} times the time, {span(memory)} times the memory of {other}")
-    return Verdict(words[0], "; ".join(texts))
+def short(rows: Rows, other: str) -> Verdict:
+    """Below 1,000 tokens the direct form takes no more than softmax, within a tie."""
+    time, memory = (
+        [share for n, share in shares(rows, what, DIRECT, other) if n < 1000]
+        for what in ("time", "memory")
+    )
+    word = all_of([no_more(time), no_more(memory)])
+    return Verdict(word, f"{span(time)} times the time, {span(memory)} the memory of {other}")
 
 
-def against_others(names: Iterable[str], *, competitive: bool) -> Any:
+def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
     """The judge of "it is (not) as fast as the other efficient mechanisms at the longest N"."""
 
     def judge(rows: Rows) -> Verdict:
@@ -233,12 +226,12 @@ CLAIMS = (
     Claim(
         "TaylorShift, conclusion",
         "beyond 2,000 tokens the efficient form is faster with less than half the memory",
-        faster_and_half,
+        against_both(faster_and_half),
     ),
     Claim(
         "TaylorShift, section 5.2 and abstract",
         "for short sequences the direct form stays competitive in time and memory",
-        short,
+        against_both(short),
     ),
     Claim(
         "TaylorShift, figure 9",
