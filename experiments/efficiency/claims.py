@@ -100,11 +100,11 @@ def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
     """Writes claims.md; returns it."""
     found = stated(experiments)
     counts = {word: sum(verdict.word == word for _, verdict, _ in found) for word in VERDICTS}
-    summary = ", ".join(f"{count} {word}" for word, count in counts.items())
+    summary = ", ".join(f"{word} {count}" for word, count in counts.items())
     lines = [
         [f"{claim.where}: {claim.says}", verdict.ours, f"**{verdict.word}**", by]
         for claim, verdict, by in found
     ]
     table = markdown(["paper", "ours", "verdict", "measured by"], lines)
-    first = f"Of {len(found)} claims: {summary}. {SILENT}"
+    first = f"{len(found)} claims: {summary}. {SILENT}"
     return write_page(folder / "claims.md", [first, table, RULE])

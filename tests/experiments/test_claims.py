@@ -109,3 +109,19 @@ def test_the_recipe_of_table_1_is_the_authors() -> None:
     for row in (row for row in rows if row["length"] == 4096):
         assert abs(sizes.error(row, "Y_denom")) < 0.05
         assert all(abs(sizes.error(row, name)) < 8 for name in list(sizes.FORMULAS)[1:])
+
+
+def test_a_formula_is_refuted_beyond_the_errors_of_sampling() -> None:
+    from experiments.efficiency.taylorshift_sizes import FORMULAS, right
+
+    def row(length: int, off: float, error: float) -> dict:
+        size = FORMULAS["Y"](length, 8)
+        return {"dim": 8, "length": length} | {
+            "sizes": {"Y": size * (1 + off)}, "errors": {"Y": size * error}
+        }  # fmt: skip
+
+    judge = right("Y")
+    assert judge([row(64, 0.03, 1e-3)]).word == FAILS
+    assert judge([row(64, 0.012, 4e-3)]).word == OPEN
+    short, long = row(64, 0.001, 1e-3), row(4096, 0.1, 0.05)
+    assert judge([short, long]) == (HOLDS, "+0.1 ± 0.2 % (d = 8, N = 64)")
