@@ -21,6 +21,7 @@ from experiments.claims import (
     FAILS,
     HOLDS,
     OPEN,
+    POWER,
     SAME_BYTES,
     TIE,
     Claim,
@@ -138,7 +139,8 @@ def overtakes(quantity: str, printed: int) -> Judge:
         longest, last = points[-1]
         below = all(share < 1 / tie for share in from_there)
         crossed = where([(n, 1.0, share) for n, share in points])
-        text = f"{crossed} against {other}, {100 * last:.0f} % of its {quantity} at {longest:,}"
+        text = f"{other} is passed at N = {crossed}, {100 * last:.0f} % of its {quantity} at "
+        text += f"{longest:,}"
         return Verdict(HOLDS if below else FAILS if last > 1 / tie else OPEN, text)
 
     return against_both(judge)
@@ -182,11 +184,12 @@ def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
 
     def judge(rows: Rows) -> Verdict:
         row = rows[-1]
-        times = {name: value(row, name, "time") for name in (*names, *OTHERS)}
-        best = min((n for n in OTHERS if times[n]), key=lambda n: times[n] or 0.0, default=None)
-        if best is None or not all(times[name] for name in names):
+        found = {name: value(row, name, "time") for name in (*names, *OTHERS)}
+        times = {name: time for name, time in found.items() if time is not None}
+        if times.keys() != found.keys():
             raise NotMeasuredError("not all of them were run")
-        ratios = [times[name] / times[best] for name in names]  # type: ignore[operator]
+        best = min(OTHERS, key=lambda name: times[name])
+        ratios = [times[name] / times[best] for name in names]
         words = [HOLDS if (ratio < TIE) == competitive else FAILS for ratio in ratios]
         shown = ", ".join(f"{n} {r:.2g}" for n, r in zip(names, ratios, strict=True))
         return Verdict(all_of(words), f"times the time of {best} at {row['length']:,}: {shown}")
@@ -195,13 +198,14 @@ def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
 
 
 def scaling(rows: Rows) -> Verdict:
-    """With many heads it grows more slowly than the others."""
-    ours = {
-        name: exponent([(r["length"], t) for r in rows if (t := value(r, name, "time"))])
-        for name in ("efficient, h = 32", "efficient, h = 64", *OTHERS)
-    }
-    best, others = min(list(ours.values())[:2]), [ours[name] for name in OTHERS]
-    word = HOLDS if best < min(others) - 0.25 else FAILS
+    """With many heads its time grows more slowly than that of any other."""
+
+    def power(name: str) -> float:
+        return exponent([(r["length"], t) for r in rows if (t := value(r, name, "time"))])
+
+    best = min(map(power, ("efficient, h = 32", "efficient, h = 64")))
+    others = list(map(power, OTHERS))
+    word = HOLDS if best < min(others) - POWER else FAILS
     text = f"time grows as N^{best:.2f} at best, theirs as N^{min(others):.2f} to {max(others):.2f}"
     return Verdict(word, text)
 
