@@ -121,7 +121,7 @@ def test_a_formula_is_refuted_beyond_the_errors_of_sampling() -> None:
         }  # fmt: skip
 
     judge = right("Y")
-    assert judge([row(64, 0.03, 1e-3)]).word == FAILS
-    assert judge([row(64, 0.012, 4e-3)]).word == OPEN
-    short, long = row(64, 0.001, 1e-3), row(4096, 0.1, 0.05)
-    assert judge([short, long]) == (HOLDS, "+0.1 ± 0.2 % (d = 8, N = 64)")
+    assert judge([row(4096, 0.03, 1e-3)]).word == FAILS
+    assert judge([row(64, 0.03, 1e-3), row(4096, 0.012, 4e-3)]).word == OPEN
+    known, noisy = row(4096, 0.001, 1e-3), row(65536, 0.01, 0.05)
+    assert judge([known, noisy]) == (HOLDS, "+0.1 ± 0.2 % (d = 8, N = 4,096)")
