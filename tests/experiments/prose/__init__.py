@@ -64,6 +64,12 @@ def spelled(number: int) -> str:
     return WORDS[number] if number < len(WORDS) else f"{number:,}"
 
 
+def power(value: float) -> str:
+    """A power of ten with one digit, as running text has it: "2e-6"."""
+    digit, exponent = f"{value:.0e}".split("e")
+    return f"{digit}e{int(exponent)}"
+
+
 def prose(text: str) -> str:
     """A page without its fenced blocks, lines joined; tables that are written by hand stay."""
     return " ".join(_FENCE.sub(" ", text).split())
