@@ -15,7 +15,7 @@ def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Finds the values without which the deviation of their channel would be less than a tenth.
 
     Args:
-        values: float64 ``[T, C]`` without missing values.
+        values: float64 ``[T, C]``; NaN marks a missing value, of which no channel is made alone.
 
     Returns:
         int64 ``[N, 2]``: row and channel of each, by channel.
@@ -29,7 +29,10 @@ def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
     few = max(1, len(values) // SHARE)
     if len(values) < 2 + few:
         return np.zeros((0, 2), np.int64)
-    distance = np.abs(values - np.median(values, axis=0))
+    missing = np.isnan(values)
+    median = np.nanmedian(values, axis=0) if missing.any() else np.median(values, axis=0)
+    values = np.where(missing, median, values)
+    distance = np.abs(values - median)
     order = np.argpartition(distance, -few, axis=0)
     rest, rows = order[:-few], order[-few:]
     deviation = np.take_along_axis(values, rest, axis=0).std(axis=0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,10 +57,8 @@ def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
 
 
 def _outliers(series: data.TimeSeries, stop: int) -> list[str]:
-    """The known ones of the rows before ``stop``."""
-    filled = dataclasses.replace(series, values=series.values[:stop], times=None).fill_forward()
+    """Those of the rows before ``stop``, with their places."""
     return [
         f"{series.channels[channel]!r} {series.values[row, channel]:g}, {series.place(row)}"
-        for row, channel in find_outliers(filled.values).tolist()
-        if not np.isnan(series.values[row, channel])
+        for row, channel in find_outliers(series.values[:stop]).tolist()
     ]
