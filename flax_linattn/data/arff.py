@@ -125,7 +125,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
     name, kind = (_unquote(match[1]), match[2]) if match else ("", "")
     if name in header.names:
         raise reader.error(
-            "attributes of distinct names", f"{name!r} again", "remove or rename one of them"
+            "attributes of distinct names", f"{shorten(name)} again", "remove or rename one of them"
         )
     header.names.add(name)
     nominal = kind.startswith("{") and kind.endswith("}")

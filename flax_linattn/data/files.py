@@ -137,14 +137,14 @@ class LineReader:
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:
-    """Returns the first ``most`` names for a message, and how many more there are.
+    """Returns the first ``most`` names for a message, long ones cut, and how many more there are.
 
     Example:
         >>> listed(["a", "b", "c", "d"], most=2)
         'a, b and 2 more'
     """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    return ", ".join(_cut(name, 80) for name in names[:most]) + more
 
 
 def shorten(text: str, width: int = 40) -> str:
@@ -154,4 +154,8 @@ def shorten(text: str, width: int = 40) -> str:
         >>> shorten("0.25,0.5,0.75", width=8)
         "'0.25,0.5...'"
     """
-    return repr(text if len(text) <= width else text[:width] + "...")
+    return repr(_cut(text, width))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[:width] + "..."

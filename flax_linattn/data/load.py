@@ -99,9 +99,10 @@ def load_series(
             np.asarray(series.times), np.asarray(first.times)
         ):
             raise OptionError(
-                f"expected series of the same times, but {series.name} has {series.num_steps} "
-                f"steps from {_start(series)} and {first.name} {first.num_steps} from "
-                f"{_start(first)}; choose some with channels=..., or one by one with load_tsf",
+                f"{path}: expected series of the same times, but {series.name} ({series.place(0)}) "
+                f"has {series.num_steps} steps from {_start(series)} and {first.name} "
+                f"({first.place(0)}) {first.num_steps} from {_start(first)}; choose some with "
+                "channels=..., or one by one with load_tsf",
                 "channels",
             )
     values = np.concatenate([series.values for series in all_series], axis=1)

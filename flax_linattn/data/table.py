@@ -144,12 +144,12 @@ class _Table:
         for name in names if self._channels is None else self._channels:
             if name not in columns:
                 raise ValueError(
-                    f"unknown channel {name!r}; {self._reader.path} has {listed(names)}"
+                    f"unknown channel {shorten(name)}; {self._reader.path} has {listed(names)}"
                 )
             if counts[name] > 1:
                 self._reader.line = self._first_line
                 raise self._reader.error(
-                    "different names of columns", f"{name!r} twice", "rename one"
+                    "different names of columns", f"{shorten(name)} twice", "rename one"
                 )
             if name in self._columns:
                 raise ValueError(f"expected each channel once, got {name!r} twice")
@@ -181,7 +181,7 @@ class _Table:
         except BadCellError as bad:
             cell = cells[bad.index]
             name, column = list(self._columns.items())[bad.index]
-        place = f"column {column + 1}" + (f" ({name})" if self._header else "")
+        place = f"column {column + 1}" + (f" ({shorten(name)[1:-1]})" if self._header else "")
         if parse_time(cell) is not None:
             raise self._reader.error(
                 f"times in the first column, and numbers in {place}",

@@ -95,7 +95,9 @@ def _read_header(reader: LineReader) -> tuple[list[tuple[str, str]], dict[str, s
         if tag == "@attribute" and len(words) == 2 and words[1].lower() in _TYPES:
             attributes.append((words[0], words[1].lower()))
         elif tag.removeprefix("@") in tags:
-            raise reader.error(f"{tag} once", "it again", "remove one of the two lines")
+            raise reader.error(
+                f"{shorten(tag)[1:-1]} once", "it again", "remove one of the two lines"
+            )
         elif tag == "@frequency" and _step(" ".join(words)) is None:
             raise reader.error(
                 f"a frequency such as 10_minutes or {', '.join([*_SECONDS, *_MONTHS])}",
@@ -148,7 +150,8 @@ def _read_series(
                 "rename one of the two, or remove it",
             )
         lines[name] = reader.line
-        yield TimeSeries(name, values[:, None], (name,), times)
+        on_line = np.full(len(values), reader.line)
+        yield TimeSeries(name, values[:, None], (name,), times, on_line)
 
 
 def _values(reader: LineReader, text: str) -> NDArray[np.float64]:

@@ -119,7 +119,9 @@ def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
         twice = next(
             name for name, count in Counter(name for name, _ in pairs).items() if count > 1
         )
-        raise ValueError(f"{place}: expected each name once, got {twice!r} twice; leave one out.")
+        raise ValueError(
+            f"{place}: expected each name once, got {shorten(twice)} twice; leave one out."
+        )
     for channel in channels:
         if channel not in record:
             raise ValueError(
