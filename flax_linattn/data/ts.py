@@ -93,7 +93,7 @@ def _label(reader: LineReader, text: str) -> str:
         raise reader.error(
             "a class label without blanks, which separate those of the header",
             shorten(text),
-            f"write {'_'.join(text.split())} in both places",
+            f"write {shorten('_'.join(text.split()))} in both places",
         )
     return text
 

@@ -153,7 +153,7 @@ def refuse(path, text, line, *parts):
             "label with a blank": (
                 "1,2,3:4,5,6:standing still\n",
                 11,
-                ["a class label without blanks", "got 'standing still'", "write standing_still"],
+                ["a class label without blanks", "got 'standing still'", "write 'standing_still'"],
             ),
             "label that may be cut": (
                 "1,2,3:4,5,6:1",
