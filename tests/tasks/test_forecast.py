@@ -207,6 +207,7 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
     assert values(["date,1,0", "2024-01-01,5,6"], ("0", "1")) == [[6, 5]]
     assert values(["773,41", "5,6"], ("41",), numeric_names=True) == [[6]]
     assert values(["a,b", "1,2"], ("b", "a")) == [[2, 1]]
+    assert values(["\ufeff\ufeffa,b", "1,2"], ("b", "a")) == [[2, 1]]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def parse_rows(
     columns: list[str] | None = None
     first = True
     for number, line in enumerate(lines, start=1):
-        text = line.strip()
+        text = (line.lstrip("\ufeff") if number == 1 else line).strip()  # byte-order marks
         if not text:
             continue
         place = f"{name}:{number}"
