@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def load_series(
     *,
     header: bool | None = None,
     channels: Sequence[str] | None = None,
-    strict_times: bool = False,
+    times: Literal["report", "strict"] = "report",
 ) -> TimeSeries:
     r"""Loads one long series from a table or a ``.tsf`` file, also with ``.gz`` or ``.xz`` after.
 
@@ -63,7 +64,7 @@ def load_series(
         path: The file; ``.tsf`` by its name, anything else is read as a table.
         header: As in ``load_table``.
         channels: The channels to read, in this order. Default: all.
-        strict_times: As in ``load_table``.
+        times: As in ``load_table``.
 
     Raises:
         ValueError: The series of a ``.tsf`` file are not of the same times; a channel is unknown;
@@ -85,7 +86,7 @@ def load_series(
             "are for `flax-linattn train classify`, and load_dataset)"
         )
     if _suffix(path) != ".tsf":
-        return load_table(path, header=header, channels=channels, strict_times=strict_times)
+        return load_table(path, header=header, channels=channels, times=times)
     all_series = load_tsf(path)
     if channels is not None:
         named = {series.name: series for series in all_series}

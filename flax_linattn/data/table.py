@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import choice
 from flax_linattn.data.cells import (
     TIME,
     BadCellError,
@@ -28,7 +30,7 @@ def load_table(
     *,
     header: bool | None = None,
     channels: Sequence[str] | None = None,
-    strict_times: bool = False,
+    times: Literal["report", "strict"] = "report",
 ) -> TimeSeries:
     r"""Loads a table of numbers separated by commas, plain, ``.gz`` or ``.xz``.
 
@@ -46,14 +48,14 @@ def load_table(
             or of words beside numbers (a name, or a damaged number?) has to be told; but numbers
             alone in a ``.txt`` file are a row.
         channels: The columns to read, in this order; the others may hold anything. Default: all.
-        strict_times: Whether a row of the same time as the one before is refused.
+        times: "strict" refuses a row of the same time as the one before.
 
     Returns:
         The series; without a header its channels are ``0``, ``1``, ...
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A channel is unknown, or asked for twice.
+        ValueError: A channel is unknown, or asked for twice; ``times`` is something else.
         DataFormatError: The file breaks the format; the message names the line.
 
     Example:
@@ -65,6 +67,7 @@ def load_table(
         >>> series.channels, series.values.tolist(), series.times[1]
         (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], np.datetime64('2016-07-01T01:00:00'))
     """
+    choice(("report", "strict"), times=times)
     with LineReader(path) as reader:
         lines = _cells(reader)
         first = next(lines, None)
@@ -81,7 +84,7 @@ def load_table(
                 f"none for column {first.index('') + 1}",
                 "name it, or drop it (pandas: to_csv(..., index=False))",
             )
-        table = _Table(reader, first if named else None, channels, strict_times)
+        table = _Table(reader, first if named else None, channels, times == "strict")
         if not named:
             table.add(first)
         for cells in lines:
@@ -96,7 +99,7 @@ class _Table:
         reader: the file, at its first line.
         header: the cells of that line if it names the columns.
         channels: the names to read; None for all.
-        strict_times: whether a repeated time is refused.
+        strict: whether a repeated time is refused.
     """
 
     def __init__(
@@ -104,13 +107,13 @@ class _Table:
         reader: LineReader,
         header: list[str] | None,
         channels: Sequence[str] | None,
-        strict_times: bool,
+        strict: bool,
     ) -> None:
         self._reader = reader
         self._first_line = reader.line
         self._header = header
         self._channels = channels
-        self._strict = strict_times
+        self._strict = strict
         self._width = 0
         self._timed = False
         self._columns: dict[str, int] = {}

@@ -164,7 +164,7 @@ def test_repeated_and_missing_times_are_kept_and_told(tmp_path):
     assert (series.repeated.tolist(), series.gaps.tolist(), series.num_gaps) == ([2], [3], 1)
     assert [series.place(row) for row in (2, 3)] == ["line 5", "line 7"]
     with pytest.raises(DataFormatError, match=r"toy\.csv:5: expected a time after 2024-01-02") as e:
-        data.load_series(write(tmp_path, TWICE), strict_times=True)
+        data.load_series(write(tmp_path, TWICE), times="strict")
     assert "drop repeated ones" in str(e.value) and e.value.options == ("times",)
     fewer = dataclasses.replace(series, values=series.values[1:], times=None)
     assert fewer.lines is None and fewer.place(0) == "row 0, from 0"

@@ -30,8 +30,7 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
         series = data.etth1()
         return series if channels is None else series.select(channels)
     header = {"auto": None, "yes": True, "no": False}[source.header]
-    strict = source.times == "strict"
-    series = data.load_series(source.csv, header=header, channels=channels, strict_times=strict)
+    series = data.load_series(source.csv, header=header, channels=channels, times=source.times)
     if (beyond := np.argwhere(np.abs(series.values) > _LARGEST)).size:
         row, channel = beyond[0].tolist()
         raise OptionError(
