@@ -39,7 +39,7 @@ def cells(folder: Path | None) -> Sequence[Cell]:
     table = []
     for name, horizons in PAPER.items():
         options = problem(name, folder)
-        if options is not None and (name.startswith("ETT") or name == "Exchange"):
+        if options is not None and (name.startswith("ETT") or name in ("Exchange", "Traffic")):
             options = {**options, "channels": "OT"}
         for horizon, paper in horizons.items():
             for column, mechanism in MECHANISMS.items():

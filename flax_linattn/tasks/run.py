@@ -117,20 +117,28 @@ def check_run_dir(
             )
 
 
-def keep_problem(run_dir: Path, problem: Problem, *, resume: bool) -> None:
-    """Writes problem.json, or on ``resume`` checks that the data are those that it was made of.
+def keep_problem(run_dir: Path, problem: Problem) -> None:
+    """Writes problem.json."""
+    write_json(run_dir / PROBLEM_FILE, {"format": FORMAT, **problem.to_json()})
+
+
+def kept_problem(run_dir: Path, task: Task[Any, Any, Any], problem: Problem) -> Problem:
+    """What the run to resume learned of its data when it began; ``problem`` if it kept nothing.
+
+    An older version may have scaled otherwise, and the parameters go with its scales.
 
     Raises:
-        ValueError: they are others.
+        ValueError: the data are others than those that it was made of.
     """
-    path, values = run_dir / PROBLEM_FILE, problem.to_json()
-    if not resume or not path.is_file():
-        write_json(path, {"format": FORMAT, **values})
-    elif read_json(path).get("checksum") != values["checksum"]:
+    path = run_dir / PROBLEM_FILE
+    if not path.is_file():
+        return problem
+    if read_json(path).get("checksum") != problem.to_json()["checksum"]:
         raise ValueError(
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
+    return read_problem(run_dir, task)
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:

@@ -20,6 +20,7 @@ from flax_linattn.tasks.run import (
     TEST_FILE,
     check_run_dir,
     keep_problem,
+    kept_problem,
     write_config,
 )
 from flax_linattn.tasks.run_types import Run
@@ -76,6 +77,8 @@ def train_report(
     on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
     data = task.load(config)
     problem = task.describe(data, config)
+    if session.resume:
+        problem = kept_problem(run_dir, task, problem)
     model = task.model(config, problem, placement)
     splits = task.batches(data, config, problem, placement.spans)
     test_batches = splits.test
@@ -94,7 +97,7 @@ def train_report(
         def begin() -> None:
             ends.enter_context(held(run_dir / LOCK_FILE, f"the run in {run_dir}"))
             check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
-            keep_problem(run_dir, problem, resume=session.resume)
+            keep_problem(run_dir, problem)
             write_config(run_dir, task, config)
             (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
 

@@ -294,3 +294,30 @@ def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
         baselines={},
     )
     assert "1 that diverged left out" in page.render(table, "cpu", stored)
+
+
+def test_series_are_found_as_the_library_lays_its_files_out(tmp_path):
+    """Weather, Traffic and ETTm1 are twelve of Aaren's rows."""
+    table = importlib.import_module("experiments.forecasting.aaren")
+
+    def rows():
+        return {cell.row for cell in table.cells(tmp_path) if cell.config is not None}
+
+    before = rows()
+    for file in ("weather/weather.csv", "traffic/traffic.csv.gz", "ETT-small/ETTm1.csv"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
+    found = rows() - before
+    assert found == {
+        f"{name}, {horizon}"
+        for name in ("Weather", "Traffic", "ETTm1")
+        for horizon in (96, 192, 336, 720)
+    }
+    splits = {
+        cell.row.partition(",")[0]: cell.config.resolve().data.split
+        for cell in table.cells(tmp_path)
+        if cell.row in found
+    }
+    assert splits == {
+        "Weather": "0.7/0.1/0.2", "Traffic": "0.7/0.1/0.2", "ETTm1": "34560/11520/11520"
+    }  # fmt: skip

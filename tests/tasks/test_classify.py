@@ -13,7 +13,7 @@ from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem, ClassifyStream
-from flax_linattn.tasks.classify.data import make_batches
+from flax_linattn.tasks.classify.data import load_data, make_batches, notes
 from flax_linattn.tasks.classify.stream import parse_observations
 from tests.tasks.commands import command_line, fail, succeed
 
@@ -358,3 +358,28 @@ def test_steps_are_scaled_across_channels():
     x = x - x.mean(axis=0)
     expected = x / np.sqrt(np.mean((x - x.mean(1)[:, None]) ** 2, axis=1)[:, None] + 1e-5)
     np.testing.assert_allclose(values[: len(x)], expected, rtol=1e-5)
+
+
+def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
+    train, test = Path(toy[1]), Path(toy[3])
+    far = tmp_path / "Far_TRAIN.ts"
+    lines = train.read_text().splitlines()
+    header = lines.index("@data") + 1
+    values, rest = lines[header + 3].split(":", 1)
+    for value, beyond in (("1e30", False), ("1e39", True)):
+        cells = [value, *values.split(",")[1:]]
+        changed = [*lines[: header + 3], f"{','.join(cells)}:{rest}", *lines[header + 4 :]]
+        far.write_text("\n".join(changed) + "\n")
+        files = ClassifyConfig.of(train_file=far, test_file=test).data
+        if beyond:
+            with pytest.raises(
+                ValueError, match=r"Far_TRAIN\.ts: .* got 1e\+39 .* \(sequence 3, s"
+            ):
+                load_data(files)
+            continue
+        told = notes(*load_data(files))
+        assert told == [
+            "missing values, interpolated over time: 26",
+            "values to train so far out that they flatten all others of their channel: 1 (dim_0 "
+            "1e+30, sequence 3, step 0, from 0); write ? where one stands for a missing value",
+        ]

@@ -21,6 +21,7 @@ from flax_linattn.tasks.classify.data import (
     lengths_of,
     load_data,
     make_batches,
+    notes,
 )
 from flax_linattn.tasks.classify.figures import draw_confusion
 from flax_linattn.tasks.classify.model import build_classifier, classification_loss, make_optimizer
@@ -113,9 +114,8 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         )
 
     def notes(self, data_: Sequences) -> Sequence[str]:
-        """Missing values."""
-        missing = sum(int(np.isnan(x).sum()) for part in data_.files for x in part.series)
-        return [f"missing values, interpolated over time: {missing}"] if missing else []
+        """Missing values, outliers."""
+        return notes(*data_.files)
 
     def batches(
         self, data_: Sequences, config: ClassifyConfig, problem: ClassifyProblem, spans: int

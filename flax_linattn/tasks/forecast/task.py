@@ -32,6 +32,7 @@ from flax_linattn.tasks.forecast.evaluate import (
 )
 from flax_linattn.tasks.forecast.figures import draw_forecasts
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
+from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, tslib
 from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
@@ -115,22 +116,8 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         return "\n".join([*lines, f"rows: {parts}"])
 
     def notes(self, data_: Rows) -> Sequence[str]:
-        """Gaps, missing values, channels that never change."""
-        series = data_.series
-        constant = [
-            name
-            for name, values in zip(series.channels, series.values.T, strict=True)
-            if np.nanmin(values) == np.nanmax(values)
-        ]
-        still = f"channels that never change ({', '.join(constant)}), to leave out of the targets"
-        counts = {
-            "rows that do not follow after the usual time": series.num_gaps,
-            "missing values, which take the last known one and are not tested on": (
-                series.num_missing
-            ),
-            still: len(constant),
-        }
-        return [f"{what}: {count}" for what, count in counts.items() if count]
+        """Repeated and missing times, missing values, channels that never change, outliers."""
+        return notes(data_.series, data_.split.test.stop)
 
     def batches(
         self, data_: Rows, config: ForecastConfig, problem: ForecastProblem, spans: int
