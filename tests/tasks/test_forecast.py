@@ -259,7 +259,7 @@ def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["2024-01-01 00:00,1,2", "2024-01-01 00:00,1,2"], "2: expected a time after 2024"),
+        (["2024-01-01 01:00,1,2", "2024-01-01 00:00,1,2"], "2: expected a time after 2024"),
         (["1,2"], "1: the run looks at the calendar"),
         (["", "2024-01-01 00:00,1,1e60"], "2: expected values within"),
     ],
@@ -270,6 +270,16 @@ def test_lines_that_do_not_go_on_are_named(run_dir, lines, message, tmp_path, ca
     args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
     assert f"{source}:{message}" in fail(capsys, *args)
     assert state.is_file() == (len(lines) == 2 and lines[0] != "")  # what came before it is saved
+
+
+def test_a_time_that_stands_twice_is_told_and_taken(run_dir, tmp_path, capsys):
+    """As in files that a run is trained on."""
+    source = tmp_path / "lines.csv"
+    source.write_text("2024-01-01 00:00,1,2\n" * 2)
+    assert cli.main(["stream", str(run_dir), "--input", str(source)]) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 3
+    assert "2024-01-01 00:00:00 is not 3600 s after the last observation" in told.err
 
 
 def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):

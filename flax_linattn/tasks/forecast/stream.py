@@ -47,7 +47,8 @@ class ForecastStream(Streaming):
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream remembers all.
 
     A missing value repeats the channel's last one, or the training mean if there is none. A missing
-    observation is not filled in: the next one counts as the next step, whatever its time.
+    observation is not filled in: the next one counts as the next step, whatever its time, and so
+    does one whose time is that of the last.
 
     Args:
         run: the trained run.
@@ -88,6 +89,7 @@ class ForecastStream(Streaming):
         )
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._time: datetime | None = None
+        self._restored: datetime | None = None
         self._seen: deque[Row] = deque(maxlen=2 * run.config.data.input_length)
         self._forecast: NDArray[np.float64] | None = None
         self.num_gaps = 0
@@ -104,8 +106,9 @@ class ForecastStream(Streaming):
             The forecast, float64 [H, targets], in the units of the file.
 
         Raises:
-            ValueError: the run needs times, and the row has none, or one that is not after the last
-                one's; another number of values, or ones out of range.
+            ValueError: the run needs times, and the row has none, or one before the last one's (the
+                same one, too, after a restart and with ``times="strict"``); another number of
+                values, or ones out of range.
         """
         problem = self._run.problem
         values = np.asarray(row.values, np.float64)
@@ -114,11 +117,7 @@ class ForecastStream(Streaming):
                 f"expected {len(self._last)} finite or missing values "
                 f"({', '.join(problem.channels)}), got {values.tolist()}."
             )
-        if row.time is not None and self._time is not None and row.time <= self._time:
-            raise ValueError(
-                f"expected a time after {self._time}, that of the last observation, got "
-                f"{row.time}; leave out what the stream has seen."
-            )
+        self._check_time(row.time)
         last = np.where(np.isnan(values), self._last, values)
         (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
         marks = self._marks(row.time)
@@ -179,7 +178,7 @@ class ForecastStream(Streaming):
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on after that time."""
         last, time = read_numbers(facts, "last", len(self._last)), read_time(facts, "time")
-        self._last, self._time = last, time
+        self._last, self._time, self._restored = last, time, time
 
     def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
         """Of both streams."""
@@ -195,6 +194,17 @@ class ForecastStream(Streaming):
         if observation.time is None or self._time is None:
             return super().has_seen(number, observation)
         return observation.time <= self._time
+
+    def _check_time(self, time: datetime | None) -> None:
+        """Refuses what the stream has seen: after a restart its last row, too."""
+        if time is None or self._time is None:
+            return
+        once = self._run.config.data.times == "strict" or time == self._restored
+        if time < self._time or (once and time == self._time):
+            raise ValueError(
+                f"expected a time after {self._time}, that of the last observation, got "
+                f"{time}; leave out what the stream has seen."
+            )
 
     def _is_gap(self, time: datetime | None) -> bool:
         step = self._run.problem.step_seconds
