@@ -177,6 +177,7 @@ class Mechanism(abc.ABC):
         state, carried = unpacked(initial_state)
         if state is not None:
             self._check_state(state, q, k, v)
+            checks.check_carried(carried, k.shape[0])
         runs = self._runs(segment_ids, mask, carried)
 
         call = Call(
@@ -231,6 +232,7 @@ class Mechanism(abc.ABC):
         mask = checks.check_mask("mask", mask, (k.shape[0],))
         state, segment_id = unpacked(state)
         self._check_state(state, q, k, v)
+        checks.check_carried(segment_id, k.shape[0])
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         y, state = _step(self, StepCall(zero_queries(q, mask), k, v, state, mask, own))
         self._check_room(state, own)
