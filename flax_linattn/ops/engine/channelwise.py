@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
 
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs, Positions
 from flax_linattn.ops.engine.chunks import over_chunks
@@ -27,6 +29,10 @@ class ChannelwiseSoftmax(CacheMechanism):
     Attributes:
         chunk_size: queries a block, and keys a block within it.
     """
+
+    relative: ClassVar[Callable[[Array, Array], Array]] = staticmethod(exp_difference)
+    """(score, maximum) -> the weight of a score relative to that of the maximum, at most 1; both
+    may be -inf."""
 
     chunk_size: int = 64
 
@@ -49,13 +55,14 @@ class ChannelwiseSoftmax(CacheMechanism):
             carry: ExponentialState, keys: tuple[Array, Array, Array, Array | None]
         ) -> tuple[ExponentialState, None]:
             k, v, seen, position = keys
-            here = None
+            places = None
             if positions is not None and position is not None:
-                here = Positions(positions.query, position)
-            score = self.scores(q[:, :, None], k[:, None], here, pairs.parameters)
+                places = Positions(positions.query, position)
+            score = self.scores(q[:, :, None], k[:, None], places, pairs.parameters)
             nowhere = jnp.asarray(-jnp.inf, score.dtype)
             score = jnp.where(jnp.moveaxis(seen, 1, 2)[..., None, None], score, nowhere)
-            return carry.merge(exponential.summarise(score, v[:, None], axis=2)), None
+            here = exponential.summarise(score, v[:, None], axis=2, weigh=self.relative)
+            return carry.merge(here, self.relative), None
 
         nothing = exponential.empty(q.shape, q.shape, q.dtype)
         seen = jnp.moveaxis(visible, 2, 1)

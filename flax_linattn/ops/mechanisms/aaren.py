@@ -112,7 +112,7 @@ class Aaren(StreamingMechanism):
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         # Section 3.1: o_i = sum_j exp(s_j) v_j / sum_j exp(s_j) over the visible j.
-        score = jnp.sum(q * k, axis=-1) * self._scale(q, parameters)  # [B, S, H]
+        score = jnp.sum(q * self._scale(q, parameters) * k, axis=-1)  # [B, S, H]
         score = jnp.where(visible[..., None], score[:, None], -jnp.inf)  # [B, T, S, H]
         weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
         total = jnp.sum(weight[..., None] * v[:, None], axis=2)

@@ -34,7 +34,7 @@ from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum, score_scale
 from flax_linattn.ops.engine.blocks import Weighing
-from flax_linattn.ops.engine.features import scale_free, symmetric_square
+from flax_linattn.ops.engine.features import bounded_key, scale_free, symmetric_square
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
@@ -144,7 +144,7 @@ class ExpressiveQuadratic(KernelMechanism):
     ) -> tuple[Array, Array, Array]:
         scale = self._scale(q.shape[-1], parameters)
         # The size of a query cancels: large ones do not overflow, small ones do not underflow.
-        return scale_free(q * jnp.asarray(scale).astype(q.dtype)), k, v
+        return scale_free(q * jnp.asarray(scale).astype(q.dtype)), bounded_key(k), v
 
     def query_features(self, q: Array) -> Array:
         return symmetric_square(q)

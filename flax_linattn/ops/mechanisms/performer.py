@@ -36,6 +36,7 @@ from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.draws import orthogonal_gaussian
 from flax_linattn.ops.engine.exponential import ExponentialState
+from flax_linattn.ops.engine.features import bounded_key
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -83,7 +84,7 @@ class Performer(StreamingMechanism):
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         """Queries and keys become their log features [..., H, M]."""
-        q, k = self._log_features(q, k, parameters)
+        q, k = self._log_features(bounded_key(q), bounded_key(k), parameters)
         return q, k, v
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:

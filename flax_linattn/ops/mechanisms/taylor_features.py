@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum, score_scale
-from flax_linattn.ops.engine.features import quadratic_features
+from flax_linattn.ops.engine.features import bounded_key, bounded_query, quadratic_features
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -50,17 +50,19 @@ class TaylorFeatures(KernelMechanism):
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        return q * self._scale(q, parameters), k, v
+        return q * self._scale(q, parameters), bounded_key(k), v
 
     def query_features(self, q: Array) -> Array:
-        return quadratic_features(q, (0.5, 1.0, 1.0))
+        q, unit = bounded_query(q)
+        return quadratic_features(q, (0.5, 1.0, 1.0), unit)
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        x = einsum("bthk,bshk->bhts", q, k)
-        return (x / 2 + 1) * x + 1
+        q, unit = bounded_query(q)
+        x, unit = einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2)
+        return (x / 2 + unit) * x + unit * unit
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -39,7 +39,12 @@ from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
-from flax_linattn.ops.engine.features import quadratic_features, unit_length
+from flax_linattn.ops.engine.features import (
+    bounded_key,
+    bounded_query,
+    quadratic_features,
+    unit_length,
+)
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
@@ -171,16 +176,20 @@ class TaylorShift(KernelMechanism):
     ) -> tuple[Array, Array, Array]:
         if self.normalize:
             q, k = unit_length(q), unit_length(k)
+        else:
+            k = bounded_key(k)
         return self._tempered(q, parameters), k, v
 
     def query_features(self, q: Array) -> Array:
-        return quadratic_features(q, self.coefficients)
+        q, unit = bounded_query(q)
+        return quadratic_features(q, self.coefficients, unit)
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        return self._polynomial(einsum("bthk,bshk->bhts", q, k))
+        q, unit = bounded_query(q)
+        return self._polynomial(einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2))
 
     def count(self, state: KernelState) -> Array:
         return state.normalizer[..., 0]  # the sum of the feature 1
@@ -226,9 +235,9 @@ class TaylorShift(KernelMechanism):
             )
         return q * temperature.astype(q.dtype)[:, None]
 
-    def _polynomial(self, x: Array) -> Array:
+    def _polynomial(self, x: Array, unit: Array | float = 1.0) -> Array:
         a, b, c = self.coefficients
-        return (a * x + b) * x + c
+        return (a * x + b * unit) * x + c * unit * unit
 
     def _scaled(self, y: Array, count: Array, key_dim: int) -> Array:
         """Times sqrt(N / K), section 3.3 (its algorithm 1 has the inverse on the denominator)."""
