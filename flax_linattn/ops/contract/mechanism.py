@@ -361,6 +361,9 @@ class Mechanism(abc.ABC):
     def _check_parameters(self, parameters: Parameters) -> None:  # noqa: B027  (optional)
         """Refuses values of its own arguments, such as shapes, that need no other argument."""
 
+    def _check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
+        """Refuses a number of heads."""
+
     def _check_length(  # noqa: B027  (optional)
         self, length: int, mask: Array | None, parameters: Parameters
     ) -> None:
@@ -398,6 +401,7 @@ class Mechanism(abc.ABC):
     ) -> tuple[Mask | None, Array | None]:
         """Checks whole sequences; returns the two masks, ``query_mask`` by its default."""
         checks.check_arrays(self.name, self.capabilities, q, k, v)
+        self._check_heads(k.shape[2])
         batch, length = k.shape[:2]
         queries = num_queries(q, k)
         checks.check_options(

@@ -15,6 +15,9 @@ y          o_i = a_i / c_i = w / u
 chunked    block by block, appendix A
 =========  ==================================================================
 
+Where it is not causal, all positions get the same vector, the mean over the whole sequence: a
+global pooling, since no query is their own. ``bidirectional_aaren`` gives each its own.
+
 Departures: the identity is (m, u, w) = (-inf, 0, 0), since the paper's m_0 = 0 lets all
 weights underflow when the scores are far below 0; Algorithm 1 as printed uses strides
 2**1 ... 2**floor(log2 N) and is wrong, the scan here is ``jax.lax.associative_scan``.
@@ -44,6 +47,8 @@ AarenState = ExponentialState
 @dataclasses.dataclass(frozen=True)
 class Aaren(StreamingMechanism):
     """Attention as a recurrent network (module docstring: symbols, departures).
+
+    With ``is_causal=False`` it is a global pooling: the same vector at every position.
 
     Attributes:
         scale: factor of the scores where a call gives none; None = K**-0.5.
