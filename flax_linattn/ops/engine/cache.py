@@ -268,8 +268,8 @@ class CacheMechanism(Mechanism):
 
     def _check_state(self, state: KVCache, q: Array, k: Array, v: Array) -> None:
         if isinstance(state, KVCache):
-            slots = getattr(state.key, "shape", ())  # whatever stands there is refused below
-            capacity = slots[1] if len(slots) == 4 else 1
+            # Whatever else stands there is refused below.
+            capacity = state.capacity if getattr(state.key, "ndim", 0) == 4 else 1
             expected = jax.eval_shape(
                 lambda: self.init_state(
                     k.shape[0],

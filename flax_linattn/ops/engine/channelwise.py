@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -30,10 +28,6 @@ class ChannelwiseSoftmax(CacheMechanism):
         chunk_size: queries a block, and keys a block within it.
     """
 
-    relative: ClassVar[Callable[[Array, Array], Array]] = staticmethod(exp_difference)
-    """(score, maximum) -> the weight of a score relative to that of the maximum, at most 1; both
-    may be -inf."""
-
     chunk_size: int = 64
 
     @abc.abstractmethod
@@ -41,6 +35,10 @@ class ChannelwiseSoftmax(CacheMechanism):
         self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
     ) -> Array:
         """[B, T, 1, H, K] and [B, 1, S, H, K] -> [B, T, S, H, K]."""
+
+    def relative(self, score: Array, maximum: Array) -> Array:
+        """The weight of a score over that of the maximum, at most 1; both may be -inf."""
+        return exp_difference(score, maximum)
 
     def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         dtype, queries = accumulation_dtype(pairs.q.dtype), pairs.q.shape[1]

@@ -88,8 +88,9 @@ def bounded_key(k: Array) -> Array:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> (bounded_key(jnp.array([[4e30, -1e30], [3.0, 4.0]])) / 2**36).tolist()[0]
-        [1.0, -0.25]
+        >>> k = bounded_key(jnp.array([[4e30, -1e30], [3.0, 4.0]]))
+        >>> (k[0] / 2.0**36).tolist(), k[1].tolist()
+        ([1.0, -0.25], [3.0, 4.0])
     """
     return k * _fit(k, "key")
 

@@ -28,7 +28,6 @@ smallest |k| so far.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -50,15 +49,6 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 FARTHEST = 1e37
 """Distances are clipped here, a tenth of the largest float32, so that all of them are finite."""
-
-
-def _by_distance(score: Array, nearest: Array) -> Array:
-    """e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more."""
-    # What is not seen, -inf, is twice as far as anything can be; no number is infinite, no
-    # gradient NaN.
-    score = jnp.maximum(score, -2 * FARTHEST)
-    nearest = jnp.maximum(nearest, -FARTHEST)
-    return jnp.exp((nearest - score) * (nearest + score))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +74,19 @@ class Elementwise(ChannelwiseSoftmax):
         "every channel attends by distance, exact (Element-wise Attention Is All You Need, 2025)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
-    relative: ClassVar[Callable[[Array, Array], Array]] = staticmethod(_by_distance)
 
     def scores(
         self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
     ) -> Array:
         return -jnp.minimum(jnp.abs(q - k), FARTHEST)
+
+    def relative(self, score: Array, maximum: Array) -> Array:
+        """e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more."""
+        # What is not seen, -inf, is twice as far as anything can be; no factor is infinite, and so
+        # no gradient NaN.
+        score = jnp.maximum(score, -2 * FARTHEST)
+        nearest = jnp.maximum(maximum, -FARTHEST)
+        return jnp.exp((nearest - score) * (nearest + score))
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -16,7 +16,8 @@ The sum over keys of exp(log feature) is kept as the exponential state (m, u, w)
 so no key is lost to overflow or underflow. Departures from the code that the TaylorShift
 experiments ran: no 1e-4 is added to the features and no maximum over all keys is subtracted,
 which a causal form could not know; the draw is fixed by ``seed`` instead of renewed every 1,000
-steps (pass ``projection`` to renew it).
+steps (pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill
+float32, count as of that size.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Linear attention with the Taylor features of order 2 of the exponential.
 
-The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. It is TaylorShift without
-its normalisation, one of the feature maps that Zhang et al., "The Hedgehog & the Porcupine", 2024,
-study, and what the element-wise attention paper compares with as "Hedgehog" (its equation 20); the
-learned feature map that has this name is another one. Departure: only the d (d + 1) / 2 different
-products of coordinates are kept.
+The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. With the default scale it
+is the linear attention of Based (Arora et al., "Simple linear attention language models balance the
+recall-throughput tradeoff", 2024, arXiv 2402.18668), whose model has sliding windows and
+convolutions besides. It is TaylorShift without its normalisation, one of the feature maps that
+Zhang et al., "The Hedgehog & the Porcupine", 2024, study, and what the element-wise attention paper
+compares with as "Hedgehog" (its equation 20); the learned feature map that has this name is another
+one. Departures: only the d (d + 1) / 2 different products of coordinates are kept; keys beyond
+7e10, whose squares would fill float32, count as of that size.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class TaylorFeatures(KernelMechanism):
 
     name: ClassVar[str] = "taylor_features"
     about: ClassVar[str] = (
-        "linear attention with the Taylor features of order 2 (after Zhang et al., 2024)"
+        "linear attention with the Taylor features of order 2: that of Based (Arora et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)

@@ -19,8 +19,11 @@ features       [1, k, k (x) k]; the paper's boxtimes keeps all d^2 products
                of coordinates, here the d (d + 1) / 2 different ones
 =============  ==============================================================
 
-Departures: a causal form with a state, masks, packing and cross-attention are new, and N counts
-the tokens that a row sees. The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
+Departures: the paper has neither a causal form with a state nor masks, packing or cross-attention;
+N counts the tokens that a row sees. Causal and without normalisation it is the linear attention of
+Based (Arora et al., 2024; ``taylor_features``), to which it adds unit lengths, the temperature and
+sqrt(N / d). Without normalisation, keys beyond 7e10, whose squares would fill float32, count as of
+that size. The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
 results of half precision small and cancel; the sums here are float32 and go without. A zero
 vector stays zero when normalised, with zero gradient.
 """
