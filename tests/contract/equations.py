@@ -104,6 +104,15 @@ def _softmax(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     return _average(np.exp(scale * _scores(q, seen.k)), seen.v)
 
 
+def _bidirectional_aaren(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    """The first half of the heads, the larger one, sees what came before, the other what comes."""
+    places, heads = np.array(seen.positions), np.arange(q.shape[0])
+    forwards = 2 * heads < q.shape[0]
+    before, after = places <= seen.position, places >= seen.position
+    sees = np.where(forwards, before[:, None], after[:, None])
+    return _average(np.exp(scale * _scores(q, seen.k)) * sees, seen.v)
+
+
 def _elementwise(mechanism: Any, q: Any, seen: Seen) -> Any:
     return _average(np.exp(-((q - seen.k) ** 2)), seen.v)
 
@@ -212,6 +221,7 @@ EQUATIONS: dict[str, Callable[..., Any]] = {
     "taylorshift": _taylorshift,
     "expressive": _expressive,
     "expressive_quadratic": _expressive_quadratic,
+    "bidirectional_aaren": _bidirectional_aaren,
     "linear": _linear,
     "aft": _aft,
     "aft_simple": _aft_simple,

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -143,6 +144,34 @@ def check_large(mechanism: ops.Mechanism, is_causal: bool, form: str, dtype: Any
     got, want = both(mechanism, is_causal, form, large_tokens(mechanism), dtype, outputs=12)
     assert_close(got.y, want.y, dtype, "y")
     assert_close(per_term(got.tokens), per_term(want.tokens), dtype, "gradient", least=1.0)
+
+
+# -- scores of 1e10, 1e20 and 1e30: finite ------------------------------------------------
+
+SIZES = [(q * size, k * size) for size in (1e10, 1e20, 1e30) for q, k in ((1, 0), (0, 1))]
+SIZES += [(size**0.5, size**0.5) for size in (1e10, 1e20, 1e30)]
+"""Factors of queries and keys; 0 = as they are."""
+
+
+@pytest.mark.parametrize(("mechanism", "is_causal", "form"), CASES)
+def test_enormous_scores_are_finite(mechanism: ops.Mechanism, is_causal: bool, form: str) -> None:
+    """Outputs, states and gradients, by the program of ``test_float32_is_the_reference``."""
+    mechanism = in_tiles(mechanism)
+    run = programs.attend(mechanism, is_causal, form, optimise=True)
+    tokens = cases.rounded(cases.make_numbers(mechanism, LONG), np.float32)
+    state = None
+    if mechanism.capabilities.recurrent:
+        state = cases.make_state(mechanism, LONG, np.float32)
+    weights = programs.weigh(np.empty(tokens.v.shape, np.float32), state)
+    weights = weights.silent._replace(y=weights.y)
+    for of_q, of_k in SIZES:
+        q, k = (np.float32(size or 1) * x for size, x in ((of_q, tokens.q), (of_k, tokens.k)))
+        got = run(tokens._replace(q=q, k=k), None, None, None, weights)
+        trees = {"y": got.y, "state": cases.float_leaves(got.state), "gradient": got.tokens}
+        for what, tree in trees.items():
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+                where = f"{what}{jax.tree_util.keystr(path)} of q * {of_q:g}, k * {of_k:g}"
+                assert np.isfinite(leaf).all(), f"{where}: {(~np.isfinite(leaf)).sum()} not finite"
 
 
 # -- every dtype, in every form ----------------------------------------------------------

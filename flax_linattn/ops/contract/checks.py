@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -136,26 +137,64 @@ def check_state_like(name: str, state: State, expected: State) -> None:
     """Refuses a state whose structure, shapes or dtypes are not those of ``expected``.
 
     Raises:
-        ValueError: structures or shapes differ; the message names the first differing leaf.
-        TypeError: dtypes differ.
+        ValueError: structures or shapes differ; the message names the first differing leaf, and
+            never prints the numbers of one.
+        TypeError: dtypes differ, or a leaf is no array.
     """
     hint = f"make one with init_state(...) or attend(..., return_state=True) of {name!r}"
     structure: object = jax.tree.structure(expected)
     if structure != jax.tree.structure(state):
+        want, got = type(expected).__name__, type(state).__name__
+        if want == got:  # of another structure within
+            want, got = (f"{want} of {_layout(tree)}" for tree in (expected, state))
         raise ValueError(
-            f"the state does not belong to {name!r}: expected "
-            f"{type(expected).__name__}, got {type(state).__name__}; {hint}."
+            f"the state does not belong to {name!r}: expected {want}, got {got}; {hint}."
         )
     leaves = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(state), strict=True)
     for (path, want), got in leaves:
         leaf = jax.tree_util.keystr(path)
-        if jnp.shape(got) != want.shape:
+        if not _is_array(got):
+            raise TypeError(
+                f"the state's {leaf} should be an array {_kind(want)}, got {_kind(got)}; {hint}."
+            )
+        if got.shape != want.shape:
             raise ValueError(
                 f"the state's {leaf} should have shape {want.shape} for "
-                f"these inputs, got {jnp.shape(got)}; {hint}."
+                f"these inputs, got {got.shape}; {hint}."
             )
         if got.dtype != want.dtype:
             raise TypeError(
                 f"the state's {leaf} should be {want.dtype} for these "
                 f"inputs, got {got.dtype}; make it with init_state(..., dtype=...) of the inputs."
             )
+
+
+def check_carried(segment_id: Array | None, batch: int) -> None:
+    """Refuses the segments of a ``PackedState`` that are not int [B]; None = not packed."""
+    if segment_id is None:
+        return
+    if not _is_array(segment_id) or not jnp.issubdtype(segment_id.dtype, jnp.integer):
+        raise TypeError(
+            f"a PackedState's segment_id must be an integer array [B], got {_kind(segment_id)}."
+        )
+    if segment_id.shape != (batch,):
+        raise ValueError(
+            f"a PackedState's segment_id should have shape {(batch,)} for these inputs, got "
+            f"{segment_id.shape}; take the state that attend returned for as many rows."
+        )
+
+
+def _is_array(leaf: object) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _kind(leaf: Any) -> str:
+    """Dtype and shape of an array, the type of anything else."""
+    return f"{leaf.dtype}{list(leaf.shape)}" if _is_array(leaf) else type(leaf).__name__
+
+
+def _layout(tree: State) -> str:
+    """The leaves of a state in a line, without their numbers: ".m float32[2, 3], ..."."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda leaf: leaf is None)
+    lines = [f"{jax.tree_util.keystr(path)} {_kind(leaf)}" for path, leaf in leaves]
+    return ", ".join(lines[:4]) + (", ..." if len(lines) > 4 else "")

@@ -177,6 +177,7 @@ class Mechanism(abc.ABC):
         state, carried = unpacked(initial_state)
         if state is not None:
             self._check_state(state, q, k, v)
+            checks.check_carried(carried, k.shape[0])
         runs = self._runs(segment_ids, mask, carried)
 
         call = Call(
@@ -231,6 +232,7 @@ class Mechanism(abc.ABC):
         mask = checks.check_mask("mask", mask, (k.shape[0],))
         state, segment_id = unpacked(state)
         self._check_state(state, q, k, v)
+        checks.check_carried(segment_id, k.shape[0])
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         y, state = _step(self, StepCall(zero_queries(q, mask), k, v, state, mask, own))
         self._check_room(state, own)
@@ -359,6 +361,9 @@ class Mechanism(abc.ABC):
     def _check_parameters(self, parameters: Parameters) -> None:  # noqa: B027  (optional)
         """Refuses values of its own arguments, such as shapes, that need no other argument."""
 
+    def _check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
+        """Refuses a number of heads."""
+
     def _check_length(  # noqa: B027  (optional)
         self, length: int, mask: Array | None, parameters: Parameters
     ) -> None:
@@ -396,6 +401,7 @@ class Mechanism(abc.ABC):
     ) -> tuple[Mask | None, Array | None]:
         """Checks whole sequences; returns the two masks, ``query_mask`` by its default."""
         checks.check_arrays(self.name, self.capabilities, q, k, v)
+        self._check_heads(k.shape[2])
         batch, length = k.shape[:2]
         queries = num_queries(q, k)
         checks.check_options(

@@ -269,13 +269,15 @@ class CacheMechanism(Mechanism):
 
     def _check_state(self, state: KVCache, q: Array, k: Array, v: Array) -> None:
         if isinstance(state, KVCache):
+            # Whatever else stands there is refused below.
+            capacity = state.capacity if getattr(state.key, "ndim", 0) == 4 else 1
             expected = jax.eval_shape(
                 lambda: self.init_state(
                     k.shape[0],
                     k.shape[-2],
                     k.shape[-1],
                     v.shape[-1],
-                    state.capacity,
+                    capacity,
                     dtype=v.dtype,
                 )
             )

@@ -12,7 +12,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs, Positions
 from flax_linattn.ops.engine.chunks import over_chunks
@@ -36,6 +36,10 @@ class ChannelwiseSoftmax(CacheMechanism):
     ) -> Array:
         """[B, T, 1, H, K] and [B, 1, S, H, K] -> [B, T, S, H, K]."""
 
+    def relative(self, score: Array, maximum: Array) -> Array:
+        """The weight of a score over that of the maximum, at most 1; both may be -inf."""
+        return exp_difference(score, maximum)
+
     def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         dtype, queries = accumulation_dtype(pairs.q.dtype), pairs.q.shape[1]
         q, k, v = (x.astype(dtype) for x in pairs[:3])
@@ -49,13 +53,14 @@ class ChannelwiseSoftmax(CacheMechanism):
             carry: ExponentialState, keys: tuple[Array, Array, Array, Array | None]
         ) -> tuple[ExponentialState, None]:
             k, v, seen, position = keys
-            here = None
+            places = None
             if positions is not None and position is not None:
-                here = Positions(positions.query, position)
-            score = self.scores(q[:, :, None], k[:, None], here, pairs.parameters)
+                places = Positions(positions.query, position)
+            score = self.scores(q[:, :, None], k[:, None], places, pairs.parameters)
             nowhere = jnp.asarray(-jnp.inf, score.dtype)
             score = jnp.where(jnp.moveaxis(seen, 1, 2)[..., None, None], score, nowhere)
-            return carry.merge(exponential.summarise(score, v[:, None], axis=2)), None
+            here = exponential.summarise(score, v[:, None], axis=2, weigh=self.relative)
+            return carry.merge(here, self.relative), None
 
         nothing = exponential.empty(q.shape, q.shape, q.dtype)
         seen = jnp.moveaxis(visible, 2, 1)

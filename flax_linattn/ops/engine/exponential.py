@@ -6,8 +6,10 @@ summarised by the maximum m of its scores, u = sum exp(s_j - m) and w = sum exp(
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
@@ -30,10 +32,17 @@ class ExponentialState(NamedTuple):
     u: Float[Array, "..."]
     w: Float[Array, "..."]
 
-    def merge(self, other: ExponentialState) -> ExponentialState:
-        """The union of two sets: the operator that appendix B proves associative."""
+    def merge(
+        self, other: ExponentialState, weigh: Callable[[Array, Array], Array] = exp_difference
+    ) -> ExponentialState:
+        """The union of two sets: the operator that appendix B proves associative.
+
+        Args:
+            other: of the same shape.
+            weigh: (score, maximum) -> the weight of a score relative to that of the maximum.
+        """
         m = jnp.maximum(self.m, other.m)
-        factor, other_factor = exp_difference(self.m, m), exp_difference(other.m, m)
+        factor, other_factor = weigh(self.m, m), weigh(other.m, m)
         return ExponentialState(
             m=m,
             u=factor * self.u + other_factor * other.u,
@@ -57,10 +66,18 @@ def empty(
     )
 
 
-def summarise(score: Array, v: Array, axis: int) -> ExponentialState:
-    """The tokens along ``axis`` of scores, one for each channel, and of ``v`` of their shape."""
-    m = jnp.max(score, axis=axis)
-    weight = exp_difference(score, jnp.expand_dims(m, axis))
+def summarise(
+    score: Array,
+    v: Array,
+    axis: int,
+    weigh: Callable[[Array, Array], Array] = exp_difference,
+) -> ExponentialState:
+    """The tokens along ``axis`` of scores, one for each channel, and of ``v`` of their shape.
+
+    The maximum is a constant to gradients: it cancels from the mean, which is all that has one.
+    """
+    m = jax.lax.stop_gradient(jnp.max(score, axis=axis))
+    weight = weigh(score, jnp.expand_dims(m, axis))
     return ExponentialState(m, jnp.sum(weight, axis=axis), jnp.sum(weight * v, axis=axis))
 
 

@@ -41,7 +41,9 @@ def symmetric_square(x: Array) -> Array:
 
 
 def quadratic_features(
-    x: Array, coefficients: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    x: Array,
+    coefficients: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    unit: Array | float = 1.0,
 ) -> Array:
     """[c, b x, a symmetric_square(x)] for (a, b, c): products give polynomials of x . y.
 
@@ -49,6 +51,8 @@ def quadratic_features(
         x: [..., d].
         coefficients: (a, b, c); given to one of the two factors, their product is
             a (x . y)^2 + b x . y + c.
+        unit: u [..., 1], the 1 that x is measured by: [c u^2, b u x, a symmetric_square(x)],
+            for x and u times a number the features times its square.
 
     Returns:
         [..., 1 + d + d (d + 1) / 2].
@@ -60,8 +64,50 @@ def quadratic_features(
         2.5
     """
     a, b, c = coefficients
-    constant = jnp.full_like(x[..., :1], c)
-    return jnp.concatenate([constant, b * x, a * symmetric_square(x)], axis=-1)
+    constant = jnp.full_like(x[..., :1], c) * unit * unit
+    return jnp.concatenate([constant, b * unit * x, a * symmetric_square(x)], axis=-1)
+
+
+LARGEST = {"query": 1 / 16, "key": 9 / 32}
+"""Exponents of the largest query and key of polynomial weights, over that of the dtype's largest
+number: 256 and 7e10 in float32, so that sums of (q . k)^2 v are finite."""
+
+
+def _fit(x: Array, which: str) -> Array:
+    """[..., 1]: 1, or less where a vector x [..., d] is too large."""
+    limit = 2.0 ** int(jnp.finfo(x.dtype).maxexp * LARGEST[which])
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
+    return limit / jnp.maximum(largest, limit)
+
+
+def bounded_key(k: Array) -> Array:
+    """``k`` [..., d]; one whose coordinates exceed 2^36 (float64: 2^288) counts as of that size.
+
+    Squares of its features are finite then, in sums, too. Its direction stays; of others no bit
+    changes.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> k = bounded_key(jnp.array([[4e30, -1e30], [3.0, 4.0]]))
+        >>> (k[0] / 2.0**36).tolist(), k[1].tolist()
+        ([1.0, -0.25], [3.0, 4.0])
+    """
+    return k * _fit(k, "key")
+
+
+def bounded_query(q: Array) -> tuple[Array, Array]:
+    """(f q, f) for ``q`` [..., d]: f [..., 1] is 1, or less where coordinates exceed 2^8.
+
+    Polynomials of q . k in terms of f q . k and f have the factor f^n, of a query alone, which
+    cancels from its output.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> [x.tolist() for x in bounded_query(jnp.array([[2.0, 4.0], [0.0, 1024.0]]))]
+        [[[2.0, 4.0], [0.0, 256.0]], [[1.0], [0.25]]]
+    """
+    factor = _fit(q, "query")
+    return q * factor, factor
 
 
 def scale_free(x: Array) -> Array:

@@ -43,7 +43,9 @@ class ScoredAttention(CacheMechanism):
         scale = jnp.asarray(self._scale(q.shape[-1], pairs.parameters)).astype(dtype)
         if visible is None:
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
-        score = einsum("bthk,bshk->bhts", q, k) * scale
+        # The factor goes first: a compiler may multiply the products and subtract the level in one
+        # rounding, which for large scores is another score than the one that the level is of.
+        score = einsum("bthk,bshk->bhts", q * scale, k)
         score = jnp.where(visible[:, None], score, self.weighing.hidden)
         level = jax.lax.stop_gradient(self.weighing.level(score))[..., None]
         weight = self.weighing.weight(score, level)

@@ -20,11 +20,13 @@ class Sequences(NamedTuple):
     """What is mixed as a whole.
 
     Attributes:
-        q: [B, T, H, K].
+        q: [B, T, H, K]; the learned query [H, K] where ``capabilities.learned_query``.
         k: [B, S, H, K].
         v: [B, S, H, V].
         query_mask: bool [B, T], True = a real query.
         mask: bool [B, S], True = a real token.
+        starts: bool [B, S], True = a packed segment begins here; None = nothing is packed.
+        form: one of ``capabilities.forms``, or "auto".
         parameters: the mechanism's own arguments.
     """
 
@@ -33,6 +35,8 @@ class Sequences(NamedTuple):
     v: Array
     query_mask: Array
     mask: Array
+    starts: Array | None
+    form: str
     parameters: Parameters
 
 
@@ -51,13 +55,14 @@ class StatelessMechanism(Mechanism):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         dtype = accumulation_dtype(call.v.dtype)
         q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
+        (batch, length), queries = k.shape[:2], call.num_queries
         query_mask, mask = (
-            jnp.ones(x.shape[:2], bool) if m is None else m
-            for x, m in ((q, call.query_mask), (k, call.mask))
+            jnp.ones((batch, n), bool) if m is None else m
+            for n, m in ((queries, call.query_mask), (length, call.mask))
         )
-        if q.shape[1] == 0 or k.shape[1] == 0:
-            return jnp.zeros((*q.shape[:3], v.shape[-1]), dtype), None
-        y = self.mix(Sequences(q, k, v, query_mask, mask, call.parameters))
+        if queries == 0 or length == 0:
+            return jnp.zeros((batch, queries, *v.shape[2:]), dtype), None
+        y = self.mix(Sequences(q, k, v, query_mask, mask, call.starts, call.form, call.parameters))
         seen = jnp.any(mask, axis=1)[:, None, None, None]
         return jnp.where(seen, y, jnp.zeros_like(y)), None
 

@@ -13,6 +13,7 @@ from flax_linattn.ops.mechanisms.elementwise import ElementwiseSeries as Element
 from flax_linattn.ops.mechanisms.taylorshift import TaylorShift as TaylorShift
 from flax_linattn.ops.mechanisms.expressive import Expressive as Expressive
 from flax_linattn.ops.mechanisms.expressive import ExpressiveQuadratic as ExpressiveQuadratic
+from flax_linattn.ops.mechanisms.bidirectional_aaren import BidirectionalAaren as BidirectionalAaren
 from flax_linattn.ops.mechanisms.linear import LinearAttention as LinearAttention
 from flax_linattn.ops.mechanisms.aft import AFT as AFT
 from flax_linattn.ops.mechanisms.aft import AFTSimple as AFTSimple

@@ -15,6 +15,9 @@ y          o_i = a_i / c_i = w / u
 chunked    block by block, appendix A
 =========  ==================================================================
 
+Where it is not causal, all positions get the same vector, the mean over the whole sequence: a
+global pooling, since no query is their own. ``bidirectional_aaren`` gives each its own.
+
 Departures: the identity is (m, u, w) = (-inf, 0, 0), since the paper's m_0 = 0 lets all
 weights underflow when the scores are far below 0; Algorithm 1 as printed uses strides
 2**1 ... 2**floor(log2 N) and is wrong, the scan here is ``jax.lax.associative_scan``.
@@ -44,6 +47,8 @@ AarenState = ExponentialState
 @dataclasses.dataclass(frozen=True)
 class Aaren(StreamingMechanism):
     """Attention as a recurrent network (module docstring: symbols, departures).
+
+    With ``is_causal=False`` it is a global pooling: the same vector at every position.
 
     Attributes:
         scale: factor of the scores where a call gives none; None = K**-0.5.
@@ -112,7 +117,7 @@ class Aaren(StreamingMechanism):
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         # Section 3.1: o_i = sum_j exp(s_j) v_j / sum_j exp(s_j) over the visible j.
-        score = jnp.sum(q * k, axis=-1) * self._scale(q, parameters)  # [B, S, H]
+        score = jnp.sum(q * self._scale(q, parameters) * k, axis=-1)  # [B, S, H]
         score = jnp.where(visible[..., None], score[:, None], -jnp.inf)  # [B, T, S, H]
         weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
         total = jnp.sum(weight[..., None] * v[:, None], axis=2)

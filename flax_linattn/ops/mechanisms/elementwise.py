@@ -7,18 +7,22 @@ here            paper
 ==============  ============================================================
 q, k, v         q_i, k_j, v_j; every channel attends by itself, the heads
                 only split the channels
-score           o_ijc = -(q_ic - k_jc)^2 (equation 1)
+score           -|q_ic - k_jc|; the paper's o_ijc is -score^2 (equation 1)
 y               y_i (equation 2); for the series equations 5, 6 and 14-16
 order           t of EA-t, the highest exponent of the polynomial
 terms           t of figure 2, the number of terms: exponents 0 ... t - 1
 s, z            s_i, z_i (equations 8, 9, 12, 13), see SeriesState
 ==============  ============================================================
 
-Departures: none in ``elementwise``. In ``elementwise_series``, the paper's text names EA-2 and
-EA-6 after the highest exponent, which is even so that the polynomial is positive, while its
-figure 2 and equations 7-11 stop one exponent earlier; here ``order`` is the highest exponent,
-and ``terms`` reproduces the listing. e^(-k^2) underflows in float32 beyond |k| = 10, where the
-paper's sums are 0/0: here they are relative to the smallest |k| so far.
+Departures: none in ``elementwise``. Its weights are relative to that of the nearest key, by
+e^((a - d) (a + d)) for distances a and d: a difference of squares that were rounded, or that no
+float32 holds, is far off where distances are large.
+
+In ``elementwise_series``, the paper's text names EA-2 and EA-6 after the highest exponent, which is
+even so that the polynomial is positive, while its figure 2 and equations 7-11 stop one exponent
+earlier; here ``order`` is the highest exponent, and ``terms`` reproduces the listing. e^(-k^2)
+underflows in float32 beyond |k| = 10, where the paper's sums are 0/0: here they are relative to the
+smallest |k| so far.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.averages import average_by_channel, softmax_by_channel
+from flax_linattn.ops.contract.averages import average_by_channel
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
@@ -42,6 +46,9 @@ from flax_linattn.ops.engine.series import SeriesState
 from flax_linattn.ops.engine.series_scan import series_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+FARTHEST = 1e37
+"""Distances are clipped here, a tenth of the largest float32, so that all of them are finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +78,28 @@ class Elementwise(ChannelwiseSoftmax):
     def scores(
         self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
     ) -> Array:
-        return -jnp.square(q - k)  # equation 1
+        return -jnp.minimum(jnp.abs(q - k), FARTHEST)
+
+    def relative(self, score: Array, maximum: Array) -> Array:
+        """e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more."""
+        # What is not seen, -inf, is twice as far as anything can be; no factor is infinite, and so
+        # no gradient NaN.
+        score = jnp.maximum(score, -2 * FARTHEST)
+        nearest = jnp.maximum(maximum, -FARTHEST)
+        return jnp.exp((nearest - score) * (nearest + score))
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        score = -((q[:, :, None] - k[:, None]) ** 2)  # [B, T, S, H, K]
-        return softmax_by_channel(score, v, visible)
+        distance = jnp.abs(q[:, :, None] - k[:, None])  # [B, T, S, H, K]
+        seen = visible[..., None, None]
+        nearest = jax.lax.stop_gradient(
+            jnp.min(jnp.where(seen, distance, FARTHEST), axis=2, keepdims=True)
+        )
+        distance = jnp.where(seen, distance, nearest)
+        # Equations 1 and 2, over the weight of the nearest: e^(-d^2) = e^(-a^2) e^(a^2 - d^2).
+        weight = jnp.exp((nearest - distance) * (nearest + distance))
+        return average_by_channel(jnp.where(seen, weight, 0), v)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,18 @@ weight     z^2 / (1 + z^2), normalised by its sum over the visible j
            (equation 2)
 =========  ==================================================================
 
-``expressive`` is the paper's. ``expressive_quadratic`` is new: it leaves the denominator out,
-weight z^2, whose features are the products of coordinates, so that a state of K (K + 1) / 2
-(V + 1) numbers a head replaces the past. With |z| far below 1 the two agree, to relative
-O(z^2); with |z| above 1 ``expressive`` saturates (all large scores weigh alike) where z^2 goes on
-growing. The output of ``expressive_quadratic`` does not change with ``scale``, which cancels.
+``expressive`` is the paper's. ``expressive_quadratic`` leaves the denominator out: weight z^2,
+whose features are the products of coordinates, so that a state of K (K + 1) / 2 (V + 1) numbers a
+head replaces the past. With |z| far below 1 the two agree, to relative O(z^2); with |z| above 1
+``expressive`` saturates (all large scores weigh alike) where z^2 goes on growing. The output of
+``expressive_quadratic`` does not change with ``scale``, which cancels.
+
+The kernel z^2 is published: it is that of ReBased without its learned affine map and normalisation
+(Aksenov et al., "Linear Transformers with Learnable Kernel Functions are Better In-Context Models",
+2024, arXiv 2402.10644), and symmetric power attention with p = 2 (Buckman, Gelada and Zhang,
+"Symmetric Power Transformers", 2024). Ours is its place behind this contract: as the form of
+expressive attention that streams, with masks, packing, states and exact gradients. Its keys beyond
+7e10, whose squares would fill float32, count as of that size.
 
 Departures: a row whose weights are all 0 (a zero query, a first token orthogonal to itself)
 gives 0 instead of 0/0. The mask acts on the weights, after the nonlinearity: before it, a
@@ -34,7 +41,7 @@ from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum, score_scale
 from flax_linattn.ops.engine.blocks import Weighing
-from flax_linattn.ops.engine.features import scale_free, symmetric_square
+from flax_linattn.ops.engine.features import bounded_key, scale_free, symmetric_square
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
@@ -133,7 +140,10 @@ class ExpressiveQuadratic(KernelMechanism):
     """
 
     name: ClassVar[str] = "expressive_quadratic"
-    about: ClassVar[str] = "expressive attention without its denominator, which streams; ours"
+    about: ClassVar[str] = (
+        "expressive attention without its denominator, which streams: the squared kernel of "
+        "ReBased (after Aksenov et al., 2024)"
+    )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
@@ -144,7 +154,7 @@ class ExpressiveQuadratic(KernelMechanism):
     ) -> tuple[Array, Array, Array]:
         scale = self._scale(q.shape[-1], parameters)
         # The size of a query cancels: large ones do not overflow, small ones do not underflow.
-        return scale_free(q * jnp.asarray(scale).astype(q.dtype)), k, v
+        return scale_free(q * jnp.asarray(scale).astype(q.dtype)), bounded_key(k), v
 
     def query_features(self, q: Array) -> Array:
         return symmetric_square(q)

@@ -77,7 +77,7 @@ class Linformer(StatelessMechanism):
         return {"key_projection": projection, "value_projection": projection}
 
     def mix(self, whole: Sequences) -> Outputs:
-        q, k, v, _, mask, parameters = whole
+        q, k, v, mask, parameters = whole.q, whole.k, whole.v, whole.mask, whole.parameters
         # The real tokens move to the front; padding is zero and adds nothing where it lands.
         position = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
@@ -89,7 +89,7 @@ class Linformer(StatelessMechanism):
         e, f = self._tables(k, parameters)
         fits = jnp.sum(mask, axis=1) <= e.shape[0]
         keys, values = mixed(e, k), mixed(f, v)
-        score = einsum("bthk,bphk->bhtp", q, keys) * self._scale(q, parameters)
+        score = einsum("bthk,bphk->bhtp", q * self._scale(q, parameters), keys)
         y = einsum("bhtp,bphv->bthv", jax.nn.softmax(score, axis=-1), values)
         # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
         return jnp.where(fits[:, None, None, None], y, jnp.nan)
@@ -124,7 +124,7 @@ class Linformer(StatelessMechanism):
             k, v, real = k[order], v[order], real[order]
             keys = einsum("sp,shk->hpk", jnp.where(real[:, None], e[: len(k)], 0), k)
             values = einsum("sp,shv->hpv", jnp.where(real[:, None], f[: len(k)], 0), v)
-            score = einsum("thk,hpk->htp", q, keys) * scale
+            score = einsum("thk,hpk->htp", q * scale, keys)
             weight = jnp.exp(score - jnp.max(score, axis=-1, keepdims=True))
             weight = weight / jnp.sum(weight, axis=-1, keepdims=True)
             return einsum("htp,hpv->thv", weight, values)

@@ -56,9 +56,9 @@ class Nystrom(StatelessMechanism):
         at_least(1, num_landmarks=self.num_landmarks, iterations=self.iterations)
 
     def mix(self, whole: Sequences) -> Outputs:
-        q, k, v, query_mask, mask, parameters = whole
-        q = self._scaled(q, parameters)
-        q_landmarks, q_used = self._landmarks(q, query_mask)
+        k, v, mask = whole.k, whole.v, whole.mask
+        q = self._scaled(whole.q, whole.parameters)
+        q_landmarks, q_used = self._landmarks(q, whole.query_mask)
         k_landmarks, k_used = self._landmarks(k, mask)
 
         def softmax(q: Array, k: Array, there: Array) -> Array:

@@ -16,7 +16,8 @@ The sum over keys of exp(log feature) is kept as the exponential state (m, u, w)
 so no key is lost to overflow or underflow. Departures from the code that the TaylorShift
 experiments ran: no 1e-4 is added to the features and no maximum over all keys is subtracted,
 which a causal form could not know; the draw is fixed by ``seed`` instead of renewed every 1,000
-steps (pass ``projection`` to renew it).
+steps (pass ``projection`` to renew it). Queries and keys beyond 7e10, whose squares would fill
+float32, count as of that size.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.draws import orthogonal_gaussian
 from flax_linattn.ops.engine.exponential import ExponentialState
+from flax_linattn.ops.engine.features import bounded_key
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -83,7 +85,7 @@ class Performer(StreamingMechanism):
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         """Queries and keys become their log features [..., H, M]."""
-        q, k = self._log_features(q, k, parameters)
+        q, k = self._log_features(bounded_key(q), bounded_key(k), parameters)
         return q, k, v
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:

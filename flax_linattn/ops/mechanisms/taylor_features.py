@@ -1,10 +1,13 @@
 """Linear attention with the Taylor features of order 2 of the exponential.
 
-The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. It is TaylorShift without
-its normalisation, one of the feature maps that Zhang et al., "The Hedgehog & the Porcupine", 2024,
-study, and what the element-wise attention paper compares with as "Hedgehog" (its equation 20); the
-learned feature map that has this name is another one. Departure: only the d (d + 1) / 2 different
-products of coordinates are kept.
+The weight of key j for query i is 1 + x + x^2 / 2, x = scale q_i . k_j. With the default scale it
+is the linear attention of Based (Arora et al., "Simple linear attention language models balance the
+recall-throughput tradeoff", 2024, arXiv 2402.18668), whose model has sliding windows and
+convolutions besides. It is TaylorShift without its normalisation, one of the feature maps that
+Zhang et al., "The Hedgehog & the Porcupine", 2024, study, and what the element-wise attention paper
+compares with as "Hedgehog" (its equation 20); the learned feature map that has this name is another
+one. Departures: only the d (d + 1) / 2 different products of coordinates are kept; keys beyond
+7e10, whose squares would fill float32, count as of that size.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import einsum, score_scale
-from flax_linattn.ops.engine.features import quadratic_features
+from flax_linattn.ops.engine.features import bounded_key, bounded_query, quadratic_features
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -40,7 +43,7 @@ class TaylorFeatures(KernelMechanism):
 
     name: ClassVar[str] = "taylor_features"
     about: ClassVar[str] = (
-        "linear attention with the Taylor features of order 2 (after Zhang et al., 2024)"
+        "linear attention with the Taylor features of order 2: that of Based (Arora et al., 2024)"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
@@ -50,17 +53,19 @@ class TaylorFeatures(KernelMechanism):
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        return q * self._scale(q, parameters), k, v
+        return q * self._scale(q, parameters), bounded_key(k), v
 
     def query_features(self, q: Array) -> Array:
-        return quadratic_features(q, (0.5, 1.0, 1.0))
+        q, unit = bounded_query(q)
+        return quadratic_features(q, (0.5, 1.0, 1.0), unit)
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        x = einsum("bthk,bshk->bhts", q, k)
-        return (x / 2 + 1) * x + 1
+        q, unit = bounded_query(q)
+        x, unit = einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2)
+        return (x / 2 + unit) * x + unit * unit
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -19,8 +19,11 @@ features       [1, k, k (x) k]; the paper's boxtimes keeps all d^2 products
                of coordinates, here the d (d + 1) / 2 different ones
 =============  ==============================================================
 
-Departures: a causal form with a state, masks, packing and cross-attention are new, and N counts
-the tokens that a row sees. The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
+Departures: the paper has neither a causal form with a state nor masks, packing or cross-attention;
+N counts the tokens that a row sees. Causal and without normalisation it is the linear attention of
+Based (Arora et al., 2024; ``taylor_features``), to which it adds unit lengths, the temperature and
+sqrt(N / d). Without normalisation, keys beyond 7e10, whose squares would fill float32, count as of
+that size. The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
 results of half precision small and cancel; the sums here are float32 and go without. A zero
 vector stays zero when normalised, with zero gradient.
 """
@@ -39,7 +42,12 @@ from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
-from flax_linattn.ops.engine.features import quadratic_features, unit_length
+from flax_linattn.ops.engine.features import (
+    bounded_key,
+    bounded_query,
+    quadratic_features,
+    unit_length,
+)
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
@@ -171,16 +179,20 @@ class TaylorShift(KernelMechanism):
     ) -> tuple[Array, Array, Array]:
         if self.normalize:
             q, k = unit_length(q), unit_length(k)
+        else:
+            k = bounded_key(k)
         return self._tempered(q, parameters), k, v
 
     def query_features(self, q: Array) -> Array:
-        return quadratic_features(q, self.coefficients)
+        q, unit = bounded_query(q)
+        return quadratic_features(q, self.coefficients, unit)
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        return self._polynomial(einsum("bthk,bshk->bhts", q, k))
+        q, unit = bounded_query(q)
+        return self._polynomial(einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2))
 
     def count(self, state: KernelState) -> Array:
         return state.normalizer[..., 0]  # the sum of the feature 1
@@ -226,9 +238,9 @@ class TaylorShift(KernelMechanism):
             )
         return q * temperature.astype(q.dtype)[:, None]
 
-    def _polynomial(self, x: Array) -> Array:
+    def _polynomial(self, x: Array, unit: Array | float = 1.0) -> Array:
         a, b, c = self.coefficients
-        return (a * x + b) * x + c
+        return (a * x + b * unit) * x + c * unit * unit
 
     def _scaled(self, y: Array, count: Array, key_dim: int) -> Array:
         """Times sqrt(N / K), section 3.3 (its algorithm 1 has the inverse on the denominator)."""

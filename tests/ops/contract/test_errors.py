@@ -177,3 +177,45 @@ def test_a_state_of_another_dtype() -> None:
 def test_cache_dtype() -> None:
     with pytest.raises(ValueError, match=r"cache_dtype must be None or one of bfloat16, .* 'int8'"):
         ops.get_mechanism("softmax", cache_dtype="int8")
+
+
+STATES = {
+    "of lists": lambda leaf: np.asarray(leaf).tolist(),
+    "of nothing": lambda leaf: None,
+    "of numbers": lambda leaf: 0.125,
+    "of other shapes": lambda leaf: jnp.full((7, 7), 0.125, leaf.dtype),
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("mechanism", [AAREN, SOFTMAX], ids=["aaren", "softmax"])
+def test_states_are_named_by_shapes_and_never_printed(mechanism: Any, kind: str) -> None:
+    leaves, structure = jax.tree.flatten(mechanism.init_state(B, H, K, V, 8))
+    state = jax.tree.unflatten(structure, [STATES[kind](leaf) for leaf in leaves])
+    name, first = ("KVCache", ".key") if mechanism is SOFTMAX else ("ExponentialState", ".m")
+    q = Q[0, 0] if mechanism is AAREN else Q
+    with pytest.raises((ValueError, TypeError)) as caught:
+        mechanism.attend(q, KEYS, VALUES, is_causal=True, initial_state=state)
+    message = str(caught.value)
+    expected = {
+        "of lists": f"expected {name} of {first} float32[",
+        "of nothing": f"got {name} of {first} NoneType, ",
+        "of numbers": f"the state's {first} should be an array float32[",
+        "of other shapes": f"the state's {first} should have shape (2, ",
+    }
+    assert expected[kind] in message and "init_state" in message
+    assert len(message) < 400 and "0.125" not in message
+
+
+def test_the_segments_of_a_packed_state() -> None:
+    state = AAREN.init_state(B, H, K, V)
+    for ids, error, message in (
+        (jnp.zeros(5, jnp.int32), ValueError, "should have shape (2,) for these inputs, got (5,)"),
+        (jnp.zeros(B), TypeError, "must be an integer array [B], got float32[2]"),
+        ([0, 0], TypeError, "must be an integer array [B], got list"),
+    ):
+        packed = ops.PackedState(state, ids)  # type: ignore[arg-type]
+        with pytest.raises(error, match=re.escape(message)):
+            AAREN.attend(Q[0, 0], KEYS, VALUES, segment_ids=IDS, initial_state=packed)
+        with pytest.raises(error, match=re.escape(message)):
+            AAREN.step(Q[0, 0], KEYS[:, 0], VALUES[:, 0], packed)

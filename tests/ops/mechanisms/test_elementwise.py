@@ -173,3 +173,26 @@ def test_the_exact_form_takes_memory_linear_in_time() -> None:
     short, long = temporary(512), temporary(2048)
     assert long < 6 * short
     assert long < 2048 * 2048 * 16  # a quarter of the tensor
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunked", "recurrent"])
+@pytest.mark.parametrize("size", [1e5, 1e10, 1e20, 1e30])
+def test_the_nearest_of_far_keys_counts(form: str, size: float) -> None:
+    """Squares of distances would be rounded, or infinite."""
+    mechanism = ops.get_mechanism("elementwise", chunk_size=4)
+    q, k, v = (
+        x * np.float32(s) for x, s in zip(qkv(13, dtype=np.float32), (1, size, 1), strict=True)
+    )
+
+    def run(attend: Any, *tokens: Any) -> Any:
+        y, pull = jax.vjp(lambda *tokens: attend(*tokens, is_causal=True), *tokens)
+        return y, pull(y)
+
+    got = compile_as_users(partial(run, partial(mechanism.attend, form=form)), q, k, v)(q, k, v)
+    with jax.enable_x64(True):
+        wide = [x.astype(np.float64) for x in (q, k, v)]
+        want = jax.jit(partial(run, mechanism.reference))(*wide)
+    # Gradients into q and k sum terms as large as the distances, which cancel.
+    terms = [1, 4 * size, 4 * size, 1]
+    for g, w, term in zip(jax.tree.leaves(got), jax.tree.leaves(want), terms, strict=True):
+        np.testing.assert_allclose(np.asarray(g) / term, np.asarray(w) / term, rtol=1e-5, atol=1e-5)

@@ -9,6 +9,7 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.ops.engine.forms import PARALLEL_LENGTH, PARALLEL_SCORES, choose_form
+from tests.compilation import compile_as_users
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -31,6 +32,18 @@ def test_enormous_scores_under_jit() -> None:
         np.float32(1e21) * q
     )
     assert np.isfinite(y).all()
+
+
+@pytest.mark.parametrize("size", [1e10, 1e20, 1e30])
+def test_enormous_scores_are_those_of_their_maximum(size: float) -> None:
+    """Without a gradient, where one fused loop makes the weights: their scale is no power of 2."""
+    mechanism = ops.get_mechanism("softmax")
+    q, k, v = normal(3, 2, 12, 4, 7)
+    run = compile_as_users(partial(mechanism.attend, form="parallel"), q, k, v)
+    with jax.enable_x64(True):
+        wide = [x.astype(np.float64) for x in (q, np.float32(size) * k, v)]
+        want = jax.jit(mechanism.reference)(*wide)
+    np.testing.assert_allclose(run(q, np.float32(size) * k, v), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
