@@ -18,6 +18,7 @@ from typing import Any
 _OPS = "flax_linattn.ops"
 
 MOVED = {
+    "flax_linattn.checkpoint.sync": "flax_linattn.storage",
     **{
         f"flax_linattn.training.checkpoint.{name}": f"flax_linattn.checkpoint.{name}"
         for name in ("arrays", "checked_json", "renamed")

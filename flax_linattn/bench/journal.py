@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+from flax_linattn.storage import held, write_text
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Writes a file that is whole at any time: the old one until the new one is complete."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.tmp")
-    partial.write_text(json.dumps(values, indent=1) + "\n")
-    os.replace(partial, path)
+    write_text(path, json.dumps(values, indent=1) + "\n")
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> AbstractContextManager[None]:
     """Keeps other processes that ask for it from writing what lies in the file's folder."""
-    try:
-        import fcntl
-    except ImportError:  # Windows has none
-        yield
-        return
     path.parent.mkdir(parents=True, exist_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
+    return held(path.parent, wait=True)
 
 
 class Journal:

@@ -8,7 +8,6 @@ name                        what it does
 :func:`read_arrays`         the arrays as trees like given ones
 :func:`write_json`          JSON values with a format number and a checksum
 :func:`read_json`           the same back
-:func:`sync_folder`         files on disk, not only in the system's memory
 =========================== ===============================================================
 
 Models (:func:`flax_linattn.models.save_model`) and the checkpoints of runs
@@ -27,7 +26,6 @@ from flax_linattn.checkpoint.arrays import (
     write_arrays,
 )
 from flax_linattn.checkpoint.checked_json import read_json, write_json
-from flax_linattn.checkpoint.sync import sync_file, sync_folder
 
 __all__ = [
     "Manifest",
@@ -37,8 +35,6 @@ __all__ = [
     "named_leaves",
     "read_arrays",
     "read_json",
-    "sync_file",
-    "sync_folder",
     "write_arrays",
     "write_json",
 ]

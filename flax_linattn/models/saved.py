@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import jax
 from flax import nnx
 
-from flax_linattn import checkpoint
+from flax_linattn import checkpoint, storage
 from flax_linattn.models.description import NotDescribedError, describe, make
 
 FORMAT = 1
@@ -69,11 +69,11 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
             "manifest": manifest,
         },
     )
-    checkpoint.sync_folder(folder)
-    checkpoint.sync_file(path)
+    storage.sync_folder(folder)
+    storage.sync_file(path)
     os.replace(folder / FILE, path / FILE)  # from here on it is the new model
-    checkpoint.sync_file(path)
-    checkpoint.sync_file(path.parent)
+    storage.sync_file(path)
+    storage.sync_file(path.parent)
     for other in path.glob(f"{PREFIX}*"):
         if other != folder:
             shutil.rmtree(other)

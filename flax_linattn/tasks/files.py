@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,11 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.files import LineReader
-
-try:
-    import fcntl
-except ImportError:  # on Windows, where nothing is held
-    fcntl = None  # type: ignore[assignment]
+from flax_linattn.storage import held as held
+from flax_linattn.storage import write_text
 
 
 def checksum(arrays: Iterable[NDArray]) -> str:
@@ -40,13 +36,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
     A kill leaves the file before, or the new one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".tmp")
-    with open(unfinished, "w") as file:
-        file.write(json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    write_text(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
 
 
 def _finite(value: Any) -> Any:
@@ -88,29 +78,6 @@ def as_name(*parts: object) -> str:
         'ETTh1-elementwise_series-order-2-0'
     """
     return "-".join(re.sub(r"[^\w.]+", "-", str(part)) for part in parts)
-
-
-@contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
-    """Holds a lock file for as long as the context lasts; a process that ends lets go of it.
-
-    Args:
-        path: the file; it stays, and says nothing.
-        what: is held, for the message.
-
-    Raises:
-        ValueError: another process holds it.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(
-                    f"another process works with {what}; wait for its end, or give another one."
-                ) from None
-        yield
 
 
 @contextmanager

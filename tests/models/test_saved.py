@@ -15,7 +15,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn import checkpoint, models, nn, ops
+from flax_linattn import checkpoint, models, nn, ops, storage
 from flax_linattn.models import saved
 from flax_linattn.models.description import KINDS, describe, make
 from tests.contract.tolerances import assert_same_bits
@@ -344,7 +344,7 @@ def test_a_save_that_dies_leaves_the_model_before(moment, small, tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(checkpoint, moment, die)
+        patch.setattr(storage if moment == "sync_folder" else checkpoint, moment, die)
         models.save_model(path, models.SequenceClassifier(3, 9, layers=TINY, rngs=nnx.Rngs(5)))
     assert_same_bits(nnx.state(models.load_model(path)), want)
     new = models.SequenceClassifier(3, 9, layers=TINY, rngs=nnx.Rngs(5))

@@ -1,0 +1,208 @@
+"""Files that outlive a kill, a power loss and other processes: written whole, on the disk, locked.
+
+======================= ====================================================================
+name                    what it does
+======================= ====================================================================
+:func:`write_whole`     a file that is the old one until the new one is complete and on the disk
+:func:`write_text`      the same, of a text
+:func:`held`            keeps other processes out for as long as a context lasts
+:func:`sync_file`       waits until a file, or the names in a folder, are on the disk
+:func:`sync_folder`     the same, for all that lies below a folder
+======================= ====================================================================
+
+It knows nothing of runs, and everything in the package may use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import json
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where nothing is held
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["held", "sync_file", "sync_folder", "write_text", "write_whole"]
+
+UNFINISHED = ".tmp"
+"""How the names of files end that are being written."""
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
+"""What file systems answer that lock nothing."""
+
+
+@contextmanager
+def write_whole(path: str | Path) -> Iterator[BinaryIO]:
+    """Opens a file to write; it takes the place of the one before when the context ends.
+
+    It is written beside it under a name that no other process uses. A kill or a power loss leaves
+    the file before, or the new one; an error leaves the file before, and nothing else.
+
+    Args:
+        path: the file; its folder is made.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk; names the file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "sums.npz")
+        >>> with write_whole(path) as file:
+        ...     _ = file.write(b"3")
+        >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
+        (b'3', ['sums.npz'])
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
+    try:
+        with open(unfinished, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(unfinished)):
+            # Writing names no file, and opening one that is gone.
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    sync_file(path.parent)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a text as UTF-8; see ``write_whole``.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "new folder", "note.txt")
+        >>> write_text(path, "hello")
+        >>> path.read_text()
+        'hello'
+    """
+    with write_whole(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[None]:
+    """Keeps out all others that ask for the same, in this process or another one.
+
+    A process that ends, however it does, lets go. Processes on several hosts keep each other out
+    where their file system carries locks from one to the other, as NFS does, and Lustre mounted
+    with ``flock``. On one that locks nothing a note says so, and on Windows nothing is held.
+
+    Args:
+        path: a file of its own, which is made, stays, and says who holds it; or a folder.
+        what: is held, for the message.
+        wait: until it is free, instead of refusing.
+
+    Raises:
+        ValueError: it is held already; says by whom.
+        OSError: the file cannot be made.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "lock")
+        >>> with held(path):
+        ...     sorted(json.loads(path.read_text()))
+        ['host', 'process', 'since']
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _lock(descriptor, path, what, wait)
+        _sign(descriptor, _holder())
+        try:
+            yield
+        finally:
+            _sign(descriptor, "")
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise ValueError(
+            f"another process works with {what}{_signed(path)}; wait for its end, or give another "
+            "one."
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        print(
+            f"note: the file system of {path} locks nothing ({error.strerror}); nothing keeps a "
+            f"second process from {what or 'it'}.",
+            file=sys.stderr,
+        )
+
+
+def _holder() -> str:
+    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return json.dumps({"host": socket.gethostname(), "process": os.getpid(), "since": now}) + "\n"
+
+
+def _sign(descriptor: int, text: str) -> None:
+    """Says in a lock file who holds it: for people, and without it the lock is as good."""
+    with contextlib.suppress(OSError):  # a folder, or a full disk
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, text.encode())
+
+
+def _signed(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text())
+        return f" (process {holder['process']} on {holder['host']}, since {holder['since']})"
+    except (OSError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def sync_file(path: str | Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk (``fsync``).
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a").write_text("b")
+        ...     sync_file(Path(folder, "a"))
+    """
+    if os.name == "nt" and Path(path).is_dir():
+        return  # Windows opens no folders
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: str | Path) -> None:
+    """Waits until a folder and all that lies below it are on the disk.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Path(folder, "a").write_text("b")
+        ...     sync_folder(folder)
+    """
+    for folder, _, files in os.walk(path):
+        for name in files:
+            sync_file(Path(folder, name))
+        sync_file(folder)

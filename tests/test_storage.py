@@ -1,0 +1,115 @@
+"""Files that are whole or not there, and locks."""
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flax_linattn import storage
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_an_error_leaves_the_file_before_and_nothing_else(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"before")
+    with pytest.raises(KeyError), storage.write_whole(path) as file:
+        file.write(b"half")
+        raise KeyError
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'$") as caught:
+        storage.write_text(tmp_path / "a.txt", "text")
+    assert caught.value.errno == errno.ENOSPC
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_writers_do_not_share_an_unfinished_file(tmp_path):
+    """With one name for both, the second would end with the first's bytes, or with none."""
+    path = tmp_path / "a.txt"
+    with storage.write_whole(path) as first:
+        first.write(b"first")
+        with storage.write_whole(path) as second:
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_and_its_folder_are_synced_around_the_replacement(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (done.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd))
+    )
+    monkeypatch.setattr(os, "replace", lambda a, b: (done.append("replace"), replace(a, b)))
+    storage.write_text(tmp_path / "a.txt", "text")
+    assert done[0].startswith(str(tmp_path / "a.txt."))
+    assert done[1:] == ["replace", str(tmp_path)]
+
+
+def test_a_lock_says_who_holds_it(tmp_path):
+    path = tmp_path / "new" / "lock"
+    with storage.held(path, "the run"):
+        me = f"process {os.getpid()} on {socket.gethostname()}, since 2"
+        message = rf"works with the run \({me}[^)]*\); wait for"
+        with pytest.raises(ValueError, match=message), storage.held(path, "the run"):
+            pass
+    assert path.read_text() == ""
+    with storage.held(path):
+        pass
+
+
+@pytest.mark.parametrize("content", ["", "[" * 9, "5", "\xff", '{"host": 1}'])
+def test_a_lock_file_that_says_nothing_is_a_lock_as_well(tmp_path, content):
+    path = tmp_path / "lock"
+    with storage.held(path):
+        path.write_text(content, encoding="latin-1")
+        with pytest.raises(ValueError, match="works with it; wait"), storage.held(path, "it"):
+            pass
+
+
+@pytest.mark.parametrize("name", ["lock", "."])
+def test_a_process_that_is_killed_lets_go(tmp_path, name):
+    """Of a file and of a folder."""
+    code = (
+        "import sys, time\n"
+        "from flax_linattn import storage\n"
+        "with storage.held(sys.argv[1]):\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(300)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / name)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="another process"), storage.held(tmp_path / name):
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with storage.held(tmp_path / name):
+        pass
+    with storage.held(tmp_path / name, wait=True):
+        pass
+
+
+def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch, capsys):
+    def none(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(storage.fcntl, "flock", none)
+    with storage.held(tmp_path / "lock", "the run"):
+        assert json.loads((tmp_path / "lock").read_text())["process"] == os.getpid()
+    assert "locks nothing (No locks available); nothing keeps" in capsys.readouterr().err
