@@ -18,7 +18,6 @@ from flax_linattn.tasks.task import Task
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
 TEST_FILE = "test.json"
-LOCK_FILE = "training.lock"
 FORMAT = 2
 """Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
 stood for several."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from flax import nnx
 
 from flax_linattn import inference, training
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.files import held, write_json
+from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run import (
-    LOCK_FILE,
     TEST_FILE,
     check_run_dir,
     keep_problem,
@@ -88,15 +86,13 @@ def train_report(
             _print_summary(model, task.observation(problem))
             print(f"on {placement}", file=sys.stderr)
 
-    with ExitStack() as ends:
+    def begin() -> None:
+        check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
+        keep_problem(run_dir, problem, resume=session.resume)
+        write_config(run_dir, task, config)
+        (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
 
-        def begin() -> None:
-            ends.enter_context(held(run_dir / LOCK_FILE, f"the run in {run_dir}"))
-            check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
-            keep_problem(run_dir, problem, resume=session.resume)
-            write_config(run_dir, task, config)
-            (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
-
+    with session.holding():
         on_main(begin)
         result = training.fit(
             model,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flax_linattn.checks import OptionError
+from flax_linattn.storage import write_text
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.objective import Objective
 from flax_linattn.training.processes import average
@@ -224,11 +225,12 @@ class RunRecord:
 
         Lines beyond a restored step go, and so does a line that a kill left half written.
         """
-        partial = run_dir / f"{METRICS_FILE}.tmp"
-        partial.write_text("".join(json.dumps(line) + "\n" for line in self.history))
-        os.replace(partial, run_dir / METRICS_FILE)
+        lines = "".join(json.dumps(line) + "\n" for line in self.history)
+        write_text(run_dir / METRICS_FILE, lines)
 
     def append_metrics(self, run_dir: Path) -> None:
         """Adds the line of the last period to metrics.jsonl."""
         with open(run_dir / METRICS_FILE, "a") as file:
             file.write(json.dumps(self.history[-1]) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

@@ -7,13 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from flax_linattn import storage
 from flax_linattn.checkpoint.arrays import Manifest
 from flax_linattn.checkpoint.checked_json import read_json
 from flax_linattn.checks import OptionError
 
 PARTIAL = ".partial"
 PROGRESS_FILE = "progress.json"
-_NAME = re.compile(r"step_(\d{9})_epoch_(\d{5})")
+_NAME = re.compile(r"step_(\d{9,})_epoch_(\d{5,})")
 
 
 class Checkpoint(NamedTuple):
@@ -75,21 +76,30 @@ def best_path(run_dir: str | Path, progress: Progress) -> Path | None:
     return checkpoint_path(run_dir, best_step, steps.index(best_step) + 1)
 
 
-def open_for_writing(run_dir: str | Path, *, resume: bool) -> None:
-    """Makes the run folder ready, and clears what a kill left unfinished.
+def check_folder(run_dir: str | Path, *, resume: bool) -> None:
+    """Checks that a run may be trained in a folder.
 
     Raises:
-        OptionError: If it holds checkpoints and ``resume`` is False.
+        OptionError: It holds checkpoints, and ``resume`` is False.
+        FileNotFoundError: It holds none, and ``resume`` is True.
     """
-    folder = checkpoints_folder(run_dir)
-    if not resume and list_checkpoints(run_dir):
+    folder, checkpoints = checkpoints_folder(run_dir), list_checkpoints(run_dir)
+    if resume and not checkpoints:
+        raise FileNotFoundError(
+            f"There is no checkpoint to resume from in {folder}. "
+            "Check the folder, or start the run without resume."
+        )
+    if not resume and checkpoints:
         raise OptionError(
             f"{folder} already holds checkpoints of a run. Pass resume=True to go on "
             "with that run, or choose another run_dir for a new one.",
             "resume",
             "run_dir",
         )
-    if not resume:
-        folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(f"*{PARTIAL}"):
+
+
+def clear_unfinished(run_dir: str | Path) -> None:
+    """Removes what a kill or a full disk left half written; nobody else may be writing."""
+    for path in checkpoints_folder(run_dir).glob(f"*{PARTIAL}"):
         shutil.rmtree(path)
+    storage.clear_unfinished(run_dir)

@@ -15,6 +15,7 @@ from flax_linattn.checkpoint.arrays import (
     write_arrays,
 )
 from flax_linattn.checkpoint.checked_json import write_json
+from flax_linattn.storage import sync_file, sync_folder
 from flax_linattn.training.checkpoint.folder import (
     PARTIAL,
     PROGRESS_FILE,
@@ -65,9 +66,15 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
         return path  # Nothing has happened since.
     partial = path.with_name(path.name + PARTIAL)
     partial.mkdir(parents=True)
-    manifest = write_arrays(partial, snapshot.arrays)
-    write_json(partial / PROGRESS_FILE, {"record": snapshot.record, **manifest})
-    partial.rename(path)
+    try:
+        manifest = write_arrays(partial, snapshot.arrays)
+        write_json(partial / PROGRESS_FILE, {"record": snapshot.record, **manifest})
+        sync_folder(partial)
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # on a full disk it would stay full
+        raise
+    sync_file(path.parent)
     _remove_old(run_dir, keep_latest)
     return path
 
