@@ -5,6 +5,7 @@ name                     what it does
 ======================== ===================================================================
 :func:`write_whole`      a file is the old one until the new one is complete and on the disk
 :func:`write_text`       the same, of a text
+:func:`append_text`      a text at the end of a file, and on the disk
 :func:`clear_unfinished` removes what a kill has left of such files
 :func:`held`             keeps other processes out for as long as a context lasts
 :func:`sync_file`        waits until a file, or the names in a folder, are on the disk
@@ -35,7 +36,15 @@ try:
 except ImportError:  # on Windows, where nothing is held
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["clear_unfinished", "held", "sync_file", "sync_folder", "write_text", "write_whole"]
+__all__ = [
+    "append_text",
+    "clear_unfinished",
+    "held",
+    "sync_file",
+    "sync_folder",
+    "write_text",
+    "write_whole",
+]
 
 _UNFINISHED = re.compile(r".*\.[0-9a-f]{8}\.tmp")
 """Names of files that are being written."""
@@ -96,6 +105,29 @@ def write_text(path: str | Path, text: str) -> None:
     """
     with write_whole(path) as file:
         file.write(text.encode())
+
+
+def append_text(path: str | Path, text: str) -> None:
+    r"""Adds a text as UTF-8 to the end of a file, and waits until it is on the disk.
+
+    Raises:
+        OSError: it cannot be written, of which a part may be there; names the file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "lines.txt")
+        >>> append_text(path, "one\n")
+        >>> append_text(path, "two\n")
+        >>> path.read_text().splitlines()
+        ['one', 'two']
+    """
+    try:
+        with open(path, "ab") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def clear_unfinished(folder: str | Path) -> None:

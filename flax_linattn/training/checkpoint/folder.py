@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_type_hints
 
 from flax_linattn import storage
-from flax_linattn.checkpoint.arrays import Manifest
+from flax_linattn.annotations import fits
+from flax_linattn.checkpoint.arrays import CorruptCheckpointError, Manifest
 from flax_linattn.checkpoint.checked_json import read_json
 from flax_linattn.checks import OptionError
+from flax_linattn.training.record import RunRecord
 
 PARTIAL = ".partial"
 PROGRESS_FILE = "progress.json"
@@ -61,10 +63,34 @@ def read_progress(path: Path) -> Progress:
     """Reads what a checkpoint holds beside its arrays.
 
     Raises:
-        CorruptCheckpointError: It is missing or damaged.
-        ValueError: It has another format.
+        CorruptCheckpointError: It is missing, damaged, or has another format.
     """
-    return cast(Progress, read_json(path / PROGRESS_FILE))
+    progress = read_json(path / PROGRESS_FILE)
+    if not _is_record(progress.get("record")):
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: its {PROGRESS_FILE} holds no record of a run."
+        )
+    return cast(Progress, progress)
+
+
+def _is_record(values: Any) -> bool:
+    """Whether values from a file make a ``RunRecord`` whose best is in its history."""
+    hints = get_type_hints(RunRecord)
+    if not isinstance(values, dict) or not values.keys() <= hints.keys():
+        return False
+    needed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "best_step", "history")
+    if not all(name in values for name in needed):
+        return False
+    if not all(fits(value, hints[name]) for name, value in values.items()):
+        return False
+    steps = [line.get("step") for line in values["history"]]
+    monitored = [line.get(f"validation_{values['monitor']}") for line in values["history"]]
+    return (
+        all(fits(step, int) for step in steps)
+        and all(fits(value, float) for value in monitored)
+        and values["steps_per_epoch"] > 0
+        and (values["best_step"] is None or values["best_step"] in steps)
+    )
 
 
 def best_path(run_dir: str | Path, progress: Progress) -> Path | None:

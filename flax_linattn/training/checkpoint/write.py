@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,11 +73,20 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
         sync_folder(partial)
         partial.rename(path)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # on a full disk it would stay full
+        _clear(partial)
         raise
     sync_file(path.parent)
     _remove_old(run_dir, keep_latest)
     return path
+
+
+def _clear(partial: Path) -> None:
+    """Removes what could not be finished: a full disk would stay full."""
+    for _ in range(20):  # threads of Orbax may still be writing
+        shutil.rmtree(partial, ignore_errors=True)
+        time.sleep(0.05)
+        if not partial.exists():
+            return
 
 
 def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
