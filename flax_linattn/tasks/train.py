@@ -15,13 +15,15 @@ from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run import (
     TEST_FILE,
+    check_model,
     check_run_dir,
     keep_problem,
+    kept_problem,
     write_config,
 )
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
-from flax_linattn.training.processes import check_same, is_main, on_main
+from flax_linattn.training.processes import check_same, check_shared, is_main, on_main
 
 LOSS_SCALE = 2.0**15
 """The first loss scale of a run in float16."""
@@ -73,6 +75,10 @@ def train_report(
     on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
     data = task.load(config)
     problem = task.describe(data, config)
+    if session.resume:
+        check_shared(run_dir)
+        problem = kept_problem(run_dir, task, problem)
+        check_model(run_dir, task, config, problem)
     model = task.model(config, problem, placement)
     splits = task.batches(data, config, problem, placement.spans)
     test_batches = splits.test
@@ -88,7 +94,7 @@ def train_report(
 
     def begin() -> None:
         check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
-        keep_problem(run_dir, problem, resume=session.resume)
+        keep_problem(run_dir, problem)
         write_config(run_dir, task, config)
         (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
 
