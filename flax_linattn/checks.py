@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
+from typing import Any
 
 import numpy as np
+
+LARGEST = 2**32 - 1
+"""Of whole numbers that have no smaller bound of their own."""
 
 
 class OptionError(ValueError):
@@ -29,12 +33,17 @@ class OptionError(ValueError):
         self.options = options
 
 
-def at_least(minimum: int, **numbers: int | None) -> None:
+def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> None:
     """Refuses all but whole numbers from ``minimum`` on; None is another way to say "not given".
+
+    Args:
+        minimum: the smallest one.
+        most: the largest one: a slip of the keyboard is to cost no memory and no hours.
+        **numbers: by their names.
 
     Raises:
         TypeError: one is no whole number.
-        OptionError: one is below.
+        OptionError: one is below, or above.
 
     Example:
         >>> at_least(1, chunk_size=0)
@@ -45,10 +54,12 @@ def at_least(minimum: int, **numbers: int | None) -> None:
     for name, value in numbers.items():
         if value is None:
             continue
-        if not isinstance(value, (int, np.integer)):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise TypeError(f"{name} must be a whole number, got {value!r}.")
         if value < minimum:
             raise OptionError(f"{name} must be at least {minimum}, got {value}.", name)
+        if value > most:
+            raise OptionError(f"{name} must be at most {most}, got {shown(value)}.", name)
 
 
 def positive(**numbers: float) -> None:
@@ -105,3 +116,29 @@ def choice(choices: Iterable[str], **values: str) -> None:
             raise OptionError(
                 f"{name} must be one of {', '.join(choices)}, got {value!r}{hint}", name
             )
+
+
+def same_number(**sequences: Sized) -> None:
+    """Refuses sequences of different lengths.
+
+    Raises:
+        ValueError: they differ.
+    """
+    lengths = {name: len(sequence) for name, sequence in sequences.items()}
+    if len(set(lengths.values())) > 1:
+        numbers = ", ".join(f"{length} of {name}" for name, length in lengths.items())
+        raise ValueError(f"there must be as many of each, got {numbers}.")
+
+
+def shown(value: Any, most: int = 200) -> str:
+    """A value for a message, cut off where it is long.
+
+    Example:
+        >>> shown("-" * 1000, 9)
+        "'-------..."
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, a list as deep
+        text = f"a very large {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 1]}..."

@@ -1,14 +1,16 @@
 """Files that outlive a kill, a power loss and other processes: written whole, on the disk, locked.
 
-======================= ====================================================================
-name                    what it does
-======================= ====================================================================
-:func:`write_whole`     a file that is the old one until the new one is complete and on the disk
-:func:`write_text`      the same, of a text
-:func:`held`            keeps other processes out for as long as a context lasts
-:func:`sync_file`       waits until a file, or the names in a folder, are on the disk
-:func:`sync_folder`     the same, for all that lies below a folder
-======================= ====================================================================
+======================== ===================================================================
+name                     what it does
+======================== ===================================================================
+:func:`write_whole`      a file is the old one until the new one is complete and on the disk
+:func:`write_text`       the same, of a text
+:func:`append_text`      a text at the end of a file, and on the disk
+:func:`clear_unfinished` removes what a kill has left of such files
+:func:`held`             keeps other processes out for as long as a context lasts
+:func:`sync_file`        waits until a file, or the names in a folder, are on the disk
+:func:`sync_folder`      the same, for all that lies below a folder
+======================== ===================================================================
 
 It knows nothing of runs, and everything in the package may use it.
 """
@@ -20,6 +22,7 @@ import datetime
 import errno
 import json
 import os
+import re
 import socket
 import sys
 import uuid
@@ -33,10 +36,18 @@ try:
 except ImportError:  # on Windows, where nothing is held
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["held", "sync_file", "sync_folder", "write_text", "write_whole"]
+__all__ = [
+    "append_text",
+    "clear_unfinished",
+    "held",
+    "sync_file",
+    "sync_folder",
+    "write_text",
+    "write_whole",
+]
 
-UNFINISHED = ".tmp"
-"""How the names of files end that are being written."""
+_UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
+"""Names of files that are being written."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
 """What file systems answer that lock nothing."""
@@ -65,7 +76,7 @@ def write_whole(path: str | Path) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{UNFINISHED}")
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with open(unfinished, "xb") as file:
             yield file
@@ -94,6 +105,51 @@ def write_text(path: str | Path, text: str) -> None:
     """
     with write_whole(path) as file:
         file.write(text.encode())
+
+
+def append_text(path: str | Path, text: str) -> None:
+    r"""Adds a text as UTF-8 to the end of a file, and waits until it is on the disk.
+
+    Raises:
+        OSError: it cannot be written, of which a part may be there; names the file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "lines.txt")
+        >>> append_text(path, "one\n")
+        >>> append_text(path, "two\n")
+        >>> path.read_text().splitlines()
+        ['one', 'two']
+    """
+    try:
+        with open(path, "ab") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def clear_unfinished(path: str | Path) -> None:
+    """Removes what a kill has left of files that ``write_whole`` was writing.
+
+    Args:
+        path: their folder, or one such file; nobody else may be writing it.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> (folder / "sums.npz.0a1b2c3d.tmp").touch()
+        >>> clear_unfinished(folder)
+        >>> list(folder.iterdir())
+        []
+    """
+    path = Path(path)
+    folder, name = (path, None) if path.is_dir() else (path.parent, path.name)
+    for unfinished in folder.glob("*.tmp"):
+        found = _UNFINISHED.fullmatch(unfinished.name)
+        if found and name in (None, found[1]):
+            unfinished.unlink()
 
 
 @contextmanager

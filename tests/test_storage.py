@@ -113,3 +113,17 @@ def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch, capsys):
     with storage.held(tmp_path / "lock", "the run"):
         assert json.loads((tmp_path / "lock").read_text())["process"] == os.getpid()
     assert "locks nothing (No locks available); nothing keeps" in capsys.readouterr().err
+
+
+def test_what_a_kill_has_left_of_one_file_is_cleared(tmp_path):
+    """Not what another one, of a longer name, is being written to."""
+    others = [
+        "state.npz",
+        "state.npz.tmp",
+        "state.npz.lock.0a1b2c3d.tmp",
+        "my-state.npz.0a1b2c3d.tmp",
+    ]
+    for name in [*others, "state.npz.0a1b2c3d.tmp"]:
+        (tmp_path / name).touch()
+    storage.clear_unfinished(tmp_path / "state.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)

@@ -5,6 +5,7 @@ name                        what it does
 =========================== ===============================================================
 :func:`write_arrays`        named arrays of trees into a folder, by Orbax, with a manifest
 :func:`check_files`         whether every file is there as it was written
+:func:`check_shapes`        whether the arrays are those of a model, before one is made
 :func:`read_arrays`         the arrays as trees like given ones
 :func:`write_json`          JSON values with a format number and a checksum
 :func:`read_json`           the same back
@@ -19,6 +20,7 @@ from flax_linattn.checkpoint.arrays import CorruptCheckpointError as CorruptChec
 from flax_linattn.checkpoint.arrays import (
     Manifest,
     check_files,
+    check_shapes,
     copy_to_host,
     fingerprint,
     named_leaves,
@@ -30,6 +32,7 @@ from flax_linattn.checkpoint.checked_json import read_json, write_json
 __all__ = [
     "Manifest",
     "check_files",
+    "check_shapes",
     "copy_to_host",
     "fingerprint",
     "named_leaves",

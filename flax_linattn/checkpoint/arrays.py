@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import sys
 import zlib
 from collections.abc import Mapping
@@ -15,10 +18,16 @@ import orbax.checkpoint as ocp
 from flax import nnx
 from jax.experimental import multihost_utils
 
+from flax_linattn.annotations import fits
+from flax_linattn.checkpoint.quiet import hush_threads
 from flax_linattn.checkpoint.renamed import saved_names
 
 FOLDER = "arrays"
 """The folder of the arrays, in the folder that the functions here are given."""
+
+
+LEAST_ROOM = 1 << 16
+"""Bytes that Orbax needs beside the arrays."""
 
 
 class CorruptCheckpointError(ValueError):
@@ -99,6 +108,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         item: ocp.args.StandardSave({k: v for k, v in arrays.items() if v.size})
         for item, arrays in items.items()
     }
+    _check_room(path, sum(x.nbytes for arrays in items.values() for x in arrays.values()))
     with _checkpointer() as checkpointer:
         checkpointer.save(path / FOLDER, ocp.args.Composite(**saved))
     return Manifest(
@@ -110,6 +120,13 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
     )
 
 
+def _check_room(path: Path, size: int) -> None:
+    """Refuses to write so many bytes where there is no room: Orbax would leave a part of them."""
+    usage = shutil.disk_usage(path)
+    if usage.total and usage.free < size + LEAST_ROOM:  # some file systems tell nothing
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
 def check_files(path: Path, manifest: Manifest) -> None:
     """Checks that all files are there, as they were written.
 
@@ -117,8 +134,9 @@ def check_files(path: Path, manifest: Manifest) -> None:
     itself notice every damage.
 
     Raises:
-        CorruptCheckpointError: One is not.
+        CorruptCheckpointError: One is not, or the manifest is none.
     """
+    _check_manifest(path, manifest)
     checksums = _checksums(path / FOLDER)
     damaged = [name for name, crc in manifest["files"].items() if checksums.get(name) != crc]
     if damaged:
@@ -152,9 +170,10 @@ def read_arrays(
         CorruptCheckpointError: Orbax cannot read them.
     """
     leaves = named_leaves(*trees)
-    names = saved_names(leaves, manifest["arrays"][item])
+    signatures = _signatures(path, item, manifest)
+    names = saved_names(leaves, signatures)
     new_names = {earlier: name for name, earlier in names.items()}
-    saved = {new_names.get(n, n): signature for n, signature in manifest["arrays"][item].items()}
+    saved = {new_names.get(n, n): signature for n, signature in signatures.items()}
     asked = {name: _signature(leaf) for name, leaf in leaves.items()}
     _check_same_arrays(path, saved, asked, other)
     converted = [name for name in leaves if saved[name] != asked[name]]
@@ -183,8 +202,36 @@ def read_arrays(
     )
 
 
+def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None:
+    """Checks that an item holds all arrays of trees; it may hold more.
+
+    Args:
+        path: As in ``read_arrays``.
+        item: As in ``read_arrays``.
+        manifest: As in ``read_arrays``.
+        *trees: ``jax.ShapeDtypeStruct`` will do, so that no memory is taken.
+
+    Raises:
+        ValueError: Names or shapes are not those saved; names them.
+        CorruptCheckpointError: There is no such item.
+    """
+    _check_manifest(path, manifest)
+    signatures = _signatures(path, item, manifest)
+    asked = {name: _signature(leaf) for name, leaf in named_leaves(*trees).items()}
+    names = saved_names(asked, signatures)
+    saved = {name: signatures[old] for name, old in names.items() if old in signatures}
+    _check_same_arrays(path, saved, asked, "model is not the one")
+
+
+def _signatures(path: Path, item: str, manifest: Manifest) -> dict[str, str]:
+    if item not in manifest["arrays"]:
+        raise CorruptCheckpointError(f"The checkpoint {path} is damaged: it holds no {item!r}.")
+    return manifest["arrays"][item]
+
+
 def _checkpointer() -> ocp.Checkpointer:
     """Orbax's, of this process alone: one of several writes for all, and each reads by itself."""
+    hush_threads()
     process = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process,
@@ -228,6 +275,20 @@ def _parse(signature: str) -> tuple[tuple[int, ...], jnp.dtype]:
     """Shape and dtype of a signature."""
     dtype, shape = signature.removesuffix("]").split("[")
     return tuple(int(size) for size in shape.split(",") if size), jnp.dtype(dtype)
+
+
+def _check_manifest(path: Path, values: Any) -> None:
+    """Refuses values that are no manifest, or whose signatures are none."""
+    try:
+        if not fits(values, Manifest):
+            raise TypeError
+        for signatures in values["arrays"].values():
+            for signature in signatures.values():
+                _parse(signature)
+    except (ValueError, TypeError):
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: it does not say which arrays and files it holds."
+        ) from None
 
 
 def _fits(saved: str | None, asked: str | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, Self, TypeAlias, Unpack, get_args
+from typing import Any, Literal, Self, TypeAlias, Unpack, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import nn, ops
+from flax_linattn.annotations import of_type
 from flax_linattn.checks import OptionError, at_least, choice, rate
 from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -20,6 +21,9 @@ Mechanisms: TypeAlias = str | ops.Mechanism | tuple[str | ops.Mechanism, ...]
 """A mechanism, by name or itself, for all layers, or one for each."""
 
 DTypeName: TypeAlias = Literal["float32", "bfloat16", "float16", "float64"]
+
+MOST_LAYERS = 1000
+"""Of one stack: as deep as any that has been published, and made in seconds."""
 
 REMAT: dict[str, Any] = {
     "dots": jax.checkpoint_policies.dots_saveable,
@@ -50,6 +54,7 @@ class Layers:
 
     Raises:
         ValueError: an option out of range, or a mechanism or hyperparameter that there is not.
+        TypeError: an option of another type than its annotation.
 
     Example:
         >>> layers = Layers(features=16, num_layers=3, mechanism=("aaren", "aaren", "softmax"))
@@ -70,13 +75,17 @@ class Layers:
     remat: Literal["none", "dots", "blocks"] = "none"
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            if get_origin(hints[field.name]) is not Literal:  # which say it better below
+                of_type(hints[field.name], **{field.name: getattr(self, field.name)})
         at_least(
             1,
             features=self.features,
-            num_layers=self.num_layers,
             num_heads=self.num_heads,
             hidden_features=self.hidden_features,
         )
+        at_least(1, MOST_LAYERS, num_layers=self.num_layers)
         rate(dropout_rate=self.dropout_rate)
         choice(NORMS, norm=self.norm)
         choice(ACTIVATIONS, activation=self.activation)

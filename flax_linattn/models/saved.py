@@ -6,17 +6,31 @@ import os
 import shutil
 import uuid
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, overload
 
 import jax
 from flax import nnx
 
 from flax_linattn import checkpoint, storage
+from flax_linattn.annotations import fits
 from flax_linattn.models.description import NotDescribedError, describe, make
 
 FORMAT = 1
 FILE = "model.json"
 PREFIX = "arrays-"
+
+Saved = TypedDict(
+    "Saved",
+    {
+        "format": int,
+        "class": str,
+        "description": dict[str, Any] | None,
+        "not_described": str | None,
+        "folder": str,
+        "manifest": checkpoint.Manifest,
+    },
+)
+"""What the file holds, as JSON values."""
 
 M = TypeVar("M", bound=nnx.Module)
 
@@ -56,7 +70,11 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
         return
     folder = path / f"{PREFIX}{uuid.uuid4().hex}"
     folder.mkdir(parents=True)
-    manifest = checkpoint.write_arrays(folder, {"model": arrays})
+    try:
+        manifest = checkpoint.write_arrays(folder, {"model": arrays})
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     description, reason = _described(model)
     checkpoint.write_json(
         folder / FILE,
@@ -136,16 +154,17 @@ def _read(path: Path) -> dict[str, Any]:
     again = "Restore it from a copy, or save the model again."
     try:
         saved = checkpoint.read_json(path / FILE)
-        if saved["format"] != FORMAT:
+        if saved.get("format") != FORMAT and "format" in saved:
             raise ValueError(
                 f"{path} was saved by a later version (format {saved['format']}, this one reads "
                 f"{FORMAT}); load it with the version of flax_linattn that saved it."
             )
-        checkpoint.check_files(path / Path(saved["folder"]).name, saved["manifest"])
+        if not fits(saved, Saved):
+            raise ValueError(f"{path / FILE} is no file of save_model. {again}")
+        saved["folder"] = Path(saved["folder"]).name  # in this folder, whatever it says
+        checkpoint.check_files(path / saved["folder"], saved["manifest"])
     except checkpoint.CorruptCheckpointError as error:
         raise checkpoint.CorruptCheckpointError(f"{error} {again}") from error
-    except (LookupError, TypeError) as error:
-        raise ValueError(f"{path / FILE} is no file of save_model. {again}") from error
     return saved
 
 
@@ -176,7 +195,9 @@ def _made(path: Path, saved: dict[str, Any]) -> Any:
         )
     try:
         return make(saved["description"])
-    except (LookupError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         raise ValueError(
             f"this version of flax_linattn cannot make the {name} in {path}: {error} Load it with "
             "the version that saved it, or pass a model like it: load_model(path, like=model)."

@@ -16,6 +16,9 @@ from flax_linattn.ops.mechanisms import REGISTRY
 RENAMED = {"hedgehog": "taylor_features"}
 """Old name -> new name, since 2026-11-23 and until 0.3: what is stored stays readable."""
 
+LONGEST = 1000
+"""Characters of hyperparameters: Python's parser needs a stack for what is nested."""
+
 
 def list_mechanisms() -> tuple[str, ...]:
     """The names that ``get_mechanism`` takes.
@@ -97,6 +100,12 @@ def _check_type(expects: str, value: Any, hint: Any) -> None:
 
 def _parse(name: str, text: str) -> dict[str, Any]:
     """Hyperparameters from ``order=2,switch=memory``: Python literals, or bare words."""
+    expected = (
+        f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
+        "each once, got"
+    )
+    if len(text) > LONGEST:
+        raise ValueError(f"{expected} {len(text)} characters, more than {LONGEST}.")
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if not isinstance(call, ast.Call) or call.args:
@@ -110,8 +119,5 @@ def _parse(name: str, text: str) -> dict[str, Any]:
             else ast.literal_eval(keyword.value)
             for keyword in call.keywords
         }
-    except (SyntaxError, ValueError):
-        raise ValueError(
-            f"expected hyperparameters of {name!r} as name=value,name=value after the colon, "
-            f"each once, got {text!r}."
-        ) from None
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        raise ValueError(f"{expected} {text!r}.") from None

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.files import LineReader
-from flax_linattn.storage import held as held
 from flax_linattn.storage import write_text
 
 
@@ -58,12 +57,17 @@ def read_json(path: Path) -> dict[str, Any]:
         ValueError: it is damaged.
     """
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileNotFoundError(f"{path} is missing: the run folder is not complete.") from None
+        raise FileNotFoundError(
+            f"{path} is missing: the run folder is not complete. Restore it from a copy, or start "
+            "a new run."
+        ) from None
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not valid JSON ({error.msg}).") from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, a number or a list that is too long
         raise ValueError(f"{path}: not valid JSON ({type(error).__name__}).") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path}: expected names and values, got {type(values).__name__}.")

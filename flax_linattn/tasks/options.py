@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
+from flax_linattn.annotations import of_type
 from flax_linattn.checks import OptionError, at_least, choice, positive
 from flax_linattn.models import Layers
 from flax_linattn.ops import Mechanism
@@ -19,6 +20,7 @@ class Options:
 
     Raises:
         ValueError: an option with named choices is none of them.
+        TypeError: an option is of another type than its annotation.
     """
 
     def __post_init__(self) -> None:
@@ -26,6 +28,7 @@ class Options:
             value = getattr(self, name)
             if get_origin(hint) is Literal:
                 choice(get_args(hint), **{name: value})
+            of_type(hint, **{name: value})
             if Path in get_args(hint) and isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
 
@@ -54,7 +57,9 @@ class FitOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, epochs=self.epochs, patience=self.patience, batch_size=self.batch_size)
+        at_least(1, patience=self.patience)
+        at_least(1, 10**6, epochs=self.epochs)
+        at_least(1, 2**20, batch_size=self.batch_size)
         at_least(0, steps=self.steps, validate_every=self.validate_every, seed=self.seed)
         positive(learning_rate=self.learning_rate)
 

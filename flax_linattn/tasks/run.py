@@ -7,18 +7,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
+from flax import nnx
+
 from flax_linattn import training
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, shown
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.task import Task
+from flax_linattn.training.checkpoint import check_same_model
 
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
 TEST_FILE = "test.json"
-LOCK_FILE = "training.lock"
 FORMAT = 2
 """Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
 stood for several."""
@@ -40,12 +43,12 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
     name, form = str(values.get("task")), values.get("format", 1)
     if name not in list_tasks():
         raise ValueError(
-            f"{run_dir} is a run of task {name!r}, expected one of {', '.join(list_tasks())}."
+            f"{run_dir} is a run of task {shown(name)}, expected one of {', '.join(list_tasks())}."
         )
     if form not in range(1, FORMAT + 1):
         raise ValueError(
-            f"{path} has the format {form!r}, this version knows up to {FORMAT}; use the version "
-            "that made the run."
+            f"{path} has the format {shown(form)}, this version knows up to {FORMAT}; use the "
+            "version that made the run."
         )
     return get_task(name)
 
@@ -70,8 +73,16 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
         if values.get("format", 1) == 1:
             options = of_run.upgrade(options)
         return of_run.Config.from_json(options)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{run_dir / CONFIG_FILE} does not fit this version: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{run_dir / CONFIG_FILE} does not fit this version: {_short(error)}"
+        ) from error
+
+
+def _short(error: Exception) -> str:
+    """What an error says, as long as a message may be."""
+    text = str(error) or type(error).__name__
+    return text if len(text) <= 600 else f"{text[:600]}..."
 
 
 def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> None:
@@ -123,22 +134,26 @@ def keep_problem(run_dir: Path, problem: Problem) -> None:
 
 
 def kept_problem(run_dir: Path, task: Task[Any, Any, Any], problem: Problem) -> Problem:
-    """What the run to resume learned of its data when it began; ``problem`` if it kept nothing.
+    """What the run to resume learned of its data when it began.
 
     An older version may have scaled otherwise, and the parameters go with its scales.
 
+    Args:
+        run_dir: the run folder.
+        task: of the run.
+        problem: what the data given now say.
+
     Raises:
-        ValueError: the data are others than those that it was made of.
+        FileNotFoundError: problem.json is missing, so that nothing tells whether data are the same.
+        ValueError: it is damaged, or the data are others than those that it was made of.
     """
-    path = run_dir / PROBLEM_FILE
-    if not path.is_file():
-        return problem
-    if read_json(path).get("checksum") != problem.to_json()["checksum"]:
+    kept = read_problem(run_dir, task)
+    if kept.to_json()["checksum"] != problem.to_json()["checksum"]:
         raise ValueError(
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
-    return read_problem(run_dir, task)
+    return kept
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
@@ -152,9 +167,14 @@ def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
     values = read_json(path)
     values.pop("format", None)
     try:
-        return task.Problem.from_json(values)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not fit this version: {error!r}.") from error
+        problem = task.Problem.from_json(values)
+        problem.check()
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(
+            f"{path} does not fit this version: {_short(error)} Restore it from a copy, or start "
+            "a new run."
+        ) from error
+    return problem
 
 
 @contextmanager
@@ -189,6 +209,28 @@ def load_run(run_dir: str | Path) -> Run:
     task = read_task(run_dir)
     config = read_config(run_dir, task)
     problem = read_problem(run_dir, task)
+    check_model(run_dir, task, config, problem)
     model = task.model(config, problem)
     training.load_best(model, run_dir)
     return Run(task, config, problem, model)
+
+
+def check_model(run_dir: Path, task: Task[Any, Any, Any], config: Config, problem: Problem) -> None:
+    """Checks that a run's model is that of its checkpoints, before it takes any memory.
+
+    It looks at one layer: JAX takes minutes to trace a hundred. ``load_best`` compares all.
+
+    Raises:
+        ValueError: it is another one, or none can be made; names what differs.
+    """
+    layers = config.layers
+    first = layers.mechanism[0] if isinstance(layers.mechanism, tuple) else layers.mechanism
+    one = config.replace(num_layers=1, mechanism=first)
+    try:
+        shapes = jax.eval_shape(lambda: nnx.state(task.model(one, problem)))
+    except (TypeError, OverflowError, MemoryError) as error:
+        raise ValueError(
+            f"no model can be made of {CONFIG_FILE} and {PROBLEM_FILE} in {run_dir}: "
+            f"{_short(error)}"
+        ) from error
+    check_same_model(shapes, run_dir)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from flax_linattn.annotations import of_types
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
@@ -21,6 +24,16 @@ class Problem(abc.ABC):
     @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
+
+    def check(self) -> None:
+        """Refuses what no data say: the file may be damaged, or written by hand.
+
+        Raises:
+            ValueError: names what does not fit.
+            TypeError: the same, of types.
+        """
+        if dataclasses.is_dataclass(self):
+            of_types(self)
 
     @classmethod
     @abc.abstractmethod

@@ -11,7 +11,7 @@ from typing import Any
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import join_cells
-from flax_linattn.storage import held
+from flax_linattn.storage import clear_unfinished, held
 from flax_linattn.tasks.figures import import_figure
 from flax_linattn.tasks.files import open_lines
 from flax_linattn.tasks.run import load_run
@@ -80,6 +80,7 @@ def stream_run(
         if state is not None:
             lock = state.with_name(f"{state.name}.lock")
             ends.enter_context(held(lock, f"the state {state}"))
+            clear_unfinished(state)
             if state.is_file():
                 stream.load(state)
                 _tell(stream, skip_seen, say)

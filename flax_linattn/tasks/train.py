@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from flax import nnx
 
 from flax_linattn import inference, training
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.files import held, write_json
+from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run import (
-    LOCK_FILE,
     TEST_FILE,
+    check_model,
     check_run_dir,
     keep_problem,
     kept_problem,
@@ -25,7 +24,7 @@ from flax_linattn.tasks.run import (
 )
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
-from flax_linattn.training.processes import check_same, is_main, on_main
+from flax_linattn.training.processes import check_same, check_shared, is_main, on_main
 
 LOSS_SCALE = 2.0**15
 """The first loss scale of a run in float16."""
@@ -78,7 +77,9 @@ def train_report(
     data = task.load(config)
     problem = task.describe(data, config)
     if session.resume:
+        check_shared(run_dir)
         problem = kept_problem(run_dir, task, problem)
+        check_model(run_dir, task, config, problem)
     model = task.model(config, problem, placement)
     splits = task.batches(data, config, problem, placement.spans)
     test_batches = splits.test
@@ -92,15 +93,13 @@ def train_report(
             _print_summary(model, task.observation(problem))
             print(f"on {placement}", file=sys.stderr)
 
-    with ExitStack() as ends:
+    def begin() -> None:
+        check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
+        keep_problem(run_dir, problem)
+        write_config(run_dir, task, config)
+        (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
 
-        def begin() -> None:
-            ends.enter_context(held(run_dir / LOCK_FILE, f"the run in {run_dir}"))
-            check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
-            keep_problem(run_dir, problem)
-            write_config(run_dir, task, config)
-            (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
-
+    with session.holding():
         on_main(begin)
         result = training.fit(
             model,

@@ -82,7 +82,8 @@ def fit(
     Raises:
         ValueError: If there are no batches, the monitored metric is not reported, or by the loss
             function and ``validate`` both, the run folder holds a run and ``resume`` is False, the
-            run to resume is a different one, or processes were given different things.
+            run to resume is a different one, another process works in the folder, or processes were
+            given different things.
         TypeError: If a source of batches is none, or ``validate`` returns no numbers.
         FileNotFoundError: If there is nothing to resume.
         NonFiniteLossError: If the loss, a gradient, a parameter or the monitored metric becomes NaN
@@ -112,10 +113,10 @@ def fit(
     _check_batches(splits)
     with ExitStack() as ends:
         ends.enter_context(together(partial(_how_to_go_on, session.run_dir)))
-        stop = ends.enter_context(StopRequest())
-        trainer = start(model, objective, splits, config, session, stop)
-        trainer.train()
-    best_checkpoint = load_best(model, session.run_dir)
+        with StopRequest() as stop:
+            trainer = start(model, objective, splits, config, session, stop, ends)
+            trainer.train()
+        best_checkpoint = load_best(model, session.run_dir)
     record = trainer.record
     return FitResult(
         best_epoch=cast(int, record.best_epoch),

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flax_linattn.checks import OptionError
+from flax_linattn.storage import append_text, write_text
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.objective import Objective
 from flax_linattn.training.processes import average
@@ -164,6 +164,20 @@ class RunRecord:
         self.examples = self.tokens = self.positions = 0
         return improved
 
+    def select_best_of(self, steps: Collection[int]) -> None:
+        """Selects the best anew among validations after these steps; none, if none of them is."""
+        sign = 1 if self.monitor_mode == "max" else -1
+        name = f"validation_{self.monitor}"
+        lines = [line for line in self.history if line["step"] in steps]
+        best = max(lines, key=lambda line: (sign * line[name], line["step"]), default=None)
+        if best is None:
+            self.best_value = self.best_epoch = self.best_step = None
+            self.bad_epochs = 0
+        else:
+            self.best_value, self.best_step = best[name], best["step"]
+            self.best_epoch = self.epoch_of(best["step"])
+            self.bad_epochs = sum(line["step"] > best["step"] for line in self.history)
+
     def count(self, batch: Mapping[str, np.ndarray], share: float = 1.0) -> None:
         """Counts a training batch.
 
@@ -224,11 +238,9 @@ class RunRecord:
 
         Lines beyond a restored step go, and so does a line that a kill left half written.
         """
-        partial = run_dir / f"{METRICS_FILE}.tmp"
-        partial.write_text("".join(json.dumps(line) + "\n" for line in self.history))
-        os.replace(partial, run_dir / METRICS_FILE)
+        lines = "".join(json.dumps(line) + "\n" for line in self.history)
+        write_text(run_dir / METRICS_FILE, lines)
 
     def append_metrics(self, run_dir: Path) -> None:
         """Adds the line of the last period to metrics.jsonl."""
-        with open(run_dir / METRICS_FILE, "a") as file:
-            file.write(json.dumps(self.history[-1]) + "\n")
+        append_text(run_dir / METRICS_FILE, json.dumps(self.history[-1]) + "\n")

@@ -5,8 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any, TypedDict
 
+from flax_linattn.annotations import fits
+from flax_linattn.checks import shown
+from flax_linattn.storage import write_whole
 from flax_linattn.training.record import METRICS_FILE
+
+
+class _Line(TypedDict):
+    """What is read of a line of metrics.jsonl, beside the metrics."""
+
+    epoch: int
+    step: int
+    monitor: str
+    best_epoch: int
 
 
 def learning_curve(run_dir: str | Path) -> Path | None:
@@ -23,12 +36,12 @@ def learning_curve(run_dir: str | Path) -> Path | None:
 
     Raises:
         FileNotFoundError: If the folder has no metrics.jsonl.
-        ValueError: If there was no validation yet.
+        ValueError: If there was no validation yet, or a line is damaged; names it.
     """
     source = Path(run_dir) / METRICS_FILE
     if not source.is_file():
         raise FileNotFoundError(f"There is no {source}: train a run in this folder first.")
-    lines = [json.loads(line) for line in source.read_text().splitlines()]
+    lines = _read_lines(source)
     if not lines:
         raise ValueError(f"{source} is empty: no epoch of the run has finished.")
     try:
@@ -61,5 +74,23 @@ def learning_curve(run_dir: str | Path) -> Path | None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False)
     path = Path(run_dir) / "learning_curve.png"
-    figure.savefig(path, dpi=150)
+    with write_whole(path) as file:
+        figure.savefig(file, dpi=150)
     return path
+
+
+def _read_lines(source: Path) -> list[dict[str, Any]]:
+    lines = []
+    for number, text in enumerate(source.read_bytes().splitlines(), start=1):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            line = None
+        if not fits(line, _Line):
+            raise ValueError(
+                f"{source}:{number}: expected the JSON of a validation, got "
+                f"{shown(text.decode(errors='backslashreplace'), 80)}; resume the run, which "
+                "writes the file anew."
+            )
+        lines.append(line)
+    return lines

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
 from flax_linattn.checks import at_least
+from flax_linattn.storage import held
+from flax_linattn.training.checkpoint.folder import clear_unfinished
 from flax_linattn.training.parallel import Parallel
+from flax_linattn.training.processes import on_main
 from flax_linattn.training.trackers import Tracker
+
+LOCK_FILE = "training.lock"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +50,45 @@ class Session:
     parallel: Parallel | None = None
     trackers: Sequence[Tracker] = ()
     profile_steps: int = 0
+    _holders: set[int] = dataclasses.field(
+        default_factory=set, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         at_least(0, profile_steps=self.profile_steps)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Keeps other sessions out of the run folder, and clears what a kill left half written.
+
+        A thread that holds it may ask again. ``fit`` does so; whoever writes into the folder before
+        or after it does it around both. Of several processes of a run the main one holds it.
+
+        Raises:
+            ValueError: Another session works in the folder; says in which process.
+            OSError: The lock file cannot be made.
+            LostProcessError: The same, in the processes that are not the main one.
+
+        Example:
+            >>> import tempfile
+            >>> session, other = (Session(folder) for folder in [tempfile.mkdtemp()] * 2)
+            >>> with session.holding(), session.holding(), other.holding():
+            ...     pass
+            Traceback (most recent call last):
+            ...
+            ValueError: another process works with the run in ...; wait for its end, or give...
+        """
+        me, run_dir = threading.get_ident(), Path(self.run_dir)
+        if me in self._holders:
+            yield
+            return
+        with ExitStack() as ends:
+
+            def begin() -> None:
+                ends.enter_context(held(run_dir / LOCK_FILE, f"the run in {run_dir}"))
+                clear_unfinished(run_dir)
+
+            on_main(begin)
+            self._holders.add(me)
+            ends.callback(self._holders.discard, me)
+            yield

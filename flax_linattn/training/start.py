@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from flax import nnx
 
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.training.batches import Splits
-from flax_linattn.training.checkpoint.folder import open_for_writing
+from flax_linattn.training.checkpoint.folder import check_folder
 from flax_linattn.training.checkpoint.read import restore_latest, set_aside_damaged
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.evaluation import make_evaluation_step, metric_names
@@ -36,8 +37,18 @@ def start(
     config: FitConfig,
     session: Session,
     stop: StopRequest,
+    ends: ExitStack,
 ) -> Trainer:
     """Makes the run folder ready, or reads it, and compiles nothing yet.
+
+    Args:
+        model: As in ``fit``.
+        objective: As in ``fit``.
+        splits: As in ``fit``.
+        config: As in ``fit``.
+        session: As in ``fit``.
+        stop: Whether a signal came.
+        ends: Until its end the run folder is held.
 
     Raises:
         ValueError: As ``fit``.
@@ -63,7 +74,10 @@ def start(
     names = metric_names(model, objective.loss, first[1])
     if objective.validate is None:  # else its names are known after the first validation
         check_monitor(objective, names)
-    on_main(partial(open_for_writing, run_dir, resume=session.resume))
+    check = partial(check_folder, run_dir, resume=session.resume)
+    on_main(check)
+    ends.enter_context(session.holding())
+    on_main(check)  # as it is by now
     check_shared(run_dir)
     graphdef, params, model_state = split_model(model)
     state = placement.state(

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from flax_linattn.storage import write_text
+
 
 class Tracker(Protocol):
     """Takes in a run's numbers; write one for any other service."""
@@ -43,8 +45,7 @@ class JsonLines:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Writes a line."""
         if not self._begun:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text("".join(f"{line}\n" for line in self._before(step)))
+            write_text(self._path, "".join(f"{line}\n" for line in self._before(step)))
             self._begun = True
         finite = {k: v if math.isfinite(v) else None for k, v in values.items()}
         with open(self._path, "a") as file:

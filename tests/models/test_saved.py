@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -351,3 +352,41 @@ def test_a_save_that_dies_leaves_the_model_before(moment, small, tmp_path, monke
     models.save_model(path, new)
     assert_same_bits(nnx.state(models.load_model(path)), nnx.state(new))
     assert len(list(path.iterdir())) == 2  # what the other left is gone
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"description": 5},
+        {"description": {}},
+        {"description": {"SequenceClassifier": 5}},
+        {"description": {"SequenceClassifier": {}}},
+        {"description": {"SequenceClassifier": {"has_dropout_keys": True}}},
+        {"description": {"SequenceClassifier": {"backbone": {"dtype": "nothing"}}}},
+        {"description": {"SequenceClassifier": {"backbone": {"Layers": 5}}}},
+        {"description": {"SequenceClassifier": {"backbone": {"mechanism": {"kind": []}}}}},
+        {"description": {"SequenceClassifier": {"backbone": {"dtype": "bool"}}}},
+        {"folder": 5},
+        {"folder": "../../etc"},
+        {"manifest": []},
+        {"manifest": {"arrays": {"model": {"a": "float32"}}, "files": {}}},
+        {"manifest": {"arrays": {}, "files": {}}},
+        {"class": None},
+    ],
+    ids=lambda changes: str(changes)[:60],
+)
+def test_a_file_by_hand_raises_nothing_foreign(changes, small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "model")
+    rewritten(path, **changes)
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        models.load_model(path)
+
+
+def test_a_description_that_is_too_deep(small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "model")
+    deep: object = 1
+    for _ in range(300):
+        deep = [{"TokenEmbedding": {"has_dropout_keys": True, "num_tokens": deep}}]
+    rewritten(path, description={"SequenceClassifier": {"has_dropout_keys": True, "a": deep}})
+    with pytest.raises(ValueError, match="cannot make the SequenceClassifier"):
+        models.load_model(path)

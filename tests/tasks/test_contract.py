@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
-from flax_linattn.tasks.files import held
+from flax_linattn.storage import held
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import command_line, fail, succeed

@@ -97,3 +97,12 @@ def test_without_matplotlib_a_line_says_so(tmp_path, monkeypatch, capsys):
     assert learning_curve(tmp_path) is None
     assert capsys.readouterr().err.count("flax-linattn[plots]") == 1
     assert not (tmp_path / "learning_curve.png").exists()
+
+
+@pytest.mark.parametrize("text", ['{"epoch": 3', "[" * 100_000, "\xff", "5", '{"epoch": "3"}'])
+def test_a_damaged_line_is_named(tmp_path, text):
+    write_lines(tmp_path, 2)
+    with open(tmp_path / "metrics.jsonl", "ab") as file:
+        file.write(text.encode("latin-1") + b"\n")
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:3: expected the JSON of a validation"):
+        learning_curve(tmp_path)

@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from flax_linattn import data
+from flax_linattn.checks import at_least, same_number
 from flax_linattn.tasks.run_types import Problem
+
+LONGEST = 2**24
+"""Steps of a sequence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,3 +58,11 @@ class ClassifyProblem(Problem):
             standardizer=data.Standardizer.from_json(json.dumps(values["standardizer"])),
             checksum=values["checksum"],
         )
+
+    def check(self) -> None:
+        """Types, sizes, and as many of each as there are channels."""
+        super().check()
+        at_least(1, num_lengths=len(self.lengths), num_classes=len(self.classes))
+        for length in self.lengths:
+            at_least(1, LONGEST, lengths=length)
+        same_number(channels=self.channels, standardizer=self.standardizer.mean)

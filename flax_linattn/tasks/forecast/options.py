@@ -9,6 +9,7 @@ from typing import Literal, Self
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.models import FORECASTER_LAYERS, Layers
+from flax_linattn.models.layers import MOST_LAYERS
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 
@@ -92,9 +93,9 @@ class ForecastModel(ModelOptions):
         at_least(
             1,
             label_length=self.label_length,
-            num_decoder_layers=self.num_decoder_layers,
             positions=self.positions,
         )
+        at_least(1, MOST_LAYERS, num_decoder_layers=self.num_decoder_layers)
         other = "encoder-decoder" if self.model == "decoder" else "decoder"
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         for name in _OPTIONS_OF[other]:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from flax_linattn import data
+from flax_linattn.checks import at_least, same_number
 from flax_linattn.tasks.run_types import Problem
 
 
@@ -62,3 +63,15 @@ class ForecastProblem(Problem):
         lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
         lists["split"] = tuple((begin, end) for begin, end in values["split"])
         return cls(**{**values, **lists, "standardizer": standardizer})
+
+    def check(self) -> None:
+        """Types, sizes, and as many of each as there are channels."""
+        super().check()
+        at_least(1, num_targets=len(self.targets))
+        for target in self.targets:
+            at_least(0, len(self.channels) - 1, targets=target)
+        same_number(split=self.split, parts=("training", "validation", "test"))
+        for begin, end in self.split:
+            at_least(0, begin=begin)
+            at_least(begin, end=end)
+        same_number(channels=self.channels, standardizer=self.standardizer.mean)

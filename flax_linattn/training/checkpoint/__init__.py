@@ -14,6 +14,7 @@ reads the checkpoints of one.
 from flax_linattn.checkpoint.arrays import CorruptCheckpointError
 from flax_linattn.checkpoint.arrays import fingerprint as fingerprint
 from flax_linattn.training.checkpoint.folder import Checkpoint, list_checkpoints
+from flax_linattn.training.checkpoint.read import check_same_model as check_same_model
 from flax_linattn.training.checkpoint.read import load_best, load_checkpoint
 
 __all__ = [

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_type_hints
 
-from flax_linattn.checkpoint.arrays import Manifest
+from flax_linattn import storage
+from flax_linattn.annotations import fits
+from flax_linattn.checkpoint.arrays import CorruptCheckpointError, Manifest
 from flax_linattn.checkpoint.checked_json import read_json
 from flax_linattn.checks import OptionError
+from flax_linattn.training.record import RunRecord
 
 PARTIAL = ".partial"
 PROGRESS_FILE = "progress.json"
-_NAME = re.compile(r"step_(\d{9})_epoch_(\d{5})")
+_NAME = re.compile(r"step_(\d{9,})_epoch_(\d{5,})")
 
 
 class Checkpoint(NamedTuple):
@@ -60,10 +63,34 @@ def read_progress(path: Path) -> Progress:
     """Reads what a checkpoint holds beside its arrays.
 
     Raises:
-        CorruptCheckpointError: It is missing or damaged.
-        ValueError: It has another format.
+        CorruptCheckpointError: It is missing, damaged, or has another format.
     """
-    return cast(Progress, read_json(path / PROGRESS_FILE))
+    progress = read_json(path / PROGRESS_FILE)
+    if not _is_record(progress.get("record")):
+        raise CorruptCheckpointError(
+            f"The checkpoint {path} is damaged: its {PROGRESS_FILE} holds no record of a run."
+        )
+    return cast(Progress, progress)
+
+
+def _is_record(values: Any) -> bool:
+    """Whether values from a file make a ``RunRecord`` whose best is in its history."""
+    hints = get_type_hints(RunRecord)
+    if not isinstance(values, dict) or not values.keys() <= hints.keys():
+        return False
+    needed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "best_step", "history")
+    if not all(name in values for name in needed):
+        return False
+    if not all(fits(value, hints[name]) for name, value in values.items()):
+        return False
+    steps = [line.get("step") for line in values["history"]]
+    monitored = [line.get(f"validation_{values['monitor']}") for line in values["history"]]
+    return (
+        all(fits(step, int) for step in steps)
+        and all(fits(value, float) for value in monitored)
+        and values["steps_per_epoch"] > 0
+        and (values["best_step"] is None or values["best_step"] in steps)
+    )
 
 
 def best_path(run_dir: str | Path, progress: Progress) -> Path | None:
@@ -75,21 +102,30 @@ def best_path(run_dir: str | Path, progress: Progress) -> Path | None:
     return checkpoint_path(run_dir, best_step, steps.index(best_step) + 1)
 
 
-def open_for_writing(run_dir: str | Path, *, resume: bool) -> None:
-    """Makes the run folder ready, and clears what a kill left unfinished.
+def check_folder(run_dir: str | Path, *, resume: bool) -> None:
+    """Checks that a run may be trained in a folder.
 
     Raises:
-        OptionError: If it holds checkpoints and ``resume`` is False.
+        OptionError: It holds checkpoints, and ``resume`` is False.
+        FileNotFoundError: It holds none, and ``resume`` is True.
     """
-    folder = checkpoints_folder(run_dir)
-    if not resume and list_checkpoints(run_dir):
+    folder, checkpoints = checkpoints_folder(run_dir), list_checkpoints(run_dir)
+    if resume and not checkpoints:
+        raise FileNotFoundError(
+            f"There is no checkpoint to resume from in {folder}. "
+            "Check the folder, or start the run without resume."
+        )
+    if not resume and checkpoints:
         raise OptionError(
             f"{folder} already holds checkpoints of a run. Pass resume=True to go on "
             "with that run, or choose another run_dir for a new one.",
             "resume",
             "run_dir",
         )
-    if not resume:
-        folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob(f"*{PARTIAL}"):
+
+
+def clear_unfinished(run_dir: str | Path) -> None:
+    """Removes what a kill or a full disk left half written; nobody else may be writing."""
+    for path in checkpoints_folder(run_dir).glob(f"*{PARTIAL}"):
         shutil.rmtree(path)
+    storage.clear_unfinished(run_dir)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -84,12 +85,8 @@ class Saver:
         failed = largest(int(error is not None))
         if error is not None:
             last = list_checkpoints(self._run_dir)
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            # Orbax says first what it wrote, and deep below why it could not.
-            full = "No space left on device"
-            reason = full if any(full in line for line in lines) else lines[0]
             raise OSError(
-                f"The checkpoint after step {self._step} could not be written: {reason[:300]}. "
+                f"The checkpoint after step {self._step} could not be written: {_reason(error)}. "
                 + (f"The last one is {last[-1].path}. " if last else "There is none before it. ")
                 + "Make room if the disk is full, and go on with resume=True."
             ) from error
@@ -97,3 +94,12 @@ class Saver:
             raise LostProcessError(
                 "Process 0 could not write a checkpoint; its own message says why."
             )
+
+
+def _reason(error: BaseException) -> str:
+    """What the system said: Orbax says first what it wrote, and deep below why it could not."""
+    of_system = re.search(r"([^:]+) \[os_error_code|(No space left on device)", str(error))
+    if of_system is not None:
+        return (of_system[1] or of_system[2]).strip()
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from flax_linattn.checkpoint.arrays import (
     write_arrays,
 )
 from flax_linattn.checkpoint.checked_json import write_json
+from flax_linattn.storage import sync_file, sync_folder
 from flax_linattn.training.checkpoint.folder import (
     PARTIAL,
     PROGRESS_FILE,
@@ -65,11 +67,26 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
         return path  # Nothing has happened since.
     partial = path.with_name(path.name + PARTIAL)
     partial.mkdir(parents=True)
-    manifest = write_arrays(partial, snapshot.arrays)
-    write_json(partial / PROGRESS_FILE, {"record": snapshot.record, **manifest})
-    partial.rename(path)
+    try:
+        manifest = write_arrays(partial, snapshot.arrays)
+        write_json(partial / PROGRESS_FILE, {"record": snapshot.record, **manifest})
+        sync_folder(partial)
+        partial.rename(path)
+    except BaseException:
+        _clear(partial)
+        raise
+    sync_file(path.parent)
     _remove_old(run_dir, keep_latest)
     return path
+
+
+def _clear(partial: Path) -> None:
+    """Removes what could not be finished: a full disk would stay full."""
+    for _ in range(20):  # threads of Orbax may still be writing
+        shutil.rmtree(partial, ignore_errors=True)
+        time.sleep(0.05)
+        if not partial.exists():
+            return
 
 
 def _remove_old(run_dir: str | Path, keep_latest: int) -> None:

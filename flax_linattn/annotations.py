@@ -1,0 +1,116 @@
+"""Whether values, of files above all, are of the types that annotations say."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from flax_linattn.checks import shown
+
+
+def of_type(hint: Any, **values: Any) -> None:
+    """Refuses values of another type than a field's annotation.
+
+    Raises:
+        TypeError: one is.
+
+    Example:
+        >>> of_type(int, features="8")
+        Traceback (most recent call last):
+        ...
+        TypeError: features must be a whole number, got '8'.
+    """
+    for name, value in values.items():
+        if not fits(value, hint):
+            raise TypeError(f"{name} must be {_kind(hint)}, got {shown(value)}.")
+
+
+def of_types(part: Any) -> None:
+    """Refuses a dataclass of which a field is of another type than its annotation.
+
+    Raises:
+        TypeError: one is.
+    """
+    for name, hint in typing.get_type_hints(type(part)).items():
+        if hasattr(part, name) and get_origin(hint) is not typing.ClassVar:
+            of_type(hint, **{name: getattr(part, name)})
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value, from a file for example, is of the type that an annotation says.
+
+    A list will do for a tuple, text for a path, a whole number for any number. Of classes that it
+    does not know it checks no more than what they are.
+
+    Example:
+        >>> fits([1, 2], tuple[int, ...]), fits([1, 2.5], tuple[int, ...]), fits(True, int)
+        (True, False, False)
+    """
+    origin, of = get_origin(hint), get_args(hint)
+    if hint is Any or isinstance(hint, typing.TypeVar):
+        return True
+    if hint is None:
+        return value is None
+    if origin in (Union, types.UnionType):
+        return any(fits(value, option) for option in of)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in of)
+    if hint is int:
+        return not isinstance(value, bool) and isinstance(value, Integral)
+    if hint is float:
+        return not isinstance(value, bool) and isinstance(value, Real) and _is_float(value)
+    if hint is Path:
+        return isinstance(value, (Path, str))
+    if origin is tuple and of[-1:] != (Ellipsis,):
+        return (
+            isinstance(value, (list, tuple)) and len(value) == len(of) and all(map(fits, value, of))
+        )
+    if origin in (tuple, list):
+        return isinstance(value, (list, tuple)) and all(fits(item, of[0]) for item in value)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            fits(key, of[0]) and fits(item, of[1]) for key, item in value.items()
+        )
+    if typing.is_typeddict(hint):
+        hints = typing.get_type_hints(hint)
+        return isinstance(value, Mapping) and all(
+            name in value and fits(value[name], part) for name, part in hints.items()
+        )
+    return isinstance(value, origin or hint)
+
+
+def _is_float(value: Any) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    Path: "a path",
+    None: "null",
+    type(None): "null",
+}
+
+
+def _kind(hint: Any) -> str:
+    """An annotation in words."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(_kind, of)))
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, of))
+    if origin in (tuple, list):
+        return f"a list, each {_kind(of[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "names and values"
+    return _KINDS.get(hint) or f"a {getattr(origin or hint, '__name__', hint)}"
