@@ -35,6 +35,11 @@ class Experiment(abc.ABC):
         return self.module.rpartition(".")[2]
 
     @property
+    def name_of(self) -> str:
+        """For people: "forecasting.aaren"."""
+        return self.module.partition(".")[2]
+
+    @property
     def folder(self) -> Path:
         """Where the module and its results lie."""
         return Path(__file__).parents[1].joinpath(*self.module.split(".")[:-1])

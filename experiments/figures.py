@@ -11,7 +11,7 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 COLUMNS = 3
-STYLES = {"naive": ":", "seasonal naive": "--"}
+STYLES = {"naive": ":", "seasonal naive": "--", "ridge": "-"}
 
 
 class Series(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from experiments.claims import Claim, claims_table
 from experiments.experiment import Experiment
 from experiments.pages import write_page
 from flax_linattn.bench import Journal, provenance
@@ -29,12 +30,14 @@ class Measured(Experiment):
         measure: asks the journal for every row, at a size.
         table: rows and their size as Markdown.
         draw: rows as a matplotlib figure, if there is one.
+        claims: of the paper, each with its verdict by the rows.
         left_out: what a scale leaves out of the paper's, and why.
     """
 
     measure: Callable[[Any, Journal], None]
     table: Callable[[Rows, Any], str]
     draw: Callable[[Rows], Any] | None = None
+    claims: tuple[Claim, ...] = ()
     left_out: Mapping[str, str]
 
     @property
@@ -56,15 +59,16 @@ class Measured(Experiment):
         """Writes page and figure of what is stored; returns the page."""
         stored = self.stored(scale, output)
         results = json.loads(stored.read_text())
-        self._draw(results["rows"], stored)
+        rows = results["rows"]
+        self._draw(rows, stored)
         facts = [
             ["measured", source_line(results)],
             ["paper", self.about],
             ["sizes", ", ".join(f"{k} {_text(v)}" for k, v in results["size"].items())],
             ["left out", self.left_out[scale]],
         ]
-        table = self.table(results["rows"], self.sizes[scale])
-        return write_page(stored.with_suffix(".md"), [table], facts)
+        parts = [claims_table(self.claims, rows), self.table(rows, self.sizes[scale])]
+        return write_page(stored.with_suffix(".md"), parts, facts)
 
     def _draw(self, rows: Rows, stored: Path) -> None:
         """Writes the figure: that of published results among those of the documentation."""

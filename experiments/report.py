@@ -11,7 +11,8 @@ import pkgutil
 from collections.abc import Iterator
 
 import experiments
-from experiments.efficiency import ratios
+from experiments import findings
+from experiments.efficiency import claims, ratios
 from experiments.experiment import Experiment
 from experiments.forecasting import streaming
 from experiments.tables import Table
@@ -43,6 +44,8 @@ def main() -> None:
                 experiment.store(scale).keep_defaults()
             experiment.render(scale, experiment.folder)
             print(stored.with_suffix(".md"))
+    claims.render(all_experiments())
+    findings.render(tables())
     ratios.render()
     streaming.render()
 

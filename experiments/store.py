@@ -1,5 +1,6 @@
 """Results of trained runs, one for each row, column and seed of a table.
 
+Each run has ``made``: the command that makes it again, commit, versions, device, cores and date.
 A file keeps the defaults that were in force and, of each run, what differs from them: an option
 that comes later, or a default that changes, leaves the meaning of what is stored as it was.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ import jax
 from experiments.options import Options, defaults, options_of
 from flax_linattn import training
 from flax_linattn.bench.journal import locked, write_json
-from flax_linattn.bench.provenance import commit, device
+from flax_linattn.bench.provenance import provenance
 from flax_linattn.ops.registry import RENAMED
 from flax_linattn.tasks import get_task, train
 from flax_linattn.tasks.files import as_name
@@ -55,7 +55,7 @@ class Store:
     def __init__(self, path: Path, task: str, options: Mapping[str, Any] | None = None) -> None:
         self.path, self._task = path, task
         self._options = dict(options or {})
-        self._commit = commit()  # of the code that is loaded, not of what lands while it runs
+        self._made = provenance("")  # of the code that is loaded, not of what lands while it runs
         self._defaults: Options = {}
         self._rows: list[Row] = []
         self._read()
@@ -63,12 +63,13 @@ class Store:
     @property
     def commits(self) -> list[str]:
         """Those that made the results."""
-        return sorted({row["commit"] for row in self._valid()})
+        return sorted({row["made"]["commit"] for row in self._valid()})
 
     @property
     def environments(self) -> list[str]:
         """Versions and device of the runs that tell theirs."""
-        return sorted({row["environment"] for row in self._valid() if "environment" in row})
+        made = (row["made"] for row in self._valid())
+        return sorted({_environment(of_run) for of_run in made if "jax" in of_run})
 
     @property
     def num_seeds(self) -> int:
@@ -88,10 +89,17 @@ class Store:
         """How many seeds of a cell did not end with a result."""
         return sum("failure" in r for r in self._cell(row, column))
 
-    def train(self, row: str, column: str, config: Any, folder: Path) -> None:
+    def train(self, row: str, column: str, config: Any, folder: Path, command: str) -> None:
         """Trains a run, unless its result with these options is stored, or another process does.
 
         A loss that is not finite is a result, too.
+
+        Args:
+            row: of the table.
+            column: of the table.
+            config: its options.
+            folder: where run folders are made.
+            command: what makes this run again.
         """
         key = {"row": row, "column": column, "seed": config.seed}
         new = {**key, "options": options_of(config)}
@@ -105,7 +113,8 @@ class Store:
             if self.holds(new):  # now
                 return
             if mine:
-                self._add(new | self._result(config, run_dir))
+                made = {**self._made, "command": command}
+                self._add({**new, "made": made, **self._result(config, run_dir)})
         outcome = "done" if mine else "another process runs it"
         print(f"{row}, {column}, seed {config.seed}: {outcome}", file=sys.stderr)
 
@@ -123,10 +132,7 @@ class Store:
     def _result(self, config: Any, run_dir: Path) -> Row:
         resume = any((run_dir / "checkpoints").glob("step_*"))
         begin, begin_core = time.perf_counter(), time.process_time()
-        result: Row = {
-            "commit": self._commit,
-            "environment": f"jax {jax.__version__}, Python {platform.python_version()}, {device()}",
-        }
+        result: Row = {}
         try:
             session = training.Session(
                 run_dir, resume=resume, progress=False, parallel=training.Parallel("none")
@@ -182,6 +188,11 @@ class Store:
         """What differs from the defaults of the file."""
         kept = self._defaults
         return {k: v for k, v in options.items() if k not in kept or v != kept[k]}
+
+
+def _environment(made: Mapping[str, Any]) -> str:
+    cores = f", {made['cores']} cores" if made.get("cores") else ""
+    return f"jax {made['jax']}, Python {made['python']}, {made['device']}{cores}"
 
 
 def renamed(stored: dict[str, Any]) -> dict[str, Any]:

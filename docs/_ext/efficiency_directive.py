@@ -1,7 +1,8 @@
-"""A directive that shows the stored results of one efficiency experiment.
+"""A directive that shows the stored results of one measured experiment.
 
-``efficiency-result NAME``: for each scale that was measured the figures, then the page that the
-experiment wrote. Where nothing was measured yet it says how to.
+``efficiency-result NAME``, or ``FOLDER/NAME`` for one outside of efficiency: for each scale that
+was measured the figures, then the page that the experiment wrote. Where nothing was measured yet it
+says how to.
 """
 
 from pathlib import Path
@@ -10,7 +11,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-RESULTS = Path(__file__).parents[2] / "experiments" / "efficiency"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+RESULTS = EXPERIMENTS / "efficiency"
 DEVICES = {"cpu": "On a CPU", "paper": "On a GPU"}
 BENCH = "ratios"
 """The published suite: figures beside the page, and no scales."""
@@ -23,10 +25,12 @@ class EfficiencyResult(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Build Markdown and let the page's own parser read it."""
-        name = self.arguments[0]
-        if not (RESULTS / f"{name}.py").is_file():
-            raise self.error(f"{RESULTS} has no experiment {name}")
-        found = [RESULTS / f"{BENCH}.md"] if name == BENCH else self.pages(name)
+        folder, _, name = self.arguments[0].rpartition("/")
+        results = EXPERIMENTS / folder if folder else RESULTS
+        if not (results / f"{name}.py").is_file():
+            raise self.error(f"{results} has no experiment {name}")
+        # One of a single size has no scale in its name, as the suite of ratios.
+        found = [results / f"{name}.md", *(results / f"{name}-{scale}.md" for scale in DEVICES)]
         lines: list[str] = []
         for page in filter(Path.is_file, found):
             self.env.note_dependency(str(page))
@@ -36,12 +40,8 @@ class EfficiencyResult(SphinxDirective):
                 lines += [f"![{page.stem}]({figure})", ""]
             lines += [page.read_text(), ""]
         if not lines:
-            lines = [f"Not measured yet: `python -m experiments.efficiency.{name}`."]
+            lines = [f"Not measured yet: `python -m experiments.{results.name}.{name}`."]
         return self.parse_text_to_nodes("\n".join(lines))
-
-    def pages(self, name: str) -> list[Path]:
-        """The pages of all scales."""
-        return [RESULTS / f"{name}-{scale}.md" for scale in DEVICES]
 
     def figures(self, page: Path) -> list[str]:
         """Paths of the figures that belong to a page, from the document that shows them."""

@@ -6,44 +6,54 @@ Inputs are normal numbers rounded to the dtype; the reference computes with the 
 inputs in float64, over 48 rows spread over the sequence (all rows where a mechanism needs the
 whole sequence). An error is the largest difference over the largest magnitude of the expected
 array; gradients are those of a random weighting of the compared rows' outputs. Causal where the
-mechanism is, otherwise not. The parallel form, which holds the weights or the states of all
-tokens at once, is left out beyond T = 4,096. Rows that are done are kept; the tables are written
-beside this file.
+mechanism is, otherwise not.
 """
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments import command
-from experiments.measured import Rows
-from experiments.pages import write_page
-from experiments.store import renamed
+from experiments.measured import Measured, Rows
 from flax_linattn import ops
-from flax_linattn.bench.journal import locked, write_json
-from flax_linattn.bench.provenance import commit
+from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.ops.contract.masks import visible_rows
 
-FOLDER = Path(__file__).parent
-COMMAND = "python -m experiments.accuracy.errors"
-LENGTHS = (1000, 16000)
-HEADS, DIM, ROWS = 2, 8, 48
+ROWS = 48
+"""Positions of the sequence that are compared."""
 ONE_BLOCK = 4096
 HALF = ("bfloat16", "float16")
 
 
-def make_inputs(mechanism: ops.Mechanism, length: int, dtype: str) -> tuple[Any, Any, Any]:
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured."""
+
+    lengths: tuple[int, ...] = (1000, 16000)
+    heads: int = 2
+    dim: int = 8
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for length in size.lengths:
+        for name in ops.list_mechanisms():
+            key = {"length": length, "mechanism": name}
+            journal.row(key, partial(measure_mechanism, size, name, length))
+
+
+def make_inputs(
+    size: Size, mechanism: ops.Mechanism, length: int, dtype: str
+) -> tuple[Any, Any, Any]:
     """q, k, v: normal numbers rounded to ``dtype``."""
     rng = np.random.default_rng(0)
-    shape = (1, length, HEADS, DIM)
-    q_shape = (HEADS, DIM) if mechanism.capabilities.learned_query else shape
+    shape = (1, length, size.heads, size.dim)
+    q_shape = shape[2:] if mechanism.capabilities.learned_query else shape
     q, k, v = (jnp.asarray(rng.normal(size=s), dtype) for s in (q_shape, shape, shape))
     return q, k, v
 
@@ -64,12 +74,12 @@ def error(ours: np.ndarray, expected: np.ndarray) -> float:
     return float(np.max(np.abs(ours - expected)) / np.max(np.abs(expected)))
 
 
-def measure(name: str, length: int) -> Rows:
+def measure_mechanism(size: Size, name: str, length: int) -> dict[str, Any]:
     """All forms and dtypes of one mechanism at one length."""
     mechanism = ops.get_mechanism(name)
     can = mechanism.capabilities
     index = np.unique(np.linspace(0, length - 1, ROWS).astype(int))
-    weights = np.random.default_rng(1).normal(size=(1, len(index), HEADS, DIM))
+    weights = np.random.default_rng(1).normal(size=(1, len(index), size.heads, size.dim))
 
     def by_reference(q: Any, k: Any, v: Any) -> Any:
         if not can.recurrent:
@@ -79,10 +89,10 @@ def measure(name: str, length: int) -> Rows:
         return mechanism._reference(rows, k, v, visible, {})
 
     exact: dict[str, Any] = {}
-    rows = []
+    found = []
     for dtype, form in cases(mechanism, length):
         with jax.enable_x64(True):
-            inputs = make_inputs(mechanism, length, dtype)
+            inputs = make_inputs(size, mechanism, length, dtype)
             if dtype not in exact:
                 wide = [x.astype(jnp.float64) for x in inputs]
                 exact[dtype] = values_and_gradients(by_reference, wide, weights)
@@ -92,18 +102,11 @@ def measure(name: str, length: int) -> Rows:
 
             ours = values_and_gradients(by_form, inputs, weights)
         (y, gradients), (expected, expected_gradients) = ours, exact[dtype]
-        row = {
-            "mechanism": name,
-            "length": length,
-            "dtype": dtype,
-            "form": form,
-            "commit": commit(),
-            "output": error(y, expected),
-            "gradient": max(map(error, gradients, expected_gradients)),
-        }
-        print(row, flush=True)
-        rows.append(row)
-    return rows
+        gradient = max(map(error, gradients, expected_gradients))
+        found.append(
+            {"dtype": dtype, "form": form, "output": error(y, expected), "gradient": gradient}
+        )
+    return {"cases": found}
 
 
 def cases(mechanism: ops.Mechanism, length: int) -> list[tuple[str, str]]:
@@ -117,56 +120,52 @@ def cases(mechanism: ops.Mechanism, length: int) -> list[tuple[str, str]]:
     return [(d, f) for d in ("float64", "float32") for f in forms] + [(d, "auto") for d in HALF]
 
 
-def table(rows: Rows, length: int) -> str:
-    """One line a mechanism and form: errors of outputs / of gradients."""
+def table(rows: Rows, size: Size) -> str:
+    """For each length a line a mechanism and form: errors of outputs / of gradients."""
+    parts = [_largest(rows, dtype) for dtype in ("float64", "float32", *HALF)]
+    for length in size.lengths:
+        chosen = {row["mechanism"]: row["cases"] for row in rows if row["length"] == length}
+        parts += [f"At {length:,} tokens:", _of_length(chosen)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _largest(rows: Rows, dtype: str) -> str:
+    """A sentence on the largest errors of a dtype."""
+    cases = [{**row, **case} for row in rows for case in row["cases"] if case["dtype"] == dtype]
+    texts = []
+    for what in ("output", "gradient"):
+        worst = max(cases, key=lambda case: case[what], default=None)
+        if worst is not None:
+            place = f"{worst['mechanism']}, {worst['form']}, {worst['length']:,} tokens"
+            texts.append(f"{what} {worst[what]:.0e} ({place})")
+    return f"Largest in {dtype}: {'; '.join(texts)}." if texts else ""
+
+
+def _of_length(found: dict[str, list[dict[str, Any]]]) -> str:
     dtypes = ("float64", "float32", *HALF)
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for row in rows:
-        if row["length"] == length:
-            cell = f"{row['output']:.1e} / {row['gradient']:.1e}"
-            cells.setdefault((row["mechanism"], row["form"]), {})[row["dtype"]] = cell
-    return markdown(
-        ["mechanism", "form", *dtypes],
-        [
-            [name, form, *(by_dtype.get(dtype, "-") for dtype in dtypes)]
-            for (name, form), by_dtype in cells.items()
-        ],
-    )
+    lines = []
+    for name, cases in found.items():
+        for form in dict.fromkeys(case["form"] for case in cases):
+            cells = {
+                case["dtype"]: f"{case['output']:.1e} / {case['gradient']:.1e}"
+                for case in cases
+                if case["form"] == form
+            }
+            lines.append([name, form, *(cells.get(dtype, "-") for dtype in dtypes)])
+    return markdown(["mechanism", "form", *dtypes], lines)
 
 
-def main() -> None:
-    """Measures what is missing and writes the tables."""
-    about = (__doc__ or "").splitlines()[0]
-    options = command.parser("experiments.accuracy.errors", about, FOLDER).parse_args()
-    path = options.output / "results.json"
-    with command.resumable():
-        for length in LENGTHS:
-            for name in ops.list_mechanisms():
-                key = {"mechanism": name, "length": length}
-                if not any(key.items() <= row.items() for row in read(path)):
-                    add(path, measure(name, length))
-    render(options.output)
-
-
-def read(path: Path) -> Rows:
-    """The stored rows, by length and mechanism."""
-    rows = json.loads(path.read_text(), object_hook=renamed)["rows"] if path.exists() else []
-    order = ops.list_mechanisms()
-    return sorted(rows, key=lambda row: (row["length"], order.index(row["mechanism"])))
-
-
-def add(path: Path, rows: Rows) -> None:
-    """Stores further rows."""
-    with locked(path):
-        write_json(path, {"rows": [*read(path), *rows], "command": COMMAND})
-
-
-def render(folder: Path = FOLDER) -> None:
-    """Writes the page of each length."""
-    rows = read(folder / "results.json")
-    for length in LENGTHS:
-        write_page(folder / f"results-{length}.md", [table(rows, length)])
-
+EXPERIMENT = Measured(
+    module="experiments.accuracy.errors",
+    about="none of the papers measures it",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    left_out={
+        "": f"beyond {ONE_BLOCK:,} tokens the parallel form, which holds the weights or the states "
+        "of all tokens at once"
+    },
+)
 
 if __name__ == "__main__":
-    main()
+    EXPERIMENT.main()

@@ -2,17 +2,32 @@
 
     python -m experiments.efficiency.aaren_stream
 
-Aaren paper, figure 5, and its parameter count (section 4.5). The transformers have the sizes of
-its offline reinforcement learning; the softmax cache doubles when it is full.
+Aaren paper, figure 5, and its parameter count (section 4.5). The transformers have the width of
+its offline reinforcement learning and one block, as its parameter count has; the softmax cache
+doubles when it is full.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 from flax import nnx
 
+from experiments.claims import (
+    FAILS,
+    HOLDS,
+    Claim,
+    NotMeasuredError,
+    Points,
+    Verdict,
+    all_of,
+    exponent,
+    grows,
+    more,
+    no_more,
+)
 from experiments.efficiency.programs import num_parameters
 from experiments.efficiency.streams import measure_streams
 from experiments.measured import Measured, Rows
@@ -31,9 +46,9 @@ class Size:
     """What is measured."""
 
     model: str = "decision-aaren"
-    num_layers: int = 4
+    num_layers: int = 1
     features: int = 512
-    tokens: int = 4096
+    tokens: int = 16384
 
 
 def measure(size: Size, journal: Journal) -> None:
@@ -69,6 +84,85 @@ def streams(size: Size) -> dict[str, Any]:
         name: models.Backbone(16, layers, mechanism=name, rngs=nnx.Rngs(0)) for name in MECHANISMS
     }
     return measure_streams(made, 1, size.tokens)
+
+
+def marks_of(rows: Rows, name: str) -> list[dict[str, Any]]:
+    """What was measured of a stream, by ascending length."""
+    found = [row["streams"][name] for row in rows if row["what"] == "streams"]
+    if not found:
+        raise NotMeasuredError("no stream was measured")
+    return found[0]
+
+
+def growth(name: str, quantity: str, power: int) -> Callable[[Rows], Verdict]:
+    """The judge of "it grows as N^power"."""
+
+    def judge(rows: Rows) -> Verdict:
+        points: Points = [(mark["tokens"], mark[quantity]) for mark in marks_of(rows, name)]
+        text = f"N^{exponent(points):.2f} up to {points[-1][0]:,} tokens"
+        return Verdict(grows(points, power), text)
+
+    return judge
+
+
+def constant_state(rows: Rows) -> Verdict:
+    """The state of Aaren has as many bytes at every mark."""
+    sizes = [mark["state_bytes"] for mark in marks_of(rows, "aaren")]
+    first, last = (marks_of(rows, "softmax")[i]["state_bytes"] for i in (0, -1))
+    text = (
+        f"{number(sizes[-1] / 1e3)} kB throughout; softmax's cache grows {last / first:.3g} times"
+    )
+    return Verdict(HOLDS if len(set(sizes)) == 1 else FAILS, text)
+
+
+def constant_time(rows: Rows) -> Verdict:
+    """A step takes as long after all tokens as after the first."""
+    times = [mark["milliseconds"]["median"] for mark in marks_of(rows, "aaren")]
+    ratio, tokens = times[-1] / times[0], marks_of(rows, "aaren")[-1]["tokens"]
+    return Verdict(no_more([ratio]), f"{ratio:.2f} times as long after {tokens:,} tokens")
+
+
+def more_efficient(rows: Rows) -> Verdict:
+    """Less time and memory than the Transformer with a cache, at the longest stream."""
+    aaren, softmax = (marks_of(rows, name)[-1] for name in MECHANISMS)
+    time, memory = (softmax[what] / aaren[what] for what in ("seconds", "state_bytes"))
+    text = f"{time:.2g} times less time and {memory:,.0f} times less state for "
+    return Verdict(all_of([more([time]), more([memory])]), f"{text}{aaren['tokens']:,} tokens")
+
+
+def parameters(rows: Rows) -> Verdict:
+    """Both counts are the paper's."""
+    counts = next((row["counts"] for row in rows if row["what"] == "parameters"), None)
+    if counts is None:
+        raise NotMeasuredError("no parameters were counted")
+    share = 100 * (counts["aaren"] / counts["softmax"] - 1)
+    word = HOLDS if counts == PAPER_PARAMETERS else FAILS
+    return Verdict(word, f"{counts['softmax']:,} and {counts['aaren']:,}, {share:.3f} % more")
+
+
+CLAIMS = (
+    Claim("Aaren, abstract and figure 5", "constant memory in inference", constant_state),
+    Claim(
+        "Aaren, figure 5",
+        "the memory of a Transformer with a key/value cache grows linearly",
+        growth("softmax", "state_bytes", 1),
+    ),
+    Claim(
+        "Aaren, figure 5", "Aaren's cumulative time grows linearly", growth("aaren", "seconds", 1)
+    ),
+    Claim(
+        "Aaren, figure 5",
+        "the cumulative time of a Transformer with a cache grows quadratically",
+        growth("softmax", "seconds", 2),
+    ),
+    Claim("Aaren, section 3.3", "an update takes constant computation", constant_time),
+    Claim("Aaren, abstract", "it takes less time and memory than a Transformer", more_efficient),
+    Claim(
+        "Aaren, section 4.5",
+        "3,152,384 parameters for a Transformer, 3,152,896 for Aaren, 0.016 % more",
+        parameters,
+    ),
+)
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -112,14 +206,14 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.aaren_stream",
-    about="Aaren, figure 5: memory constant against linear in the tokens, cumulative time linear "
-    "against quadratic; section 4.5: 0.016 % more parameters",
+    about="Aaren, figure 5 and section 4.5",
     sizes={"cpu": Size(), "paper": Size(tokens=65536)},
     measure=measure,
     table=table,
     draw=draw,
+    claims=CLAIMS,
     left_out={
-        "cpu": "streams beyond 4,096 tokens, for want of time",
+        "cpu": "streams beyond 16,384 tokens, for want of time",
         "paper": "nothing; the paper names neither its model nor its lengths",
     },
 )

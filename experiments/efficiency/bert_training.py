@@ -18,6 +18,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from experiments.claims import Claim, Verdict, more, no_more, span
 from experiments.measured import Measured, Rows
 from flax_linattn import models, training
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
@@ -110,6 +111,31 @@ def reconstruction(model: Any, batch: training.Batch, key: Any) -> Any:
     return jnp.mean(jnp.square(y - x)), {}
 
 
+def speeds(rows: Rows) -> list[float]:
+    """Aaren's tokens a second over softmax attention's, by length, where both fit."""
+    pairs = [(row["mechanisms"]["aaren"], row["mechanisms"]["softmax"]) for row in rows]
+    key = "tokens_per_second"
+    return [ours[key] / theirs[key] for ours, theirs in pairs if key in ours and key in theirs]
+
+
+def trains_in_parallel(rows: Rows) -> Verdict:
+    """A training step takes no longer than a Transformer's."""
+    found = speeds(rows)
+    text = f"{span(found)} times the tokens/s of a Transformer in training"
+    return Verdict(no_more(1 / ratio for ratio in found), text)
+
+
+def more_efficient(rows: Rows) -> Verdict:
+    found = speeds(rows)
+    return Verdict(more(found), f"{span(found)} times the tokens/s of softmax in blocks")
+
+
+CLAIMS = (
+    Claim("Aaren, abstract", "it trains in parallel, as Transformers do", trains_in_parallel),
+    Claim("Aaren, section 3.3", "it is more efficient than causal self-attention", more_efficient),
+)
+
+
 def table(rows: Rows, size: Size) -> str:
     heads = ["tokens a sequence", "batch", "mechanism", "tokens/s", "ms a step (least - most)"]
     heads += ["peak memory, GB", "compiled in, s"]
@@ -143,6 +169,7 @@ EXPERIMENT = Measured(
     },
     measure=measure,
     table=table,
+    claims=CLAIMS,
     left_out={
         "paper": "nothing",
         "cpu": "ten of twelve layers, bfloat16, T = 8k and 32k: for a GPU",

@@ -9,11 +9,24 @@ doubles when it is full. Memory is what a step needs, weights and state included
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 
+from experiments.claims import (
+    SAME_BYTES,
+    Claim,
+    Verdict,
+    all_of,
+    exponent,
+    grows,
+    more,
+    no_more,
+    same,
+    span,
+)
 from experiments.efficiency.elementwise_models import KINDS, build
 from experiments.efficiency.streams import measure_streams
 from experiments.measured import Measured, Rows
@@ -40,6 +53,106 @@ def measure(size: Size, journal: Journal) -> None:
         streams = partial(measure_streams, models, batch, size.tokens)
         journal.row({"batch": batch}, lambda streams=streams: {"streams": streams()})
         jax.clear_caches()
+
+
+SERIES = ("EA-2", "EA-6")
+
+
+def marks_of(rows: Rows, names: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """What was measured of these models, for every batch, by ascending length."""
+    return [row["streams"][name] for row in rows for name in names]
+
+
+def step(mark: dict[str, Any]) -> float:
+    """Milliseconds."""
+    return mark["milliseconds"]["median"]
+
+
+def constant_memory(rows: Rows) -> Verdict:
+    ratios = [m[-1]["total_bytes"] / m[0]["total_bytes"] for m in marks_of(rows, SERIES)]
+    text = f"{max(ratios):.2f} times as much after the longest stream"
+    return Verdict(no_more(ratios, SAME_BYTES), text)
+
+
+def little_by_batch(rows: Rows) -> Verdict:
+    ratios = [_by_batch(rows, name, lambda mark: mark["total_bytes"]) for name in SERIES]
+    text = f"{span(ratios)} times for {_batches(rows)}, weights included"
+    return Verdict(no_more(ratios, SAME_BYTES), text)
+
+
+def _by_batch(rows: Rows, name: str, quantity: Callable[[dict[str, Any]], float]) -> float:
+    """At the largest batch against the smallest, at the longest stream."""
+    return quantity(rows[-1]["streams"][name][-1]) / quantity(rows[0]["streams"][name][-1])
+
+
+def _batches(rows: Rows) -> str:
+    return f"a batch of {rows[-1]['batch']} against {rows[0]['batch']}"
+
+
+def sa_memory(rows: Rows) -> Verdict:
+    """SA's state is linear in both."""
+    points = [(m["tokens"], m["state_bytes"]) for m in rows[0]["streams"]["SA"]]
+    by_batch = [(row["batch"], row["streams"]["SA"][-1]["state_bytes"]) for row in rows]
+    text = f"its cache as L^{exponent(points):.2f} and batch^{exponent(by_batch):.2f}"
+    return Verdict(all_of([grows(points, 1), grows(by_batch, 1)]), text)
+
+
+def linear_latency(rows: Rows) -> Verdict:
+    curves = [[(m["tokens"], m["seconds"]) for m in marks] for marks in marks_of(rows, SERIES)]
+    text = f"all tokens take as L^p with p = {span(map(exponent, curves))}"
+    return Verdict(all_of(grows(curve, 1) for curve in curves), text)
+
+
+def sa_latency(rows: Rows) -> Verdict:
+    """The longer the stream the longer a step: "exponentially" is not meant literally."""
+    ratios = {row["batch"]: step(m[-1]) / step(m[0]) for row in rows if (m := row["streams"]["SA"])}
+    shown = ", ".join(f"{ratio:.2g} times (batch {batch})" for batch, ratio in ratios.items())
+    tokens = rows[0]["streams"]["SA"][-1]["tokens"]
+    return Verdict(more(ratios.values()), f"a step after {tokens:,} tokens takes {shown} as long")
+
+
+def latency_by_batch(rows: Rows) -> Verdict:
+    ratios = [_by_batch(rows, name, step) for name in SERIES]
+    return Verdict(no_more(ratios), f"a step is {span(ratios)} times longer for {_batches(rows)}")
+
+
+def sa_latency_by_batch(rows: Rows) -> Verdict:
+    ratio = _by_batch(rows, "SA", step)
+    return Verdict(more([ratio]), f"a step is {ratio:.2g} times longer for {_batches(rows)}")
+
+
+def alike(rows: Rows) -> Verdict:
+    ratios = [step(row["streams"]["EA-6"][-1]) / step(row["streams"]["EA-2"][-1]) for row in rows]
+    return Verdict(same(ratios), f"a step of EA-6 is {span(ratios)} times one of EA-2")
+
+
+def more_efficient(rows: Rows) -> Verdict:
+    """Than SA, at the longest stream."""
+    pairs = [
+        (row["streams"]["SA"][-1], row["streams"][name][-1]) for row in rows for name in SERIES
+    ]
+    time = [sa["seconds"] / ea["seconds"] for sa, ea in pairs]
+    memory = [sa["total_bytes"] / ea["total_bytes"] for sa, ea in pairs]
+    text = f"{span(time)} times less time and {span(memory)} times less memory, the more the larger"
+    return Verdict(all_of([more(time), more(memory)]), f"{text} the batch")
+
+
+FIGURE = "Element-wise attention, figure 5"
+CLAIMS = (
+    Claim(FIGURE, "the memory of EA-series is constant in L", constant_memory),
+    Claim(FIGURE, "the memory of EA-series hardly grows with the batch", little_by_batch),
+    Claim(FIGURE, "SA's memory grows linearly with L and batch", sa_memory),
+    Claim(f"{FIGURE}, and table 1", "the latency of EA-series is linear in L", linear_latency),
+    Claim(FIGURE, "SA's latency grows faster than linearly ('exponentially')", sa_latency),
+    Claim(FIGURE, "the batch hardly changes the latency of EA-series", latency_by_batch),
+    Claim(FIGURE, "the batch changes SA's latency much", sa_latency_by_batch),
+    Claim("Element-wise attention, section 4.3", "EA-2 and EA-6 hardly differ", alike),
+    Claim(
+        "Element-wise attention, section 4.3",
+        "EA-series is much more efficient in inference than SA",
+        more_efficient,
+    ),
+)
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -82,12 +195,12 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.elementwise_inference",
-    about="element-wise attention, figure 5: memory and the latency of a token constant in L for "
-    "EA-2 and EA-6, which hardly differ; both grow with L and the batch for SA",
+    about="element-wise attention, figure 5",
     sizes={"cpu": Size(), "paper": Size(12, 768, 8192, (1, 16, 64))},
     measure=measure,
     table=table,
     draw=draw,
+    claims=CLAIMS,
     left_out={
         "cpu": "10 of BERT-base's 12 layers and longer streams, for want of time",
         "paper": "nothing; the paper names neither its lengths nor its batches",

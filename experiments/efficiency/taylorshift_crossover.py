@@ -12,7 +12,8 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from experiments.efficiency.crossing import where
+from experiments.claims import TIE, Claim, Verdict, same
+from experiments.efficiency.crossing import crossing, where
 from experiments.efficiency.suite import taylorshift_forms
 from experiments.measured import Measured, Rows
 from flax_linattn import ops
@@ -49,6 +50,28 @@ def median(row: dict, program: str) -> float:
     return row["results"][program]["milliseconds"]["median"]
 
 
+def crosses_at_n0(rows: Rows) -> Verdict:
+    """Not causal, in our forms, within the factor of a tie."""
+    found = {}
+    for dim in dict.fromkeys(row["dim"] for row in rows):
+        chosen = [row for row in rows if (row["dim"], row["causal"]) == (dim, False)]
+        lengths = [row["length"] for row in chosen]
+        ratios = [median(row, "direct") / median(row, "efficient") for row in chosen]
+        if (length := crossing(lengths, ratios)) is not None:
+            found[dim] = length / ops.taylorshift_n0(dim)
+    shown = ", ".join(f"{share:.2g} N0 (d = {dim})" for dim, share in found.items())
+    return Verdict(same(found.values(), TIE), f"our forms cross at {shown}")
+
+
+CLAIMS = (
+    Claim(
+        "TaylorShift, equation 7",
+        "from N0 tokens on the efficient form is faster than direct",
+        crosses_at_n0,
+    ),
+)
+
+
 def table(rows: Rows, size: Size) -> str:
     lines = []
     for dim in size.dims:
@@ -71,6 +94,7 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size(), "paper": Size(lengths=(*Size.lengths, 16384, 32768))},
     measure=measure,
     table=table,
+    claims=CLAIMS,
     left_out={"cpu": "nothing", "paper": "nothing"},
 )
 

@@ -10,13 +10,15 @@ The table's accuracies are another experiment's.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 
+from experiments.claims import Claim, NotMeasuredError, Verdict, more, more_bytes
 from experiments.efficiency.programs import compare_programs, forward, observations
-from experiments.efficiency.taylorshift_models import build
+from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind
 from experiments.measured import Measured, Rows
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
@@ -52,7 +54,8 @@ def measure(size: Size, journal: Journal) -> None:
 
 def measure_heads(size: Size, heads: int) -> dict[str, Any]:
     x = observations(size.images, size.length, 256)
-    model = build("taylorshift-pixel", "taylorshift", heads, 256, size.length)
+    kind = Kind("taylorshift", heads)
+    model = Classifier("taylorshift-pixel", kind, 256, size.length)
     forms = ((form, forward(model, form)) for form in FORMS)
     results = compare_programs(forms, x, size.rounds, size.seconds)
     for facts in results.values():
@@ -93,6 +96,34 @@ def draw(rows: Rows) -> Any:
     return figure
 
 
+def trend(form: str, quantity: str, *, rises: bool) -> Callable[[Rows], Verdict]:
+    """The judge of "with more heads the quantity rises", or falls: most heads against least."""
+
+    def judge(rows: Rows) -> Verdict:
+        if len(rows) < 2:
+            raise NotMeasuredError("one number of heads alone was measured")
+        ends, which = (rows[0], rows[-1]), int(quantity == "total_bytes")
+        first, last = (row["results"][form][quantity] for row in ends)
+        paper = [PAPER[row["heads"]][form][which] for row in ends]
+        ratio = last / first if rises else first / last
+        theirs = paper[1] / paper[0] if rises else paper[0] / paper[1]
+        word = more_bytes([ratio]) if which else more([ratio])
+        heads = f"{rows[-1]['heads']} heads against {rows[0]['heads']}"
+        return Verdict(word, f"{ratio:.2g} times ({heads}; paper {theirs:.2g})")
+
+    return judge
+
+
+CLAIMS = tuple(
+    Claim("TaylorShift, table 5 and section 4.3", says, trend(form, quantity, rises=rises))
+    for says, form, quantity, rises in (
+        ("more heads make the efficient form faster", "efficient", "images_per_second", True),
+        ("more heads make the efficient form smaller", "efficient", "total_bytes", False),
+        ("more heads make the direct form slower", "direct", "images_per_second", False),
+        ("more heads make the direct form larger", "direct", "total_bytes", True),
+    )
+)
+
 EXPERIMENT = Measured(
     module="experiments.efficiency.taylorshift_heads",
     about="TaylorShift, table 5 (A100, mixed precision): more heads make the efficient form "
@@ -101,9 +132,11 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     draw=draw,
+    claims=CLAIMS,
     left_out={
-        "cpu": "half precision and an A100: compare the trend, not the numbers",
-        "paper": "half precision; the paper does not say whether its numbers are of training",
+        "cpu": f"{DEPARTURES}; half precision and an A100: compare the trend, not the numbers",
+        "paper": f"{DEPARTURES}; half precision; the paper does not say whether its numbers are of "
+        "training",
     },
 )
 

@@ -10,13 +10,27 @@ works in blocks of rows, and the efficient one keeps the d (d + 1) / 2 different
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 
+from experiments.claims import (
+    FAILS,
+    HOLDS,
+    OPEN,
+    Claim,
+    Points,
+    Verdict,
+    all_of,
+    exponent,
+    grows,
+    more,
+    span,
+)
 from experiments.efficiency import peers
-from experiments.efficiency.crossing import where
+from experiments.efficiency.crossing import crossing, where
 from experiments.measured import Measured, Rows
 from flax_linattn import ops
 from flax_linattn.bench import Journal, compare, normal, yardsticks
@@ -88,6 +102,129 @@ def value(row: dict[str, Any], program: str, quantity: str) -> float | None:
     return result["milliseconds"]["median"] if "milliseconds" in result else None
 
 
+PRINTED_DIRECT, PRINTED_EFFICIENT = PAIRS["as printed"]
+
+
+def curve(rows: Rows, dim: int, program: str, quantity: str) -> Points:
+    """Milliseconds or bytes of a program by length."""
+    found = [(r["length"], value(r, program, quantity)) for r in rows if r["dim"] == dim]
+    return [(length, y) for length, y in found if y is not None]
+
+
+def dims_of(rows: Rows) -> list[int]:
+    return list(dict.fromkeys(row["dim"] for row in rows))
+
+
+def crossings_of(rows: Rows, pair: tuple[str, str], quantity: str) -> dict[int, float]:
+    """Where the second program overtakes the first, by d; what lies beyond is left out."""
+    found = {}
+    for dim in dims_of(rows):
+        slow, fast = (dict(curve(rows, dim, name, quantity)) for name in pair)
+        lengths = sorted(slow.keys() & fast.keys())
+        if lengths:
+            length = crossing(lengths, [slow[n] / fast[n] for n in lengths])
+            found |= {} if length is None else {dim: length}
+    return found
+
+
+def against(formula: Callable[[int], float], quantity: str, tolerance: float) -> Any:
+    """The judge of "it crosses where the formula says, within a share of it", as printed."""
+
+    def judge(rows: Rows) -> Verdict:
+        found = crossings_of(rows, PAIRS["as printed"], quantity)
+        off = {dim: length / formula(dim) - 1 for dim, length in found.items()}
+        word = all_of(HOLDS if abs(share) <= tolerance else FAILS for share in off.values())
+        shown = (f"{found[d]:,.0f} ({100 * off[d]:+.0f} %, d = {d})" for d in found)
+        return Verdict(word, f"as printed at {', '.join(shown)}")
+
+    return judge
+
+
+def offset(rows: Rows) -> Verdict:
+    """Time crosses 18 d above N0: within a half of that."""
+    found = crossings_of(rows, PAIRS["as printed"], "time")
+    off = {dim: (length - ops.taylorshift_n0(dim)) / dim for dim, length in found.items()}
+    word = all_of(HOLDS if 9 <= times <= 27 else FAILS for times in off.values())
+    shown = ", ".join(f"{times:+.0f} d (d = {dim})" for dim, times in off.items())
+    return Verdict(word, f"as printed {shown}")
+
+
+def memory_first(rows: Rows) -> Verdict:
+    """Memory crosses at shorter sequences than time, as printed and in ours."""
+    texts, words = [], []
+    for name in ("as printed", "ours"):
+        time, memory = (crossings_of(rows, PAIRS[name], what) for what in ("time", "memory"))
+        shares = [memory[dim] / time[dim] for dim in time if dim in memory]
+        words.append(all_of(HOLDS if share < 1 else FAILS for share in shares))
+        texts.append(f"{name}: {span(shares)} of the length for time")
+    return Verdict(words[0] if words[0] == words[1] else OPEN, "; ".join(texts))
+
+
+def fast_growth(rows: Rows) -> Verdict:
+    """Direct and softmax quadratic, efficient linear, at the paper's usual d = 64."""
+    dim = 64 if 64 in dims_of(rows) else dims_of(rows)[-1]
+    powers = {PRINTED_DIRECT: 2, "softmax": 2, PRINTED_EFFICIENT: 1}
+    curves = {name: curve(rows, dim, name, "time") for name in powers}
+    word = all_of(grows(curves[name], power) for name, power in powers.items())
+    shown = ", ".join(f"{name} N^{exponent(c):.2f}" for name, c in curves.items())
+    return Verdict(word, f"d = {dim}: {shown}")
+
+
+def slower_softmax(rows: Rows) -> Verdict:
+    """Softmax takes slightly more than the direct form: more, and less than half more."""
+    found = [
+        softmax / direct
+        for dim in dims_of(rows)
+        for (n, softmax), (m, direct) in zip(
+            curve(rows, dim, "softmax", "time"),
+            curve(rows, dim, PRINTED_DIRECT, "time"),
+            strict=False,
+        )
+        if n == m >= 1024
+    ]
+    word = all_of(HOLDS if 1 < ratio < 1.5 else FAILS for ratio in found)
+    return Verdict(word, f"{span(found)} times the time of direct as printed, N from 1,024")
+
+
+def fewer_operations_a_second(rows: Rows) -> Verdict:
+    """The efficient form as printed, by the paper's count, at the longest N of each d."""
+    rates = []
+    for dim in dims_of(rows):
+        direct, efficient = (dict(curve(rows, dim, name, "time")) for name in PAIRS["as printed"])
+        both = sorted(direct.keys() & efficient.keys())
+        if both:
+            n = both[-1]
+            work = n * (4 * dim + 6) / (4 * dim**3 + 10 * dim**2 + 9 * dim + 4)
+            rates.append(work * efficient[n] / direct[n])
+    return Verdict(more(rates), f"direct as printed does {span(rates)} times as many")
+
+
+CLAIMS = (
+    Claim(
+        "TaylorShift, figure 2",
+        "direct and softmax take quadratic time, the efficient form linear",
+        fast_growth,
+    ),
+    Claim("TaylorShift, section 4.1", "softmax takes slightly longer than direct", slower_softmax),
+    Claim("TaylorShift, section 5.1", "time crosses about 18 d above N0", offset),
+    Claim(
+        "TaylorShift, section 5.1",
+        "memory crosses within 0.6 % of N1",
+        against(ops.taylorshift_n1, "memory", 0.006),
+    ),
+    Claim(
+        "TaylorShift, section 5.1",
+        "the efficient form saves memory at shorter sequences than time",
+        memory_first,
+    ),
+    Claim(
+        "TaylorShift, appendix D.2",
+        "the efficient form does fewer operations a second than direct",
+        fewer_operations_a_second,
+    ),
+)
+
+
 def table(rows: Rows, size: Size) -> str:
     heads = ["d", "what", "paper's formula", *PAIRS]
     lines = []
@@ -124,8 +261,7 @@ def draw(rows: Rows) -> Any:
 
 EXPERIMENT = Measured(
     module="experiments.efficiency.taylorshift_lengths",
-    about="TaylorShift, figure 2 and table 2: the measured crossing of time lies about 18 d above "
-    "N0, that of memory within 0.6 % of N1",
+    about="TaylorShift, figure 2 and table 2",
     sizes={
         "cpu": Size(),
         "paper": Size(lengths=tuple(2**n for n in range(7, 17)), memory_limit_gb=60.0),
@@ -133,6 +269,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     draw=draw,
+    claims=CLAIMS,
     left_out={
         "cpu": "batches above 1; what needs more than 4 GB is compiled for its memory and not run",
         "paper": "batches above 1; what needs more than 60 GB is compiled for its memory and not "

@@ -13,8 +13,8 @@ from experiments import command
 from experiments.pages import write_page
 from flax_linattn import tasks
 from flax_linattn.bench.journal import write_json
-from flax_linattn.bench.provenance import commit
-from flax_linattn.bench.report import markdown
+from flax_linattn.bench.provenance import provenance
+from flax_linattn.bench.report import markdown, source_line
 from flax_linattn.tasks.forecast import ForecastStream, Row
 from flax_linattn.tasks.forecast.evaluate import load_series
 from flax_linattn.tasks.forecast.metrics import Errors
@@ -55,16 +55,19 @@ def main() -> None:
         "a stream, --context 0: forgets nothing": streamed(run, 0),
     }
     config = run.config.to_json() | {"csv": None}
-    write_json(options.output / RESULTS, {"commit": commit(), "config": config, "rows": rows})
+    head = provenance("python -m experiments.forecasting.streaming RUN")
+    write_json(options.output / RESULTS, {**head, "config": config, "rows": rows})
     print(render(options.output), end="")
 
 
 def render(folder: Path = FOLDER) -> str:
     """Writes the page of what is stored; returns it."""
     stored = folder / RESULTS
-    rows = json.loads(stored.read_text())["rows"]
-    lines = [[name, f"{row['mse']:.3f}", f"{row['mae']:.3f}"] for name, row in rows.items()]
-    return write_page(stored.with_suffix(".md"), [markdown(["", "MSE", "MAE"], lines)])
+    results = json.loads(stored.read_text())
+    rows = results["rows"].items()
+    lines = [[name, f"{row['mse']:.3f}", f"{row['mae']:.3f}"] for name, row in rows]
+    facts = [["measured", source_line(results)]]
+    return write_page(stored.with_suffix(".md"), [markdown(["", "MSE", "MAE"], lines)], facts)
 
 
 if __name__ == "__main__":

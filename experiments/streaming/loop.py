@@ -14,13 +14,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from experiments.claims import Claim, Verdict, same
 from experiments.measured import Measured, Rows
 from flax_linattn import inference, ops
 from flax_linattn.bench import Journal
@@ -124,6 +125,33 @@ def from_python(name: str, batch: int, rounds: int, calls: int) -> dict[str, Any
     return {f"{kind}_us": statistics.median(values) for kind, values in times.items()}
 
 
+def constant(names: Sequence[str]) -> Callable[[Rows], Verdict]:
+    """The judge of "a step costs as much after any number of tokens"."""
+
+    def judge(rows: Rows) -> Verdict:
+        loops = [r["lengths"] for r in rows if r["what"] == "loop" and r["mechanism"] in names]
+        found = [flatness(lengths, "us") for lengths in loops]
+        tokens = max((facts["tokens"] for lengths in loops for facts in lengths), default=0)
+        text = f"slowest over fastest, up to {tokens:,} tokens: "
+        return Verdict(same(found), text + ", ".join(f"{ratio:.2f}" for ratio in found))
+
+    return judge
+
+
+CLAIMS = (
+    Claim(
+        "Aaren, section 3.3",
+        "an update takes constant computation (the mechanism alone)",
+        constant(MECHANISMS[:1]),
+    ),
+    Claim(
+        "Element-wise attention, abstract and table 1",
+        "inference of EA-series is O(t D), whatever L (the mechanism alone; EA-2, EA-6)",
+        constant(MECHANISMS[1:]),
+    ),
+)
+
+
 def table(rows: Rows, size: Size) -> str:
     heads = ["loop in one program, us a token: passed (computed)"]
     heads += [f"{length:,} tokens" for length in size.lengths]
@@ -161,6 +189,7 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
+    claims=CLAIMS,
     left_out={"": "projections and all else of a model"},
 )
 

@@ -5,7 +5,7 @@ Runs go on where they stopped; what is done is kept with the commit that made it
 """
 
 from experiments.tables.cells import Cell, Metric, Published
-from experiments.tables.claims import Claim
+from experiments.tables.claims import Claim, Says
 from experiments.tables.table import QUICK, Table
 
-__all__ = ["QUICK", "Cell", "Claim", "Metric", "Published", "Table"]
+__all__ = ["QUICK", "Cell", "Claim", "Metric", "Published", "Says", "Table"]

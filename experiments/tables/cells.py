@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from experiments.store import Store
+from experiments.margins import ERROR, Margin
+from experiments.store import Row, Store
 
 Published = Mapping[str, tuple[float, float | None]]
 """Mean and deviation, or None, by the metric's name."""
@@ -23,7 +24,7 @@ class Metric:
         digits: decimals to show.
         paper_digits: decimals of the published numbers.
         larger_is_better: as accuracies are.
-        margin: the share of the other's mean within which two columns are comparable.
+        margin: within which two columns are comparable.
     """
 
     key: str
@@ -32,7 +33,7 @@ class Metric:
     digits: int = 3
     paper_digits: int = 2
     larger_is_better: bool = False
-    margin: float = 0.05
+    margin: Margin = ERROR
 
     def text(self, mean: float, deviation: float | None, digits: int | None = None) -> str:
         """Mean and deviation."""
@@ -73,6 +74,16 @@ def by_row(cells: Iterable[Cell]) -> Rows:
 def columns_of(rows: Rows) -> list[str]:
     """The columns that any row has."""
     return list(dict.fromkeys(column for cells in rows.values() for column in cells))
+
+
+def data_set(row: str) -> str:
+    """Of a row's name, which begins with it."""
+    return row.partition(", ")[0]
+
+
+def runs_of(store: Store, cell: Cell) -> list[Row]:
+    """The runs of a cell that ended with a result."""
+    return list(store.of(cell.row, cell.column).values())
 
 
 def values(store: Store, cell: Cell, metric: Metric) -> dict[int, float]:

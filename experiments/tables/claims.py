@@ -1,15 +1,29 @@
-"""What a paper claims of two columns, and what our runs say of it."""
+"""What a paper claims of two columns, and what our runs say of it.
+
+Rows of one data set are one cluster: their differences are averaged before they are compared with
+those of other data sets. Seeds are paired.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from experiments.intervals import COMPARABLE, VERDICTS, Interval, interval, judge, text
 from experiments.store import Store
-from experiments.tables.cells import Metric, Rows, pairs
+from experiments.tables.cells import Cell, Metric, Rows, data_set, pairs, runs_of
 from flax_linattn.bench.report import markdown
+
+
+class Says(enum.Enum):
+    """What a claim says of its column beside the other one."""
+
+    COMPARABLE = "comparable"
+    BETTER = "better"
+    NOT_WORSE = "not worse"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +31,8 @@ class Claim:
     """A statement of a paper that compares two columns.
 
     Attributes:
-        text: what it says.
+        text: what it says in words.
+        says: what that comes to.
         column: the one that it is about.
         other: the one that it is compared with.
         metric: the name of the one that it is judged by.
@@ -25,62 +40,186 @@ class Claim:
     """
 
     text: str
+    says: Says
     column: str
     other: str
     metric: str
     rows: str = ""
 
 
+class OfRow(NamedTuple):
+    """A row's difference between two columns.
+
+    Attributes:
+        row: its name.
+        difference: by seeds, in the metric's unit.
+        share: the mean difference as a percentage of the other column's mean.
+        seeds: how many both columns have.
+        diverged: how many of either ended without a result.
+        verdicts: of ``difference``.
+    """
+
+    row: str
+    difference: Interval
+    share: float
+    seeds: int
+    diverged: int
+    verdicts: list[str]
+
+    @property
+    def of_shares(self) -> Interval:
+        """The difference as a percentage of the other column's mean."""
+        if self.difference.middle == 0:
+            return Interval(0.0, 0.0)
+        return Interval(self.share, abs(self.share / self.difference.middle) * self.difference.half)
+
+
+class Outcome(NamedTuple):
+    """What the runs say of a claim.
+
+    Attributes:
+        claim: which.
+        metric: it is judged by.
+        rows: those with two seeds of both columns.
+        data_sets: how many they are of.
+        over_data_sets: of the shares, a data set a number; None for a single one.
+        over_rows: the same with the rows as if they were independent, which they are not.
+        verdicts: of ``over_data_sets``.
+        holds: whether the claim does; None where the runs do not decide it.
+        runs: how many there are.
+        early: how many of them are of code older than the margin.
+    """
+
+    claim: Claim
+    metric: Metric
+    rows: list[OfRow]
+    data_sets: int
+    over_data_sets: Interval | None
+    over_rows: Interval | None
+    verdicts: list[str]
+    holds: bool | None
+    runs: int
+    early: int
+
+
+def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -> Outcome | None:
+    """What the runs say of a claim; None if no row has two seeds of both columns."""
+    metric = next(metric for metric in metrics if metric.name == claim.metric)
+    found, runs = [], []
+    for row, cells in rows.items():
+        if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
+            continue
+        both = cells[claim.column], cells[claim.other]
+        of_row = _of_row(row, *both, metric, store)
+        if of_row is not None:
+            found.append(of_row)
+            runs += [run for cell in both for run in runs_of(store, cell)]
+    if not found:
+        return None
+    by_set: dict[str, list[float]] = {}
+    for of_row in found:
+        by_set.setdefault(data_set(of_row.row), []).append(of_row.share)
+    over = interval([statistics.mean(shares) for shares in by_set.values()])
+    of_one = found[0].of_shares if len(found) == 1 else None
+    return Outcome(
+        claim=claim,
+        metric=metric,
+        rows=found,
+        data_sets=len(by_set),
+        over_data_sets=over,
+        over_rows=interval([of_row.share for of_row in found]),
+        verdicts=[] if over is None else _judge(metric, over, 100 * metric.margin.share),
+        holds=_holds(claim, over or of_one, metric),
+        runs=len(runs),
+        early=sum(not metric.margin.is_older_than(run["made"]) for run in runs),
+    )
+
+
 def verdicts(
     claims: Sequence[Claim], metrics: Sequence[Metric], rows: Rows, store: Store
 ) -> list[str]:
     """A line and a table a claim: a paired difference with a 95 % interval a row."""
-    by_name = {metric.name: metric for metric in metrics}
-    parts = [
-        part for claim in claims for part in _verdict(claim, by_name[claim.metric], rows, store)
-    ]
-    if not parts:
+    outcomes = [outcome(claim, metrics, rows, store) for claim in claims]
+    found = [of_claim for of_claim in outcomes if of_claim is not None]
+    if not found:
         return []
-    margins = {f"{100 * by_name[claim.metric].margin:g} %" for claim in claims}
+    margins = dict.fromkeys(of_claim.metric.margin for of_claim in found)
+    stated = " or ".join(f"{100 * m.share:g} % (stated {m.stated[:10]})" for m in margins)
+    early = max(of_claim.early for of_claim in found)
     return [
-        *parts,
-        "Intervals are of differences seed by seed; one over rows takes them as if they were "
-        "independent. Where one holds 0, or has no width, two are not told apart, which proves "
-        "no equality; they are comparable where it lies within our margin, "
-        f"{' or '.join(sorted(margins))} of the other's mean.",
+        *(part for of_claim in found for part in _page(of_claim)),
+        "Intervals are 95 % by Student's t: of a row over its seeds, in pairs; over data sets with "
+        "the mean of its rows as the one number of each. Where one holds 0, or has no width, two "
+        "are not told apart, which proves no equality; they are comparable where it lies within "
+        f"our margin, {stated} of the other's mean."
+        + (" A claim's runs of code older than the margin do not test it." if early else ""),
     ]
 
 
-def _verdict(claim: Claim, metric: Metric, rows: Rows, store: Store) -> list[str]:
-    """A claim's line and table; nothing if no row has two seeds of both columns."""
-    lines, shares = [], []
-    counts = dict.fromkeys((*VERDICTS, COMPARABLE), 0)
-    for row, cells in rows.items():
-        if claim.rows not in row or not {claim.column, claim.other} <= set(cells):
-            continue
-        cell, other = cells[claim.column], cells[claim.other]
-        both = pairs(store, cell, other, metric)
-        difference = interval([ours - theirs for ours, theirs in both])
-        if difference is None:
-            continue
-        mean = abs(statistics.mean(theirs for _, theirs in both))
-        judgement = _judge(metric, difference, metric.margin * mean)
-        for verdict in judgement:
-            counts[verdict] += 1
-        if diverged := sum(store.num_failures(c.row, c.column) for c in (cell, other)):
-            judgement.append(f"{diverged} that diverged left out")
-        shares.append(100 * difference.middle / mean)
-        lines.append([row, text(difference, metric.digits), ", ".join(judgement)])
-    if not lines:
-        return []
-    if over_rows := interval(shares):
-        judgement = _judge(metric, over_rows, 100 * metric.margin)
-        share = f"{text(over_rows, 1)} %"
-        lines.append([f"mean of rows, % of {claim.other}", share, ", ".join(judgement)])
+def _of_row(row: str, cell: Cell, other: Cell, metric: Metric, store: Store) -> OfRow | None:
+    both = pairs(store, cell, other, metric)
+    difference = interval([ours - theirs for ours, theirs in both])
+    if difference is None:
+        return None
+    mean = abs(statistics.mean(theirs for _, theirs in both))
+    return OfRow(
+        row,
+        difference,
+        100 * difference.middle / mean,
+        len(both),
+        sum(store.num_failures(c.row, c.column) for c in (cell, other)),
+        _judge(metric, difference, metric.margin.share * mean),
+    )
+
+
+def _page(found: Outcome) -> list[str]:
+    """A claim's line and table."""
+    claim, metric = found.claim, found.metric
+    counts = {
+        verdict: sum(verdict in of_row.verdicts for of_row in found.rows)
+        for verdict in (*VERDICTS, COMPARABLE)
+    }
+    lines = [
+        [
+            of_row.row,
+            text(of_row.difference, metric.digits),
+            ", ".join(
+                [
+                    *of_row.verdicts,
+                    *[f"{of_row.diverged} that diverged left out"] * (of_row.diverged > 0),
+                ]
+            ),
+        ]
+        for of_row in found.rows
+    ]
+    if found.over_data_sets is not None:
+        what = f"mean of {found.data_sets} data sets, % of {claim.other}"
+        share = f"{text(found.over_data_sets, 1)} %"
+        lines.append([what, share, ", ".join(found.verdicts)])
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
-    total = sum(counts[verdict] for verdict in VERDICTS)
+    early = f" {found.early} of {found.runs} runs are of code older than the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
-    return [f"*{claim.text}*: {claim.column} {summary} of {total}.", markdown(heads, lines)]
+    judged = f" ({claim.rows})" if claim.rows else ""
+    return [
+        f"*{claim.text}*{judged}: {claim.column} {summary} of {len(found.rows)} rows."
+        + early * (found.early > 0),
+        markdown(heads, lines),
+    ]
+
+
+def _holds(claim: Claim, share: Interval | None, metric: Metric) -> bool | None:
+    """What an interval, in per cent, says of a claim; one without width decides nothing."""
+    if share is None or share.half == 0:
+        return None
+    sign = 1 if metric.larger_is_better else -1
+    worst, best = (sign * share.middle + side * share.half for side in (-1, 1))
+    margin = 100 * metric.margin.share
+    holds, fails = {
+        Says.COMPARABLE: (max(-worst, best) <= margin, worst > margin or best < -margin),
+        Says.BETTER: (worst > 0, best < 0),
+        Says.NOT_WORSE: (worst >= -margin, best < -margin),
+    }[claim.says]
+    return True if holds else False if fails else None
 
 
 def _judge(metric: Metric, difference: Interval, margin: float) -> list[str]:

@@ -10,6 +10,7 @@ from experiments import figures
 from experiments.intervals import spread
 from experiments.pages import write_page
 from experiments.store import Store
+from experiments.tables import yardsticks
 from experiments.tables.cells import Cell, Metric, Rows, by_row, columns_of, values
 from experiments.tables.claims import verdicts
 from flax_linattn.bench.report import markdown
@@ -31,6 +32,7 @@ def render(table: Table, scale: str, store: Store) -> str:
     parts = [
         "Tiny models, one epoch: no results." if scale == "quick" else "",
         _numbers(table, rows, store),
+        *_against_yardsticks(table, rows, store),
         *verdicts(table.claims, table.metrics, rows, store),
         *_seconds(rows, store),
     ]
@@ -57,13 +59,39 @@ def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> li
 
 def _numbers(table: Table, rows: Rows, store: Store) -> str:
     """A line a row and metric."""
-    columns = columns_of(rows)
+    columns, names = columns_of(rows), _names(table, rows, store)
     lines = [
-        _line(table, row, metric, columns, cells, store)
+        _line(table, row, metric, columns, names, cells, store)
         for row, cells in rows.items()
         for metric in table.metrics
     ]
-    return markdown(["", *columns, *table.baselines, "seeds"], lines)
+    return markdown(["", *columns, *names, "seeds"], lines)
+
+
+def _names(table: Table, rows: Rows, store: Store) -> list[str]:
+    """Of the yardsticks that any row has."""
+    return list(
+        dict.fromkeys(
+            name
+            for row, cells in rows.items()
+            for metric in table.metrics
+            for name in yardsticks_of(table, row, cells, metric, store)
+        )
+    )
+
+
+def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
+    """A table a metric."""
+    return [
+        part
+        for metric in table.metrics
+        for part in yardsticks.comparison(
+            rows,
+            metric,
+            store,
+            of_rows(table, rows, metric, store),
+        )
+    ]
 
 
 def _line(
@@ -71,15 +99,16 @@ def _line(
     row: str,
     metric: Metric,
     columns: Sequence[str],
+    names: Sequence[str],
     cells: Mapping[str, Cell],
     store: Store,
 ) -> list[str]:
-    naive = _baselines(table, cells, metric, store)
+    beside = yardsticks_of(table, row, cells, metric, store)
     counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
     return [
         f"{row}: {metric.name}",
         *(_cell(cells.get(column), metric, store) for column in columns),
-        *(metric.text(naive[name], None) if name in naive else "-" for name in table.baselines),
+        *(yardsticks.shown(beside.get(name), metric) for name in names),
         " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
     ]
 
@@ -99,18 +128,19 @@ def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
     return f"{text} (paper {metric.text(*published, metric.paper_digits)})"
 
 
-def _baselines(
-    table: Table, cells: Mapping[str, Cell], metric: Metric, store: Store
-) -> dict[str, float]:
-    """The numbers of the baselines, which every run of the row has; none without a run."""
-    runs = (run for cell in cells.values() for run in store.of(cell.row, cell.column).values())
-    run = next(runs, None)
-    if run is None:
-        return {}
-    return {
-        name: metric.scale * run["report"][f"{key}_{metric.key}"]
-        for name, key in table.baselines.items()
-    }
+def yardsticks_of(
+    table: Table, row: str, cells: Mapping[str, Cell], metric: Metric, store: Store
+) -> yardsticks.Numbers:
+    """Those of a row, in the runs and fitted beside them."""
+    in_runs = yardsticks.in_runs(table.baselines, cells, metric, store)
+    return {**in_runs, **yardsticks.fitted(table.name_of, table.yardsticks_row or row, metric)}
+
+
+def of_rows(
+    table: Table, rows: Rows, metric: Metric, store: Store
+) -> Mapping[str, yardsticks.Numbers]:
+    """The yardsticks of each row."""
+    return {row: yardsticks_of(table, row, cells, metric, store) for row, cells in rows.items()}
 
 
 def _seconds(rows: Rows, store: Store) -> list[str]:
@@ -147,5 +177,11 @@ def _draw(table: Table, rows: Rows, store: Store) -> None:
         }
         for row, cells in drawn.items()
     }
-    references = {row: _baselines(table, cells, metric, store) for row, cells in drawn.items()}
+    references = {
+        row: {
+            name: statistics.mean(numbers)
+            for name, numbers in yardsticks_of(table, row, cells, metric, store).items()
+        }
+        for row, cells in drawn.items()
+    }
     figures.draw(series, metric.name, store.path.with_suffix(".png"), references)

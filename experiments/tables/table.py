@@ -33,6 +33,8 @@ class Table(Experiment):
         claims: of the paper.
         baselines: columns whose numbers stand in the run of another one: the metric's key by the
             column's name, such as a naive forecast.
+        yardsticks_row: whose yardsticks stand beside all rows, where they are of one data set;
+            default each row's own.
         data: where the data are from.
         departures: what differs from the paper.
         not_run: what was left out, and why.
@@ -48,6 +50,7 @@ class Table(Experiment):
     not_run: str
     quick: Mapping[str, Any]
     baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    yardsticks_row: str = ""
 
     def options(self, scale: str) -> Mapping[str, Any]:
         """What a scale changes of the runs' options; "quick" makes tiny models of the first one."""
@@ -64,6 +67,11 @@ class Table(Experiment):
         if scale == "quick":
             return f"python -m {self.module} --quick"
         return f"{DATA_FOLDER}=FOLDER {super().command(scale)} --seeds {seeds}"
+
+    def command_of(self, scale: str, cell: Cell, seed: int) -> str:
+        """What gives one run again, and those of smaller seeds before it."""
+        chosen = f"--rows '{cell.row}' --columns '{cell.column}'"
+        return f"{self.command(scale, seed + 1)} {chosen}"
 
     def flags(self) -> Flags:
         """Which runs to train, and where."""
@@ -96,7 +104,8 @@ class Table(Experiment):
         for seed in range(1 if scale == "quick" else seeds):
             for cell in cells:
                 config = changed(cell.config, seed=seed, **self.options(scale))
-                store.train(cell.row, cell.column, config, runs / store.path.stem)
+                command = self.command_of(scale, cell, seed)
+                store.train(cell.row, cell.column, config, runs / store.path.stem, command)
 
     def runnable(self, rows: str = "", columns: str = "") -> list[Cell]:
         """The cells whose data are at hand.

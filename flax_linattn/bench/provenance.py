@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import flax_linattn
 
 
 def commit() -> str:
-    """The short name of the commit that is checked out, "-dirty" if its code was changed since.
+    """The short name of the commit that is checked out, "-dirty" if its code is another by now.
 
-    Empty where the package does not lie in its repository, as when it is installed.
+    Another it is with changed files, and with new ones that git does not know. Empty where the
+    package does not lie in its repository, as when it is installed.
     """
 
     def git(*arguments: str) -> str:
@@ -33,7 +35,7 @@ def commit() -> str:
         if not git("ls-files", "py.typed"):  # an environment may lie in another repository
             return ""
         code = (":/flax_linattn/*.py", ":/experiments/*.py")
-        changed = git("status", "--porcelain", "--untracked-files=no", *code)
+        changed = git("status", "--porcelain", "--untracked-files=all", *code)
         return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except OSError:  # no git here
         return ""
@@ -52,8 +54,8 @@ def provenance(command: str) -> dict[str, Any]:
         command: the command line that measures it again.
 
     Returns:
-        ``command``, ``commit``, ``version``, ``platform``, ``device``, ``cores``, ``jax``,
-        ``python``, ``date``.
+        ``command``, ``commit``, ``version``, ``platform``, ``device``, ``cores`` (that this process
+        may use), ``jax``, ``flax``, ``optax``, ``python``, ``date``.
 
     Example:
         >>> sorted(provenance("flax-linattn bench"))[:4]
@@ -66,7 +68,7 @@ def provenance(command: str) -> dict[str, Any]:
         "platform": jax.default_backend(),
         "device": device(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "jax": jax.__version__,
+        **{name: version(name) for name in ("jax", "flax", "optax")},
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
     }

@@ -1,4 +1,4 @@
-"""The ``flax-linattn`` command: train, evaluate, stream, data, bench.
+"""The ``flax-linattn`` command: train, evaluate, stream, state, data, bench.
 
 It reads the registry of tasks, and is the only place that knows flags: what raises an error names
 options, and their flags are added here. Heavy imports wait until a command runs, so that
@@ -96,7 +96,7 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
         if os.environ.get("FLAX_LINATTN_DEBUG"):
             raise
         options = error.options if isinstance(error, OptionError) else ()
-        print(f"error: {error}{_flags(options)}", file=sys.stderr)
+        print(f"error: {error}{name_flags(options)}", file=sys.stderr)
         return 2
     except (NonFiniteLossError, LostProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -112,11 +112,11 @@ FLAGS = {"run_dir": "run", "strategy": "parallel", "profile_steps": "profile"}
 """Options whose flags have another name."""
 
 
-def _flags(options: Sequence[str]) -> str:
+def name_flags(options: Sequence[str]) -> str:
     """The flags of options that an error names.
 
     Example:
-        >>> _flags(["batch_size", "strategy"])
+        >>> name_flags(["batch_size", "strategy"])
         ' (--batch-size, --parallel)'
     """
     flags = ["--" + FLAGS.get(name, name).replace("_", "-") for name in options]
@@ -142,6 +142,12 @@ def _stream(args: list[str]) -> int:
     from flax_linattn.cli import stream
 
     return stream.stream_command(args)
+
+
+def _state(args: list[str]) -> int:
+    from flax_linattn.cli import state
+
+    return state.state_command(args)
 
 
 def _data(name: str) -> Callable[[list[str]], int]:
@@ -174,6 +180,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         **{f"train {task}": _train(task) for task in list_tasks()},
         "evaluate": _evaluate,
         "stream": _stream,
+        "state": _state,
         **{f"data {name}": _data(name) for name in ("list", "info", "fetch")},
         "bench": _bench,
     }
@@ -183,6 +190,7 @@ def _help() -> str:
     lines = {f"train {name}": TASKS[name].about for name in list_tasks()} | {
         "evaluate RUN": "test a run, and compare its stream with the parallel model",
         "stream RUN": "what a run's model says after each observation of a stream",
+        "state FILE": "what a stream's state file holds: whose it is, its rows, its last time",
         "data list": "public data sets that there are readers for",
         "data info NAME": "what one holds, its licence and files",
         "data fetch NAME": "download its official files",

@@ -8,11 +8,13 @@ from flax_linattn.tasks import Report
 
 
 def print_report(report: Report) -> None:
-    """Prints what is a line a name, then the tables; the files hold the rest."""
+    """Prints what is a line a name, how the model compares, the tables; files hold the rest."""
     single = {name: v for name, v in report.values.items() if not isinstance(v, list | dict)}
     width = max(map(len, single), default=0)
     for name, value in single.items():
         print(f"{name:<{width}}  {f'{value:.6g}' if isinstance(value, float) else value}")
+    if report.verdict:
+        print(report.verdict)
     for name in report.tables:
         _print_table(report.values[name])
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import tyro
 
-from flax_linattn.cli import flags
+from flax_linattn.cli import flags, name_flags
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.run import read_task
-from flax_linattn.tasks.stream import stream_run
+from flax_linattn.tasks.stream import SAVE_EVERY, stream_run
 
 O = TypeVar("O")  # noqa: E741
 
@@ -23,13 +24,18 @@ class Files:
 
     Attributes:
         input: a file to read instead of standard input (.gz and .xz too).
-        state: a file to go on from, if it is there, and to save to: every 1,000 observations, at
-            the end, and on Ctrl-C or SIGTERM.
+        state: a file to go on from, if it is there, and to save to: every so many rows, at the end,
+            and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows what it holds.
+        skip_seen: the input begins where the stream did: leave out the rows that the state has
+            seen, by their times where they have any, else by their number.
+        save_every: rows after which the state is saved.
         figure: draw what came last to this PNG file (needs matplotlib).
     """
 
     input: Path | None = None
     state: Path | None = None
+    skip_seen: bool = False
+    save_every: int = SAVE_EVERY
     figure: Path | None = None
 
 
@@ -73,8 +79,12 @@ def stream_command(args: Sequence[str]) -> int:
         config=flags.MARKERS,
         registry=flags.registry(),
     )
-    stream_run(args[0], options(**values["stream"]), **values["files"])
+    stream_run(args[0], options(**values["stream"]), **values["files"], say=_say)
     return 0
+
+
+def _say(text: str, *names: str) -> None:
+    print(f"# {text}{name_flags(names)}", file=sys.stderr)
 
 
 def _about(options: Any) -> str:
@@ -89,4 +99,5 @@ def _print_help() -> None:
         names = [field.name for field in dataclasses.fields(get_task(name).StreamOptions)]
         of_task = ", ".join("--" + option.replace("_", "-") for option in names)
         print(f"a run of {name} also takes {of_task or 'nothing else'}")
-    print("all take --input, --state, --figure; 'flax-linattn stream RUN --help' says more.")
+    files = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Files))
+    print(f"all take {files}; 'flax-linattn stream RUN --help' says more.")

@@ -42,7 +42,8 @@ class Devices:
     """Where a run is trained, and what is shown of it: options that do not change what it computes.
 
     Attributes:
-        progress: show a progress bar.
+        progress: show a progress bar, where there is a terminal; without it the notes on the data
+            and a line for each validation remain.
         parallel: devices: jit over a mesh, pmap, or none; auto is jit where they divide the batch.
         mesh: axes of the mesh, such as data=4,seq=2; default all devices along data.
         shard_parameters: split parameters and optimizer state over the devices, too (FSDP).
@@ -172,7 +173,7 @@ def _session(run_dir: Path, resume: bool, devices: Devices) -> training.Session:
     return training.Session(
         run_dir,
         resume=resume,
-        progress=devices.progress,
+        progress=devices.progress or "lines",
         parallel=parallel,
         trackers=trackers,
         profile_steps=devices.profile,

@@ -1,6 +1,7 @@
 """The ``.arff`` format (Weka) of the UEA and UCR archives."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,9 +9,9 @@ from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import Declared, ExampleBuilder
 from flax_linattn.data.files import MEND, LineReader, shorten
 
-_QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*["]"""
-_LABELS = re.compile(rf"\s*({_QUOTED}|[^,]*?)\s*,")
-_QUOTED_LAST = re.compile(rf"(.*),\s*({_QUOTED})")
+_QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_QUOTED_CELL = re.compile(rf"\s*{_QUOTED}\s*,")
+_QUOTED_LABEL = re.compile(_QUOTED)
 _ATTRIBUTE = re.compile(r"""('[^']*'|"[^"]*"|[^\s'"]+)\s+(\S.*)""")
 _NUMERIC = ("numeric", "real", "integer")
 
@@ -71,8 +72,7 @@ def load_arff(path: str | Path) -> TimeSeriesDataset:
             if header.relational:
                 builder.add(*_split_relational(reader, text))
             else:
-                match = _QUOTED_LAST.fullmatch(text)
-                values, label = match.groups() if match else text.rpartition(",")[::2]
+                values, label = _split_univariate(text)
                 builder.add([values], _unquote(label.strip()))
         return builder.finish(header.name or reader.path.name.split(".")[0])
 
@@ -125,7 +125,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
     name, kind = (_unquote(match[1]), match[2]) if match else ("", "")
     if name in header.names:
         raise reader.error(
-            "attributes of distinct names", f"{name!r} again", "remove or rename one of them"
+            "attributes of distinct names", f"{shorten(name)} again", "remove or rename one of them"
         )
     header.names.add(name)
     nominal = kind.startswith("{") and kind.endswith("}")
@@ -135,7 +135,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         header.relational = name
         return True
     elif nominal and header.length and not inside:
-        labels = [_unquote(label) for label in _LABELS.findall(kind[1:-1] + ",")]
+        labels = [_unquote(label) for label in _cells(kind[1:-1])]
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(
                 "distinct class labels, none of them empty", shorten(kind), "list each label once"
@@ -149,6 +149,26 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
             "correct the header, or fetch the file again",
         )
     return inside
+
+
+def _cells(text: str) -> Iterator[str]:
+    """Cells between commas, each in time that goes with its length; quotes stay around them."""
+    text, begin = text + ",", 0
+    while begin < len(text):
+        quoted = _QUOTED_CELL.match(text, begin)
+        end = quoted.end() if quoted else text.index(",", begin) + 1
+        yield quoted[1] if quoted else text[begin : end - 1].strip()
+        begin = end
+
+
+def _split_univariate(text: str) -> tuple[str, str]:
+    """Splits ``value,...,value,label`` into its values and its label, whose quotes stay."""
+    begin = min((text.find(quote) for quote in "'\"" if quote in text), default=0)
+    values = text[:begin].rstrip()
+    if values.endswith(",") and _QUOTED_LABEL.fullmatch(text, begin):
+        return values[:-1], text[begin:]
+    values, _, label = text.rpartition(",")
+    return values, label
 
 
 def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | None]:

@@ -75,14 +75,21 @@ def _ett(name: str, about: str, sha256: str | None) -> Entry:
     )
 
 
+def _library(path: str, about: str) -> Entry:
+    page = "https://huggingface.co/datasets/thuml/Time-Series-Library"
+    source = Source(path.rpartition("/")[2], f"{page}/resolve/main/{path}")
+    return Entry(SERIES, about, "CC BY 4.0", page, (source,), split=_SHARES)
+
+
 def _lai(path: str, about: str, sha256: str | None = None) -> Entry:
     page = "https://github.com/laiguokun/multivariate-time-series-data"
     raw = page.replace("github.com", "raw.githubusercontent.com")
     name = path.rpartition("/")[2]
     sources = (Source(f"{name}.txt.gz", f"{raw}/master/{path}.txt.gz", sha256),)
-    return Entry(SERIES, about, "not stated", page, sources)
+    return Entry(SERIES, about, "not stated", page, sources, split=_SHARES)
 
 
+_SHARES = "0.7/0.1/0.2"
 _DIGITS = "https://archive.ics.uci.edu/static/public/195/spoken+arabic+digit.zip"
 
 CATALOG: dict[str, Entry] = {
@@ -159,6 +166,30 @@ CATALOG: dict[str, Entry] = {
         "6a4fbb561dcdee43f071a83badbeec9223a335552278348656738b556f1c2e9d",
     ),
     "solar_energy": _lai("solar-energy/solar_AL", "137 plants, 52,560 times ten minutes"),
-    "traffic": _lai("traffic/traffic", "862 sensors, 17,544 hours"),
+    "Traffic": _library("traffic/traffic.csv", "862 sensors, 17,544 hours"),
+    "Weather": _library(
+        "weather/weather.csv", "21 measures of a station, 52,696 times ten minutes"
+    ),
 }
 """Data sets by name."""
+
+
+def customary_split(file: str) -> str:
+    """How the rows of a series are customarily split, by the name of its file; "" if not known.
+
+    Args:
+        file: Its name, without folders; what follows after the first dot does not count.
+
+    Example:
+        >>> [customary_split(name) for name in ("ETTm1.csv.gz", "weather.csv", "mine.csv")]
+        ['34560/11520/11520', '0.7/0.1/0.2', '']
+    """
+    return _SPLITS.get(file.partition(".")[0].lower(), "")
+
+
+_SPLITS = {
+    source.name.partition(".")[0].lower(): entry.split
+    for entry in CATALOG.values()
+    if entry.kind == SERIES
+    for source in entry.sources
+}

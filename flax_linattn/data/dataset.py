@@ -1,11 +1,14 @@
 """A labelled collection of time series, as the archives' files hold it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flax_linattn.data.cells import is_number
+from flax_linattn.data.files import listed, shorten
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +19,7 @@ class TimeSeriesDataset:
         name: The problem's name.
         series: N arrays, float64 ``[length_i, C]``; NaN marks a missing value.
         labels: int32 ``[N]``, indices into ``classes``.
-        classes: The class names, sorted.
+        classes: The class names, in the order of ``in_order``, or in that of text.
         channels: The C channel names.
 
     Raises:
@@ -47,10 +50,13 @@ class TimeSeriesDataset:
                 f"expected labels in 0..{len(self.classes) - 1}, the indices of the classes, got "
                 f"{self.labels.min()}..{self.labels.max()}; index the labels into classes"
             )
-        if list(self.classes) != sorted(set(self.classes)):
+        if tuple(self.classes) not in (
+            in_order(set(self.classes)),
+            tuple(sorted(set(self.classes))),
+        ):
             raise ValueError(
-                f"expected distinct classes in sorted order, got {self.classes}; sort them and "
-                "index the labels again"
+                f"expected distinct classes in sorted order, got {_shown(self.classes)}; sort them "
+                "and index the labels again"
             )
         for index, values in enumerate(self.series):
             fits = values.ndim == 2 and len(values) and values.shape[1] == len(self.channels)
@@ -113,9 +119,24 @@ class TimeSeriesDataset:
         used = [self.classes[index] for index in np.unique(self.labels)]
         if unknown := [label for label in used if label not in position]:
             raise ValueError(
-                f"{self.name}: expected labels among the classes {tuple(classes)}, got "
-                f"{', '.join(map(repr, unknown))} (this data set's classes: {self.classes}); "
+                f"{self.name}: expected labels among the classes {_shown(classes)}, got "
+                f"{_shown(unknown)[1:-1]} (this data set's classes: {_shown(self.classes)}); "
                 "use the training and test files of the same problem"
             )
         table = np.array([position.get(label, -1) for label in self.classes], np.int32)
         return replace(self, labels=table[self.labels], classes=tuple(classes))
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Sorts class labels: by number if all are numbers, else as text.
+
+    Example:
+        >>> in_order(["10.0", "2.0", "1.0"]), in_order(["b", "10", "9"])
+        (('1.0', '2.0', '10.0'), ('10', '9', 'b'))
+    """
+    labels = sorted(labels)
+    return tuple(sorted(labels, key=float) if all(map(is_number, labels)) else labels)
+
+
+def _shown(classes: Sequence[str]) -> str:
+    return f"({listed([shorten(label) for label in classes])})"

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.cells import BadCellError, parse_numbers
-from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.files import MEND, LineReader, shorten
+from flax_linattn.data.dataset import TimeSeriesDataset, in_order
+from flax_linattn.data.files import MEND, LineReader, listed, shorten
 
 MISSING = frozenset({"?", "nan"})
 """How files of examples write a missing value, in lower case."""
@@ -48,7 +48,7 @@ class ExampleBuilder:
         self._dimensions = declared.dimensions
         self._length = declared.length
         self._dimensions_origin = self._length_origin = "as the header declares"
-        self._classes = tuple(sorted(declared.classes))
+        self._classes = in_order(declared.classes)
         self._index = {label: index for index, label in enumerate(self._classes)}
         self._series: list[NDArray[np.float64]] = []
         self._labels: list[int] = []
@@ -105,18 +105,20 @@ class ExampleBuilder:
         return label
 
     def _parse_label(self, label: str) -> int:
-        classes = ", ".join(map(repr, self._declared.classes))
         if label not in self._index:
+            classes = listed([shorten(label) for label in self._declared.classes])
             raise self._reader.error(
                 f"a class label among {classes} at the end of the line",
                 shorten(label),
                 f"declare the label in the header, or {MEND}",
             )
+        if self._reader.terminated:
+            return self._index[label]
         longer = [other for other in self._classes if other.startswith(label) and other != label]
-        if longer and not self._reader.terminated:
+        if longer:
             raise self._reader.error(
-                f"a newline after the last label, as it may be a cut {longer[0]!r}",
-                f"{label!r} and the end of the file",
+                f"a newline after the last label, as it may be a cut {shorten(longer[0])}",
+                f"{shorten(label)} and the end of the file",
                 "end the last line with a newline if the file is whole, or fetch it again",
             )
         return self._index[label]
@@ -124,7 +126,9 @@ class ExampleBuilder:
     def _check_lengths(self, lengths: list[int]) -> None:
         if len(set(lengths)) > 1:
             raise self._reader.error(
-                "all dimensions of an example of one length", f"lengths {lengths}", MEND
+                "all dimensions of an example of one length",
+                f"lengths [{listed([str(length) for length in lengths])}]",
+                MEND,
             )
         length = lengths[0]
         if self._length is None:

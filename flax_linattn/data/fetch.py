@@ -14,13 +14,16 @@ from flax_linattn.data.catalog import CATALOG, Entry, Source
 
 
 def find_entry(name: str) -> Entry:
-    """An entry of the catalogue.
+    """An entry of the catalogue, by its name in whatever case.
 
     Raises:
         ValueError: There is none of that name.
     """
     if name not in CATALOG:
-        raise ValueError(f"unknown data set {name!r}; choose one of: {', '.join(CATALOG)}.")
+        names = {known.lower(): known for known in CATALOG}
+        if name.lower() not in names:
+            raise ValueError(f"unknown data set {name!r}; choose one of: {', '.join(CATALOG)}.")
+        name = names[name.lower()]
     return CATALOG[name]
 
 

@@ -3,7 +3,7 @@
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +17,9 @@ _COMPRESSED: dict[str, tuple[bytes, Callable[..., TextIO]]] = {
 
 MEND = "correct the line, or fetch the file again if it is cut short or damaged"
 """What to do about a line that is not as it should be."""
+
+LONGEST_LINE = 2**26
+"""Characters of a line; the longest series of the archives takes some ten millions."""
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
@@ -42,7 +45,8 @@ class LineReader:
     Raises:
         FileNotFoundError: There is no such file.
         DataFormatError: The file is no UTF-8 text, or not what its suffix says; while reading,
-            where the compressed stream is damaged or cut short.
+            where the compressed stream is damaged or cut short, a line holds a NUL byte, or more
+            than 64 Mi characters.
 
     Example:
         >>> import gzip, pathlib, tempfile
@@ -72,8 +76,7 @@ class LineReader:
             start = file.read(6)
         if start.startswith(_UTF16):
             raise self.error("UTF-8 text", "UTF-16", "save it as UTF-8")
-        # utf-8-sig drops the byte-order mark that some editors put first.
-        how: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "backslashreplace"}
+        how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
         for suffix, (magic, opener) in _COMPRESSED.items():
             if start.startswith(magic):
                 self._suffix = suffix
@@ -97,7 +100,7 @@ class LineReader:
 
     def __next__(self) -> str:
         try:
-            text = self._file.readline()
+            text = self._file.readline(LONGEST_LINE + 1)
         except _DAMAGE as damage:
             raise self.error(
                 f"a whole {self._suffix} stream",
@@ -107,6 +110,16 @@ class LineReader:
         if not text:
             raise StopIteration
         self.line += 1
+        if len(text) > LONGEST_LINE:
+            raise self.error(
+                f"lines of at most {LONGEST_LINE:,} characters", "a longer one", "check the file"
+            )
+        if "\0" in text:
+            raise self.error(
+                "text", "a NUL byte", "save it as UTF-8, or fetch the file again if it is damaged"
+            )
+        if self.line == 1:  # byte-order marks that editors put first, each its own
+            text = text.lstrip("\ufeff")
         self.terminated = text.endswith("\n")
         return text.removesuffix("\n")
 
@@ -123,6 +136,17 @@ class LineReader:
         return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}", *options)
 
 
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Returns the first ``most`` names for a message, long ones cut, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c", "d"], most=2)
+        'a, b and 2 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(_cut(name, 80) for name in names[:most]) + more
+
+
 def shorten(text: str, width: int = 40) -> str:
     """Returns ``text`` quoted for a message, cut to about ``width`` characters.
 
@@ -130,4 +154,8 @@ def shorten(text: str, width: int = 40) -> str:
         >>> shorten("0.25,0.5,0.75", width=8)
         "'0.25,0.5...'"
     """
-    return repr(text if len(text) <= width else text[:width] + "...")
+    return repr(_cut(text, width))
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[:width] + "..."

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.digits import load_spoken_arabic_digits
+from flax_linattn.data.files import listed
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
@@ -50,7 +52,11 @@ def load_dataset(path: str | Path) -> TimeSeriesDataset:
 
 
 def load_series(
-    path: str | Path, *, header: bool | None = None, channels: Sequence[str] | None = None
+    path: str | Path,
+    *,
+    header: bool | None = None,
+    channels: Sequence[str] | None = None,
+    times: Literal["report", "strict"] = "report",
 ) -> TimeSeries:
     r"""Loads one long series from a table or a ``.tsf`` file, also with ``.gz`` or ``.xz`` after.
 
@@ -58,6 +64,7 @@ def load_series(
         path: The file; ``.tsf`` by its name, anything else is read as a table.
         header: As in ``load_table``.
         channels: The channels to read, in this order. Default: all.
+        times: As in ``load_table``.
 
     Raises:
         ValueError: The series of a ``.tsf`` file are not of the same times; a channel is unknown;
@@ -79,23 +86,24 @@ def load_series(
             "are for `flax-linattn train classify`, and load_dataset)"
         )
     if _suffix(path) != ".tsf":
-        return load_table(path, header=header, channels=channels)
+        return load_table(path, header=header, channels=channels, times=times)
     all_series = load_tsf(path)
     if channels is not None:
-        names = [series.name for series in all_series]
+        named = {series.name: series for series in all_series}
         for channel in channels:
-            if channel not in names:
-                raise ValueError(f"unknown channel {channel!r}; {path} has {', '.join(names)}")
-        all_series = tuple(all_series[names.index(channel)] for channel in channels)
+            if channel not in named:
+                raise ValueError(f"unknown channel {channel!r}; {path} has {listed([*named])}")
+        all_series = tuple(named[channel] for channel in channels)
     first = all_series[0]
     for series in all_series[1:]:
         if series.num_steps != first.num_steps or not np.array_equal(
             np.asarray(series.times), np.asarray(first.times)
         ):
             raise OptionError(
-                f"expected series of the same times, but {series.name} has {series.num_steps} "
-                f"steps from {_start(series)} and {first.name} {first.num_steps} from "
-                f"{_start(first)}; choose some with channels=..., or one by one with load_tsf",
+                f"{path}: expected series of the same times, but {series.name} ({series.place(0)}) "
+                f"has {series.num_steps} steps from {_start(series)} and {first.name} "
+                f"({first.place(0)}) {first.num_steps} from {_start(first)}; choose some with "
+                "channels=..., or one by one with load_tsf",
                 "channels",
             )
     values = np.concatenate([series.values for series in all_series], axis=1)

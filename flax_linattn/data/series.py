@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+
+from flax_linattn.data.files import listed
 
 _MONTH = 28 * 86400.0
 
@@ -19,7 +22,9 @@ class TimeSeries:
         name: Of the data.
         values: float64 ``[T, C]``; NaN marks a missing value.
         channels: The C channel names.
-        times: datetime64[s] ``[T]``, rising, without time zone; None if not known.
+        times: datetime64[s] ``[T]``, never falling, without time zone; None if not known.
+        lines: int64 ``[T]``, the line of each row in its file, from 1; None if not known, and where
+            ``dataclasses.replace`` gives another number of rows.
 
     Raises:
         ValueError: The parts do not fit together.
@@ -37,6 +42,7 @@ class TimeSeries:
     values: NDArray[np.float64]
     channels: tuple[str, ...]
     times: NDArray[np.datetime64] | None = None
+    lines: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.dtype != np.float64 or not self.values.size:
@@ -50,8 +56,10 @@ class TimeSeries:
                 "one for each column"
             )
         if len(set(self.channels)) < len(self.channels):
-            twice = next(name for name in self.channels if self.channels.count(name) > 1)
+            twice = next(name for name, count in Counter(self.channels).items() if count > 1)
             raise ValueError(f"expected different channel names, got {twice!r} twice; rename one")
+        if self.lines is not None and self.lines.shape != (len(self.values),):
+            object.__setattr__(self, "lines", None)
         if self.times is None:
             return
         if self.times.shape != (len(self.values),) or self.times.dtype != np.dtype("M8[s]"):
@@ -59,12 +67,12 @@ class TimeSeries:
                 f"expected times datetime64[s] [{len(self.values)}], got {self.times.dtype} "
                 f"{list(self.times.shape)}; give one for each row"
             )
-        late = np.flatnonzero(np.diff(self.times) <= np.timedelta64(0, "s"))
+        late = np.flatnonzero(np.diff(self.times) < np.timedelta64(0, "s"))
         if late.size:
             row = int(late[0]) + 1
             raise ValueError(
-                f"expected rising times, got {self.times[row]} after {self.times[row - 1]} (row "
-                f"{row}, counted from 0); sort the rows, and drop repeated ones"
+                f"expected times that never fall, got {self.times[row]} after "
+                f"{self.times[row - 1]} ({self.place(row)}); sort the rows"
             )
 
     @property
@@ -74,25 +82,52 @@ class TimeSeries:
 
     @property
     def step(self) -> np.timedelta64 | None:
-        """The most frequent time between rows; None if times are not known or there is one row."""
-        if self.times is None or self.num_steps < 2:
+        """The most frequent time from one row to a later one; None if there is none."""
+        if self.times is None:
             return None
-        steps, counts = np.unique(np.diff(self.times), return_counts=True)
+        steps = np.diff(self.times)
+        steps, counts = np.unique(steps[steps > np.timedelta64(0, "s")], return_counts=True)
+        if not steps.size:
+            return None
         usual: np.timedelta64 = steps[np.argmax(counts)]
         return usual
 
     @property
-    def num_gaps(self) -> int:
-        """Rows that do not follow the one before after ``step``; see ``is_step``."""
+    def repeated(self) -> NDArray[np.int64]:
+        """Rows that have the time of the one before, int64."""
+        if self.times is None:
+            return np.zeros(0, np.int64)
+        return 1 + np.flatnonzero(np.diff(self.times) == np.timedelta64(0, "s"))
+
+    @property
+    def gaps(self) -> NDArray[np.int64]:
+        """Rows of a later time than ``step`` after the one before, or of an earlier, int64.
+
+        See ``is_step``; repeated times are not among them.
+        """
         if self.times is None or self.step is None:
-            return 0
-        second = np.timedelta64(1, "s")
-        return int(np.sum(~is_step(np.diff(self.times) / second, self.step / second)))
+            return np.zeros(0, np.int64)
+        seconds = np.diff(self.times) / np.timedelta64(1, "s")
+        usual = is_step(seconds, self.step / np.timedelta64(1, "s"))
+        return 1 + np.flatnonzero(~usual & (seconds > 0))
+
+    @property
+    def num_gaps(self) -> int:
+        """How many ``gaps`` there are."""
+        return len(self.gaps)
 
     @property
     def num_missing(self) -> int:
         """Missing values."""
         return int(np.isnan(self.values).sum())
+
+    def place(self, row: int) -> str:
+        """Where a row stands in its file, for a message.
+
+        Args:
+            row: Which one, from 0.
+        """
+        return f"row {row}, from 0" if self.lines is None else f"line {self.lines[row]}"
 
     def select(self, channels: Sequence[str]) -> TimeSeries:
         """Returns some of the channels, in this order.
@@ -100,12 +135,13 @@ class TimeSeries:
         Raises:
             ValueError: One is unknown.
         """
+        column_of = {name: column for column, name in enumerate(self.channels)}
         for name in channels:
-            if name not in self.channels:
+            if name not in column_of:
                 raise ValueError(
-                    f"unknown channel {name!r}; {self.name} has {', '.join(self.channels)}"
+                    f"unknown channel {name!r}; {self.name} has {listed(self.channels)}"
                 )
-        columns = [self.channels.index(name) for name in channels]
+        columns = [column_of[name] for name in channels]
         return replace(self, values=self.values[:, columns], channels=tuple(channels))
 
     def fill_forward(self, initial: NDArray | None = None) -> TimeSeries:

@@ -52,9 +52,10 @@ def stratified_split(
         )
     quotas = _share(counts, total)
     rng = np.random.default_rng(seed)
+    of_classes = np.split(np.argsort(members, kind="stable"), np.cumsum(counts)[:-1])
     chosen = [
-        rng.choice(np.flatnonzero(members == index), quota, replace=False)
-        for index, quota in enumerate(quotas)
+        rng.choice(examples, quota, replace=False)
+        for examples, quota in zip(of_classes, quotas, strict=True)
     ]
     validation = np.sort(np.concatenate(chosen))
     return np.setdiff1d(np.arange(labels.size), validation), validation

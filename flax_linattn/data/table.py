@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import choice
 from flax_linattn.data.cells import (
     TIME,
     BadCellError,
@@ -18,34 +21,41 @@ from flax_linattn.data.cells import (
     parse_time,
     split_cells,
 )
-from flax_linattn.data.files import MEND, LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader, listed, shorten
 from flax_linattn.data.series import TimeSeries
 
 
 def load_table(
-    path: str | Path, *, header: bool | None = None, channels: Sequence[str] | None = None
+    path: str | Path,
+    *,
+    header: bool | None = None,
+    channels: Sequence[str] | None = None,
+    times: Literal["report", "strict"] = "report",
 ) -> TimeSeries:
     r"""Loads a table of numbers separated by commas, plain, ``.gz`` or ``.xz``.
 
     The first column holds the times if it is no number, or named date, time or timestamp: ISO 8601
-    (``2016-07-01 00:00:00``) or ``2016/7/1 0:00``, rising; a time zone is dropped.
+    (``2016-07-01 00:00:00``) or ``2016/7/1 0:00``, never falling; a time zone is dropped. Where
+    times repeat or miss, rows stay as they are: ``TimeSeries.repeated`` and ``gaps`` tell.
     Time-Series-Library's files are of this kind, and those of laiguokun's collection, which have
     neither header nor times. Cells may stand in quotes. An empty one, ``?``, ``NA`` or ``NaN`` is a
     missing value. Blank lines and lines that begin with ``#`` are left out.
 
     Args:
         path: The file.
-        header: Whether the first line names the columns. Default: if it holds anything but times
-            and numbers. Where it holds numbers alone that has to be said, but for ``.txt`` files,
-            which have none.
+        header: Whether the first line names the columns. Default: if it begins with "date" or the
+            like, or holds words alone, and not if it begins with a time. A line of numbers alone,
+            or of words beside numbers (a name, or a damaged number?) has to be told; but numbers
+            alone in a ``.txt`` file are a row.
         channels: The columns to read, in this order; the others may hold anything. Default: all.
+        times: "strict" refuses a row of the same time as the one before.
 
     Returns:
         The series; without a header its channels are ``0``, ``1``, ...
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: A channel is unknown, or asked for twice.
+        ValueError: A channel is unknown, or asked for twice; ``times`` is something else.
         DataFormatError: The file breaks the format; the message names the line.
 
     Example:
@@ -57,6 +67,7 @@ def load_table(
         >>> series.channels, series.values.tolist(), series.times[1]
         (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], np.datetime64('2016-07-01T01:00:00'))
     """
+    choice(("report", "strict"), times=times)
     with LineReader(path) as reader:
         lines = _cells(reader)
         first = next(lines, None)
@@ -73,7 +84,7 @@ def load_table(
                 f"none for column {first.index('') + 1}",
                 "name it, or drop it (pandas: to_csv(..., index=False))",
             )
-        table = _Table(reader, first if named else None, channels)
+        table = _Table(reader, first if named else None, channels, times == "strict")
         if not named:
             table.add(first)
         for cells in lines:
@@ -88,19 +99,26 @@ class _Table:
         reader: the file, at its first line.
         header: the cells of that line if it names the columns.
         channels: the names to read; None for all.
+        strict: whether a repeated time is refused.
     """
 
     def __init__(
-        self, reader: LineReader, header: list[str] | None, channels: Sequence[str] | None
+        self,
+        reader: LineReader,
+        header: list[str] | None,
+        channels: Sequence[str] | None,
+        strict: bool,
     ) -> None:
         self._reader = reader
         self._first_line = reader.line
         self._header = header
         self._channels = channels
+        self._strict = strict
         self._width = 0
         self._timed = False
         self._columns: dict[str, int] = {}
         self._times: list[datetime] = []
+        self._lines: list[int] = []
         self._rows: list[NDArray[np.float64]] = []
 
     def add(self, cells: list[str]) -> None:
@@ -112,6 +130,7 @@ class _Table:
             )
         if self._timed:
             self._add_time(cells[0])
+        self._lines.append(self._reader.line)
         self._rows.append(self._numbers([cells[column] for column in self._columns.values()]))
 
     def _begin(self, cells: list[str]) -> None:
@@ -124,15 +143,16 @@ class _Table:
         if not names:
             raise self._reader.error("a column of numbers beside the times", "none", "add one")
         columns = {name: column for column, name in enumerate(names, start=self._timed)}
+        counts = Counter(names)
         for name in names if self._channels is None else self._channels:
             if name not in columns:
                 raise ValueError(
-                    f"unknown channel {name!r}; {self._reader.path} has {', '.join(names)}"
+                    f"unknown channel {shorten(name)}; {self._reader.path} has {listed(names)}"
                 )
-            if names.count(name) > 1:
+            if counts[name] > 1:
                 self._reader.line = self._first_line
                 raise self._reader.error(
-                    "different names of columns", f"{name!r} twice", "rename one"
+                    "different names of columns", f"{shorten(name)} twice", "rename one"
                 )
             if name in self._columns:
                 raise ValueError(f"expected each channel once, got {name!r} twice")
@@ -147,12 +167,14 @@ class _Table:
                 "write times so, the year first (neither the day first nor seconds since 1970), or "
                 "leave the column out",
             )
-        if self._times and time <= self._times[-1]:
+        last = self._times[-1] if self._times else None
+        if last is not None and (time < last or (self._strict and time == last)):
             raise self._reader.error(
-                f"a time after {self._times[-1]}, that of the row before",
+                f"a time after {last}, that of the row before",
                 f"{time}",
                 "sort the rows, drop repeated ones (fractions of a second do not count), and write "
                 "times in UTC where clocks go back",
+                *(["times"] if time == last else []),
             )
         self._times.append(time)
 
@@ -162,7 +184,7 @@ class _Table:
         except BadCellError as bad:
             cell = cells[bad.index]
             name, column = list(self._columns.items())[bad.index]
-        place = f"column {column + 1}" + (f" ({name})" if self._header else "")
+        place = f"column {column + 1}" + (f" ({shorten(name)[1:-1]})" if self._header else "")
         if parse_time(cell) is not None:
             raise self._reader.error(
                 f"times in the first column, and numbers in {place}",
@@ -182,7 +204,8 @@ class _Table:
             raise self._reader.error("rows of numbers after the header", "none", "add some")
         times = np.array(self._times, "M8[s]") if self._timed else None
         name = self._reader.path.name.split(".")[0]
-        return TimeSeries(name, np.stack(self._rows), tuple(self._columns), times)
+        lines = np.array(self._lines)
+        return TimeSeries(name, np.stack(self._rows), tuple(self._columns), times, lines)
 
 
 def _cells(reader: LineReader) -> Iterator[list[str]]:
@@ -199,15 +222,29 @@ def _cells(reader: LineReader) -> Iterator[list[str]]:
 
 
 def _is_header(reader: LineReader, cells: list[str]) -> bool:
-    if not all(map(is_value, cells[1:])):
+    """Whether the first line names the columns; refuses where a row may be damaged, or a name."""
+    if cells[0].lower() in TIME:
         return True
-    if not is_number(cells[0]):
-        return parse_time(cells[0]) is None
-    if ".txt" in reader.path.suffixes:
+    if parse_time(cells[0]) is not None and not is_number(cells[0]):
         return False
+    words = [cell for cell in cells if not is_value(cell) and parse_time(cell) is None]
+    others = [cell for cell in cells if is_number(cell) or parse_time(cell) is not None]
+    if not words and ".txt" in reader.path.suffixes:
+        return False
+    advice = "say whether it is a header: header=True or False (yes or no)"
+    if not words:
+        got = "numbers alone"
+    elif others:
+        got = f"{shorten(words[0])} beside {shorten(others[0])}"
+        advice = f"correct the cell if it is damaged, or {advice}"
+    elif all(word[0] in "+-.0123456789" for word in words):
+        got = f"{shorten(words[0])}, a name or a damaged number"
+        advice = f"correct it if it is damaged, or {advice}"
+    else:
+        return True
     raise reader.error(
         "a first line that names the columns, or that begins with a time",
-        "numbers alone",
-        "say whether it is a header: header=True or False (yes or no)",
+        got,
+        advice,
         "header",
     )

@@ -14,6 +14,20 @@ FARTHEST = 1e18
 """Magnitude up to which standardized values are passed on: its square is finite in float32."""
 
 
+class FarValueError(ValueError):
+    """A value is too far from the others to be standardized.
+
+    Attributes:
+        series: in which series it is, from 0.
+        step: at which of its steps, from 0.
+    """
+
+    def __init__(self, series: int, step: int, message: str) -> None:
+        super().__init__(message)
+        self.series = series
+        self.step = step
+
+
 def interpolate_missing(series: Series) -> tuple[NDArray[np.float64], ...]:
     """Fills missing values by linear interpolation over time, channel by channel.
 
@@ -89,14 +103,15 @@ class Standardizer:
             )
 
     @classmethod
-    def fit(cls, series: Series) -> "Standardizer":
+    def fit(cls, series: Series, ddof: int = 1) -> "Standardizer":
         """Measures mean and standard deviation of each channel over all time steps of all series.
 
-        The deviation divides by the count less one, as Time-Series-Library has it. A constant
-        channel gets a deviation of 1, so that it becomes 0.
+        A constant channel gets a deviation of 1, so that it becomes 0.
 
         Args:
             series: Arrays ``[length_i, C]`` without missing values.
+            ddof: The deviation divides by the count less this: 1 as Time-Series-Library has it to
+                classify, 0 as it has it to forecast, by scikit-learn's ``StandardScaler``.
 
         Raises:
             ValueError: There are no series, or a value is missing or infinite.
@@ -115,7 +130,7 @@ class Standardizer:
                 "one? Leave that empty"
             )
         mean = steps.mean(axis=0)
-        std = np.sqrt(np.square(steps - mean).sum(axis=0) / max(len(steps) - 1, 1))
+        std = np.sqrt(np.square(steps - mean).sum(axis=0) / max(len(steps) - ddof, 1))
         # By the range too: rounding can give a constant channel a tiny deviation that is not 0.
         std[(np.ptp(steps, axis=0) == 0) | (std == 0)] = 1
         return cls(mean, std)
@@ -148,10 +163,12 @@ class Standardizer:
         if far.any():
             step, channel = np.argwhere(far)[0]
             name = channel if channels is None else channels[channel]
-            raise ValueError(
+            raise FarValueError(
+                index,
+                int(step),
                 f"expected values within {FARTHEST:g} standard deviations of the mean, got "
                 f"{values[step, channel]:g} for channel {name} (series {index}, row {step}, from "
-                "0); does it stand for a missing one? Leave that empty"
+                "0); does it stand for a missing one? Leave that empty",
             )
         return scaled
 

@@ -47,6 +47,8 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
     with LineReader(path) as reader:
         header = _read_header(reader)
         declared = _declared(reader, header)
+        classes = frozenset(declared.classes)
+        colons = max(label.count(":") for label in classes)
         builder = ExampleBuilder(reader, declared)
         for text in reader:
             text = text.strip()
@@ -58,7 +60,7 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
                     f"the tag {shorten(text)}",
                     "move it above @data, or split files that were joined",
                 )
-            builder.add(*_split(reader, text, declared.classes))
+            builder.add(*_split(reader, text, classes, colons))
         dataset = builder.finish(header.get("problemname", reader.path.name.split(".")[0]))
         if dataset.num_examples == 1 and declared.dimensions is None and not reader.terminated:
             # Nothing else tells the label from the first value of a dimension that was cut.
@@ -70,12 +72,16 @@ def load_ts(path: str | Path) -> TimeSeriesDataset:
         return dataset
 
 
-def _split(reader: LineReader, text: str, classes: tuple[str, ...]) -> tuple[list[str], str | None]:
-    """The dimensions of an example, and its label."""
-    for label in sorted(classes, key=len, reverse=True):  # one may hold a colon, and end another
-        if text.endswith(f":{label}"):
-            return text[: -len(label) - 1].split(":"), label
+def _split(
+    reader: LineReader, text: str, classes: frozenset[str], colons: int
+) -> tuple[list[str], str | None]:
+    """The dimensions of an example, and its label, which may hold so many colons."""
     *dimensions, last = text.split(":")
+    for count in range(min(colons, len(dimensions) - 1), -1, -1):  # one may end another
+        end = len(dimensions) - count
+        label = ":".join([*dimensions[end:], last])
+        if end and label in classes:
+            return dimensions[:end], label
     # A line without its label ends in values.
     if "," in last or not dimensions:
         return [*dimensions, last], None
@@ -87,7 +93,7 @@ def _label(reader: LineReader, text: str) -> str:
         raise reader.error(
             "a class label without blanks, which separate those of the header",
             shorten(text),
-            f"write {'_'.join(text.split())} in both places",
+            f"write {shorten('_'.join(text.split()))} in both places",
         )
     return text
 
@@ -162,8 +168,13 @@ def _boolean(reader: LineReader, tag: str, value: str) -> bool:
 
 
 def _positive(reader: LineReader, tag: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit() and int(value)):
-        raise reader.error(f"a positive integer after {tag}", shorten(value), "correct the header")
+    # Python refuses to read thousands of digits.
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and int(value)):
+        raise reader.error(
+            f"a positive integer after {tag}, below 1,000,000,000",
+            shorten(value),
+            "correct the header",
+        )
     return int(value)
 
 

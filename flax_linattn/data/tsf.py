@@ -25,6 +25,8 @@ _SECONDS = {
     "weekly": 7 * 86400,
 }
 _MONTHS = {"monthly": 1, "quarterly": 3, "yearly": 12}
+_LATEST = np.datetime64("9999-12-31T23:59:59", "s")
+"""Of Python's own times; NumPy's wrap."""
 
 
 def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
@@ -92,6 +94,10 @@ def _read_header(reader: LineReader) -> tuple[list[tuple[str, str]], dict[str, s
             return attributes, tags
         if tag == "@attribute" and len(words) == 2 and words[1].lower() in _TYPES:
             attributes.append((words[0], words[1].lower()))
+        elif tag.removeprefix("@") in tags:
+            raise reader.error(
+                f"{shorten(tag)[1:-1]} once", "it again", "remove one of the two lines"
+            )
         elif tag == "@frequency" and _step(" ".join(words)) is None:
             raise reader.error(
                 f"a frequency such as 10_minutes or {', '.join([*_SECONDS, *_MONTHS])}",
@@ -115,6 +121,7 @@ _TYPES = ("string", "numeric", "date")
 def _read_series(
     reader: LineReader, attributes: list[tuple[str, str]], tags: dict[str, str]
 ) -> Iterator[TimeSeries]:
+    lines: dict[str, int] = {}
     for index, text in enumerate(_content(reader)):
         *facts, last = text.split(":")
         if len(facts) != len(attributes):
@@ -136,7 +143,15 @@ def _read_series(
                 name = fact
             elif kind == "date" and "frequency" in tags:
                 times = _times(reader, fact, tags["frequency"], len(values))
-        yield TimeSeries(name, values[:, None], (name,), times)
+        if name in lines:
+            raise reader.error(
+                "series of different names",
+                f"{shorten(name)} again (first on line {lines[name]})",
+                "rename one of the two, or remove it",
+            )
+        lines[name] = reader.line
+        on_line = np.full(len(values), reader.line)
+        yield TimeSeries(name, values[:, None], (name,), times, on_line)
 
 
 def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
@@ -154,7 +169,7 @@ def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
 def _step(frequency: str) -> tuple[str, int] | None:
     """Months or seconds of a frequency, such as "10_minutes"."""
     count, unit = 1, frequency.lower()
-    if match := re.fullmatch(r"([1-9]\d*)_(\w+)", unit):
+    if match := re.fullmatch(r"([1-9][0-9]{0,8})_(\w+)", unit):  # more overflow
         count, unit = int(match[1]), match[2]
     if unit in _MONTHS:
         return "M", count * _MONTHS[unit]
@@ -171,6 +186,13 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
     step = _step(frequency)
     assert step is not None  # the header was checked
     unit, count = step
+    left = _LATEST.astype(f"M8[{unit}]") - first.astype(f"M8[{unit}]")
+    if (length - 1) * count > left.astype(int).item():
+        raise reader.error(
+            "times up to the year 9999",
+            f"{length:,} {frequency} values from {shorten(start.strip())} on",
+            "correct the date, or @frequency in the header",
+        )
     if unit == "s":
         return first + np.arange(length) * np.timedelta64(count, "s")
     month, day = np.timedelta64(1, "M"), np.timedelta64(1, "D")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import OptionError
 from flax_linattn.data.batching import ArrayBatches
 
 
@@ -62,7 +63,10 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
             raise ValueError(f"expected shares, or whole numbers of rows, got {parts!r}")
         counts = [int(part) for part in (train, middle, test)]
     if sum(counts) > num_steps:
-        raise ValueError(f"the series has {num_steps} rows, and {parts} needs {sum(counts)}")
+        raise OptionError(
+            f"the series has {num_steps} rows, and {parts} needs {sum(counts)}; give another split",
+            "split",
+        )
     ends = np.cumsum([0, *counts]).tolist()
     return Split(*(range(a, b) for a, b in itertools.pairwise(ends)))
 

@@ -4,7 +4,7 @@ from flax_linattn.inference.generate import Generated, generate
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.prefill import prefill
 from flax_linattn.inference.rollout import Rollout, rollout, unroll
-from flax_linattn.inference.saved import load_state, save_state
+from flax_linattn.inference.saved import StateFile, describe_state, load_state, save_state
 from flax_linattn.inference.state import gather_rows, reset_rows, state_bytes
 from flax_linattn.inference.stream import Stream
 from flax_linattn.inference.summary import Summary, summarize
@@ -12,9 +12,11 @@ from flax_linattn.inference.summary import Summary, summarize
 __all__ = [
     "Generated",
     "Rollout",
+    "StateFile",
     "Stream",
     "StreamingModel",
     "Summary",
+    "describe_state",
     "gather_rows",
     "generate",
     "load_state",

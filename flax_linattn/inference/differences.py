@@ -87,7 +87,10 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 
 def _signature(leaf: Any) -> str:
-    return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+    try:
+        return f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}"
+    except TypeError:  # no array that JAX knows, whose message would be all of its values
+        return type(leaf).__name__
 
 
 def _lines(expected: dict[str, str], got: dict[str, str]) -> str:

@@ -16,12 +16,14 @@ from flax_linattn.inference.compiled import compiled, step
 from flax_linattn.inference.model import StreamingModel, check_model, make_state
 from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import check_rows
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Mask, State
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@exportable
 class Rollout(NamedTuple):
     """What ``rollout`` returns; ``rollout(model, r.x, n, state=r.state)`` goes on.
 

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import json
-import os
-import zipfile
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
-from flax_linattn.inference.differences import differences
+from flax_linattn.inference.archive import Archive, Stored, write_archive
+from flax_linattn.inference.differences import differences, layout
+from flax_linattn.storage import write_whole
 
 FORMAT = 1
-_FACTS = "facts"
 Tree = TypeVar("Tree")
 
 
 def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
     """Writes a state to a file; a kill leaves the file before, or the new one.
 
+    Several processes that write to one file leave it whole, too; whose it is then is a matter of
+    chance, which :func:`flax_linattn.storage.held` prevents.
+
     Args:
         path: the file, ``.npz``.
         state: arrays in any tree, such as ``Stream.state``.
-        facts: JSON values to keep beside it, among them what tells whose state it is.
+        facts: JSON values to keep beside it, among them what tells whose state it is; none is
+            called "format".
+
+    Raises:
+        ValueError: more facts or arrays than a file takes, or numbers that are NaN; the file before
+            stays.
+        OSError: it cannot be written.
 
     Example:
         >>> import pathlib, tempfile
@@ -37,20 +45,23 @@ def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
         ...     load_state(path, {"sum": jnp.zeros(3)})
         ({'sum': Array([1., 1., 1.], dtype=float32)}, {'num_steps': 7})
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(state))}
-    text = json.dumps({"format": FORMAT, **facts})
-    with open(partial, "wb") as file:
-        np.savez(file, **leaves, **{_FACTS: np.array(text)})  # type: ignore[arg-type]
-    os.replace(partial, path)
+    if "format" in facts:
+        raise ValueError("the fact 'format' is the file's own; give yours another name.")
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+    for name, leaf in zip(layout(state), leaves, strict=True):
+        if _has_nan(leaf):
+            raise ValueError(f"the state holds NaN in {name}, and {path} stays as it was.")
+    with write_whole(path) as file:
+        write_archive(file, leaves, {"format": FORMAT, **facts})
 
 
 def load_state(
     path: str | Path, like: Tree, *, check: Callable[[dict[str, Any]], None] | None = None
 ) -> tuple[Tree, dict[str, Any]]:
     """Reads what ``save_state`` wrote.
+
+    The file may come from anywhere: nothing in it is run, and no more is read than a state like
+    this takes.
 
     Args:
         path: the file.
@@ -62,29 +73,126 @@ def load_state(
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: it is damaged, or the state of something else.
+        ValueError: it is damaged, the state of something else, or of a stream that had failed: its
+            numbers are NaN.
     """
-    leaves, structure = jax.tree.flatten(like)
+    names, leaves = list(layout(like)), jax.tree.leaves(like)
+    with _opened(path) as archive:
+        facts = _checked_facts(path, archive)
+        if check is not None:
+            check(facts)
+        stored = archive.arrays
+        if len(stored) != len(leaves) or not all(map(_fits, stored, leaves)):
+            found = {
+                name: jax.ShapeDtypeStruct(of.shape, of.dtype)
+                for name, of in zip(_named(names, len(stored)), stored, strict=True)
+                if of.dtype.kind in "biufc"
+            }
+            raise ValueError(
+                f"{path} holds the state of another model or of other options; give those that it "
+                "was made with, or remove it to begin anew."
+                + differences(dict(zip(names, leaves, strict=True)), found)
+            )
+        arrays = []
+        for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
+            with _reading(path):
+                array = archive.read(index).view(leaf.dtype)
+            arrays.append(jnp.asarray(array))
+            if _has_nan(array):
+                raise ValueError(
+                    f"{path} holds NaN in {name}, which no stream saves; remove it to begin anew."
+                )
+    return jax.tree.unflatten(jax.tree.structure(like), arrays), facts
+
+
+class StateFile(NamedTuple):
+    """What ``describe_state`` returns.
+
+    Attributes:
+        facts: that were saved beside the state.
+        arrays: dtype and shape of each.
+        num_bytes: of their values.
+    """
+
+    facts: dict[str, Any]
+    arrays: tuple[str, ...]
+    num_bytes: int
+
+
+def describe_state(path: str | Path) -> StateFile:
+    """What a file of ``save_state`` holds, without the model that it belongs to.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is damaged, or no state file.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "state.npz")
+        ...     save_state(path, {"sum": jnp.ones(3)}, {"num_steps": 7})
+        ...     describe_state(path)
+        StateFile(facts={'num_steps': 7}, arrays=('float32[3]',), num_bytes=12)
+    """
+    with _opened(path) as archive:
+        facts = _checked_facts(path, archive)
+        with _reading(path):
+            archive.check()
+    arrays = tuple(f"{of.dtype}{list(of.shape)}" for of in archive.arrays)
+    return StateFile(facts, arrays, sum(of.num_bytes for of in archive.arrays))
+
+
+@contextmanager
+def _opened(path: str | Path) -> Iterator[Archive]:
+    with _open(path) as file:
+        with _reading(path):
+            archive = Archive(file)
+        yield archive
+
+
+def _open(path: str | Path) -> BinaryIO:
     try:
-        with open(path, "rb") as opened, np.load(opened) as file:
-            facts = json.loads(str(file[_FACTS]))
-            arrays = [file[str(i)] for i in range(len(file.files) - 1)]
+        return open(path, "rb")
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}; give a file.") from error
+
+
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Whatever a stranger's bytes raise, one kind of error leaves this context."""
+    try:
+        yield
+    except Exception as error:
+        why = str(error) if type(error) is ValueError else type(error).__name__
         raise ValueError(
-            f"{path} is no state file, or a damaged one ({type(error).__name__}); give another "
-            "name to begin anew."
+            f"{path} is no state file, or a damaged one ({why}); give another name to begin anew."
         ) from error
-    if facts.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} was written by another version; give another name to begin anew.")
-    if check is not None:
-        check(facts)
-    expected = [(leaf.shape, leaf.dtype) for leaf in leaves]
-    if [(array.shape, array.dtype) for array in arrays] != expected:
+
+
+def _checked_facts(path: str | Path, archive: Archive) -> dict[str, Any]:
+    form = archive.facts.pop("format", None)
+    if form != FORMAT:
         raise ValueError(
-            f"{path} holds the state of another model or of other options; give those that it was "
-            "made with, or remove it to begin anew."
-            + differences(dict(enumerate(leaves)), dict(enumerate(arrays)))
+            f"{path} was written by another version (format {str(form)[:40]}, this one reads "
+            f"{FORMAT}); give another name to begin anew."
         )
-    return jax.tree.unflatten(structure, [jnp.asarray(array) for array in arrays]), facts
+    return archive.facts
+
+
+def _named(names: list[str], count: int) -> list[str]:
+    """Names of that many leaves: those that are known, then numbers."""
+    return [names[i] if i < len(names) else str(i) for i in range(count)]
+
+
+def _fits(stored: Stored, leaf: Any) -> bool:
+    """Whether an array can be this leaf; dtypes that NumPy does not know come as raw bytes."""
+    dtype = np.dtype(leaf.dtype)
+    same = stored.dtype == (f"V{dtype.itemsize}" if dtype.kind == "V" else dtype)
+    return stored.shape == leaf.shape and same
+
+
+def _has_nan(array: NDArray) -> bool:
+    """No state of a mechanism holds NaN; infinite is what a maximum over nothing is."""
+    return jnp.issubdtype(array.dtype, jnp.inexact) and bool(np.isnan(array).any())

@@ -16,6 +16,7 @@ from flax_linattn.inference.compiled import step
 from flax_linattn.inference.differences import differences
 from flax_linattn.inference.model import StreamingModel, check_model, state_of_rows
 from flax_linattn.inference.prefill import check_prompt, check_room, no_output, take_in_piece
+from flax_linattn.inference.room import Room
 from flax_linattn.inference.state import check_indices, gather_rows, reset_rows
 from flax_linattn.typing import Array, State
 
@@ -70,6 +71,7 @@ class Stream:
         self._model, self._dtype = model, dtype
         self._batch_size, self._max_length = batch_size, max_length
         self._state: State = self._initial(batch_size)
+        self._room = Room(model, self._state)
         self.num_steps = 0
         self.num_compilations = 0
         graphdef, self._variables = nnx.split(model)
@@ -123,6 +125,7 @@ class Stream:
                 f"dtypes:{wrong or ' its tree is another one.'}"
             )
         self._state = jax.tree.map(jnp.copy, state)
+        self._room.taken = self._room.of(self._state)
 
     def step(
         self, x: ArrayLike, mask: ArrayLike | None = None, *, reset: ArrayLike | None = None
@@ -136,15 +139,19 @@ class Stream:
                 begins a new sequence.
 
         Returns:
-            The model's output for each row; NaN from the observation on for which a cache or a
-            table of positions has no room.
+            The model's output for each row.
 
         Raises:
-            ValueError: shapes that do not fit, or the state grows, for want of ``max_length``.
+            ValueError: a cache or a table of positions has no room for the observation, which is
+                not taken in; shapes that do not fit; or the state grows, for want of
+                ``max_length``. (A model of one's own with such a table says so in
+                ``num_positions``; else its outputs tell.)
             TypeError: ``mask`` or ``reset`` is not bool.
         """
         x = jnp.asarray(x)
+        taken = self._room.after(mask, reset)
         y, self._state = self._step(self._variables, self._state, x, mask, reset)
+        self._room.taken = taken
         self.num_steps += 1
         return y
 
@@ -165,7 +172,8 @@ class Stream:
             See :func:`flax_linattn.inference.prefill`.
 
         Raises:
-            ValueError: shapes that do not fit, or the state grows, for want of ``max_length``.
+            ValueError: a row has no room for its observations, none of which is taken in; shapes
+                that do not fit; or the state grows, for want of ``max_length``.
             TypeError: ``mask`` is not bool, or the model has no call on sequences.
 
         Example:
@@ -182,10 +190,12 @@ class Stream:
         check_model(self._model, sequences=True)
         prompt, real = jax.tree.map(np.asarray, check_prompt(x, mask, chunk_size))
         check_room(prompt, real, self._max_length)
+        taken = self._room.after(real, length=prompt.shape[1])
         y = self._before(self._variables, self._state, prompt[:, :1])
         for start in range(0, prompt.shape[1], chunk_size):
             piece = _piece(prompt, real, start, chunk_size)
             y, self._state = self._take_in_many(self._variables, y, self._state, *piece)
+        self._room.taken = taken
         self.num_steps += prompt.shape[1]
         return y
 
@@ -209,8 +219,10 @@ class Stream:
         """
         if rows is None:
             self._state, self.num_steps = self._initial(self._batch_size), 0
+            self._room.taken = np.zeros_like(self._room.taken)
         else:
             self._state = self._reset(self._state, rows)
+            self._room.taken = self._room.after(np.zeros(self._batch_size, bool), rows)
 
     def gather(self, indices: ArrayLike) -> None:
         """Lets each row go on from another one's state: row i from that of ``indices[i]``.
@@ -242,6 +254,7 @@ class Stream:
                 f"got shape {indices.shape}."
             )
         self._state = _gather_rows(self._state, indices)
+        self._room.taken = self._room.taken[np.asarray(indices)]
 
 
 _gather_rows = jax.jit(gather_rows, donate_argnames="state")

@@ -21,6 +21,7 @@ from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.ops.contract.checks import no_state
 from flax_linattn.ops.contract.masks import packed_runs
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import (
     Array,
     Features,
@@ -32,6 +33,7 @@ from flax_linattn.typing import (
 )
 
 
+@exportable
 class BackboneState(NamedTuple):
     """What a backbone carries from call to call.
 
@@ -176,6 +178,11 @@ class Backbone(nnx.Module):
             and self.input_embedding.streams
             and all(m.capabilities.recurrent for m in self.mechanisms)
         )
+
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        return self.input_embedding.max_length
 
     @property
     def constant_memory(self) -> bool:

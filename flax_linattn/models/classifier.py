@@ -25,6 +25,7 @@ from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, Mask, SegmentIds, State
 
@@ -32,6 +33,7 @@ CLASSIFIER_LAYERS = Layers(hidden_features=256)
 """The layers of a classifier unless others are given: Time-Series-Library's for classification."""
 
 
+@exportable
 class ClassifierState(NamedTuple):
     """What a classifier carries from call to call.
 
@@ -249,6 +251,12 @@ class SequenceClassifier(nnx.Module):
     def streams(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered."""
         return self.backbone.streams
+
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        ends = (self.backbone.num_positions, self.max_length if self.flatten else None)
+        return min((end for end in ends if end is not None), default=None)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32

@@ -16,9 +16,11 @@ from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_causal, chec
 from flax_linattn.models.layers import Layers, sized
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Features, State
 
 
+@exportable
 class HorizonState(NamedTuple):
     """What the decoder of a window carries from step to step of the horizon.
 

@@ -24,6 +24,7 @@ from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.linear import linear
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.prefix import select
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds
 
@@ -31,6 +32,7 @@ FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 """The layers of a forecaster unless others are given."""
 
 
+@exportable
 class ForecasterState(NamedTuple):
     """What a forecaster carries from call to call.
 
@@ -224,6 +226,11 @@ class Forecaster(nnx.Module):
     def streams(self) -> bool:
         """Whether ``init_state`` and ``step`` are offered, over observations."""
         return self.backbone.streams
+
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        return self.backbone.num_positions
 
     def forecast(
         self,

@@ -168,6 +168,11 @@ class LanguageModel(nnx.Module):
         """Whether ``init_state`` and ``step`` are offered."""
         return self.backbone.streams
 
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        return self.backbone.num_positions
+
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> BackboneState:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.prefix import Monoid, scanned
 from flax_linattn.typing import Array, State
 
@@ -27,6 +28,7 @@ class Pooling(Protocol):
         ...
 
 
+@exportable
 class CountedState(NamedTuple):
     """A pooled vector and how many tokens it stands for.
 

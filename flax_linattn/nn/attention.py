@@ -14,6 +14,7 @@ from flax_linattn import ops
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.position import QueryKeyPosition, token_positions
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import (
     Array,
     Features,
@@ -37,6 +38,7 @@ class AttentionOptions(SequenceOptions, total=False):
     context_mask: Mask | None
 
 
+@exportable
 class Context(NamedTuple):
     """What attention takes keys and values from, projected once for many calls.
 

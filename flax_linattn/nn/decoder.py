@@ -16,9 +16,11 @@ from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout,
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
 from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
 
+@exportable
 class DecoderState(NamedTuple):
     """What a decoder block carries from step to step.
 

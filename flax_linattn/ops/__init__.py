@@ -12,7 +12,7 @@ from flax_linattn import _moved
 from flax_linattn.ops import mechanisms
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.ops.contract.state import PackedState
+from flax_linattn.ops.contract.state import PackedState, exportable
 from flax_linattn.ops.contract.weights import weights
 from flax_linattn.ops.engine.cache import CacheMechanism, KVCache
 from flax_linattn.ops.engine.exponential import ExponentialState
@@ -41,6 +41,7 @@ __all__ = [
     "SeriesState",
     "StatelessMechanism",
     "StreamingMechanism",
+    "exportable",
     "get_mechanism",
     "list_mechanisms",
     "sequence_parallel",

@@ -14,6 +14,7 @@ from flax_linattn.tasks.stream import stream_run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.tasks.task import Report, Task
 from flax_linattn.tasks.train import train
+from flax_linattn.tasks.yardsticks import Yardsticks
 
 __all__ = [
     "Config",
@@ -25,6 +26,7 @@ __all__ = [
     "Run",
     "Streaming",
     "Task",
+    "Yardsticks",
     "evaluate_run",
     "get_task",
     "list_tasks",

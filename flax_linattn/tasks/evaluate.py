@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -32,5 +33,5 @@ def evaluate_report(run_dir: str | Path, test_file: Path | None = None) -> Repor
     run = load_run(run_dir)
     batches = run.task.test_batches(run, test_file)
     report = run.task.test(run, batches)
-    values = {**report.values, **run.task.stream_error(run, batches)}
-    return Report(values, report.tables, report.figures)
+    values = {**report.judged, **run.task.stream_error(run, batches)}
+    return dataclasses.replace(report, values=values)

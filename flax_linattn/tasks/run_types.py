@@ -49,9 +49,11 @@ class Run(NamedTuple):
         config: what the run was started with, resolved.
         problem: what it learned of the data.
         model: an ``nnx.Module``.
+        data: what its task loaded to train it; None in a run that comes from its folder.
     """
 
     task: Task[Any, Any, Any]
     config: Any
     problem: Any
     model: Any
+    data: Any = None

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import join_cells
+from flax_linattn.storage import held
 from flax_linattn.tasks.figures import import_figure
-from flax_linattn.tasks.files import held, open_lines
+from flax_linattn.tasks.files import open_lines
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.training.signals import BetweenBlocks
 
 SAVE_EVERY = 1000
-"""Observations after which the state of a stream is saved, beside at its end."""
+"""Rows after which the state of a stream is saved, beside at its end."""
+
+Say = Callable[..., None]
+"""Tells a person something: a text, and names of options that it is about."""
+
+
+def say(text: str, *options: str) -> None:
+    """To stderr; see ``Say``."""
+    print(f"# {text}", file=sys.stderr)
 
 
 def stream_run(
@@ -26,7 +36,10 @@ def stream_run(
     *,
     input: str | Path | None = None,
     state: str | Path | None = None,
+    skip_seen: bool = False,
+    save_every: int = SAVE_EVERY,
     figure: str | Path | None = None,
+    say: Say = say,
 ) -> None:
     """Prints what a run's model says after each observation, as CSV.
 
@@ -36,78 +49,153 @@ def stream_run(
         run_dir: the run folder.
         options: the ``StreamOptions`` of the run's task; default theirs.
         input: a file to read instead of standard input (.gz and .xz too).
-        state: a file to go on from, if it is there, and to save to: every 1,000 observations, at
+        state: a file to go on from, if it is there, and to save to: every ``save_every`` rows, at
             the end, and on Ctrl-C or SIGTERM.
+        skip_seen: the input begins where the stream did: leave out the rows that the state has
+            seen, by their times where they have any, else by their number.
+        save_every: rows.
         figure: draw what came last to this PNG file (needs matplotlib).
+        say: what tells about the stream, beside its lines; default to stderr.
 
     Raises:
         FileNotFoundError: the run or the input is missing.
-        ValueError: damaged files; a run that cannot stream; a state of another one; a bad line.
+        ValueError: damaged files; a run that cannot stream; a state of another one, or one that
+            another process works with; a bad line, which is named.
     """
     input, state, figure = (None if p is None else Path(p) for p in (input, state, figure))
+    at_least(1, save_every=save_every)
+    if skip_seen and state is None:
+        raise OptionError("what a stream has seen is in its state; give one.", "skip_seen", "state")
+    if figure is not None:
+        import_figure()  # now, rather than after the stream
     run = load_run(run_dir)
     options = run.task.StreamOptions() if options is None else options
     stream = run.task.stream(run, options)
-    if figure is not None:
-        import_figure()  # now, rather than after the stream
-        if not stream.draws:
-            raise OptionError("there is no figure of this stream; leave it out.", "figure")
+    stream.run_dir = Path(run_dir)
+    if figure is not None and not stream.draws:
+        raise OptionError("there is no figure of this stream; leave it out.", "figure")
     if state is not None and state.is_dir():
         raise OptionError(f"{state} is a folder, expected a file; give another one.", "state")
     with ExitStack() as ends:
         if state is not None:
             lock = state.with_name(f"{state.name}.lock")
             ends.enter_context(held(lock, f"the state {state}"))
-        if state is not None and state.is_file():
-            stream.load(state)
-            print(f"# goes on after {stream.num_steps} observations", file=sys.stderr)
-        observations = stream.source()
-        if observations is None:
-            observations = stream.parse(*ends.enter_context(open_lines(input)))
+            if state.is_file():
+                stream.load(state)
+                _tell(stream, skip_seen, say)
+        own = stream.source()
+        if own is None:
+            lines, name = ends.enter_context(open_lines(input))
+            rows = _Rows(lines, f"{name}:")
+            observations = stream.parse(rows, name)
         elif input is not None:
             raise OptionError("the stream has observations of its own; leave input out.", "input")
-        _print_stream(stream, observations, state, figure)
+        else:
+            rows = _Rows(own, "observation ")
+            observations = iter(rows)
+        if skip_seen:
+            observations = _unseen(stream, observations, say)
+        _print_stream(stream, observations, rows, state, save_every, figure, say)
+
+
+class _Rows:
+    """What a stream reads, and the place of the last of it, for messages."""
+
+    def __init__(self, rows: Iterable[Any], place: str) -> None:
+        self._rows, self._place, self._number = rows, place, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self._rows:
+            self._number += 1
+            yield row
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Errors of this context begin with the place."""
+        place = f"{self._place}{self._number}"
+        try:
+            yield
+        except OptionError as error:
+            raise OptionError(f"{place}: {error}", *error.options) from error
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from error
+
+
+def _tell(stream: Streaming, skip_seen: bool, say: Say) -> None:
+    last = "" if stream.last_time is None else f", the last of {stream.last_time}"
+    where = f"state: {stream.num_rows:,} rows{last}"
+    if skip_seen:
+        say(where)
+    else:
+        say(f"{where}; skip what it has seen if the input begins at the start again", "skip_seen")
+
+
+def _unseen(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterator[Any]:
+    """Those from the first on that the stream has not seen."""
+    number = 0
+
+    def seen(observation: Any) -> bool:
+        nonlocal number
+        number += 1
+        return stream.has_seen(number, observation)
+
+    rest = itertools.dropwhile(seen, observations)
+    first = list(itertools.islice(rest, 1))
+    say(f"skipped {number - len(first):,} rows")
+    yield from itertools.chain(first, rest)
 
 
 def _print_stream(
-    stream: Streaming, observations: Iterator[Any], state: Path | None, figure: Path | None
+    stream: Streaming,
+    observations: Iterable[Any],
+    rows: _Rows,
+    state: Path | None,
+    save_every: int,
+    figure: Path | None,
+    say: Say,
 ) -> None:
-    taken = printed = False
+    taken, printed = 0, False
     with ExitStack() as ends:
         # At the end, which may well be Ctrl-C; the last of these comes first.
         if figure is not None:
-            ends.callback(lambda: _draw(stream, figure) if printed else None)
+            ends.callback(lambda: _draw(stream, figure, say) if printed else None)
         if state is not None:
-            ends.callback(lambda: _save(stream, state) if taken else None)
-        ends.callback(lambda: _say(stream.end()))
+            ends.push(lambda kind, *_: _save_last(stream, state, kind, say) if taken else None)
+        ends.callback(lambda: _say_end(stream, say))
         signals = ends.enter_context(BetweenBlocks())
         for observation in observations:
             with signals.block():
-                before = stream.num_steps
-                cells = stream.cells(observation)
-                taken = True
-                if cells is None:
-                    continue
-                if not printed:
-                    print(join_cells(stream.header), flush=True)
-                    printed = True
-                print(join_cells(cells), flush=True)
-                if state is not None and stream.num_steps // SAVE_EVERY > before // SAVE_EVERY:
+                with rows.placed():
+                    cells = stream.cells(observation)
+                taken += 1
+                if cells is not None:
+                    if not printed:
+                        print(join_cells(stream.header), flush=True)
+                        printed = True
+                    print(join_cells(cells), flush=True)
+                if state is not None and taken % save_every == 0:
                     stream.save(state)
     if not printed:
-        _say("no observation came: give one a line")
+        say("no observation came: give one a line")
 
 
-def _say(text: str | None) -> None:
+def _say_end(stream: Streaming, say: Say) -> None:
+    text = stream.end()
     if text is not None:
-        print(f"# {text}", file=sys.stderr)
+        say(text)
 
 
-def _save(stream: Streaming, state: Path) -> None:
-    stream.save(state)
-    _say(f"saved after {stream.num_steps} observations: {state}")
+def _save_last(stream: Streaming, state: Path, error: type[BaseException] | None, say: Say) -> None:
+    try:
+        stream.save(state)
+    except ValueError as not_saved:
+        if error is None:
+            raise
+        say(f"not saved: {not_saved}")  # the error says what led to it
+    else:
+        say(f"saved after {stream.num_steps} observations: {state}")
 
 
-def _draw(stream: Streaming, figure: Path) -> None:
+def _draw(stream: Streaming, figure: Path, say: Say) -> None:
     stream.draw(figure)
-    _say(f"figure: {figure}")
+    say(f"figure: {figure}")

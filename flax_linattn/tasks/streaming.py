@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError
+from flax_linattn.inference.room import counts
 from flax_linattn.inference.saved import load_state, save_state
+from flax_linattn.tasks.facts import read_count, shown
+from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run_types import Run
 
 
 class Streaming(abc.ABC):
     """What comes in on a line, what goes out, what is remembered.
 
-    Its state on disk is that of the model's stream, the number of observations, and what ``facts``
-    says; it goes on only with the same model and the same ``options``.
+    Its state on disk is that of the model's stream, the number of observations and rows, what
+    ``facts`` says, and whose it is; it goes on only with the same model and the same ``options``.
 
     Args:
         run: the trained run.
@@ -30,6 +36,8 @@ class Streaming(abc.ABC):
     Attributes:
         header: as given.
         num_steps: observations taken in so far, in all sessions.
+        num_breaks: rows so far that were none, such as those that only begin a new sequence.
+        run_dir: the run's folder, for who looks at a state file; None if not known.
     """
 
     def __init__(
@@ -37,7 +45,8 @@ class Streaming(abc.ABC):
     ) -> None:
         self._run, self._stream, self.header = run, stream, header
         self._owner = {"model": fingerprint(run.model), **options}
-        self.num_steps = 0
+        self.num_steps = self.num_breaks = 0
+        self.run_dir: Path | None = None
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Any]:
@@ -53,7 +62,7 @@ class Streaming(abc.ABC):
 
     @abc.abstractmethod
     def cells(self, observation: Any) -> Sequence[Any] | None:
-        """Takes in an observation, and counts it in ``num_steps``.
+        """Takes in an observation, and counts it in ``num_steps`` or ``num_breaks``.
 
         Returns:
             The cells of a line; None where there is nothing to say, as where a sequence begins.
@@ -71,7 +80,37 @@ class Streaming(abc.ABC):
         return {}
 
     def restore(self, facts: Mapping[str, Any]) -> None:  # noqa: B027  (nothing beside the state)
-        """Goes on from what ``facts`` gave."""
+        """Goes on from what ``facts`` gave, or says what it is instead and changes nothing.
+
+        Raises:
+            ValueError: it is something else, see :mod:`flax_linattn.tasks.facts`.
+        """
+
+    def ages(self, facts: Mapping[str, Any]) -> Sequence[int] | None:
+        """Observations that each row of the model's stream has taken in, as these facts tell.
+
+        A file whose state says otherwise is refused. None where facts do not tell.
+        """
+        return None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows taken in so far, in all sessions: lines that ``parse`` made something of."""
+        return self.num_steps + self.num_breaks
+
+    @property
+    def last_time(self) -> datetime | None:
+        """Of the last observation, where observations have times."""
+        return None
+
+    def has_seen(self, number: int, observation: Any) -> bool:
+        """Whether a row of an input from the stream's beginning on was taken in.
+
+        Args:
+            number: of the row, from 1.
+            observation: what it holds.
+        """
+        return number <= self.num_rows
 
     def end(self) -> str | None:
         """What there is to say at the end of the stream."""
@@ -91,12 +130,22 @@ class Streaming(abc.ABC):
         return type(self).draw is not Streaming.draw
 
     def save(self, path: Path) -> None:
-        """Writes all that the stream has to remember; a kill leaves the file before, or the new."""
-        facts = {"num_steps": self.num_steps, **self.facts(), **self._owner}
-        save_state(path, self._stream.state, facts)
+        """Writes all that the stream has to remember; a kill leaves the file before, or the new.
+
+        Raises:
+            ValueError: the state holds NaN; the file before stays.
+        """
+        about = {
+            "task": self._run.task.name,
+            "run": None if self.run_dir is None else str(self.run_dir),
+            "mechanism": mechanism_name(self._run.config.layers),
+            "rows": self.num_rows,
+            "num_steps": self.num_steps,
+        }
+        save_state(path, self._stream.state, {**about, **self.facts(), **self._owner})
 
     def load(self, path: Path) -> None:
-        """Goes on from what ``save`` wrote.
+        """Goes on from what ``save`` wrote, or changes nothing.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -104,17 +153,43 @@ class Streaming(abc.ABC):
         """
         check = partial(self._check_owner, path)
         state, facts = load_state(path, self._stream.state, check=check)
-        self.restore(facts)
+        try:
+            num_steps = read_count(facts, "num_steps")
+            num_breaks = read_count({"rows": num_steps, **facts}, "rows") - num_steps
+            if num_breaks < 0:
+                raise ValueError(f"expected at least {num_steps} rows, got {facts['rows']}")
+            self._check_ages(state, facts, num_steps)
+            self.restore(facts)
+        except Exception as error:  # of whatever kind a task meets in a stranger's facts
+            why = str(error) if type(error) is ValueError else repr(error)
+            raise ValueError(
+                f"{path} is a damaged state file: {why}; give another name to begin anew."
+            ) from error
         self._stream.state = state
-        self.num_steps = facts["num_steps"]
+        self.num_steps, self.num_breaks = num_steps, num_breaks
 
     def _check_owner(self, path: Path, facts: Mapping[str, Any]) -> None:
         if any(facts.get(name) != value for name, value in self._owner.items()):
             others = [name for name in self._owner if name != "model"]
+            name = f", {shown(facts['run'])}" if facts.get("run") else ""
             raise OptionError(
-                f"{path} is the state of a stream of another run"
+                f"{path} is the state of a stream of another run{name}"
                 f"{''.join(f', or with another {name}' for name in others)}; give what it was made "
                 "with, or remove it to begin anew.",
                 "state",
                 *others,
             )
+
+    def _check_ages(self, state: Any, facts: Mapping[str, Any], num_steps: int) -> None:
+        ages = self.ages(facts)
+        if ages is None:
+            return
+        if max(ages) > num_steps:
+            raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
+        for count in counts(state):
+            # A model counts in 32 bits, and begins at the lowest number after the highest.
+            if not np.array_equal(count, np.asarray(ages, np.int64).astype(np.int32)):
+                raise ValueError(
+                    f"expected a state after {shown(ages)} observations, got one after "
+                    f"{shown(count.tolist())}"
+                )

@@ -15,6 +15,7 @@ from flax_linattn.data.catalog import Entry
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.streaming import Streaming
+from flax_linattn.tasks.yardsticks import Yardsticks
 
 C = TypeVar("C", bound=Config)
 D = TypeVar("D")
@@ -29,11 +30,25 @@ class Report:
         values: JSON values by name, as test.json holds them.
         tables: names of those values that are tables: lists of rows, each a dict.
         figures: file name -> a function that draws the figure to a path.
+        yardsticks: what of the values are those of simple methods, which the model has to beat.
     """
 
     values: Mapping[str, Any]
     tables: Sequence[str] = ()
     figures: Mapping[str, Callable[[Path], None]] = dataclasses.field(default_factory=dict)
+    yardsticks: Yardsticks | None = None
+
+    @property
+    def judged(self) -> dict[str, Any]:
+        """The values, and ``beaten_by``: the yardsticks that the model loses to, where any is."""
+        if self.yardsticks is None:
+            return dict(self.values)
+        return {**self.values, "beaten_by": self.yardsticks.beaten_by(self.values)}
+
+    @property
+    def verdict(self) -> str:
+        """A sentence on how the model compares with the yardsticks; empty without any."""
+        return "" if self.yardsticks is None else self.yardsticks.verdict(self.values)
 
 
 class Task(abc.ABC, Generic[C, D, P]):

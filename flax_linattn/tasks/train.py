@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from functools import partial
 from pathlib import Path
@@ -107,15 +108,15 @@ def train_report(
             config=_fit_config(config),
             session=session,
         )
-        tested = task.test(Run(task, config, problem, model), test_batches)
+        tested = task.test(Run(task, config, problem, model, data), test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {
-            **tested.values,
+            **tested.judged,
             "best_epoch": result.best_epoch,
             "epochs": result.epochs,
             "train_seconds": round(seconds, 1),
         }
-        report = Report(values, tested.tables, tested.figures)
+        report = dataclasses.replace(tested, values=values)
         on_main(partial(_write_results, run_dir, report))
     return report
 

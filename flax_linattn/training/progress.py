@@ -1,9 +1,9 @@
-"""Progress on stderr: a bar on a terminal, a line for each validation elsewhere."""
+"""Progress on stderr: a line for each validation, and on a terminal a bar."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -19,14 +19,20 @@ class ProgressDisplay:
     """Shows a run's steps, running training metrics and speed.
 
     Args:
-        enabled: False shows nothing.
+        shown: "lines" shows no bar, False nothing.
         epochs: Epochs of the run; None if it is counted in steps.
         total_steps: Training steps of the run.
         step: Steps done already.
     """
 
-    def __init__(self, enabled: bool, epochs: int | None, total_steps: int, step: int) -> None:
-        self._enabled = enabled
+    def __init__(
+        self,
+        shown: bool | Literal["lines"],
+        epochs: int | None,
+        total_steps: int,
+        step: int,
+    ) -> None:
+        self._shown = shown
         self._epochs = epochs
         self._total_steps = total_steps
         self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -37,7 +43,7 @@ class ProgressDisplay:
             TextColumn("{task.fields[metrics]}"),
             TimeRemainingColumn(),
             console=self._console,
-            disable=not (enabled and self._console.is_terminal),
+            disable=shown is not True or not self._console.is_terminal,
             transient=True,
         )
         self._task = self._bar.add_task("", total=total_steps, completed=step, metrics="")
@@ -68,7 +74,7 @@ class ProgressDisplay:
 
     def validation(self, line: dict[str, Any]) -> None:
         """Prints a line of metrics.jsonl."""
-        if not self._enabled:
+        if not self._shown:
             return
         if self._epochs is None:
             parts = [f"step {line['step']}/{self._total_steps}"]

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from flax_linattn.checks import at_least
 from flax_linattn.storage import held
@@ -27,7 +28,8 @@ class Session:
     Args:
         run_dir: The run folder, made if needed.
         resume: Go on with the run in ``run_dir``.
-        progress: Show progress on stderr: a bar on a terminal, else a line for each validation.
+        progress: What is shown on stderr: a line for each validation, and on a terminal a bar;
+            "lines" leaves out the bar, False both.
         parallel: The devices, and what is split over them; default ``Parallel()``, which splits
             batches over all devices that divide them evenly. A run may be resumed on others.
         trackers: Take in running metrics and speeds every 20 steps, and those of each validation.
@@ -44,7 +46,7 @@ class Session:
 
     run_dir: str | Path
     resume: bool = False
-    progress: bool = True
+    progress: bool | Literal["lines"] = True
     parallel: Parallel | None = None
     trackers: Sequence[Tracker] = ()
     profile_steps: int = 0

@@ -76,7 +76,7 @@ class Trainer:
         self.trackers = tuple(self.session.trackers) if is_main() else ()
         self.timer = Timer(self.record)
         self.display = ProgressDisplay(
-            self.session.progress and is_main(),
+            is_main() and self.session.progress,
             self.config.epochs,
             self.config.total_steps(len(self.loader)),
             self.step,

@@ -190,6 +190,15 @@ def test_univariate_files_of_a_real_set_are_its_dimensions(data_dir):
             np.testing.assert_array_equal(one[:, 0], other[:, channel])
 
 
+def test_a_header_of_blanks_is_read_in_time(tmp_path, bounded):
+    header = "@relation toy\n@attribute t0 numeric\n@attribute class {{a{}b}}\n@data\n1,a\n"
+    quotes = ",".join(["'\\\\,\"x"] * 20_000)
+    with bounded():
+        for between in (" " * 100_000, f", {quotes},"):
+            with pytest.raises(DataFormatError):
+                load_arff(write(tmp_path, header.format(between)))
+
+
 def test_labels_of_any_text(tmp_path):
     header = (
         "@relation toy\n@attribute t0 numeric\n@attribute class {'a,b', c, 'it\\'s', \"x y\"}\n"

@@ -48,6 +48,13 @@ def test_with_classes_indexes_the_other_list():
     assert moved.classes == ("0", "a", "c")
 
 
+def test_classes_may_stand_in_the_order_of_text_or_of_numbers():
+    """Runs of before have the former."""
+    for classes in (("1", "10", "2"), ("1", "2", "10")):
+        moved = toy(classes=("1", "2", "10")).with_classes(classes)
+        assert [moved.classes[label] for label in moved.labels] == ["10", "1", "10"]
+
+
 def test_with_classes_names_unknown_labels_and_both_class_lists():
     with pytest.raises(ValueError, match="toy: expected labels among the classes") as caught:
         toy().with_classes(("a", "b"))

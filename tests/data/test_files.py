@@ -3,10 +3,11 @@
 import gzip
 import lzma
 import re
+import tracemalloc
 
 import pytest
 
-from flax_linattn.data import DataFormatError
+from flax_linattn.data import DataFormatError, files
 from flax_linattn.data.files import LineReader, shorten
 
 TEXT = "first\nsecond \u00e9\n"
@@ -64,6 +65,37 @@ def test_utf_16_is_named(tmp_path):
     path.write_text(TEXT, encoding="utf-16")
     with pytest.raises(DataFormatError, match=r"expected UTF-8 text, got UTF-16; save it"):
         LineReader(path)
+
+
+def test_byte_order_marks_are_no_text(tmp_path):
+    """Some editors put another one before that which is there."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"\xef\xbb\xbf" * 2 + TEXT.encode())
+    with LineReader(path) as reader:
+        assert list(reader) == TEXT.splitlines()
+
+
+def test_a_nul_byte_is_no_text(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"a,b\n1,\x002\n")
+    with LineReader(path) as reader, pytest.raises(DataFormatError, match=r"csv:2: .* a NUL byte"):
+        list(reader)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_line_without_end_is_not_read_whole(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(files, "LONGEST_LINE", 2**16)
+    path = tmp_path / name
+    path.write_bytes(WRITERS[name](b"a,b\n" + b"1" * 2**16 + b"\n" + b"1" * 2**25))
+    tracemalloc.start()
+    try:
+        with LineReader(path) as reader:
+            assert next(reader) == "a,b"
+            with pytest.raises(DataFormatError, match=r":2: expected lines of at most 65,536 char"):
+                list(reader)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
 
 
 def test_line_ends_byte_order_mark_and_latin_1(tmp_path):

@@ -55,3 +55,10 @@ def test_seeds_give_different_splits():
 def test_refusals(labels, fraction, message):
     with pytest.raises(ValueError, match=message):
         stratified_split(labels, fraction, seed=0)
+
+
+def test_many_classes_are_split_in_time(bounded):
+    labels = np.repeat(np.arange(30_000), 40)
+    with bounded():
+        kept, held_out = stratified_split(labels, 0.2, 0)
+    assert len(held_out) == 240_000 and len(np.unique(labels[kept])) == 30_000

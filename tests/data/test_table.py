@@ -1,5 +1,6 @@
 """Tables and .tsf files: real ones, and bad ones with their messages."""
 
+import dataclasses
 import gzip
 import lzma
 
@@ -132,7 +133,11 @@ def test_labelled_examples_are_no_table(tmp_path):
         ("a,b\n1,inf\n", r"got 'inf'"),
         ("date,a\n2024-01-01,1\nsoon,2\n", r"toy\.csv:3: expected a time .* got 'soon'"),
         ("date,a\n2024-01-02,1\n2024-01-01,2\n", r"toy\.csv:3: expected a time after 2024-01-02"),
-        ("date,a\n2024-01-01,1\n2024-01-01,2\n", r"sort the rows, drop repeated ones"),
+        ("0.78,1.x6\n1,2\n", r"toy\.csv:1: .* got '1\.x6' beside '0\.78'; correct the cell"),
+        ("2016-07-0x,1.5\n2016-07-02,2\n", r"toy\.csv:1: .* got '2016-07-0x' beside '1\.5'"),
+        ("2016-07-01,1.x6\n2016-07-02,2\n", r"toy\.csv:1: expected a finite number .* '1\.x6'"),
+        ("1.x6\n2\n", r"toy\.csv:1: .* got '1\.x6', a name or a damaged number"),
+        (",2\n3,4\n", r"toy\.csv:1: .* got numbers alone; say whether it is a header"),
         ("date\n2024-01-01\n", r"a column of numbers beside the times, got none"),
         ("a,a\n1,2\n", r"toy\.csv:1: .* got 'a' twice"),
         ("a,when\n1,2024-01-01\n", r"expected times in the first column, and numbers in column 2"),
@@ -144,6 +149,42 @@ def test_labelled_examples_are_no_table(tmp_path):
 def test_bad_tables_are_named(tmp_path, text, message):
     with pytest.raises(DataFormatError, match=message):
         data.load_table(write(tmp_path, text))
+
+
+TWICE = "# c\ndate,a\n2024-01-01,1\n2024-01-02,2\n2024-01-02,3\n\n2024-01-04,4\n2024-01-05,5\n"
+
+
+def test_repeated_and_missing_times_are_kept_and_told(tmp_path):
+    series = data.load_series(write(tmp_path, TWICE))
+    assert series.times is not None and series.values.ravel().tolist() == [1, 2, 3, 4, 5]
+    assert series.times.astype("M8[D]").astype(str).tolist() == [
+        f"2024-01-0{day}" for day in (1, 2, 2, 4, 5)
+    ]
+    assert series.step == np.timedelta64(1, "D")
+    assert (series.repeated.tolist(), series.gaps.tolist(), series.num_gaps) == ([2], [3], 1)
+    assert [series.place(row) for row in (2, 3)] == ["line 5", "line 7"]
+    with pytest.raises(DataFormatError, match=r"toy\.csv:5: expected a time after 2024-01-02") as e:
+        data.load_series(write(tmp_path, TWICE), times="strict")
+    assert "drop repeated ones" in str(e.value) and e.value.options == ("times",)
+    fewer = dataclasses.replace(series, values=series.values[1:], times=None)
+    assert fewer.lines is None and fewer.place(0) == "row 0, from 0"
+
+
+def test_times_that_all_repeat_have_no_step(tmp_path):
+    series = data.load_table(write(tmp_path, "date,a\n2024-01-01,1\n2024-01-01,2\n"))
+    assert series.step is None and series.num_gaps == 0 and series.repeated.tolist() == [1]
+    with pytest.raises(ValueError, match="times that never fall"):
+        dataclasses.replace(series, times=np.array(["2024-01-02", "2024-01-01"], "M8[s]"))
+
+
+def test_the_columns_of_a_wide_table_are_read_in_time(tmp_path, bounded):
+    names = [f"sensor {i}" for i in range(60_000)]
+    path = write(tmp_path, ",".join(names) + "\n" + ",".join("1" * len(names)) + "\n")
+    with bounded():
+        series = data.load_series(path, channels=names[::-1])
+        assert series.select(names).values.shape == (1, len(names))
+        with pytest.raises(ValueError, match=r"has sensor 0, .* and 59,980 more$"):
+            data.load_table(path, channels=["none"])
 
 
 def test_times_as_files_write_them():
@@ -184,13 +225,17 @@ def test_tsf_times_follow_the_frequency(tmp_path):
         ("T1:2024-01-01 00-00-00:NA,b\n", r"toy\.tsf:10: expected finite numbers .* got 'b'"),
         ("T1:2024-01-01 00-00-00:1e999\n", r"got '1e999'"),
         ("T1:2024-01-01 00-00-00:1,23", r"toy\.tsf:10: expected a newline at the end"),
+        (
+            "T1:2024-01-01 00-00-00:1\n\nT1:2024-01-02 00-00-00:2\n",
+            r"toy\.tsf:12: expected series of different names, got 'T1' again \(first on line 10\)",
+        ),
         ("T1:2024-01-01 00-00-00:1\nT2:2024-01-01 00-00-00:1,2\n", r"of one length, as @equal"),
     ],
 )
 def test_bad_tsf_files_are_named(tmp_path, body, message):
     with pytest.raises(DataFormatError, match=message):
         data.load_tsf(write(tmp_path, TSF.format("daily", "true") + body, "toy.tsf"))
-    for frequency in ("often", "10 minutes", "0_minutes", ""):
+    for frequency in ("often", "10 minutes", "0_minutes", "", "9" * 5000 + "_daily"):
         with pytest.raises(DataFormatError, match=r"toy\.tsf:5: .* such as 10_minutes"):
             data.load_tsf(write(tmp_path, TSF.format(frequency, "true"), "toy.tsf"))
     text = TSF.format("daily", "true").replace("@missing true", "@missing false")
@@ -198,11 +243,39 @@ def test_bad_tsf_files_are_named(tmp_path, body, message):
         data.load_tsf(write(tmp_path, text + "T1:2024-01-01 00-00-00:1,?\n", "toy.tsf"))
 
 
+@pytest.mark.parametrize(
+    ("frequency", "start", "length"),
+    [
+        ("999999999_weekly", "2024-01-01", 2),
+        ("999999999_yearly", "2024-01-01", 2),
+        ("100_yearly", "2024-01-01", 81),
+        ("monthly", "9999-11-30", 3),
+        ("daily", "9999-12-31", 2),
+    ],
+)
+def test_tsf_times_that_would_wrap_are_refused(tmp_path, frequency, start, length):
+    def text(length):
+        return TSF.format(frequency, "true") + f"T1:{start} 00-00-00:{'1,' * (length - 1)}2\n"
+
+    with pytest.raises(DataFormatError, match=r"toy\.tsf:10: expected times up to the year 9999"):
+        data.load_tsf(write(tmp_path, text(length), "toy.tsf"))
+    (series,) = data.load_tsf(write(tmp_path, text(length - 1), "toy.tsf"))
+    assert series.times is not None and "2024" <= str(series.times[-1]) <= "9999-12-31T23:59:59"
+
+
+def test_a_tag_of_a_tsf_file_stands_once(tmp_path):
+    text = "@frequency daily\n@frequency hourly\n@data\n1\n"
+    with pytest.raises(
+        DataFormatError, match=r"toy\.tsf:2: expected @frequency once, got it again"
+    ):
+        data.load_tsf(write(tmp_path, text, "toy.tsf"))
+
+
 def test_series_of_other_times_are_no_table(tmp_path):
     text = TSF.format("daily", "false")
     text += "T1:2024-01-01 00-00-00:1,2\nT2:2024-01-02 00-00-00:1,2\n"
     path = write(tmp_path, text, "toy.tsf")
-    with pytest.raises(ValueError, match=r"T2 has 2 steps from 2024-01-02.*channels="):
+    with pytest.raises(ValueError, match=r"toy\.tsf: .* T2 \(line 11\) has 2 .*channels="):
         data.load_series(path)
     assert data.load_series(path, channels=["T2"]).channels == ("T2",)
     with pytest.raises(ValueError, match=r"unknown channel 'T3'; .*toy\.tsf has T1, T2"):

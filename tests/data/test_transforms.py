@@ -35,6 +35,12 @@ def test_standardizer_uses_all_time_steps_and_the_sample_deviation():
     np.testing.assert_allclose(two, [[3 / np.sqrt(7), 0]], atol=1e-15)
 
 
+def test_the_deviation_of_the_population():
+    standardizer = Standardizer.fit([np.array([[1.0], [2.0], [6.0]])], ddof=0)
+    np.testing.assert_allclose(standardizer.std, [np.sqrt(14 / 3)], rtol=1e-15)
+    assert Standardizer.fit([np.ones((1, 1))], ddof=0).std.tolist() == [1]
+
+
 def test_a_constant_channel_becomes_zero_for_any_constant_and_length():
     for length in (1, 3, 1000):
         (values,) = Standardizer.fit([np.full((length, 1), 0.1)]).apply([np.full((2, 1), 0.1)])

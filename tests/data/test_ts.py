@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError, TimeSeriesDataset, load_dataset, load_ts
+from flax_linattn.data.dataset import in_order
 
 HEADER = """#A comment
 @problemName Toy
@@ -37,10 +38,10 @@ def without(*tags):
 def test_reads_values_labels_and_names(tmp_path):
     dataset = load_ts(write(tmp_path, TOY))
     assert dataset.name == "Toy"
-    assert dataset.classes == ("1", "10", "2")
+    assert dataset.classes == ("1", "2", "10")
     assert dataset.channels == ("dim_0", "dim_1")
     assert dataset.labels.dtype == np.int32
-    assert dataset.labels.tolist() == [1, 2]
+    assert dataset.labels.tolist() == [2, 1]
     assert [values.dtype for values in dataset.series] == [np.float64] * 2
     assert dataset.series[0].tolist() == [[1, 4], [2, 5], [3, 6]]
     assert dataset.series[1].tolist() == [[-1, 0], [20, 0], [0.5, 0]]
@@ -69,7 +70,7 @@ def test_tags_may_be_followed_by_tabs_and_target_label_is_an_alias(tmp_path):
 def test_windows_line_ends_and_a_last_line_without_newline(tmp_path):
     path = tmp_path / "toy.ts"
     path.write_bytes(TOY.rstrip("\n").replace("\n", "\r\n").encode())
-    assert load_ts(path).labels.tolist() == [1, 2]
+    assert load_ts(path).labels.tolist() == [2, 1]
 
 
 def test_latin_1_comment(tmp_path):
@@ -152,7 +153,7 @@ def refuse(path, text, line, *parts):
             "label with a blank": (
                 "1,2,3:4,5,6:standing still\n",
                 11,
-                ["a class label without blanks", "got 'standing still'", "write standing_still"],
+                ["a class label without blanks", "got 'standing still'", "write 'standing_still'"],
             ),
             "label that may be cut": (
                 "1,2,3:4,5,6:1",
@@ -279,6 +280,11 @@ def test_refuses_an_only_example_that_may_be_cut(tmp_path):
                 1,
                 ["a positive integer after @seriesLength", "'0'"],
             ),
+            "many digits": (
+                f"@dimensions {'9' * 5000}\n",
+                1,
+                ["a positive integer after @dimensions, below 1,000,000,000", "'9999"],
+            ),
             "no count": ("@dimensions six\n", 1, ["a positive integer after @dimensions", "'six'"]),
             "no name": ("@problemName\n", 1, ["a name after @problemName", "nothing"]),
             "contradiction": (
@@ -337,7 +343,7 @@ names = st.text(
 
 @st.composite
 def datasets(draw):
-    classes = tuple(sorted(draw(st.sets(names, min_size=1, max_size=4))))
+    classes = in_order(draw(st.sets(names, min_size=1, max_size=4)))
     num_channels = draw(st.integers(1, 3))
     lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     value = finite | st.just(np.nan)
@@ -396,3 +402,21 @@ def test_labels_with_the_separators_of_values(tmp_path):
     dataset = load_ts(write(tmp_path, text))
     assert [dataset.classes[label] for label in dataset.labels] == ["a:b", "b", "a,c"]
     assert dataset.num_channels == 2
+    many = "@classLabel true a:b b:a:b b\n@data\n1,2:3,4:b:a:b\n1,2:3,4:a:b\n1,2:a:b\n"
+    with pytest.raises(DataFormatError, match=r":5: expected 2 dimensions .* got 1 and a label"):
+        load_ts(write(tmp_path, many))
+
+
+def test_numbers_as_labels_are_in_the_order_of_numbers(tmp_path):
+    dataset = load_ts(write(tmp_path, "@classLabel true 1.0 10.0 2.0\n@data\n1:10.0\n2:2.0\n"))
+    assert dataset.classes == ("1.0", "2.0", "10.0") and dataset.labels.tolist() == [2, 1]
+
+
+def test_many_classes_are_read_in_time(tmp_path, bounded):
+    labels = [f"class:{i}" for i in range(20_000)]
+    lines = "".join(f"1,2:{label}\n" for label in labels[:2000])
+    path = write(tmp_path, f"@classLabel true {' '.join(labels)}\n@data\n{lines}")
+    with bounded():
+        assert load_ts(path).num_examples == 2000
+        with pytest.raises(DataFormatError, match=r"'class:0', .* and 19,980 more at the end"):
+            load_ts(write(tmp_path, path.read_text() + "1,2:none\n"))

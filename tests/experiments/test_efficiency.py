@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
+from experiments.claims import VERDICTS
 from experiments.efficiency.crossing import where
 
 TINY: dict[str, dict[str, Any]] = {
@@ -40,12 +41,14 @@ TINY: dict[str, dict[str, Any]] = {
     "taylorshift_heads": {"heads": (64,), "length": 8, "images": 1, "rounds": 1},
     "taylorshift_lengths": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
     "taylorshift_sizes": {"dims": (4,), "lengths": (8, 16), "samples": 1},
+    "taylorshift_training": {"model": "taylorshift-pixel", "length": 64, "rounds": 1},
     "taylorshift_transformer": {"model": "taylorshift-pixel", "lengths": (64,), "rounds": 1},
 }
 
 
 SLOW = {"elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
+SLOW |= {"taylorshift_training"}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,8 @@ def test_an_experiment_writes_its_files(
     assert f"experiments.efficiency.{name} --scale cpu" in page
     results = json.loads((tmp_path / f"{name}-cpu.json").read_text())
     assert results["finished"] and results["rows"] and results["device"]
+    for claim in experiment.claims:
+        assert claim.says in page and claim.verdict(results["rows"]).word in VERDICTS
     figure = tmp_path / f"efficiency-{name.replace('_', '-')}-cpu.png"
     if name == "aaren_stream":  # a block has the parameters that the paper counts
         assert "| aaren | 3,152,896 | 3,152,896 |" in page

@@ -47,10 +47,10 @@ def opened(tmp_path, **wanted):
 
 def test_a_result_of_other_options_is_replaced_and_a_failure_kept(tmp_path, trained):
     first, second = opened(tmp_path), opened(tmp_path)
-    first.train("r", "a", Config(outcome=1.0), tmp_path)
-    second.train("r", "b", Config(outcome=-1.0), tmp_path)  # knows nothing of the first yet
-    first.train("r", "a", Config(outcome=1.0), tmp_path)
-    first.train("r", "a", Config(outcome=2.0), tmp_path)
+    first.train("r", "a", Config(outcome=1.0), tmp_path, "")
+    second.train("r", "b", Config(outcome=-1.0), tmp_path, "")  # knows nothing of the first yet
+    first.train("r", "a", Config(outcome=1.0), tmp_path, "")
+    first.train("r", "a", Config(outcome=2.0), tmp_path, "")
     assert trained == [1.0, -1.0, 2.0]
     again = opened(tmp_path)
     assert again.of("r", "a")[0]["report"] == {"test_mse": 2.0}
@@ -58,38 +58,38 @@ def test_a_result_of_other_options_is_replaced_and_a_failure_kept(tmp_path, trai
 
 
 def test_what_differs_from_the_defaults_is_stored_and_the_defaults_once(tmp_path, trained):
-    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     stored = json.loads((tmp_path / "runs.json").read_text())
     assert stored["defaults"] == {"outcome": 0.0, "width": 8}
     assert stored["runs"][0]["options"] == {"outcome": 1.0}
 
 
 def test_an_option_that_comes_later_leaves_the_runs_stored(tmp_path, trained):
-    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     Config.known["depth"] = 2
-    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     assert trained == [1.0]
-    opened(tmp_path).train("r", "a", Config(outcome=1.0, depth=3), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0, depth=3), tmp_path, "")
     assert trained == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("written_since", [False, True])
 def test_a_default_that_changes_does_not_change_what_was_stored(tmp_path, trained, written_since):
-    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     Config.known["width"] = 16
     if written_since:
-        opened(tmp_path).train("r", "b", Config(outcome=2.0), tmp_path)
+        opened(tmp_path).train("r", "b", Config(outcome=2.0), tmp_path, "")
     runs = opened(tmp_path)
     assert runs.of("r", "a")[0]["options"]["width"] == 8
     assert opened(tmp_path, width=8).num_stale == written_since
-    runs.train("r", "a", Config(outcome=1.0, width=8), tmp_path)
+    runs.train("r", "a", Config(outcome=1.0, width=8), tmp_path, "")
     assert trained == [1.0, 2.0][: 1 + written_since]
-    runs.train("r", "a", Config(outcome=1.0), tmp_path)
+    runs.train("r", "a", Config(outcome=1.0), tmp_path, "")
     assert trained[-1] == 1.0 and runs.of("r", "a")[0]["options"]["width"] == 16
 
 
 def test_the_default_of_a_new_option_is_kept_before_it_changes(tmp_path, trained):
-    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     Config.known["depth"] = 2
     opened(tmp_path).keep_defaults()
     Config.known["depth"] = 4
@@ -99,14 +99,14 @@ def test_the_default_of_a_new_option_is_kept_before_it_changes(tmp_path, trained
 def test_options_of_older_names_are_read_and_written_by_their_new_ones(
     tmp_path, trained, monkeypatch
 ):
-    opened(tmp_path).train("r", "a", Config(outcome=1.0, width=4), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0, width=4), tmp_path, "")
 
     def upgrade(task, values):
         return {"features" if name == "width" else name: v for name, v in values.items()}
 
     Config.known["features"] = Config.known.pop("width")
     monkeypatch.setattr(store, "upgrade", upgrade)
-    opened(tmp_path).train("r", "a", Config(outcome=1.0, features=4), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0, features=4), tmp_path, "")
     assert trained == [1.0]
     opened(tmp_path).keep_defaults()
     stored = json.loads((tmp_path / "runs.json").read_text())
@@ -116,7 +116,7 @@ def test_options_of_older_names_are_read_and_written_by_their_new_ones(
 
 def test_results_of_other_options_are_left_out(tmp_path, trained):
     for seed in range(2):
-        opened(tmp_path).train("r", "a", Config(seed, outcome=1.0), tmp_path)
+        opened(tmp_path).train("r", "a", Config(seed, outcome=1.0), tmp_path, "")
     assert opened(tmp_path).num_stale == 0 and opened(tmp_path).num_seeds == 2
     other = opened(tmp_path, width=16)
     assert not other.of("r", "a") and other.num_stale == 2
@@ -124,12 +124,12 @@ def test_results_of_other_options_are_left_out(tmp_path, trained):
 
 def test_two_processes_do_not_train_one_cell(tmp_path, monkeypatch, capsys):
     def train(task, config, session):
-        opened(tmp_path).train("r", "a", config, tmp_path)  # as another process might
+        opened(tmp_path).train("r", "a", config, tmp_path, "")  # as another process might
         return {"test_mse": 1.0}
 
     monkeypatch.setattr(store, "train", train)
     monkeypatch.setattr(store, "defaults", lambda task: options.options_of(Config()))
-    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     assert "another process runs it" in capsys.readouterr().err
     assert len(json.loads((tmp_path / "runs.json").read_text())["runs"]) == 1
 

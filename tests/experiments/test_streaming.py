@@ -1,4 +1,4 @@
-"""The measurement of long streams runs, and its page shows what it measured."""
+"""The measurements of long streams run, and their pages show what they measured."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.streaming import loop
+from experiments.streaming import latency, loop
 
 
 def test_the_loop_is_measured(tmp_path, monkeypatch):
@@ -22,3 +22,17 @@ def test_the_loop_is_measured(tmp_path, monkeypatch):
     assert [facts["state_bytes"] for facts in loops["lengths"]] == [2112, 2112]
     assert all(facts["finite"] and facts["us"] > 0 for facts in loops["lengths"])
     assert step["donated_us"] > 0
+
+
+def test_the_latency_of_a_stream_is_measured(tmp_path):
+    size = latency.Size(marks=(2, 4), softmax_marks=(2,), features=16, num_layers=1)
+    experiment = dataclasses.replace(latency.EXPERIMENT, sizes={"": size})
+    experiment.collect("", tmp_path, progress=False)
+    page = experiment.render("", tmp_path)
+    stored = json.loads((tmp_path / "latency.json").read_text())
+    marks = stored["rows"][0]["streams"]
+    assert [mark["observations"] for mark in marks["aaren"]] == [2, 4]
+    assert len(marks["softmax, cache"]) == 1
+    assert all(mark["finite"] and mark["compilations"] == 1 for mark in marks["aaren"])
+    assert marks["aaren"][0]["state_bytes"] == marks["aaren"][1]["state_bytes"]
+    assert f"{marks['aaren'][0]['state_bytes']:,} bytes" in page and stored["cores"]

@@ -1,18 +1,17 @@
 """Tables of trained runs: a quick run of each, what is stored, and what is said of claims."""
 
 import dataclasses
-import importlib
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments import intervals, report, store, tables
-from experiments.tables import page
-from experiments.tables.cells import pairs
+from experiments import findings, intervals, report, store, tables
+from experiments.tables import page, yardsticks
+from experiments.tables.cells import by_row, pairs
+from experiments.tables.claims import outcome
 from flax_linattn import training
 
 ROWS = {
@@ -71,7 +70,7 @@ def test_a_command_that_can_run_nothing_says_why(tmp_path, monkeypatch, capsys):
 def store_of(tmp_path, values):
     path = tmp_path / "runs.json"
     runs = [
-        {"row": "r", "column": column, "seed": seed, "commit": "c", "seconds": 1.0,
+        {"row": "r", "column": column, "seed": seed, "made": {"commit": "c"}, "seconds": 1.0,
          "options": {}, "core_seconds": 1.0, "report": {"test_mse": value, "naive_mse": 9.0}}
         for column, of_column in values.items()
         for seed, value in enumerate(of_column)
@@ -100,7 +99,7 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
         report.tables()[2],
         cells=lambda folder: cells,
         metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is better", "a", "b", "MSE"),),
+        claims=(tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE"),),
         baselines={"naive": "naive"},
     )
     stored = store_of(tmp_path, {"a": ours, "b": [1.0, 1.05, 0.95]})
@@ -118,7 +117,7 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path):
 def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
     path = tmp_path / "runs.json"
     runs = [
-        {"row": row, "column": column, "seed": seed, "commit": "c",
+        {"row": row, "column": column, "seed": seed, "made": {"commit": "c"},
          "report": {"test_mse": scale * value * (1 + 1e-6 * seed) + seed}}
         for row, scale in {"r": 1.0, "s": 10.0}.items()
         for column, value in {"a": 1.02 if row == "r" else 1.04, "b": 1.0}.items()
@@ -129,20 +128,107 @@ def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
         report.tables()[2],
         cells=lambda folder: [tables.Cell(r, c, None) for r in "rs" for c in "ab"],
         metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is comparable", "a", "b", "MSE"),),
+        claims=(tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE"),),
         baselines={},
     )
     text = page.render(table, "cpu", store.Store(path, "classify"))
     shares = [100 * 0.02 / 1.5, 100 * 0.4 / 10.5]
     middle, half = intervals.interval(shares)
-    assert f"| mean of rows, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
-    assert "worse in 2, not told apart in 0, comparable in 2 of 2" in text
+    assert (
+        f"| mean of 2 data sets, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
+    )
+    assert "worse in 2, not told apart in 0, comparable in 2 of 2 rows" in text
+
+
+def many_rows(tmp_path, differences, date="2030-01-01"):
+    """A store of rows whose column a differs from b by a share, three seeds each."""
+    runs = [
+        {"row": row, "column": column, "seed": seed, "made": {"commit": "c", "date": date},
+         "report": {"test_mse": (1 + share) * (1 + 0.001 * seed) if column == "a" else 1.0}}
+        for row, share in differences.items()
+        for column in "ab"
+        for seed in range(3)
+    ]  # fmt: skip
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"runs": runs}))
+    cells = [tables.Cell(row, column, None) for row in differences for column in "ab"]
+    return store.Store(path, "classify"), by_row(cells)
+
+
+def test_rows_of_one_data_set_are_one_cluster(tmp_path):
+    """Four horizons of a series say little more than one."""
+    differences = {f"{name}, {h}": share for name, share in SHARES.items() for h in (1, 2, 3, 4)}
+    runs, rows = many_rows(tmp_path, differences)
+    found = outcome(CLAIM, METRICS, rows, runs)
+    assert (len(found.rows), found.data_sets) == (12, 3)
+    expected = [100 * ((1 + share) * 1.001 - 1) for share in SHARES.values()]
+    assert found.over_data_sets == pytest.approx(intervals.interval(expected))
+    assert found.over_rows.half < 0.5 * found.over_data_sets.half
+    assert found.over_rows.middle == pytest.approx(found.over_data_sets.middle)
+
+
+SHARES = {"p": 0.02, "q": 0.03, "r": 0.01}
+METRICS = (tables.Metric("mse", "MSE"),)
+CLAIM = tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE")
+
+
+@pytest.mark.parametrize(
+    ("says", "shares", "holds"),
+    [
+        ("COMPARABLE", (0.01, 0.02, 0.0), True),
+        ("COMPARABLE", (0.01, 0.2, 0.0), None),
+        ("COMPARABLE", (0.31, 0.32, 0.30), False),
+        ("BETTER", (-0.31, -0.32, -0.30), True),
+        ("BETTER", (-0.31, 0.32, -0.30), None),
+        ("BETTER", (0.31, 0.32, 0.30), False),
+        ("NOT_WORSE", (-0.31, -0.32, -0.2), True),
+        ("NOT_WORSE", (0.01, 0.02, 0.0), True),
+        ("NOT_WORSE", (0.1, -0.1, 0.0), None),
+        ("NOT_WORSE", (0.31, 0.32, 0.30), False),
+    ],
+)
+def test_a_verdict_is_an_interval_beside_a_margin(says, shares, holds, tmp_path):
+    runs, rows = many_rows(tmp_path, dict(zip("pqr", shares, strict=True)))
+    claim = dataclasses.replace(CLAIM, says=tables.Says[says])
+    assert outcome(claim, METRICS, rows, runs).holds is holds
+
+
+@pytest.mark.parametrize(("date", "early"), [("2026-11-21", 18), ("2026-11-23", 0)])
+def test_runs_older_than_a_margin_are_told(date, early, tmp_path):
+    runs, rows = many_rows(tmp_path, SHARES, date)
+    found = outcome(CLAIM, METRICS, rows, runs)
+    assert (found.early, found.runs) == (early, 18)
+    assert ("18 of 18 runs are older than the margin" in findings.claim_line(found)[-1]) == bool(
+        early
+    )
+
+
+def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch):
+    runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
+    found = {"p, 1": 1.0, "p, 2": 2.0, "q, 1": 1.0}
+    monkeypatch.setattr(
+        "experiments.yardsticks.reports",
+        lambda name, row: {"ridge": {0: {"test_mse": found[row]}}},
+    )
+    numbers = {row: yardsticks.fitted("t", row, METRICS[0]) for row in rows}
+    assert numbers == {"p, 1": {"ridge": [1.0]}, "p, 2": {"ridge": [2.0]}, "q, 1": {"ridge": [1.0]}}
+    _, shown = yardsticks.comparison(rows, METRICS[0], runs, numbers)
+    middle, half = intervals.interval(
+        [50 * (1.2 * 1.001 - 1 + 0.5 * 1.001 - 1), 100 * (1.1 * 1.001 - 1)]
+    )
+    assert f"| a | loses 2 of 3; {middle:+.1f} ± {half:.1f} |" in shown
 
 
 def test_only_seeds_that_both_have_are_compared(tmp_path):
     path = tmp_path / "runs.json"
     runs = [
-        {"row": "r", "column": column, "seed": seed, "report": {"test_mse": seed}, "commit": "c"}
+        {
+            "row": "r",
+            "column": column,
+            "seed": seed,
+            "report": {"test_mse": seed},
+            "made": {"commit": "c"},
+        }
         for column, seeds in {"a": (0, 1, 2), "b": (2, 1, 3)}.items()
         for seed in seeds
     ]
@@ -158,7 +244,13 @@ def test_only_seeds_that_both_have_are_compared(tmp_path):
 
 def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
     path = tmp_path / "runs.json"
-    failed = {"row": "r", "column": "a", "seed": 0, "failure": "the loss was nan", "commit": "c"}
+    failed = {
+        "row": "r",
+        "column": "a",
+        "seed": 0,
+        "failure": "the loss was nan",
+        "made": {"commit": "c"},
+    }
     path.write_text(json.dumps({"runs": [failed]}))
     table = dataclasses.replace(
         report.tables()[2],
@@ -167,31 +259,65 @@ def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
         baselines={"naive": "naive"},
     )
     text = page.render(table, "cpu", store.Store(path, "classify"))
-    assert "| r: MSE | 1 diverged (paper 0.70) | - | 0 |" in text
+    assert "| r: MSE | 1 diverged (paper 0.70) | 0 |" in text
     assert "| rows without a run | s |" in text
 
 
-def test_a_result_is_read_by_the_present_name_of_its_mechanism():
+def test_a_result_is_read_by_the_present_name_of_its_mechanism(tmp_path):
     """Results that name what is now ``taylor_features`` by its old name stand in its row."""
-    table = importlib.import_module("experiments.classification.mechanisms")
-    path = Path(table.__file__).with_name("mechanisms-cpu.json")
-    rows = json.loads(path.read_text(), object_hook=store.renamed)["runs"]
-    found = [row for row in rows if row["row"] == "taylor_features"]
-    assert len(found) == 6
-    assert {row["options"]["mechanism"] for row in found} == {"taylor_features"}
+    run = {"row": "hedgehog", "column": "causal", "seed": 0, "made": {"commit": "c"}}
+    run |= {"options": {"mechanism": "hedgehog"}, "report": {"test_accuracy": 1.0}}
+    path = tmp_path / "runs.json"
+    path.write_text(json.dumps({"runs": [run]}))
+    found = store.Store(path, "classify").of("taylor_features", "causal")
+    assert found[0]["options"]["mechanism"] == "taylor_features"
 
 
 def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
     stored = store_of(tmp_path, {"a": [1.0, 1.1, 0.9], "b": [1.0, 1.2, 1.1, 1.0]})
     runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
-    failed = {"row": "r", "column": "a", "seed": 3, "failure": "nan", "commit": "c", "options": {}}
+    failed = {
+        "row": "r",
+        "column": "a",
+        "seed": 3,
+        "failure": "nan",
+        "made": {"commit": "c"},
+        "options": {},
+    }
     (tmp_path / "runs.json").write_text(json.dumps({"runs": [*runs, failed]}))
     stored = store.Store(tmp_path / "runs.json", "classify")
     table = dataclasses.replace(
         report.tables()[2],
         cells=lambda folder: [tables.Cell("r", column, None) for column in "ab"],
         metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is better", "a", "b", "MSE"),),
+        claims=(tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE"),),
         baselines={},
     )
     assert "1 that diverged left out" in page.render(table, "cpu", stored)
+
+
+def test_series_are_found_as_the_library_lays_its_files_out(tmp_path):
+    """Weather, Traffic and ETTm1 are twelve of Aaren's rows."""
+    table = importlib.import_module("experiments.forecasting.aaren")
+
+    def rows():
+        return {cell.row for cell in table.cells(tmp_path) if cell.config is not None}
+
+    before = rows()
+    for file in ("weather/weather.csv", "traffic/traffic.csv.gz", "ETT-small/ETTm1.csv"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
+    found = rows() - before
+    assert found == {
+        f"{name}, {horizon}"
+        for name in ("Weather", "Traffic", "ETTm1")
+        for horizon in (96, 192, 336, 720)
+    }
+    splits = {
+        cell.row.partition(",")[0]: cell.config.resolve().data.split
+        for cell in table.cells(tmp_path)
+        if cell.row in found
+    }
+    assert splits == {
+        "Weather": "0.7/0.1/0.2", "Traffic": "0.7/0.1/0.2", "ETTm1": "34560/11520/11520"
+    }  # fmt: skip

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn import inference, models
+from flax_linattn.checks import OptionError
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.inference.cases import CHANNELS, STREAMING, backbone, classifier, make_classifier, take
 from tests.nn.cases import call, normal
@@ -238,6 +239,10 @@ def test_a_saved_state_is_restored_more_than_once():
         stream.state = reused
     with pytest.raises(ValueError, match="expected a state as this stream has it"):
         stream.state = jax.tree.map(lambda a: np.repeat(a, 2, axis=0), saved)
+    for other in (np.array([[1] * 500, None], object), jnp.ones(500)):
+        with pytest.raises(ValueError, match="expected a state as this stream has it") as caught:
+            stream.state = other
+        assert len(str(caught.value)) < 500  # never its values
 
 
 def test_rows_that_are_not_there_under_jit():
@@ -249,3 +254,49 @@ def test_rows_that_are_not_there_under_jit():
 def test_a_state_has_one_axis_of_rows():
     with pytest.raises(ValueError, match="one axis of rows, got shapes"):
         inference.gather_rows({"a": jnp.ones((2, 3)), "count": jnp.ones(())}, jnp.array([0]))
+
+
+def refused(stream, x, message, **options):
+    """What has no room is refused, and changes nothing."""
+    before = jax.tree.map(np.asarray, stream.state)
+    with pytest.raises(OptionError, match=message) as caught:
+        stream.step(x, **options)
+    assert caught.value.options == (("max_length",) if "cache" in str(caught.value) else ())
+    assert_same_bits(stream.state, before)
+
+
+def test_what_a_cache_has_no_room_for_is_refused():
+    """Rows are counted one by one: with masks, resets, forks, prompts and states of before."""
+    x, both = jnp.ones((2, CHANNELS)), np.ones(2, bool)
+    full = r"row 1 has no room for observation 4: its cache holds 3; make the stream"
+    stream = inference.Stream(classifier("softmax"), batch_size=2, max_length=3)
+    for t in range(3):
+        stream.step(x, np.array([t > 0, True]))
+    refused(stream, x, full)
+    assert np.isfinite(stream.step(x, np.array([True, False]))).all()
+    kept = jax.tree.map(jnp.copy, stream.state)
+    assert np.isfinite(stream.step(x, reset=both)).all()
+    stream.gather(jnp.array([1, 1]))
+    stream.reset(np.array([True, False]))
+    with pytest.raises(OptionError, match="row 1 has no room for observation 4"):
+        stream.prefill(jnp.ones((2, 3, CHANNELS)))
+    stream.prefill(jnp.ones((2, 2, CHANNELS)), chunk_size=2)
+    stream.prefill(jnp.ones((2, 1, CHANNELS)), np.array([[True], [False]]), chunk_size=2)
+    refused(stream, x, "row 0 has no room")
+    stream.reset()
+    stream.state = kept
+    refused(stream, x, "row 0 has no room", mask=both)
+
+
+@pytest.mark.parametrize("options", [{"pooling": "flatten"}, {"position": "learned"}])
+def test_what_a_table_has_no_position_for_is_refused(options):
+    stream = inference.Stream(make_classifier("aaren", max_length=2, **options))
+    x = jnp.ones((1, CHANNELS))
+    assert np.isfinite([stream.step(x), stream.step(x)]).all()
+    refused(stream, x, "the model has positions for 2; make it with a larger max_length")
+
+
+def test_a_state_of_constant_size_has_no_end():
+    stream = inference.Stream(classifier("aaren"), max_length=2)
+    for _ in range(4):
+        assert np.isfinite(stream.step(jnp.ones((1, CHANNELS)))).all()

@@ -14,7 +14,16 @@ from flax import nnx
 
 from flax_linattn import data, inference, models, training
 from flax_linattn.models import Layers
-from flax_linattn.tasks import Config, FitOptions, ModelOptions, Options, Problem, Report, Streaming
+from flax_linattn.tasks import (
+    Config,
+    FitOptions,
+    ModelOptions,
+    Options,
+    Problem,
+    Report,
+    Streaming,
+    Yardsticks,
+)
 from flax_linattn.tasks import Task as AnyTask
 from flax_linattn.tasks.files import as_name, checksum
 from flax_linattn.tasks.placed import placed_layers
@@ -158,7 +167,12 @@ class SymbolsTask(AnyTask[SymbolsConfig, Split, SymbolsProblem]):
 
     def test(self, run, batches):
         metrics = training.evaluate(run.model, loss, batches)
-        return Report({"test_bits": metrics["loss"] / np.log(2), "symbols": len(batches)})
+        values = {
+            "test_bits": metrics["loss"] / np.log(2),
+            "guess_bits": float(np.log2(run.config.data.num_symbols)),
+            "symbols": len(batches),
+        }
+        return Report(values, yardsticks=Yardsticks("bits", ("guess",)))
 
     def stream_error(self, run, batches):
         symbols = batches.batch(0)["symbols"]

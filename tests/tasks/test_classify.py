@@ -13,9 +13,9 @@ from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem, ClassifyStream
-from flax_linattn.tasks.classify.data import make_batches
+from flax_linattn.tasks.classify.data import load_data, make_batches, notes
 from flax_linattn.tasks.classify.stream import parse_observations
-from tests.tasks.commands import command_line, fail
+from tests.tasks.commands import command_line, fail, succeed
 
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
@@ -196,7 +196,8 @@ def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     source = tmp_path / "long.csv"
     source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
     message = fail(capsys, "stream", str(folder), "--input", str(source))
-    assert "observation 5" in message and "--max-length" in message
+    assert f"{source}:5: " in message and "observation 5" in message
+    assert "A blank line begins one. (--max-length)" in message
     assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
     args = ["stream", str(folder), "--input", str(source), "--max-length", "0"]
     assert "max_length must be at least 1" in fail(capsys, *args)
@@ -325,6 +326,27 @@ class TestBadInput:
         assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
 
 
+def test_a_line_out_of_range_is_named(run_dir, tmp_path, capsys):
+    source = tmp_path / "lines.csv"
+    source.write_text("\n".join([",".join(["1"] * 12), "", ",".join(["1e60"] * 12)]) + "\n")
+    message = fail(capsys, "stream", str(run_dir), "--input", str(source))
+    assert f"{source}:3: " in message and "standard deviations" in message
+
+
+def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
+    source, state = tmp_path / "lines.csv", tmp_path / "state.npz"
+    rows = [",".join([str(i)] * 12) for i in range(6)]
+    rows.insert(2, "")
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
+    source.write_text("\n".join(rows[:5]) + "\n")
+    succeed(capsys, *args)
+    source.write_text("\n".join(rows) + "\n")
+    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    assert found == succeed(capsys, *args[:4]).splitlines()[5:]
+    shown = succeed(capsys, "state", str(state)).split()
+    assert shown[shown.index("rows") + 1] == "7" and shown[shown.index("num_steps") + 1] == "6"
+
+
 def test_steps_are_scaled_across_channels():
     train, _ = data.japanese_vowels()
     config = ClassifyConfig.of(scaling="each-across-channels")
@@ -336,3 +358,28 @@ def test_steps_are_scaled_across_channels():
     x = x - x.mean(axis=0)
     expected = x / np.sqrt(np.mean((x - x.mean(1)[:, None]) ** 2, axis=1)[:, None] + 1e-5)
     np.testing.assert_allclose(values[: len(x)], expected, rtol=1e-5)
+
+
+def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
+    train, test = Path(toy[1]), Path(toy[3])
+    far = tmp_path / "Far_TRAIN.ts"
+    lines = train.read_text().splitlines()
+    header = lines.index("@data") + 1
+    values, rest = lines[header + 3].split(":", 1)
+    for value, beyond in (("1e30", False), ("1e39", True)):
+        cells = [value, *values.split(",")[1:]]
+        changed = [*lines[: header + 3], f"{','.join(cells)}:{rest}", *lines[header + 4 :]]
+        far.write_text("\n".join(changed) + "\n")
+        files = ClassifyConfig.of(train_file=far, test_file=test).data
+        if beyond:
+            with pytest.raises(
+                ValueError, match=r"Far_TRAIN\.ts: .* got 1e\+39 .* \(sequence 3, s"
+            ):
+                load_data(files)
+            continue
+        told = notes(*load_data(files))
+        assert told == [
+            "missing values, interpolated over time: 26",
+            "values to train so far out that they flatten all others of their channel: 1 (dim_0 "
+            "1e+30, sequence 3, step 0, from 0); write ? where one stands for a missing value",
+        ]

@@ -4,6 +4,7 @@ A task is trained by the command, small; most tests read that run, or a copy.
 """
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -34,12 +35,14 @@ class Case(NamedTuple):
         lines: of a stream, without a header.
         bad: a line that the stream refuses, and the message.
         own: an option of its own stream.
+        yardstick: the number of one of its yardsticks.
     """
 
     args: list[str]
     lines: list[str]
     bad: tuple[str, str]
     own: list[str]
+    yardstick: str
 
 
 def _vowels() -> list[str]:
@@ -54,7 +57,8 @@ def _hours() -> list[str]:
 
 CASES = {
     "classify": Case(
-        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 values"), ["--max-length", "29"]
+        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 values"), ["--max-length", "29"],
+        "ridge_accuracy",
     ),
     "forecast": Case(
         [*("--input-length", "12", "--horizon", "4", "--split", "300/60/100"),
@@ -62,10 +66,11 @@ CASES = {
         _hours(),
         ("noon,1,2,3,4,5,6,7", "expected a time such as"),
         ["--context", "12"],
+        "ridge_mse",
     ),
     "symbols": Case(
         ["--rows", "600"], [str(row[-1]) for row in data.etth1().values[:12]],
-        ("x", "expected a number, got 'x"), [],
+        ("x", "expected a number, got 'x"), [], "guess_bits",
     ),
 }  # fmt: skip
 
@@ -133,7 +138,7 @@ def test_a_run_folder_is_complete(task, run_dir):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
-def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, capsys):
+def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     stored = json.loads((run_dir / "test.json").read_text())
     report = tasks.evaluate_run(run_dir)
     tested = [name for name in report if name.startswith("test_")]
@@ -142,7 +147,15 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(run_dir, capsys):
     )
     assert report["stream_max_error"] < 1e-4
     assert report["stream_steps"] > 0
-    assert "stream_max_error" in succeed(capsys, "evaluate", str(run_dir))
+    out = succeed(capsys, "evaluate", str(run_dir))
+    assert "stream_max_error" in out
+    # What beats the model is in test.json, and said in a sentence.
+    (said,) = re.findall(r"^(?:the model loses to|no yardstick beats) .*", out, re.MULTILINE)
+    assert stored["beaten_by"] == report["beaten_by"]
+    assert said.startswith("the model loses to") == bool(stored["beaten_by"])
+    assert all(name.replace("_", " ") in said for name in stored["beaten_by"])
+    number = CASES[task].yardstick
+    assert f"{number} " in out and stored[number] == report[number]
 
 
 def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
@@ -183,6 +196,45 @@ def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, cap
     state.write_bytes(state.read_bytes()[:100])
     message = fail(capsys, "stream", str(run_dir), "--state", str(state))
     assert "is no state file, or a damaged one" in message
+
+
+def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
+    """What the state has seen is told, and left out where that is asked for."""
+    whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
+    part, state = tmp_path / "part.csv", tmp_path / "state.npz"
+    part.write_text("".join(lines.read_text().splitlines(keepends=True)[:5]))
+    again = ["stream", str(run_dir), "--state", str(state), "--skip-seen", "--input"]
+    assert succeed(capsys, *again, str(part)).splitlines() == whole[:6]
+    assert cli.main([*again, str(lines)]) == 0
+    streams = capsys.readouterr()
+    assert streams.out.splitlines()[1:] == whole[6:]
+    assert "# state: 5 rows" in streams.err and "# skipped 5 rows" in streams.err
+    assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
+    told = capsys.readouterr().err.splitlines()[0]
+    assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-seen)")
+    assert ("the last of 2016-07-01 11:00:00" in told) == (task == "forecast")
+    assert "(--skip-seen, --state)" in fail(capsys, "stream", str(run_dir), "--skip-seen")
+
+
+def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
+    saved, save = [], tasks.Streaming.save
+
+    def note(stream, path):
+        saved.append(stream.num_rows)
+        save(stream, path)
+
+    monkeypatch.setattr(tasks.Streaming, "save", note)
+    args = ["stream", str(run_dir), "--input", str(lines), "--state", str(tmp_path / "state.npz")]
+    succeed(capsys, *args, "--save-every", "5")
+    assert saved == [5, 10, 12]
+    assert "(--save-every)" in fail(capsys, *args, "--save-every", "0")
+
+
+def test_a_figure_that_cannot_be_drawn_is_refused_at_once(run_dir, lines, tmp_path, capsys):
+    args = ["stream", str(run_dir), "--input", str(lines), "--figure", str(tmp_path / "a.png")]
+    assert cli.main(args) == 2
+    streams = capsys.readouterr()
+    assert streams.out == "" and "a figure needs matplotlib" in streams.err
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_fore
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
 from flax_linattn.tasks.forecast.model import learning_rate, make_loss
 from flax_linattn.tasks.forecast.rows import parse_rows
-from tests.tasks.commands import command_line, fail, one_line
+from tests.tasks.commands import command_line, fail, one_line, succeed
 
 FORECAST = tasks.get_task("forecast")
 ROWS, INPUT, HORIZON = 200, 12, 4
@@ -207,6 +207,7 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
     assert values(["date,1,0", "2024-01-01,5,6"], ("0", "1")) == [[6, 5]]
     assert values(["773,41", "5,6"], ("41",), numeric_names=True) == [[6]]
     assert values(["a,b", "1,2"], ("b", "a")) == [[2, 1]]
+    assert values(["\ufeff\ufeffa,b", "1,2"], ("b", "a")) == [[2, 1]]
 
 
 @pytest.mark.parametrize(
@@ -220,11 +221,16 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ("1,1_0", "got '1_0'"),
         ('{"a": 1', "not valid JSON"),
         ('{"a":' + "[" * 100_000, "not valid JSON \\(too deeply nested\\)"),
+        ("date,a,a,b\n2024-01-01,1,2,3", "standard input:1: expected the names .*, 'a' twice"),
+        ('{"a": 1, "b": 2, "a": 3}', "standard input:1: expected each name once, got 'a' twice"),
+        ('{"a": 1, "b": %s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
+        ('{"a": 1, "b": -%s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
         ('{"a": 1, "B": 2}', "expected the channels a, b, got a, B, none 'b'; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
         ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
+        ("date,date,a,b\n1,2,3,4", "standard input:1: expected each column once, got 'date' twice"),
         ("time,A,B", "expected the names of the channels a, b, got time, A, B, none 'a'"),
     ],
 )
@@ -248,6 +254,54 @@ def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
     again.load(tmp_path / "state.npz")
     with pytest.raises(ValueError, match="expected a time after 2024-01-01 12:00:00"):
         again.step(Row(noon, np.array([1.0, 2.0])))
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["2024-01-01 01:00,1,2", "2024-01-01 00:00,1,2"], "2: expected a time after 2024"),
+        (["1,2"], "1: the run looks at the calendar"),
+        (["", "2024-01-01 00:00,1,1e60"], "2: expected values within"),
+    ],
+)
+def test_lines_that_do_not_go_on_are_named(run_dir, lines, message, tmp_path, capsys):
+    source, state = tmp_path / "lines.csv", tmp_path / "state.npz"
+    source.write_text("\n".join(lines) + "\n")
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
+    assert f"{source}:{message}" in fail(capsys, *args)
+    assert state.is_file() == (len(lines) == 2 and lines[0] != "")  # what came before it is saved
+
+
+def test_a_time_that_stands_twice_is_told_and_taken(run_dir, tmp_path, capsys):
+    """As in files that a run is trained on."""
+    source = tmp_path / "lines.csv"
+    source.write_text("2024-01-01 00:00,1,2\n" * 2)
+    assert cli.main(["stream", str(run_dir), "--input", str(source)]) == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 3
+    assert "2024-01-01 00:00:00 is not 3600 s after the last observation" in told.err
+
+
+def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):
+    """Lines that the state has not seen may be fewer or more than before."""
+    lines, source = csv.read_text().splitlines(keepends=True), tmp_path / "lines.csv"
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(tmp_path / "state.npz")]
+    source.write_text("".join(lines[:11]))
+    succeed(capsys, *args)
+    source.write_text("".join([lines[0], *lines[6:21]]))  # its first rows are gone since
+    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    source.write_text("".join(lines[:21]))
+    whole = succeed(capsys, *args[:4]).splitlines()[1:]
+    assert found == whole[10:]
+
+
+def test_a_forecast_that_is_nan_is_not_printed(run_dir, tmp_path, capsys):
+    """The state before stays."""
+    run = tasks.load_run(run_dir)
+    head = run.model.head
+    head.bias[...] = np.nan * head.bias[...]
+    with pytest.raises(ValueError, match="the forecast after observation 1 is NaN"):
+        ForecastStream(run).step(Row(datetime(2024, 1, 1), np.array([1.0, 2.0])))
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -354,6 +408,117 @@ def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
         "note: channels that never change (still), to leave out of the targets: 1",
     ]
     assert tasks.evaluate_run(tmp_path / "run")["stream_max_error"] < 1e-4
+
+
+@pytest.fixture
+def weather(tmp_path) -> Path:
+    """As Time-Series-Library's file: 21 channels every ten minutes, one stamp twice, and a gap."""
+    path = tmp_path / "weather.csv"
+    steps = np.arange(410)
+    times = np.datetime64("2020-01-01T00:10:00") + steps * np.timedelta64(10, "m")
+    times[300] = times[299]
+    times[350:] += np.timedelta64(90, "m")
+    names = ["p (mbar)", "SWDR (W/m\xb2)", "wd (deg)", *(f"c{i}" for i in range(17)), "OT"]
+    lines = [
+        f"{str(time).replace('T', ' ')},"
+        + ",".join(f"{np.sin(step / 9 + i):.3f}" for i in range(21))
+        for step, time in zip(steps, times, strict=True)
+    ]
+    path.write_text("\n".join(["date," + ",".join(names), *lines, ""]), encoding="latin-1")
+    return path
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, capsys):
+    args = ["train", "forecast", "--csv", str(weather), "--run", str(tmp_path / "run"), *SMALL]
+    message = fail(capsys, *args, "--times", "strict")
+    assert "weather.csv:302: expected a time after 2020-01-03 02:00:00" in message
+    assert cli.main([*args, "--no-progress", "--epochs", "1"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert "weather: 410 rows of p (mbar), SWDR (W/m\\xb2)," in told[2]
+    assert [line[:9] for line in told if line.startswith("epoch")] == ["epoch 1/1"]
+    assert [line for line in told if line.startswith("note")] == [
+        "note: rows of the time of the row before: 1 (line 302, 2020-01-03T02:00:00 after "
+        "2020-01-03T02:00:00); they are taken in order",
+        "note: rows that do not follow after 600 seconds: 2 (line 303, 2020-01-03T02:20:00 after "
+        "2020-01-03T02:00:00; line 352, 2020-01-03T12:00:00 after 2020-01-03T10:20:00); they are "
+        "taken in order",
+    ]
+    run = tasks.load_run(tmp_path / "run")
+    assert run.config.data.split == "0.7/0.1/0.2"
+    assert isinstance(run.problem, ForecastProblem) and len(run.problem.channels) == 21
+    series = data.load_table(weather)
+    arrays = standardize(series, run.problem)
+    # A row has the calendar of its own stamp.
+    np.testing.assert_array_equal(arrays["marks"][299], arrays["marks"][300])
+    hours = arrays["marks"][:, run.problem.marks.index("hour")]
+    assert [round(23 * (hour + 0.5)) for hour in hours[[349, 350]]] == [10, 12]
+
+
+def test_splits_of_known_files(tmp_path):
+    """By name, whatever the folder, the case and the compression; a run keeps its own."""
+    for name, split in (
+        ("ETTm1.csv", "34560/11520/11520"),
+        ("etth2.csv.gz", "8640/2880/2880"),
+        ("traffic.csv", "0.7/0.1/0.2"),
+        ("sales.csv", "0.7/0.1/0.2"),
+    ):
+        assert ForecastConfig.of(csv=tmp_path / name).resolve().data.split == split
+        given = ForecastConfig.of(csv=tmp_path / name, split="0.5/0.2/0.3")
+        assert given.resolve().data.split == "0.5/0.2/0.3"
+    assert ForecastConfig.of().resolve().data.split == "8640/2880/2880"
+
+
+def test_a_split_that_a_file_is_too_short_for_names_its_option(tmp_path, capsys):
+    path = tmp_path / "ETTh1.csv"
+    path.write_text("a\n" + "1\n" * 100)
+    args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
+    message = fail(capsys, *args)
+    assert "has 100 rows, and 8640/2880/2880 needs 14400" in message and "(--split)" in message
+
+
+def test_the_scale_is_that_of_the_published_protocol(csv):
+    """scikit-learn's: the deviation of the population."""
+    series = data.load_table(csv)
+    problem = describe(series, data.chronological_split(ROWS), ForecastConfig.of(csv=csv).data)
+    fitted = series.fill_forward().values[:140]
+    np.testing.assert_allclose(problem.standardizer.std, fitted.std(axis=0), rtol=1e-12)
+
+
+def test_a_run_goes_on_with_the_scales_that_it_began_with(copied, monkeypatch, capsys):
+    folder, _ = copied
+    stored = json.loads((folder / "problem.json").read_text())
+    stored["standardizer"]["std"] = [2.0, 3.0]
+    (folder / "problem.json").write_text(json.dumps(stored))
+
+    def batches(self, data, config, problem, spans):
+        raise ValueError(f"scaled by {problem.standardizer.std.tolist()}")
+
+    monkeypatch.setattr(type(FORECAST), "batches", batches)
+    args = ["train", "forecast", "--run", str(folder), "--epochs", "3", "--parallel", "none"]
+    assert "scaled by [2.0, 3.0]" in fail(capsys, *args, "--resume")
+
+
+def test_a_value_that_flattens_its_channel_is_told(tmp_path, capsys):
+    path = tmp_path / "far.csv"
+    args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
+
+    def write(**cells):
+        lines = [cells.get(f"row{i}", f"{i % 7},{i % 5}") for i in range(100)]
+        path.write_text("# c\nload,OT\n" + "\n".join(lines) + "\n")
+
+    write(row20="1e30,1")
+    assert FORECAST.notes(FORECAST.load(ForecastConfig.of(csv=path).resolve())) == [
+        "values so far out that they flatten all others of their channel: 1 ('load' 1e+30, line "
+        "23); leave the cell empty where one stands for a missing value"
+    ]
+    write(row20="1e39,1", row90="1,-1e39")
+    message = fail(capsys, *args)
+    assert "far.csv, line 23: expected values up to 3.4e+38, the largest of float32" in message
+    assert "got 1e+39 for channel 'load'" in message and "(--channels)" in message
+    write(row90="1,1e30")  # of the test rows
+    message = fail(capsys, *args)
+    assert "far, line 93: expected values within 1e+18 standard deviations" in message
 
 
 def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):

@@ -47,6 +47,20 @@ def test_nothing_when_switched_off(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_lines_without_the_bar(terminal, monkeypatch, capfd):
+    monkeypatch.setattr(Console, "is_terminal", terminal)
+    with ProgressDisplay("lines", 3, 15, 0) as display:
+        display.step(6, 2)
+        display.metrics({"loss": 1.0}, 10.0)
+        display.validation(LINE)
+    assert capfd.readouterr() == (
+        "",
+        "epoch 2/3  step 10  train loss 0.5123 accuracy 0.75  validation loss 0.6  "
+        "1234 examples/s  best\n",
+    )
+
+
 def test_a_bar_on_a_terminal(monkeypatch, capfd):
     monkeypatch.setattr(Console, "is_terminal", True)
     monkeypatch.setenv("COLUMNS", "100")

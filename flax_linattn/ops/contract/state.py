@@ -1,13 +1,56 @@
-"""States: what they are made for, and the packed segment that they ended in."""
+"""States: what they are made for, how they are exported, the packed segment that they ended in."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import contextlib
+import json
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
+from jax import export
 from jaxtyping import Int
 
 from flax_linattn.typing import Array, State
+
+T = TypeVar("T")
+
+
+def exportable(kind: type[T]) -> type[T]:
+    """Registers a class of states with ``jax.export``: functions that take or return one are saved.
+
+    Every class of this package that goes in or out of a ``step`` has it. Whoever loads such a
+    function imports the class before.
+
+    Args:
+        kind: a ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
+            JSON values. Files name it by package and class, so that modules may move; of two
+            classes of one name in a package only the first is registered.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from typing import NamedTuple
+        >>> from flax_linattn import ops
+        >>> @ops.exportable
+        ... class Total(NamedTuple):
+        ...     sum: jax.Array
+        >>> add = jax.jit(lambda x, state: (x, Total(state.sum + x)))
+        >>> saved = jax.export.export(add)(jnp.ones(2), Total(jnp.zeros(2))).serialize()
+        >>> _, total = jax.export.deserialize(saved).call(jnp.ones(2), Total(jnp.ones(2)))
+        >>> total
+        Total(sum=Array([2., 2.], dtype=float32))
+    """
+    name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    with contextlib.suppress(ValueError):  # a module that is loaded once more, as in a notebook
+        if issubclass(kind, tuple):
+            export.register_namedtuple_serialization(kind, serialized_name=name)
+        else:
+            export.register_pytree_node_serialization(
+                kind,
+                serialized_name=name,
+                serialize_auxdata=lambda static: json.dumps(static).encode(),
+                deserialize_auxdata=lambda text: tuple(json.loads(text)),
+            )
+    return kind
 
 
 class StateSizes(NamedTuple):
@@ -30,6 +73,7 @@ class StateSizes(NamedTuple):
     dtype: jnp.dtype
 
 
+@exportable
 class PackedState(NamedTuple):
     """A state that also knows in which packed segment it ended.
 

@@ -21,7 +21,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
-from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import choose_form
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
@@ -29,6 +29,7 @@ from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, V
 CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
+@exportable
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("key", "value", "length"),

@@ -12,9 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array
 
 
+@exportable
 class ExponentialState(NamedTuple):
     """Summary of a set of tokens; its leading axes are those of the scores.
 

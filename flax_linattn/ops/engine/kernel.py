@@ -24,7 +24,7 @@ from jaxtyping import Float
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
-from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import CACHED_FEATURES
@@ -33,6 +33,7 @@ from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, State
 
 
+@exportable
 class KernelState(NamedTuple):
     """Sums over the tokens taken in.
 

@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array
 
 
+@exportable
 class SeriesState(NamedTuple):
     """Sums over the tokens taken in (equations 8 and 9), kept in the range of float32.
 

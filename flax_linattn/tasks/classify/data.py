@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError
+from flax_linattn.data.files import listed
+from flax_linattn.data.outliers import find_outliers
 from flax_linattn.tasks.classify.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.files import checksum
@@ -18,7 +20,7 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
     """The training and the test data of a run, on the same classes.
 
     Raises:
-        ValueError: a damaged file, or two that do not belong together.
+        ValueError: a damaged file, two that do not belong together, or a value beyond float32.
         FileNotFoundError: a file is missing.
     """
     if files.train_file is None or files.test_file is None:
@@ -30,7 +32,48 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
             f"{files.train_file} has {train.num_channels} channels and {files.test_file} "
             f"{test.num_channels}; give two files of one problem."
         )
+    for path, dataset in ((files.train_file, train), (files.test_file, test)):
+        for index, values in enumerate(dataset.series):
+            if (beyond := np.argwhere(np.abs(values) > _LARGEST)).size:
+                step, channel = beyond[0].tolist()
+                raise ValueError(
+                    f"{path}: expected values up to {_LARGEST:.2g}, the largest of float32, got "
+                    f"{values[step, channel]:g} for channel {dataset.channels[channel]} (sequence "
+                    f"{index}, step {step}, from 0); write ? if it stands for a missing value."
+                )
     return train, test
+
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
+    """Missing values, and values so far out that they flatten all others of their channel."""
+    found = []
+    missing = sum(int(np.isnan(x).sum()) for part in (train, test) for x in part.series)
+    if missing:
+        found.append(f"missing values, interpolated over time: {missing}")
+    for what, part in (("to train", train), ("to test", test)):
+        if outliers := _outliers(part):
+            found.append(
+                f"values {what} so far out that they flatten all others of their channel: "
+                f"{len(outliers)} ({listed(outliers, 3)}); write ? where one stands for a missing "
+                "value"
+            )
+    return found
+
+
+def _outliers(dataset: data.TimeSeriesDataset) -> list[str]:
+    ends = np.cumsum(dataset.lengths)
+    outliers = []
+    for row, channel in find_outliers(np.concatenate(dataset.series)).tolist():
+        sequence = int(np.searchsorted(ends, row, side="right"))
+        step = row - int(ends[sequence] - dataset.lengths[sequence])
+        outliers.append(
+            f"{dataset.channels[channel]} {dataset.series[sequence][step, channel]:g}, sequence "
+            f"{sequence}, step {step}, from 0"
+        )
+    return outliers
 
 
 def checksum_of(dataset: data.TimeSeriesDataset) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,37 @@ from flax import nnx
 
 from flax_linattn import data, inference, models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.classify.data import checksum_of
-from flax_linattn.tasks.classify.metrics import class_figures, confusion
+from flax_linattn.tasks.classify import yardsticks
+from flax_linattn.tasks.classify.data import checksum_of, complete, make_batches
+from flax_linattn.tasks.classify.metrics import averages, class_figures, confusion, count
 from flax_linattn.tasks.classify.model import classification_loss
 from flax_linattn.tasks.classify.problem import ClassifyProblem
+from flax_linattn.tasks.classify.yardsticks import Labels
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
 from flax_linattn.typing import Array
+
+YARDSTICKS = Yardsticks(
+    "accuracy", ("constant", "nearest_neighbour", "ridge"), larger_is_better=True
+)
+
+
+def prepared_train(run: Run) -> data.BucketBatches:
+    """A run's whole training data, with the sequences that select its parameters.
+
+    Raises:
+        ValueError: they have changed.
+        FileNotFoundError: the file is missing.
+    """
+    path = run.config.data.train_file
+    if run.data is not None:
+        train = run.data.files[0]
+    else:
+        train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
+        if checksum_of(train) != run.problem.checksum.get("train"):
+            raise ValueError(f"{train.name} ({path}) has changed since.")
+    return make_batches(complete(train), run.config, run.problem, seed=None)
 
 
 def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset:
@@ -62,11 +87,39 @@ def evaluate_classifier(
     metrics = training.evaluate(model, classification_loss, batches)
     counts = confusion(model, batches)
     return {
-        **{f"test_{name}": value for name, value in metrics.items()},
-        "constant_accuracy": float(counts.sum(axis=1).max() / counts.sum()),
+        **{f"test_{name}": value for name, value in (averages(counts) | metrics).items()},
         "classes": class_figures(counts, problem.classes),
         "confusion": counts.tolist(),
     }
+
+
+def evaluate_yardsticks(run: Run, batches: data.BucketBatches) -> dict[str, Any]:
+    """What the model has to beat on the same test data.
+
+    Args:
+        run: the run.
+        batches: the test data.
+
+    Returns:
+        Accuracy, macro F1 and balanced accuracy of always answering the most frequent class of the
+        test data ("constant") and, where the run's training data are at hand, of the nearest
+        neighbour and of a ridge, with what they learned from.
+    """
+    labels, num_classes = batches.arrays["labels"], len(run.problem.classes)
+    most_frequent = np.bincount(labels).argmax()
+    predictions: dict[str, Labels] = {"constant": np.full(len(labels), most_frequent)}
+    learned: dict[str, int] = {}
+    train = at_hand(partial(prepared_train, run))
+    if train is not None:
+        for name, found in yardsticks.predict(train, batches).items():
+            predictions[name] = found.labels
+            learned[f"{name}_learned_from"] = found.num_fitted
+    figures = {
+        f"{name}_{key}": value
+        for name, answers in predictions.items()
+        for key, value in averages(count(labels, answers, num_classes)).items()
+    }
+    return figures | learned
 
 
 def stream_error(model: models.SequenceClassifier, batches: training.BatchSource) -> dict[str, Any]:

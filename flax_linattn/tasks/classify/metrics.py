@@ -29,8 +29,39 @@ def confusion(model: models.SequenceClassifier, batches: training.BatchSource) -
         batch = batches.batch(index)
         real = batch["weight"] > 0
         predictions = np.asarray(predict(variables, batch))
-        np.add.at(counts, (batch["labels"][real], predictions[real]), 1)
+        counts += count(batch["labels"][real], predictions[real], model.num_classes)
     return counts
+
+
+def count(
+    labels: NDArray[np.integer], predictions: NDArray[np.integer], num_classes: int
+) -> NDArray[np.int64]:
+    """Counts of examples by class and prediction, [classes, classes]."""
+    counts = np.zeros((num_classes, num_classes), np.int64)
+    np.add.at(counts, (labels, predictions), 1)
+    return counts
+
+
+def averages(counts: NDArray[np.int64]) -> dict[str, float]:
+    """Accuracy, and the means over classes of F1 ("macro") and of recall ("balanced accuracy").
+
+    A class without examples has no recall, and without predictions, too, no F1: the means leave it
+    out.
+
+    Args:
+        counts: examples by class and prediction, [classes, classes].
+
+    Example:
+        >>> averages(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
+        {'accuracy': 0.75, 'macro_f1': 0.7333333333333334, 'balanced_accuracy': 0.75}
+    """
+    hits, of_class, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    seen, named = of_class > 0, of_class + predicted > 0
+    return {
+        "accuracy": float(hits.sum() / counts.sum()),
+        "macro_f1": float(np.mean(2 * hits[named] / (of_class + predicted)[named])),
+        "balanced_accuracy": float(np.mean(hits[seen] / of_class[seen])),
+    }
 
 
 def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.tasks.classify.evaluate import load_test
 from flax_linattn.tasks.classify.figures import draw_stream
+from flax_linattn.tasks.facts import read_count, read_numbers
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.streaming import Streaming
@@ -128,21 +129,22 @@ class ClassifyStream(Streaming):
         if observation is None:
             self._stream.reset()
             self._last = np.asarray(standardizer.mean, np.float64)
+            self.num_breaks += 1
             return None
         last = np.where(np.isnan(observation), self._last, observation)
         (scaled,) = standardizer.apply([last[None]], channels)
-        logits = self._stream.step(scaled.astype(np.float32))
-        probabilities = np.asarray(jax.nn.softmax(logits[0]))
-        if np.isnan(probabilities).any():
-            raise OptionError(
-                f"the model gives no answer for observation {self._stream.num_steps}: it is made "
-                f"for at most {self._max_length} a sequence. Give a larger max_length for "
-                "mechanisms with a cache; the flatten head has no longer form. "
-                "A blank line begins a new sequence.",
-                "max_length",
-            )
+        try:
+            logits = self._stream.step(scaled.astype(np.float32))
+        except OptionError as error:  # no room is left
+            raise OptionError(f"{error} A blank line begins one.", *error.options) from error
         self._last = last
         self.num_steps += 1
+        probabilities = np.asarray(jax.nn.softmax(logits[0]))
+        if np.isnan(probabilities).any():
+            raise ValueError(
+                f"the answer to observation {self._stream.num_steps} of the sequence is NaN: the "
+                "model's numbers overflow, or its parameters hold NaN."
+            )
         return Prediction(self._stream.num_steps, probabilities)
 
     def cells(self, observation: Observation) -> Sequence[Any] | None:
@@ -160,8 +162,12 @@ class ClassifyStream(Streaming):
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on within the sequence."""
-        self._last = np.asarray(facts["last"], np.float64)
-        self._stream.num_steps = facts["step"]
+        last, step = read_numbers(facts, "last", len(self._last)), read_count(facts, "step")
+        self._last, self._stream.num_steps = last, step
+
+    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+        """The step within the sequence."""
+        return [read_count(facts, "step")]
 
     def draw(self, path: Path) -> None:
         """Draws the last 10,000 probabilities."""

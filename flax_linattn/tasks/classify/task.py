@@ -21,6 +21,7 @@ from flax_linattn.tasks.classify.data import (
     lengths_of,
     load_data,
     make_batches,
+    notes,
 )
 from flax_linattn.tasks.classify.figures import draw_confusion
 from flax_linattn.tasks.classify.model import build_classifier, classification_loss, make_optimizer
@@ -113,9 +114,8 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         )
 
     def notes(self, data_: Sequences) -> Sequence[str]:
-        """Missing values."""
-        missing = sum(int(np.isnan(x).sum()) for part in data_.files for x in part.series)
-        return [f"missing values, interpolated over time: {missing}"] if missing else []
+        """Missing values, outliers."""
+        return notes(*data_.files)
 
     def batches(
         self, data_: Sequences, config: ClassifyConfig, problem: ClassifyProblem, spans: int
@@ -161,7 +161,8 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         return make_batches(test, run.config, run.problem, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Accuracy, that of always answering the most frequent class, figures of each class."""
+        """Accuracy, that of the yardsticks, figures of each class."""
+        assert isinstance(batches, data.BucketBatches)
         tested = evaluate.evaluate_classifier(run.model, batches, run.problem)
         counts = np.array(tested["confusion"])
         values = {
@@ -172,9 +173,15 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
             else "validation share of the training data",
             "num_test": int(counts.sum()),
             **tested,
+            **evaluate.evaluate_yardsticks(run, batches),
         }
         draw = partial(draw_confusion, counts, run.problem.classes)
-        return Report(values, tables=("classes",), figures={"confusion.png": draw})
+        return Report(
+            values,
+            tables=("classes",),
+            figures={"confusion.png": draw},
+            yardsticks=evaluate.YARDSTICKS,
+        )
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of class probabilities, over all steps of all sequences."""

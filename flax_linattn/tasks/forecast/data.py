@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError
 from flax_linattn.data.cells import split_cells
+from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.problem import ForecastProblem
@@ -20,7 +21,7 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
     """The series of a run, with these channels, else those that its options choose.
 
     Raises:
-        ValueError: a damaged file, or an unknown channel.
+        ValueError: a damaged file, an unknown channel, or a value beyond float32.
         FileNotFoundError: there is no such file.
     """
     if channels is None and source.channels:
@@ -29,11 +30,27 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
         series = data.etth1()
         return series if channels is None else series.select(channels)
     header = {"auto": None, "yes": True, "no": False}[source.header]
-    return data.load_series(source.csv, header=header, channels=channels)
+    series = data.load_series(source.csv, header=header, channels=channels, times=source.times)
+    if (beyond := np.argwhere(np.abs(series.values) > _LARGEST)).size:
+        row, channel = beyond[0].tolist()
+        raise OptionError(
+            f"{source.csv}, {series.place(row)}: expected values up to {_LARGEST:.2g}, the largest "
+            f"of float32, got {series.values[row, channel]:g} for channel "
+            f"{series.channels[channel]!r}; leave the cell empty if it stands for a missing value, "
+            "or choose other channels.",
+            "channels",
+        )
+    return series
+
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -> ForecastProblem:
     """What a run has to know of its data; scales are those of the training rows.
+
+    Deviations are those of the population, as scikit-learn's ``StandardScaler`` and hence
+    Time-Series-Library have them.
 
     Raises:
         ValueError: an unknown target, or training rows without values.
@@ -43,6 +60,7 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -
     marks: list[str] = []
     if config.calendar and series.times is not None and series.step is not None:
         _, marks = data.calendar_features(series.times[:1], series.step)
+    column_of = {name: column for column, name in enumerate(series.channels)}
     known = dataclasses.replace(series, values=series.values[: split.train.stop], times=None)
     empty = np.isnan(known.values).all(axis=0)
     if empty.any():
@@ -54,10 +72,10 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -
     return ForecastProblem(
         dataset=series.name,
         channels=series.channels,
-        targets=tuple(series.channels.index(name) for name in targets),
+        targets=tuple(column_of[name] for name in targets),
         step_seconds=step_seconds(series),
         marks=tuple(marks),
-        standardizer=data.Standardizer.fit([known.fill_forward().values]),
+        standardizer=data.Standardizer.fit([known.fill_forward().values], ddof=0),
         split=tuple((part.start, part.stop) for part in split),
         checksum=checksum_of(series, split.test.stop),
     )
@@ -81,7 +99,10 @@ def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, 
     [T, channels] tells which are none, where any is missing.
     """
     filled = series.fill_forward(problem.standardizer.mean)
-    (values,) = problem.standardizer.apply([filled.values], series.channels)
+    try:
+        (values,) = problem.standardizer.apply([filled.values], series.channels)
+    except FarValueError as far:
+        raise ValueError(f"{series.name}, {series.place(far.step)}: {far}") from None
     arrays: dict[str, NDArray] = {"values": values.astype(np.float32)}
     if series.num_missing:
         arrays["known"] = ~np.isnan(series.values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,47 +14,40 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.tasks.forecast.data import load_data, step_seconds
+from flax_linattn.tasks.forecast.data import checksum_of, load_data, standardize, step_seconds
 from flax_linattn.tasks.forecast.metrics import Errors, seasonal_naive
 from flax_linattn.tasks.forecast.model import predict
+from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.yardsticks import Yardsticks
 from flax_linattn.typing import Array
 
+YARDSTICKS = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
 
-def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
-    """Tests a run on windows, beside the naive forecasts.
+Forecast = Callable[[dict[str, NDArray], NDArray[np.int64]], NDArray]
+"""Forecasts [N, H, targets] of windows [N, L + H, ...], and the last row that each knows [N]."""
+
+
+def evaluate_forecaster(
+    run: Run, windows: data.Windows, ridge: Ridge | None = None
+) -> dict[str, Any]:
+    """Tests a run on windows, beside the yardsticks.
 
     Args:
         run: the run.
         windows: of the series scaled by the run's standardizer, in the order of time.
+        ridge: that of the run's training rows, if at hand.
 
     Returns:
-        MSE, MAE and RMSE over all windows, steps and known targets, of the model, of repeating the
-        last observation ("naive") and of repeating the last season ("seasonal naive"), on
-        standardised values and (``original_``) on those of the file.
+        MSE, MAE and RMSE over all windows, steps and known targets, of the model ("test"), of
+        repeating the last observation ("naive") and the last season ("seasonal naive"), and of the
+        ridge, on standardised values and (``original_``) on those of the file.
     """
     config, problem = run.config, run.problem
     forecast = compile_forecast(run)
-    targets = list(problem.targets)
-    scale = problem.standardizer.std[targets]
-    seasons = {"naive": 1, "seasonal_naive": config.data.season or problem.season}
-    series = windows.arrays["values"][:, targets]
-    errors_of = {name: Errors(len(targets)) for name in ("model", "naive", "seasonal_naive")}
-    for first, batch in zip(
-        range(0, windows.num_examples, config.fit.batch_size), windows, strict=True
-    ):
-        real = batch["weight"] > 0
-        truth = batch["values"][real][:, config.data.input_length :, targets]
-        if "known" in batch:
-            known = batch["known"][real][:, config.data.input_length :, targets]
-            truth = np.where(known, truth, np.nan)
-        last = windows.starts[first : first + len(truth)] + config.data.input_length - 1
-        errors_of["model"].add(np.asarray(forecast(batch))[real], truth)
-        for name, season in seasons.items():
-            errors_of[name].add(seasonal_naive(series, last, config.data.horizon, season), truth)
-    report: dict[str, Any] = {
+    return {
         "dataset": problem.dataset,
         "model": config.model.model,
         "mechanism": mechanism_name(config.layers),
@@ -62,13 +55,76 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
         "horizon": config.data.horizon,
         "targets": ", ".join(problem.target_names),
         "num_test_windows": windows.num_examples,
+        **errors_of({"test": lambda batch, _: np.asarray(forecast(batch))}, run, windows),
+        **evaluate_yardsticks(run, windows, ridge),
     }
-    for name, errors in errors_of.items():
-        prefix = "test" if name == "model" else name
-        report |= {f"{prefix}_{key}": value for key, value in errors.metrics().items()}
-        original = errors.metrics(scale).items()
-        report |= {f"{prefix}_original_{key}": value for key, value in original}
+
+
+def evaluate_yardsticks(
+    run: Run, windows: data.Windows, ridge: Ridge | None = None
+) -> dict[str, Any]:
+    """Errors of what a model has to beat; see ``evaluate_forecaster``."""
+    options, targets = run.config.data, list(run.problem.targets)
+    series = windows.arrays["values"][:, targets]
+
+    def repeated(season: int) -> Forecast:
+        return lambda _, last: seasonal_naive(series, last, options.horizon, season)
+
+    forecasts = {
+        "naive": repeated(1),
+        "seasonal_naive": repeated(options.season or run.problem.season),
+    }
+    report: dict[str, Any] = {}
+    if ridge is not None:
+        kept = ridge
+        forecasts["ridge"] = lambda batch, _: kept(
+            batch["values"][:, : options.input_length, targets]
+        )
+        report["ridge_learned_from"] = ridge.num_windows
+    return errors_of(forecasts, run, windows) | report
+
+
+def errors_of(
+    forecasts: Mapping[str, Forecast], run: Run, windows: data.Windows
+) -> dict[str, float]:
+    """Errors by name and metric, on standardised values and (``original_``) those of the file."""
+    options, targets = run.config.data, list(run.problem.targets)
+    errors = {name: Errors(len(targets)) for name in forecasts}
+    for first, batch in zip(
+        range(0, windows.num_examples, windows.batch_size), windows, strict=True
+    ):
+        real = batch["weight"] > 0
+        truth = batch["values"][real][:, options.input_length :, targets]
+        if "known" in batch:
+            known = batch["known"][real][:, options.input_length :, targets]
+            truth = np.where(known, truth, np.nan)
+        starts = windows.starts[first : first + len(real)]
+        last = np.pad(starts, (0, len(real) - len(starts)), "edge") + options.input_length - 1
+        for name, forecast in forecasts.items():
+            errors[name].add(forecast(batch, last)[real], truth)
+    scale = run.problem.standardizer.std[targets]
+    report: dict[str, float] = {}
+    for name, sums in errors.items():
+        report |= {f"{name}_{key}": value for key, value in sums.metrics().items()}
+        report |= {f"{name}_original_{k}": value for k, value in sums.metrics(scale).items()}
     return report
+
+
+def fitted_ridge(run: Run) -> Ridge:
+    """The ridge of a run's training rows, its strength chosen on the validation rows.
+
+    Raises:
+        FileNotFoundError: the run's file is missing.
+        ValueError: its rows have changed.
+    """
+    problem = run.problem
+    train, validation, test = (range(begin, end) for begin, end in problem.split)
+    series = load_series(run) if run.data is None else run.data.series
+    if run.data is None and checksum_of(series, test.stop) != problem.checksum:
+        raise ValueError(f"the rows of {series.name} have changed since.")
+    values = standardize(series, problem)["values"][:, list(problem.targets)]
+    options = run.config.data
+    return fit_ridge(values, train, validation, options.input_length, options.horizon)
 
 
 def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:

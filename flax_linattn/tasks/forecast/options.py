@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from flax_linattn.checks import OptionError, at_least
+from flax_linattn.data.catalog import customary_split
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.layers import MOST_LAYERS
 from flax_linattn.tasks.files import as_name
@@ -14,8 +15,8 @@ from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 
 CUSTOMARY = "0.7/0.1/0.2"
 """The split of a series that has none of its own."""
-ETTH1 = "8640/2880/2880"
-"""The customary one of the embedded data."""
+EMBEDDED = "ETTh1.csv"
+"""The file that comes with the package."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +27,12 @@ class ForecastData(Options):
         csv: a table with a row a time, times in the first column or none (.csv, .txt, .tsf; .gz and
             .xz too); default the embedded ETTh1.
         header: whether the first line names the columns; "auto" looks at it.
+        times: of rows whose time repeats or does not follow, "report" tells, and takes them in
+            order; "strict" refuses a repeated one.
         channels: the columns to read, separated by commas; default all.
         targets: those of them to forecast; default all.
         split: training, validation and test, in the order of time: shares of all rows or numbers of
-            rows. Default 0.7/0.1/0.2, and for ETTh1 the customary 8640/2880/2880.
+            rows. Default that which is customary for a file of this name, else 0.7/0.1/0.2.
         input_length: rows that a forecast sees.
         horizon: rows to forecast.
         calendar: whether the model sees hour, weekday and the like, where rows have times.
@@ -41,6 +44,7 @@ class ForecastData(Options):
 
     csv: Path | None = None
     header: Literal["auto", "yes", "no"] = "auto"
+    times: Literal["report", "strict"] = "report"
     channels: str = ""
     targets: str = ""
     split: str = ""
@@ -150,7 +154,8 @@ class ForecastConfig(Config):
 
     def resolve(self) -> Self:
         """With absolute paths, and the default split."""
-        split = self.data.split or (ETTH1 if self.data.csv is None else CUSTOMARY)
+        file = EMBEDDED if self.data.csv is None else self.data.csv.name
+        split = self.data.split or customary_split(file) or CUSTOMARY
         return super().resolve().replace(split=split)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from flax_linattn.data.cells import (
     parse_time,
     split_cells,
 )
+from flax_linattn.data.files import listed, shorten
 
 
 class Row(NamedTuple):
@@ -64,7 +66,7 @@ def parse_rows(
     columns: list[str] | None = None
     first = True
     for number, line in enumerate(lines, start=1):
-        text = line.strip()
+        text = (line.lstrip("\ufeff") if number == 1 else line).strip()  # byte-order marks
         if not text:
             continue
         place = f"{name}:{number}"
@@ -73,6 +75,11 @@ def parse_rows(
         else:
             cells = _split(text, place)
             if first and _are_names(cells, channels, place, numeric_names):
+                twice = _twice(cell for cell in cells if cell.lower() in TIME)
+                if twice is not None:
+                    raise ValueError(
+                        f"{place}: expected each column once, got {twice!r} twice; rename one."
+                    )
                 columns = cells
             else:
                 yield _from_cells(cells, channels, columns, place)
@@ -91,27 +98,42 @@ def _are_names(
 ) -> bool:
     """Whether a first line names the columns."""
     words = [cell for cell in cells if not is_value(cell) and parse_time(cell) is None]
-    if len(words) < len(cells):
-        return set(channels) <= set(cells) and (bool(words) or numeric_names)
+    named = set(channels) <= set(cells)
+    if len(words) < len(cells) and not (named and (words or numeric_names)):
+        return False
+    counts = Counter(cells)
     for channel in channels:
-        if channel not in cells:
+        if counts[channel] != 1:
+            got = f"{channel!r} twice" if counts[channel] else f"none {channel!r}"
             raise ValueError(
-                f"{place}: expected the names of the channels {', '.join(channels)}, got "
-                f"{', '.join(cells)}, none {channel!r}; leave out the line, or name all."
+                f"{place}: expected the names of the channels {listed(channels)}, got "
+                f"{listed(cells)}, {got}; leave out the line, or name each once."
             )
     return True
 
 
+def _twice(names: Iterable[str]) -> str | None:
+    """A name that stands more than once."""
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
 def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
     try:
-        record = json.loads(text)
+        # Numbers stay text: Python refuses to read integers of thousands of digits.
+        pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
     except (json.JSONDecodeError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-        raise ValueError(f"{place}: not valid JSON ({reason}): {text[:60]!r}.") from None
+        raise ValueError(f"{place}: not valid JSON ({reason}): {shorten(text)}.") from None
+    twice = _twice(name for name, _ in pairs)
+    if twice is not None:
+        raise ValueError(
+            f"{place}: expected each name once, got {shorten(twice)} twice; leave one out."
+        )
+    record = dict(pairs)
     for channel in channels:
         if channel not in record:
             raise ValueError(
-                f"{place}: expected the channels {', '.join(channels)}, got {', '.join(record)}, "
+                f"{place}: expected the channels {listed(channels)}, got {listed([*record])}, "
                 f"none {channel!r}; write null for a missing value."
             )
     time = next((value for name, value in record.items() if name.lower() in TIME), None)
@@ -128,15 +150,17 @@ def _from_cells(
             raise ValueError(
                 f"{place}: expected {len(columns)} cells, as in the first line, got {len(cells)}."
             )
-        times = [i for i, name in enumerate(columns) if name not in channels]
+        observed = frozenset(channels)
+        times = [i for i, name in enumerate(columns) if name not in observed]
         timed = next((i for i in times if columns[i].lower() in TIME), None)
-        if timed is None and columns[0] not in channels and not is_value(cells[0]):
+        if timed is None and columns[0] not in observed and not is_value(cells[0]):
             timed = 0
-        of_channels = [cells[columns.index(channel)] for channel in channels]
+        column_of = {name: column for column, name in enumerate(columns)}
+        of_channels = [cells[column_of[channel]] for channel in channels]
         cells = of_channels if timed is None else [cells[timed], *of_channels]
     timed = not is_value(cells[0]) and parse_time(cells[0]) is not None
     if len(cells) not in (len(channels) + timed, len(channels) + 1):
-        names, count = ", ".join(channels), len(channels)
+        names, count = listed(channels), len(channels)
         expected = (
             f"{count + 1} cells (time, {names})"
             if timed
@@ -156,12 +180,14 @@ def _numbers(
     except BadCellError as bad:
         raise ValueError(
             f"{place}: expected a finite number for {channels[bad.index]}, got "
-            f"{cells[bad.index]!r}; {missing} if the value is missing."
+            f"{shorten(cells[bad.index])}; {missing} if the value is missing."
         ) from None
 
 
 def _time(text: str, place: str) -> datetime:
     time = parse_time(text)
     if time is None:
-        raise ValueError(f"{place}: expected a time such as 2016-07-01 00:00:00, got {text!r}.")
+        raise ValueError(
+            f"{place}: expected a time such as 2016-07-01 00:00:00, got {shorten(text)}."
+        )
     return time

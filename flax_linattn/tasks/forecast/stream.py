@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError
+from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
 from flax_linattn.tasks.options import mechanism_name
@@ -46,7 +47,8 @@ class ForecastStream(Streaming):
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream remembers all.
 
     A missing value repeats the channel's last one, or the training mean if there is none. A missing
-    observation is not filled in: the next one counts as the next step, whatever its time.
+    observation is not filled in: the next one counts as the next step, whatever its time, and so
+    does one whose time is that of the last.
 
     Args:
         run: the trained run.
@@ -78,16 +80,16 @@ class ForecastStream(Streaming):
                 "context",
             )
         self._context = context
-        self.num_steps = 0
         steps, names = range(1, run.config.data.horizon + 1), run.problem.target_names
         super().__init__(
             run,
-            inference.Stream(run.model, batch_size=len(self._ages()), max_length=context or None),
+            inference.Stream(run.model, batch_size=len(self._ages(0)), max_length=context or None),
             ["step", "time", *(f"{name}+{h}" for h in steps for name in names)],
             context=context,
         )
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._time: datetime | None = None
+        self._restored: datetime | None = None
         self._seen: deque[Row] = deque(maxlen=2 * run.config.data.input_length)
         self._forecast: NDArray[np.float64] | None = None
         self.num_gaps = 0
@@ -95,7 +97,7 @@ class ForecastStream(Streaming):
     @property
     def context(self) -> int:
         """Observations that the last forecast looked back on."""
-        return max(self._ages()) if self.num_steps else 0
+        return max(self._ages(self.num_steps))
 
     def step(self, row: Row) -> NDArray[np.float64]:
         """Takes in an observation.
@@ -104,8 +106,9 @@ class ForecastStream(Streaming):
             The forecast, float64 [H, targets], in the units of the file.
 
         Raises:
-            ValueError: the run needs times, and the row has none, or one that is not after the last
-                one's; another number of values, or ones out of range.
+            ValueError: the run needs times, and the row has none, or one before the last one's (the
+                same one, too, after a restart and with ``times="strict"``); another number of
+                values, or ones out of range.
         """
         problem = self._run.problem
         values = np.asarray(row.values, np.float64)
@@ -114,11 +117,7 @@ class ForecastStream(Streaming):
                 f"expected {len(self._last)} finite or missing values "
                 f"({', '.join(problem.channels)}), got {values.tolist()}."
             )
-        if row.time is not None and self._time is not None and row.time <= self._time:
-            raise ValueError(
-                f"expected a time after {self._time}, that of the last observation, got "
-                f"{row.time}; leave out what the stream has seen."
-            )
+        self._check_time(row.time)
         last = np.where(np.isnan(values), self._last, values)
         (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
         marks = self._marks(row.time)
@@ -127,10 +126,15 @@ class ForecastStream(Streaming):
         self._last = last
         x = np.concatenate([scaled[0], marks]).astype(np.float32)
         self.num_steps += 1
-        ages = np.array(self._ages())
+        ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
         targets = list(problem.targets)
         forecast = np.asarray(forecasts[int(np.argmax(ages))], np.float64)
+        if np.isnan(forecast).any():
+            raise ValueError(
+                f"the forecast after observation {self.num_steps} is NaN: the model's numbers "
+                "overflow, or its parameters hold NaN."
+            )
         return forecast * problem.standardizer.std[targets] + problem.standardizer.mean[targets]
 
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
@@ -173,9 +177,34 @@ class ForecastStream(Streaming):
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on after that time."""
-        self._last = np.asarray(facts["last"], np.float64)
-        time = facts.get("time")
-        self._time = None if time is None else datetime.fromisoformat(time)
+        last, time = read_numbers(facts, "last", len(self._last)), read_time(facts, "time")
+        self._last, self._time, self._restored = last, time, time
+
+    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+        """Of both streams."""
+        return self._ages(read_count(facts, "num_steps"))
+
+    @property
+    def last_time(self) -> datetime | None:
+        """Of the last observation that had one."""
+        return self._time
+
+    def has_seen(self, number: int, observation: Row) -> bool:
+        """By its time, where it has one."""
+        if observation.time is None or self._time is None:
+            return super().has_seen(number, observation)
+        return observation.time <= self._time
+
+    def _check_time(self, time: datetime | None) -> None:
+        """Refuses what the stream has seen: after a restart its last row, too."""
+        if time is None or self._time is None:
+            return
+        once = self._run.config.data.times == "strict" or time == self._restored
+        if time < self._time or (once and time == self._time):
+            raise ValueError(
+                f"expected a time after {self._time}, that of the last observation, got "
+                f"{time}; leave out what the stream has seen."
+            )
 
     def _is_gap(self, time: datetime | None) -> bool:
         step = self._run.problem.step_seconds
@@ -183,11 +212,13 @@ class ForecastStream(Streaming):
             return False
         return not data.is_step((time - self._time).total_seconds(), step)
 
-    def _ages(self) -> tuple[int, ...]:
-        """Observations of each of the streams, this one counted."""
+    def _ages(self, num_steps: int) -> tuple[int, ...]:
+        """Observations that each of the streams looks back on after so many."""
         if not self._context:
-            return (self.num_steps,)
-        count, half = self.num_steps - 1, self._context // 2
+            return (num_steps,)
+        if not num_steps:
+            return (0, 0)
+        count, half = num_steps - 1, self._context // 2
         second = (count - half) % self._context + 1 if count >= half else 1
         return count % self._context + 1, second
 

@@ -23,14 +23,22 @@ from flax_linattn.tasks.forecast.data import (
     make_windows,
     standardize,
 )
-from flax_linattn.tasks.forecast.evaluate import evaluate_forecaster, load_series, stream_error
+from flax_linattn.tasks.forecast.evaluate import (
+    YARDSTICKS,
+    evaluate_forecaster,
+    fitted_ridge,
+    load_series,
+    stream_error,
+)
 from flax_linattn.tasks.forecast.figures import draw_forecasts
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
+from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, tslib
 from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
+from flax_linattn.tasks.yardsticks import at_hand
 
 COMPARED = 300
 """Rows over which the stream is compared with the parallel model."""
@@ -108,22 +116,8 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         return "\n".join([*lines, f"rows: {parts}"])
 
     def notes(self, data_: Rows) -> Sequence[str]:
-        """Gaps, missing values, channels that never change."""
-        series = data_.series
-        constant = [
-            name
-            for name, values in zip(series.channels, series.values.T, strict=True)
-            if np.nanmin(values) == np.nanmax(values)
-        ]
-        still = f"channels that never change ({', '.join(constant)}), to leave out of the targets"
-        counts = {
-            "rows that do not follow after the usual time": series.num_gaps,
-            "missing values, which take the last known one and are not tested on": (
-                series.num_missing
-            ),
-            still: len(constant),
-        }
-        return [f"{what}: {count}" for what, count in counts.items() if count]
+        """Repeated and missing times, missing values, channels that never change, outliers."""
+        return notes(data_.series, data_.split.test.stop)
 
     def batches(
         self, data_: Rows, config: ForecastConfig, problem: ForecastProblem, spans: int
@@ -177,10 +171,11 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         return make_windows(standardize(series, run.problem), run.config, rows, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Errors, beside those of the naive forecasts."""
+        """Errors, beside those of the yardsticks."""
         assert isinstance(batches, data.Windows)
         draw = partial(draw_forecasts, run, batches)
-        return Report(evaluate_forecaster(run, batches), figures={"forecasts.png": draw})
+        values = evaluate_forecaster(run, batches, at_hand(partial(fitted_ridge, run)))
+        return Report(values, figures={"forecasts.png": draw}, yardsticks=YARDSTICKS)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of forecasts, on standardised values, after each of the first 300 test rows.

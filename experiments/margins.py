@@ -1,0 +1,42 @@
+"""Margins within which two models count as comparable: stated before the runs that test them.
+
+A margin is not moved to meet a result. Runs of code older than a margin do not test it: tables say
+how many of theirs are.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, NamedTuple
+
+
+class Margin(NamedTuple):
+    """A share of the other model's number.
+
+    Attributes:
+        share: such as 0.05 for five per cent.
+        stated: when, in ISO 8601.
+    """
+
+    share: float
+    stated: str
+
+    def is_older_than(self, made: dict[str, Any]) -> bool:
+        """Whether the margin was stated before a run.
+
+        Args:
+            made: where the run came from. Of older ones only the date of their code is known, which
+                is before the run.
+        """
+        date = made.get("commit_date", made.get("date"))
+        return date is not None and _time(date) >= _time(self.stated)
+
+
+ACCURACY = Margin(0.01, "2026-11-22T07:19:39+00:00")
+ERROR = Margin(0.05, "2026-11-22T07:19:39+00:00")
+
+
+def _time(text: str) -> datetime.datetime:
+    """A day without a time begins at midnight, UTC."""
+    time = datetime.datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)

@@ -1,0 +1,126 @@
+"""What a user would pick instead of our models: simple forecasts, ridge, neighbours, MiniRocket.
+
+Numbers of naive forecasts stand in the runs themselves; those of fitted yardsticks in
+experiments/yardsticks.json.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from experiments import yardsticks
+from experiments.intervals import Interval, interval, spread, text
+from experiments.store import Store
+from experiments.tables.cells import Cell, Metric, Rows, columns_of, data_set, runs_of, values
+from flax_linattn.bench.report import markdown
+
+Numbers = Mapping[str, Sequence[float]]
+"""By the yardstick's name; several where it draws at random."""
+
+
+class Losses(NamedTuple):
+    """A model beside a yardstick.
+
+    Attributes:
+        lost: rows in which the model's mean is the worse one.
+        rows: those that have both.
+        share: mean difference in per cent of the yardstick's, a data set a number.
+        over: its interval over data sets; None for a single one.
+    """
+
+    lost: int
+    rows: int
+    share: float
+    over: Interval | None
+
+    def cells(self) -> list[str]:
+        """For a table."""
+        by = f"{self.share:+.1f}" if self.over is None else text(self.over, 1)
+        return [f"{self.lost} of {self.rows}", by]
+
+
+def fitted(name: str, row: str, metric: Metric) -> Numbers:
+    """Those of experiments/yardsticks.json that belong to a row.
+
+    Args:
+        name: of the table.
+        row: its name there.
+        metric: which of their numbers.
+    """
+    key = f"test_{metric.key}"
+    found = {
+        column: [metric.scale * report[key] for report in by_seed.values() if key in report]
+        for column, by_seed in yardsticks.reports(name, row).items()
+    }
+    return {column: numbers for column, numbers in found.items() if numbers}
+
+
+def in_runs(
+    names: Mapping[str, str], cells: Mapping[str, Cell], metric: Metric, store: Store
+) -> Numbers:
+    """Those that every run of a row has; none without a run."""
+    run = next((run for cell in cells.values() for run in runs_of(store, cell)), None)
+    if run is None:
+        return {}
+    report = run["report"]
+    keys = {name: f"{key}_{metric.key}" for name, key in names.items()}
+    return {name: [metric.scale * report[key]] for name, key in keys.items() if key in report}
+
+
+def comparison(
+    rows: Rows, metric: Metric, store: Store, of_rows: Mapping[str, Numbers]
+) -> list[str]:
+    """How often the mean of a column is worse than a yardstick, and by how much.
+
+    Args:
+        rows: those that were run.
+        metric: to compare by.
+        store: of the runs.
+        of_rows: the yardsticks by row.
+    """
+    names = list(dict.fromkeys(name for numbers in of_rows.values() for name in numbers))
+    if not names:
+        return []
+
+    def cell(column: str, name: str) -> str:
+        found = losses(column, name, rows, metric, store, of_rows)
+        return "-" if found is None else "; ".join(["loses " + found.cells()[0], found.cells()[1]])
+
+    lines = [[column, *(cell(column, name) for name in names)] for column in columns_of(rows)]
+    return [
+        f"Against yardsticks by {metric.name}: in how many rows a model loses to them (its mean is "
+        "the worse one), and its mean difference in % of theirs, 95 % over data sets:",
+        markdown(["", *names], lines),
+    ]
+
+
+def shown(numbers: Sequence[float] | None, metric: Metric) -> str:
+    """A cell of a table."""
+    return "-" if not numbers else metric.text(*spread(numbers))
+
+
+def losses(
+    column: str,
+    name: str,
+    rows: Rows,
+    metric: Metric,
+    store: Store,
+    of_rows: Mapping[str, Numbers],
+) -> Losses | None:
+    """A column beside a yardstick; None where no row has both."""
+    lost, shares = 0, dict[str, list[float]]()
+    for row, cells in rows.items():
+        yardstick = of_rows[row].get(name)
+        ours = list(values(store, cells[column], metric).values()) if column in cells else []
+        if not ours or not yardstick:
+            continue
+        theirs = statistics.mean(yardstick)
+        difference = statistics.mean(ours) - theirs
+        lost += (difference < 0) == metric.larger_is_better and difference != 0
+        shares.setdefault(data_set(row), []).append(100 * difference / abs(theirs))
+    if not shares:
+        return None
+    means = [statistics.mean(of_set) for of_set in shares.values()]
+    return Losses(lost, sum(map(len, shares.values())), statistics.mean(means), interval(means))

@@ -1,0 +1,82 @@
+"""What a state file says beside the arrays, read as if a stranger had written it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Facts = Mapping[str, Any]
+
+
+def read_count(facts: Facts, name: str) -> int:
+    """A whole number from 0 on.
+
+    Raises:
+        ValueError: it is missing, or something else.
+
+    Example:
+        >>> read_count({"num_steps": -5}, "num_steps")
+        Traceback (most recent call last):
+        ...
+        ValueError: expected num_steps as a whole number from 0 on, got -5
+    """
+    value = facts.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _wrong(name, "a whole number from 0 on", facts)
+    return value
+
+
+def read_numbers(facts: Facts, name: str, size: int) -> NDArray[np.float64]:
+    """So many finite numbers, float64 [size].
+
+    Raises:
+        ValueError: they are missing, or something else.
+    """
+    values = facts.get(name)
+    kinds = {type(value) for value in values} if isinstance(values, list) else {None}
+    if isinstance(values, list) and len(values) == size and kinds <= {int, float}:
+        try:
+            numbers = np.array(values, np.float64)
+        except OverflowError:
+            numbers = np.array([np.inf])
+        if np.isfinite(numbers).all():
+            return numbers
+    raise _wrong(name, f"{size} finite numbers", facts)
+
+
+def read_time(facts: Facts, name: str) -> datetime | None:
+    """A time without a zone; None where there was none.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    value = facts.get(name)
+    if value is None:
+        return None
+    try:
+        time = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        time = None
+    if time is None or time.tzinfo is not None:
+        raise _wrong(name, "a time without a zone, such as 2016-07-01T00:00:00", facts)
+    return time
+
+
+def shown(value: Any, most: int = 40) -> str:
+    """A fact for a message, cut where it is longer than so many characters.
+
+    Example:
+        >>> shown([1, 2], most=4)
+        '[1, ...'
+    """
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _wrong(name: str, expected: str, facts: Facts) -> ValueError:
+    got = shown(facts[name]) if name in facts else "nothing"
+    return ValueError(f"expected {name} as {expected}, got {got}")

@@ -1,0 +1,51 @@
+"""Where results came from."""
+
+import importlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+module = importlib.import_module("flax_linattn.bench.provenance")  # a function has its name, too
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository of a package, with one commit."""
+    package = tmp_path / "flax_linattn"
+    (package / "bench").mkdir(parents=True)
+    (package / "py.typed").touch()
+    file = package / "bench" / "provenance.py"
+    file.write_text("")
+
+    def git(*arguments):
+        identity = ["-c", "user.name=n", "-c", "user.email=e"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, timeout=60)
+
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    monkeypatch.setattr(module, "__file__", str(file))
+    return package
+
+
+def test_code_that_git_does_not_know_is_no_commit(repository):
+    clean = module.commit()
+    assert clean and not clean.endswith("-dirty")
+    (repository / "notes.txt").touch()  # no code
+    assert module.commit() == clean
+    (repository / "new.py").touch()
+    assert module.commit() == f"{clean}-dirty"
+
+
+def test_code_that_was_changed_is_no_commit(repository):
+    clean = module.commit()
+    Path(repository, "bench", "provenance.py").write_text("x = 1\n")
+    assert module.commit() == f"{clean}-dirty"
+
+
+def test_an_installed_package_has_no_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "a" / "b.py"))
+    (tmp_path / "a").mkdir()
+    assert module.commit() == ""
+    assert {"jax", "flax", "optax", "python", "cores", "commit"} <= module.provenance("x").keys()

@@ -1,0 +1,121 @@
+"""Numbers in docs/time-series.md."""
+
+import functools
+import importlib
+import statistics
+from collections.abc import Iterable, Mapping
+
+from experiments import findings, report
+from experiments.tables.cells import data_set, runs_of, values
+from experiments.tables.claims import Outcome
+from tests.experiments.prose import Allowed, Sentence
+
+AAREN, ELEMENTWISE = "forecasting.aaren", "forecasting.elementwise"
+
+
+@functools.cache
+def stored() -> Mapping[str, findings.Stored]:
+    return {of.table.name_of: of for of in findings.stored(report.tables())}
+
+
+def outcome(name: str, column: str, other: str, metric: str) -> Outcome:
+    return next(
+        found
+        for found in findings.outcomes(stored()[name])
+        if (found.claim.column, found.claim.other) == (column, other)
+        and found.claim.metric == metric
+    )
+
+
+def by_data_set(found: Outcome) -> dict[str, float]:
+    """The mean share of its rows, in per cent of the other column."""
+    shares: dict[str, list[float]] = {}
+    for row in found.rows:
+        shares.setdefault(data_set(row.row), []).append(row.share)
+    return {name: statistics.mean(of_set) for name, of_set in shares.items()}
+
+
+def aaren_beside_softmax() -> Iterable[float]:
+    shares = by_data_set(outcome(AAREN, "aaren", "softmax", "MSE"))
+    return (shares[name] for name in ("ETTh1", "ETTh2", "ETTm2", "Exchange", "ECL"))
+
+
+def seeds_of_softmax() -> Iterable[float]:
+    of = stored()[AAREN]
+    ranges = (
+        values(of.store, cells["softmax"], of.table.metrics[0]).values()
+        for row, cells in of.rows.items()
+        if data_set(row) == "ETTh1"
+    )
+    return [max(100 * (max(seeds) / min(seeds) - 1) for seeds in ranges)]
+
+
+def streaming_beside_aaren() -> Iterable[float]:
+    shares = by_data_set(outcome(AAREN, "aaren, streaming", "aaren", "MSE"))
+    assert max(shares.values()) < 0 and max(shares, key=shares.__getitem__) == "ETTm2"
+    assert min(shares, key=shares.__getitem__) == "Exchange"
+    return -max(shares.values()), -min(shares.values()), *seconds_beside_aaren()
+
+
+def seconds_beside_aaren() -> tuple[float, float]:
+    of = stored()[AAREN]
+
+    def median(row: str, column: str) -> float | None:
+        seconds = [run.get("core_seconds") for run in runs_of(of.store, of.rows[row][column])]
+        return statistics.median(seconds) if seconds else None
+
+    pairs = [(median(row, "aaren, streaming"), median(row, "aaren")) for row in of.rows]
+    shares = [a / b for a, b in pairs if a and b]
+    assert len(shares) == 20
+    return min(shares), max(shares)
+
+
+def published_behind(metric: int, series: str = "") -> Iterable[float]:
+    """By how much EA-2 is behind SA in the paper: the least and the most, in per cent."""
+    paper = importlib.import_module("experiments.forecasting.elementwise").PAPER
+    shares = [
+        100 * (numbers["EA-2"][metric] / numbers["SA"][metric] - 1)
+        for name, horizons in paper.items()
+        for numbers in horizons.values()
+        if numbers and series in name
+    ]
+    return min(shares), max(shares)
+
+
+def levels_on_etth2() -> Iterable[float]:
+    def ours(scale: str) -> list[float]:
+        table = stored()[ELEMENTWISE].table
+        store = table.store(scale)
+        cells = [c for c in table.cells(None) if c.row == "ETTh2, 6" and c.column != "EA"]
+        means = (values(store, cell, table.metrics[0]).values() for cell in cells)
+        return [statistics.mean(of_cell) for of_cell in means if of_cell]
+
+    paper, cpu = ours("paper"), ours("cpu")
+    return min(paper), max(paper), min(cpu), max(cpu)
+
+
+SENTENCES = [
+    Sentence(
+        "by {:+.1f} % (ETTh1), {:+.1f} % (ETTh2), {:+.1f} % (ETTm2), {:+.1f} % (Exchange) and "
+        "{:+.1f} % (ECL)",
+        aaren_beside_softmax,
+    ),
+    Sentence("changes the MSE of softmax attention by up to {:.0f} %", seeds_of_softmax),
+    Sentence(
+        "by {:.1f} % (ETTm2) to {:.1f} % (Exchange), in {:.2f} to {:.2f} of its seconds",
+        streaming_beside_aaren,
+    ),
+    Sentence(
+        "behind by {:.0f} to {:.0f} % by RMSE (in the ETT rows alone by {:.0f} to {:.0f} %) and by "
+        "{:.0f} to {:.0f} % by MAE",
+        lambda: (*published_behind(1), *published_behind(1, "ETT"), *published_behind(0)),
+    ),
+    Sentence(
+        "no row differs by more than {:.1f} % by RMSE",
+        lambda: [max(abs(r.share) for r in outcome(ELEMENTWISE, "SA", "EA-2", "RMSE").rows)],
+    ),
+    Sentence(
+        "an MAE of {:.2f} to {:.2f} on ETTh2, our smaller models {:.2f} to {:.2f}", levels_on_etth2
+    ),
+]
+ALLOWED = [Allowed("the paper 1.24", "element-wise attention, table 4: SA and EA-6")]

@@ -1,0 +1,27 @@
+"""The errors against the float64 reference are measured, with where they came from."""
+
+import dataclasses
+import json
+
+import pytest
+
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.accuracy import errors
+
+
+def test_the_errors_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(errors.ops, "list_mechanisms", lambda: ("aaren",))
+    chosen = [("float64", "parallel"), ("bfloat16", "auto")]
+    monkeypatch.setattr(errors, "cases", lambda mechanism, length: chosen)
+    size = errors.Size(lengths=(16,), heads=1, dim=4)
+    experiment = dataclasses.replace(errors.EXPERIMENT, sizes={"": size})
+    experiment.collect("", tmp_path, progress=False)
+    page = experiment.render("", tmp_path)
+    assert page.startswith("Largest in float64: output ") and "(aaren, parallel, 16 tokens)" in page
+    assert "At 16 tokens:" in page and "| aaren | auto |" in page
+    stored = json.loads((tmp_path / "errors.json").read_text())
+    assert stored["commit"] and stored["cores"] and stored["date"]
+    cases = {(c["dtype"], c["form"]): c for c in stored["rows"][0]["cases"]}
+    assert cases["float64", "parallel"]["output"] < 1e-15
+    assert 0 < cases["bfloat16", "auto"]["gradient"] < 0.1

@@ -1,0 +1,109 @@
+"""What is published is what today's code makes of what is stored, and stored runs have origins."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments import figures, report
+from experiments.efficiency import claims, ratios
+from experiments.experiment import Experiment
+from experiments.forecasting import streaming
+from experiments.measured import Measured
+from flax_linattn import bench
+
+ROOT = Path(report.__file__).parent
+STORED = [(e, scale) for e in report.all_experiments() for scale in e.sizes]
+STORED = [(e, scale) for e, scale in STORED if e.stored(scale).is_file()]
+
+ORIGIN = ("commit", "version", "jax", "flax", "optax", "python", "device", "cores", "command")
+ORIGIN += ("date",)
+
+EARLIER = "measured before origins named flax and optax; to be measured anew"
+EXCEPTIONS = {
+    **dict.fromkeys(
+        (
+            "aaren_stream-cpu",
+            "bert_training-cpu",
+            "elementwise_inference-cpu",
+            "elementwise_training-cpu",
+            "long_sequence-cpu",
+            "loop",
+            "overheads-cpu",
+            "pytorch-cpu",
+            "ratios",
+            "strategies-cpu",
+            "taylorshift_crossover-cpu",
+            "taylorshift_heads-cpu",
+            "taylorshift_lengths-cpu",
+        ),
+        EARLIER,
+    ),
+}
+"""Stored results without all of their origin, by name, with the reason."""
+
+
+def name_of(value: object) -> str:
+    return value.module if isinstance(value, Experiment) else str(value)
+
+
+@pytest.mark.parametrize(("experiment", "scale"), STORED, ids=name_of)
+def test_a_page_is_what_its_stored_results_say(
+    experiment: Experiment, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "draw", lambda *arguments: None)
+    if isinstance(experiment, Measured):
+        experiment = dataclasses.replace(experiment, draw=None)
+    stored = experiment.stored(scale)
+    shutil.copy(stored, tmp_path)
+    experiment.render(scale, tmp_path)
+    page = stored.with_suffix(".md")
+    assert (tmp_path / page.name).read_text() == page.read_text(), "python -m experiments.report"
+
+
+def test_the_page_of_all_claims_is_what_stored_results_say(tmp_path: Path) -> None:
+    page = claims.render(report.all_experiments(), tmp_path)
+    assert page == (claims.FOLDER / "claims.md").read_text(), "python -m experiments.report"
+
+
+@pytest.mark.parametrize("module", [ratios, streaming], ids=["ratios", "forecasting streams"])
+def test_a_page_of_its_own_is_what_its_stored_results_say(
+    module: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.plots, "draw_curves", lambda *arguments: None)
+    monkeypatch.setattr(bench.plots, "save", lambda *arguments: None)
+    name = "ratios" if module is ratios else "streaming"
+    shutil.copy(module.FOLDER / f"{name}.json", tmp_path)  # type: ignore[attr-defined]
+    page = module.render(tmp_path)  # type: ignore[attr-defined]
+    assert page == (module.FOLDER / f"{name}.md").read_text()  # type: ignore[attr-defined]
+
+
+def test_every_page_has_stored_results_or_is_named() -> None:
+    known = {experiment.stored(scale).with_suffix(".md") for experiment, scale in STORED}
+    known |= {claims.FOLDER / "claims.md", ratios.FOLDER / "ratios.md"}
+    known |= {streaming.FOLDER / "streaming.md"}
+    assert {page for page in ROOT.glob("*/*.md") if "-quick" not in page.name} <= known
+
+
+@pytest.mark.parametrize(
+    "stored",
+    sorted(
+        path
+        for folder in ("efficiency", "accuracy", "streaming", "attention")
+        for path in ROOT.glob(f"{folder}/*.json")
+    ),
+    ids=lambda path: path.stem,
+)
+def test_stored_results_know_how_they_were_made(stored: Path) -> None:
+    head = json.loads(stored.read_text())
+    missing = [name for name in ORIGIN if not head.get(name)]
+    assert head.get("finished", True)
+    assert "-dirty" not in head.get("commit", ""), "measured with code that no commit holds"
+    if stored.stem in EXCEPTIONS:
+        assert missing, f"{stored.stem} has its origin: take it from EXCEPTIONS"
+    else:
+        assert not missing, f"{stored.name} does not say its {', '.join(missing)}: measure it anew"

@@ -1,0 +1,319 @@
+"""State files: what a stranger may have put in them, and two streams that want the same one."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flax_linattn import cli, inference, tasks
+from tests.tasks import states
+from tests.tasks.commands import command_line, fail, succeed
+
+
+@pytest.fixture(scope="module", params=states.OPTIONS)
+def name(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def saved(name, tmp_path_factory):
+    return states.saved_stream(name, tmp_path_factory.mktemp("states") / f"{name}.npz")
+
+
+def floats(entries: dict[str, bytes]) -> str:
+    """The first entry of floating numbers."""
+    return next(name for name in entries if name[0].isdigit() and b"'<f4'" in entries[name][:128])
+
+
+def npy_file(path: Path, entries: dict[str, bytes]) -> None:
+    path.write_bytes(states.npy(np.ones(3)))
+
+
+def raw_facts(text: str) -> Any:
+    return lambda path, entries: states.with_facts(path, entries, text)
+
+
+def fact(name: str, value: Any) -> Any:
+    def write(path: Path, entries: dict[str, bytes]) -> None:
+        facts = states.facts_of(entries)
+        if name == "time" and "time" not in facts:
+            pytest.skip("a classifier's stream has no times")
+        facts[name] = value
+        if value is ...:
+            del facts[name]
+        states.with_facts(path, entries, facts)
+
+    return write
+
+
+def entry(content: Any) -> Any:
+    """A file one of whose arrays is something else."""
+
+    def write(path: Path, entries: dict[str, bytes]) -> None:
+        which = floats(entries)
+        value = content(states.array_of(entries, which)) if callable(content) else content
+        states.write_entries(path, {**entries, which: value})
+
+    return write
+
+
+def patched(at: int, value: bytes, local: int | None) -> Any:
+    def write(path: Path, entries: dict[str, bytes]) -> None:
+        states.write_entries(path, entries)
+        path.write_bytes(states.patch_zip(path.read_bytes(), at, value, local=local))
+
+    return write
+
+
+def compressed(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, entries, zipfile.ZIP_DEFLATED)
+
+
+def without_first(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, {k: v for k, v in entries.items() if k != "0.npy"})
+
+
+def one_more(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, {**entries, "spare.npy": states.npy(np.ones(1))})
+
+
+def twice(path: Path, entries: dict[str, bytes]) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        states.write_entries(path, [*entries.items(), ("0.npy", entries["0.npy"])])
+
+
+def many(path: Path, entries: dict[str, bytes]) -> None:
+    states.write_entries(path, entries | {f"{i}.npy": b"" for i in range(100, 10_200)})
+
+
+def objects(array: Any) -> bytes:
+    return states.npy(np.array([[1], None], object), allow_pickle=True)
+
+
+def with_nan(array: Any) -> bytes:
+    return states.npy(np.full_like(array, np.nan))
+
+
+def longer_facts(path: Path, entries: dict[str, bytes]) -> None:
+    states.with_facts(path, entries, "[" + "0," * 10**6 + "0]")
+
+
+CRAFTED = {
+    "a plain .npy": (npy_file, "no state file"),
+    "facts that are a list": (raw_facts("[1]"), "no names and values"),
+    "facts that are a string": (raw_facts('"x"'), "no names and values"),
+    "facts that are null": (raw_facts("null"), "no names and values"),
+    "facts that are deep": (raw_facts(states.DEEP), "RecursionError"),
+    "facts that are deep within": (raw_facts('{"a": ' + states.DEEP), "RecursionError"),
+    "facts that are no JSON": (raw_facts("{"), "JSONDecodeError"),
+    "facts that are numbers": (
+        lambda path, e: states.write_entries(path, {**e, "facts.npy": states.npy(np.ones(2))}),
+        "no text",
+    ),
+    "facts of megabytes": (longer_facts, "longer than"),
+    "another format": (fact("format", 7), "another version"),
+    "another model": (fact("model", 7), "of another run"),
+    "no last": (fact("last", ...), "expected last as"),
+    "a last that is short": (fact("last", [1.0]), "expected last as"),
+    "a last that is text": (fact("last", "1"), "expected last as"),
+    "a last with NaN": (fact("last", [float("nan")] * 12), "expected last as"),
+    "no num_steps": (fact("num_steps", ...), "expected num_steps as a whole number"),
+    "num_steps below 0": (fact("num_steps", -5), "expected num_steps as a whole number"),
+    "num_steps of a half": (fact("num_steps", 1.5), "expected num_steps as a whole number"),
+    "num_steps of text": (fact("num_steps", "5"), "expected num_steps as a whole number"),
+    "num_steps that is true": (fact("num_steps", True), "expected num_steps as a whole number"),
+    "another num_steps": (fact("num_steps", 3), "expected (at least 5|a state after)"),
+    "more num_steps": (fact("num_steps", 8), "rows"),
+    "fewer rows": (fact("rows", 2), "expected at least 5 rows"),
+    "rows that are text": (fact("rows", "5"), "expected rows as a whole number"),
+    "a time that is a number": (fact("time", 5), "expected time as"),
+    "a time with a zone": (fact("time", "2016-07-01T00:00:00+00:00"), "expected time as"),
+    "a time that is none": (fact("time", "noon"), "expected time as"),
+    "a shape of 1e11": (
+        entry(states.npy_header("'<f4'", "(100000000000,)", b"\0" * 64)), "shape is not that"
+    ),
+    "a shape below 0": (entry(states.npy_header("'<f4'", "(-1, -16)", b"\0" * 64)), "kind"),
+    "a shape of nothing": (entry(states.npy_header("'V0'", "(100000000000,)")), "kind"),
+    "a header of another format": (
+        entry(states.npy_header("'<f4'", "(16,)", b"\0" * 64, version=2)), "another format"
+    ),
+    "a header that is code": (entry(states.npy_header("print(1)", "(16,)")), "no state file"),
+    "objects": (entry(objects), "another kind"),
+    "another dtype": (entry(lambda a: states.npy(a.astype(np.float64))), "of another model"),
+    "another shape": (entry(lambda a: states.npy(a[..., None])), "of another model"),
+    "NaN": (entry(with_nan), "holds NaN in"),
+    "encrypted": (patched(8, b"\x01\x00", 6), "encrypted"),
+    "an unknown compression": (patched(10, b"\x63\x00", 8), "compressed"),
+    "a known compression": (compressed, "compressed"),
+    "an entry too few": (without_first, "other entries"),
+    "an entry too many": (one_more, "other entries"),
+    "an entry twice": (twice, "other entries"),
+    "ten thousand entries": (many, "more entries"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CRAFTED)
+def test_a_crafted_file_is_refused(saved, case, tmp_path):
+    """By a ValueError that names the file, and the stream stays as it is."""
+    stream, path = saved
+    write, message = CRAFTED[case]
+    crafted = tmp_path / "crafted.npz"
+    write(crafted, states.entries_of(path))
+    before = [np.asarray(leaf) for leaf in jax.tree.leaves(stream._stream.state)]
+    with pytest.raises(ValueError, match=message) as caught:
+        stream.load(crafted)
+    assert str(crafted) in str(caught.value) and len(str(caught.value)) < 1000
+    for leaf, old in zip(jax.tree.leaves(stream._stream.state), before, strict=True):
+        np.testing.assert_array_equal(leaf, old)
+    assert stream.num_steps == 5
+
+
+def test_a_file_that_cannot_be_read(saved, tmp_path):
+    stream, _ = saved
+    with pytest.raises(ValueError, match="cannot be read: Is a directory"):
+        stream.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        stream.load(tmp_path / "nothing")
+
+
+def test_a_state_that_failed_is_not_saved(saved, tmp_path):
+    """The file before stays."""
+    _, path = saved
+    state = {"sum": np.full(3, np.nan, np.float32)}
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match=r"the state holds NaN in sum, and .* stays as it was"):
+        inference.save_state(path, state, {})
+    assert path.read_bytes() == before
+    with pytest.raises(ValueError, match="'format' is the file's own"):
+        inference.save_state(path, {}, {"format": 3})
+    with pytest.raises(ValueError, match="expected at most 10,000 arrays"):
+        inference.save_state(path, {}, {"text": "x" * 10**6})
+
+
+def test_numbers_that_numpy_does_not_know(tmp_path):
+    """bfloat16, as caches may have it, is raw bytes in an .npz file."""
+    state = {"key": jax.numpy.ones((2, 3), "bfloat16")}
+    inference.save_state(tmp_path / "state.npz", state, {})
+    again, _ = inference.load_state(tmp_path / "state.npz", state)
+    assert again["key"].dtype == "bfloat16" and bool((again["key"] == 1).all())
+
+
+def test_a_file_of_more_than_4_gib_ends_in_64_bits(tmp_path, monkeypatch):
+    """Here, of more than 100 bytes."""
+    state = {"sum": np.arange(100, dtype=np.float32)}
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 100)
+    inference.save_state(tmp_path / "state.npz", state, {"who": 1})
+    monkeypatch.undo()
+    content = (tmp_path / "state.npz").read_bytes()
+    assert b"PK\x06\x06" in content and b"PK\x06\x07" in content
+    again, facts = inference.load_state(tmp_path / "state.npz", state)
+    np.testing.assert_array_equal(again["sum"], state["sum"])
+    assert facts == {"who": 1}
+    at = content.index(b"PK\x06\x06") + 32
+    (tmp_path / "state.npz").write_bytes(content[:at] + b"\xff" * 7 + content[at + 7 :])
+    with pytest.raises(ValueError, match="more entries than any state"):
+        inference.load_state(tmp_path / "state.npz", state)
+
+
+def test_the_command_shows_what_a_file_holds(name, saved, tmp_path, capsys):
+    _, path = saved
+    shown = dict(line.split(None, 1) for line in succeed(capsys, "state", str(path)).splitlines())
+    assert shown["task"] == name and shown["mechanism"] == "aaren"
+    assert shown["rows"] == shown["num_steps"] == "5"
+    assert shown["file"].endswith("format 1") and shown["arrays"].endswith("bytes")
+    if name == "forecast":
+        assert shown["time"] == "2016-07-01T04:00:00"
+    facts = states.facts_of(states.entries_of(path)) | {"run": "\x1b[2J", "deep": [[1] * 1000]}
+    states.with_facts(tmp_path / "odd.npz", states.entries_of(path), facts)
+    assert "\x1b" not in succeed(capsys, "state", str(tmp_path / "odd.npz"))
+    entries, content = states.entries_of(path), bytearray(path.read_bytes())
+    content[content.index(entries[floats(entries)]) + 130] ^= 1
+    (tmp_path / "odd.npz").write_bytes(content)
+    assert "is no state file, or a damaged one" in fail(capsys, "state", str(tmp_path / "odd.npz"))
+    assert cli.main(["state", str(tmp_path / "nothing.npz")]) == 2
+
+
+# -- two processes -------------------------------------------------------------------------
+
+WRITER = """
+import sys
+import numpy as np
+from flax_linattn import inference
+folder, me, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+state = {"a": np.full(50_000, me, np.float32), "b": np.full(7, me, np.int32)}
+inference.save_state(f"{folder}/warm-{me}", state, {})
+print("ready", flush=True)
+sys.stdin.readline()
+for i in range(rounds):
+    for number in range(30):
+        inference.save_state(f"{folder}/{i}.npz", state, {"who": me, "number": number})
+"""
+
+
+@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_two_processes_that_save_to_one_file_leave_it_whole(rounds, tmp_path):
+    """Whoever reads it meanwhile finds one record or the other, never parts of both."""
+    like = {"a": np.zeros(50_000, np.float32), "b": np.zeros(7, np.int32)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(me), str(rounds)], **pipes)
+        for me in (1, 2)
+    ]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.close()
+    reads = {1: 0, 2: 0}
+    while any([writer.poll() is None for writer in writers]):
+        for path in sorted(tmp_path.glob("*.npz"))[-2:]:
+            state, facts = inference.load_state(path, like)
+            assert all((leaf == facts["who"]).all() for leaf in state.values())
+            reads[facts["who"]] += 1
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert len(list(tmp_path.iterdir())) == rounds + 2  # nothing unfinished is left
+    print(f"{rounds} files, {sum(reads.values())} reads, of the one and the other: {reads}")
+    for writer in writers:
+        writer.stdout.close()
+
+
+@pytest.mark.slow
+def test_two_streams_on_one_state(tmp_path):
+    """The second is refused while the first one runs; who reads the file finds it whole."""
+    run_dir, state = tmp_path / "run", tmp_path / "state.npz"
+    small = [*("--features", "8", "--num-layers", "1", "--num-heads", "2", "--epochs", "1")]
+    assert cli.main(["train", "classify", "--run", str(run_dir), *small]) == 0
+    reader = states.make_stream(tasks.load_run(run_dir))
+    lines, reads, rows = states.lines_of("classify", 12), 0, 0
+    args = ["stream", str(run_dir), "--state", str(state), "--save-every", "1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    for _ in range(20):
+        with command_line(*args, **pipes) as first:
+            assert first.stdin is not None and first.stdout is not None
+            first.stdin.write(lines[0] + "\n")
+            first.stdin.flush()
+            assert first.stdout.readline().startswith("step,")
+            first.stdout.readline()
+            with command_line(*args, **pipes) as second:
+                assert second.stderr is not None
+                for number in range(60):
+                    first.stdin.write(("" if number == 40 else lines[number % 12]) + "\n")
+                    first.stdin.flush()
+                    if number != 40:
+                        first.stdout.readline()
+                    reader.load(state)
+                    assert reader.num_rows >= rows
+                    reads, rows = reads + 1, reader.num_rows
+                assert second.wait(60) == 2
+                assert "another process works with the state" in second.stderr.read()
+            first.stdin.close()
+            first.stdout.read()
+            assert first.wait(60) == 0
+    reader.load(state)
+    assert reader.num_rows == 20 * 61
+    print(f"20 rounds, {reads} reads")

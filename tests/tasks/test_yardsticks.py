@@ -1,0 +1,333 @@
+"""What models have to beat, against independent computations; and what is said of it."""
+
+import dataclasses
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from flax_linattn import data, tasks
+from flax_linattn.tasks.classify import evaluate as classify
+from flax_linattn.tasks.classify import yardsticks as classes
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.forecast import evaluate as forecast
+from flax_linattn.tasks.forecast import yardsticks as forecasts
+from flax_linattn.tasks.yardsticks import Yardsticks
+
+MSE = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
+
+
+def untrained(task, **options):
+    """A run without a model, as training has it, and its test batches."""
+    kind = tasks.get_task(task)
+    config = kind.Config.of(**options).resolve()
+    data_ = kind.load(config)
+    problem = kind.describe(data_, config)
+    run = tasks.Run(kind, config, problem, None, data_)
+    return run, kind.batches(data_, config, problem, 1).test
+
+
+class TestVerdict:
+    def test_all_that_are_better_are_named_the_best_first(self):
+        values = {"test_mse": 3.0, "naive_mse": 2.0, "ridge_mse": 1.0}
+        assert MSE.beaten_by(values) == ["ridge", "naive"]
+        assert MSE.verdict(values) == (
+            "the model loses to ridge (MSE 1 against 3) and naive (MSE 2 against 3)"
+        )
+        assert MSE.verdict({**values, "seasonal_naive_mse": 1.5}) == (
+            "the model loses to ridge (MSE 1 against 3), seasonal naive (MSE 1.5 against 3) and "
+            "naive (MSE 2 against 3)"
+        )
+
+    def test_as_good_is_not_better(self):
+        values = {"test_mse": 1.0, "naive_mse": 2.0, "ridge_mse": 1.0}
+        assert MSE.beaten_by(values) == []
+        assert MSE.verdict(values).endswith("the best is ridge (MSE 1 against 1)")
+
+    def test_larger_may_be_better(self):
+        accuracy = Yardsticks("accuracy", ("nearest_neighbour",), larger_is_better=True)
+        values = {"test_accuracy": 0.24, "nearest_neighbour_accuracy": 0.332}
+        sentence = "the model loses to nearest neighbour (accuracy 0.332 against 0.24)"
+        assert accuracy.verdict(values) == sentence
+
+    @pytest.mark.parametrize("theirs", [None, float("nan"), float("inf")])
+    def test_a_yardstick_without_a_number_beats_none(self, theirs):
+        values = {"test_mse": 5.0, "naive_mse": 7.0, "ridge_mse": theirs}
+        assert MSE.beaten_by(values) == []
+        assert MSE.verdict({"test_mse": 5.0, "ridge_mse": theirs}) == ""
+
+    def test_a_model_that_diverged_loses_to_all(self):
+        values = {"test_mse": float("nan"), "naive_mse": 7.0, "ridge_mse": 1.0}
+        assert MSE.beaten_by(values) == ["ridge", "naive"]
+
+    def test_a_report_without_yardsticks_says_nothing(self):
+        report = tasks.Report({"test_mse": 1.0})
+        assert report.judged == {"test_mse": 1.0} and report.verdict == ""
+
+
+def test_averages_over_classes():
+    """Worked out by hand; class 3 is neither there nor predicted, class 2 only predicted."""
+    counts = count(np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 2]), 4)
+    found = averages(counts)
+    assert counts.tolist() == [[2, 1, 0, 0], [0, 1, 1, 0], [0] * 4, [0] * 4]
+    assert found["accuracy"] == pytest.approx(3 / 5)
+    assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    # precision and recall 1 and 2/3, then 1/2 and 1/2, then 0 and none
+    assert found["macro_f1"] == pytest.approx((4 / 5 + 1 / 2 + 0) / 3)
+
+
+def left_out(x, targets, strength):
+    """The mean square error of each row by a ridge fitted to the others, by least squares."""
+    errors = []
+    for i in range(len(x)):
+        others = np.arange(len(x)) != i
+        errors.append(targets[i] - augmented(x[others], targets[others], strength, x[i : i + 1])[0])
+    return np.mean(np.square(errors))
+
+
+def augmented(x, targets, strength, new):
+    """Ridge with an intercept that is not shrunk, as least squares with rows for the penalty."""
+    penalty = np.sqrt(strength) * np.eye(x.shape[1])
+    left = np.block([[x, np.ones((len(x), 1))], [penalty, np.zeros((x.shape[1], 1))]])
+    right = np.concatenate([targets, np.zeros((x.shape[1], targets.shape[1]))])
+    solution = np.linalg.lstsq(left, right, rcond=None)[0]
+    return new @ solution[:-1] + solution[-1]
+
+
+@pytest.fixture(params=["one block", "many blocks"])
+def blocks(request, monkeypatch):
+    if request.param == "many blocks":
+        monkeypatch.setattr(classes, "BLOCK", 30)
+        monkeypatch.setattr(forecasts, "BLOCK", 30)
+
+
+@pytest.mark.usefixtures("blocks")
+class TestClassifiers:
+    @pytest.mark.parametrize("features", [7, 40])
+    def test_the_ridge_is_least_squares_whose_strength_leaves_one_out(self, features):
+        """Fewer features than examples, and more."""
+        rng = np.random.default_rng(features)
+        labels = rng.integers(0, 3, 24).astype(np.int32)
+        x = rng.normal(size=(24, features)) + labels[:, None] * np.linspace(0, 1, features)
+        new = rng.normal(size=(50, features)) + 1
+        targets = np.where(labels[:, None] == np.arange(3), 1.0, -1.0)
+        centred = x - x.mean(axis=0)
+        unit = np.sum(np.square(centred)) / min(24, features)
+        # At most as many eigenvalues as examples less one are not 0.
+        errors = [left_out(x, targets, s * unit) for s in classes.STRENGTHS]
+        best = unit * classes.STRENGTHS[np.argmin(errors)]
+        want = np.argmax(augmented(x, targets, best, new), axis=1)
+        np.testing.assert_array_equal(classes.ridge(x, labels, new), want)
+        assert 0 < np.argmin(errors) < len(errors) - 1 and len(set(want)) > 1
+
+    def test_errors_left_out_at_once_are_those_one_by_one(self):
+        rng = np.random.default_rng(0)
+        x, targets = rng.normal(size=(15, 4)), rng.normal(size=(15, 2))
+        centred = x - x.mean(axis=0)
+        values, right = np.linalg.eigh(centred.T @ centred)
+        vectors = centred @ right / np.sqrt(values)
+        for strength in (0.01, 1.0, 100.0):
+            found = classes._left_out(values, vectors, targets - targets.mean(axis=0), strength)
+            assert found == pytest.approx(left_out(x, targets, strength), rel=1e-9)
+
+    def test_the_nearest_neighbour_is_the_nearest(self):
+        rng = np.random.default_rng(1)
+        x, new = rng.normal(size=(2, 33, 5)).astype(np.float32)
+        labels = np.arange(33, dtype=np.int32)
+        distances = np.linalg.norm(new[:, None] - x[None], axis=-1)
+        found = classes.nearest_neighbour(x, labels, new)
+        np.testing.assert_array_equal(found, distances.argmin(axis=1))
+        np.testing.assert_array_equal(classes.nearest_neighbour(x, labels, x), labels)
+
+    def test_features_that_never_change_leave_the_most_frequent_class(self):
+        labels = np.array([4, 2, 4], np.int32)
+        found = classes.ridge(np.ones((3, 2)), labels, np.ones((2, 2)))
+        assert found.tolist() == [4, 4]
+
+
+def batches(lengths, num_steps, seed=0):
+    rng = np.random.default_rng(seed)
+    series = [rng.normal(size=(length, 2)) + length for length in lengths]
+    values, mask = data.pad(series, num_steps)
+    labels = (np.asarray(lengths) % 2).astype(np.int32)
+    arrays = {"values": values, "mask": mask, "labels": labels}
+    return data.BucketBatches(arrays, 4, lengths=(num_steps,), seed=None)
+
+
+def test_test_sequences_may_be_longer_and_labels_come_in_their_order():
+    train, test = batches([3, 4, 5, 4] * 5, 5), batches([3, 6, 4, 3, 5], 6)
+    found = classes.predict(train, test)
+    assert found["nearest_neighbour"].labels.tolist() == [1, 1, 0, 1, 1]
+    assert all(len(of.labels) == 5 and of.num_fitted == 20 for of in found.values())
+
+
+def test_of_many_examples_some_are_learned_from(monkeypatch):
+    train, test = batches([3, 4] * 50, 5), batches([3, 4], 5)
+    monkeypatch.setattr(classes, "WORK", 400)  # 2 test sequences of 10 numbers; 10 * 10 a row
+    found = classes.predict(train, test)
+    assert [found[name].num_fitted for name in ("nearest_neighbour", "ridge")] == [20, 4]
+    monkeypatch.setattr(classes, "LARGEST_GRAM", 6)  # below the features, 10
+    assert classes.most_for_ridge(10) == 6
+    monkeypatch.setattr(classes, "KEPT", 50)
+    assert classes.most_for_ridge(10) == 5
+    assert classes._evenly(10, 4).tolist() == [0, 2, 5, 7]
+    assert classes._evenly(10, 0).tolist() == [0]
+
+
+def test_distances_of_all_pairs_are_never_kept():
+    many = np.arange(20_000, dtype=np.float32)[:, None]
+    tracemalloc.start()
+    found = classes.nearest_neighbour(many, np.arange(len(many)), many[::14] + 0.2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(found, np.arange(len(many))[::14])
+    assert peak < len(many) * len(many[::14]) * 8
+
+
+def test_every_sequence_of_the_training_file_counts():
+    """Those that select the parameters, too: an independent count on Japanese Vowels."""
+    run, test = untrained("classify")
+    report = classify.evaluate_yardsticks(run, test)
+    series = [run.problem.standardizer.apply(part.series) for part in run.data.files]
+    x, new = (data.pad(part, 29)[0].reshape(len(part), -1).astype(float) for part in series)
+    labels, truth = (part.labels for part in run.data.files)
+    squares = np.sum(np.square(x), axis=1)
+    nearest = labels[np.argmin(squares - 2 * new @ x.T, axis=1)]
+    assert report["nearest_neighbour_learned_from"] == report["ridge_learned_from"] == 270
+    assert report["nearest_neighbour_accuracy"] == pytest.approx(np.mean(nearest == truth))
+    assert report["ridge_accuracy"] > 0.97
+    assert report["constant_accuracy"] == pytest.approx(88 / 370)
+    assert report["constant_balanced_accuracy"] == pytest.approx(1 / 9)
+
+
+def test_a_run_from_its_folder_reads_its_training_data_again(tmp_path, capsys):
+    """And says so where they are gone or others: what learns nothing stays."""
+    header = "@timestamps false\n@dimensions 1\n@classLabel true a b\n@data\n"
+    paths = tmp_path / "T_TRAIN.ts", tmp_path / "T_TEST.ts"
+    for path, count_ in zip(paths, (9, 4), strict=True):
+        lines = [f"{i % 2},?,{i}.5:{'ab'[i % 2]}" for i in range(count_)]
+        path.write_text(header.replace("@dim", "@missing true\n@dim") + "\n".join(lines) + "\n")
+    run, test = untrained("classify", train_file=paths[0], test_file=paths[1])
+    in_training = classify.evaluate_yardsticks(run, test)
+    stored = run._replace(data=None)
+    assert classify.evaluate_yardsticks(stored, test) == in_training
+    assert capsys.readouterr().err == ""
+    text = paths[0].read_text()
+    for change in (lambda: paths[0].write_text(text.replace("8.5", "9.5")), paths[0].unlink):
+        change()
+        left = classify.evaluate_yardsticks(stored, test)
+        assert set(left) == {f"constant_{n}" for n in averages(np.eye(2))}
+        assert "note: no yardsticks that learn, for the training data" in capsys.readouterr().err
+
+
+def nlinear(values, train, validation, length, horizon):
+    """The map by least squares with rows for the penalty, window by window."""
+
+    def windows(rows):
+        first = max(rows.start - length, 0)
+        found = [
+            channel[i : i + length + horizon] - channel[i + length - 1]
+            for channel in values.T.astype(float)
+            for i in range(first, rows.stop - length - horizon + 1)
+        ]
+        return np.stack(found)[:, :length], np.stack(found)[:, length:]
+
+    (x, y), (held, truth) = windows(train), windows(validation)
+    unit = np.sum(np.square(x)) / length
+    candidates = []
+    for strength in forecasts.STRENGTHS * unit:
+        left = np.concatenate([x, np.sqrt(strength) * np.eye(length)])
+        right = np.concatenate([y, np.zeros((length, horizon))])
+        candidates.append(np.linalg.lstsq(left, right, rcond=None)[0])
+    errors = [np.mean(np.square(held @ kernel - truth)) for kernel in candidates]
+    return candidates[int(np.argmin(errors))], np.argmin(errors)
+
+
+def noisy_waves(rows=150):
+    rng = np.random.default_rng(2)
+    waves = np.sin(np.arange(rows)[:, None] / [2.0, 5.0, 9.0])
+    return (waves + 0.5 * rng.normal(size=(rows, 3))).astype(np.float32)
+
+
+@pytest.mark.usefixtures("blocks")
+class TestForecasts:
+    @pytest.mark.parametrize("channels", [1, 3])
+    def test_the_ridge_is_least_squares_whose_strength_validation_rows_choose(self, channels):
+        values = noisy_waves()[:, :channels]
+        args = values, range(90), range(90, 120), 12, 5
+        want, best = nlinear(*args)
+        found = forecasts.fit_ridge(*args)
+        np.testing.assert_allclose(found.kernel, want, atol=1e-9)
+        assert 0 < best < len(forecasts.STRENGTHS) - 1
+        assert found.num_windows == 90 - 12 - 5 + 1
+        seen = values[None, 100:112]
+        by_hand = (seen[0] - seen[0, -1]).T @ want + seen[0, -1][:, None]
+        np.testing.assert_allclose(found(seen)[0], by_hand.T, atol=1e-6)
+
+    def test_a_level_is_passed_on_and_what_never_changes_stays(self):
+        ridge = forecasts.fit_ridge(noisy_waves(), range(90), range(90, 120), 12, 5)
+        seen = noisy_waves()[None, :12].astype(float)
+        np.testing.assert_allclose(ridge(seen + 7), ridge(seen) + 7, atol=1e-9)
+        still = forecasts.fit_ridge(np.ones((60, 1)), range(40), range(40, 60), 6, 2)
+        assert still(np.full((1, 6, 1), 4.0)).ravel().tolist() == [4.0, 4.0]
+
+
+def test_of_many_windows_some_are_learned_from(monkeypatch):
+    values = noisy_waves()
+    work = 3 * (90 - 12 - 5 + 1) * 12 * (12 + 5)
+    monkeypatch.setattr(forecasts, "WORK", work // 2 - 1)
+    few = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
+    assert few.num_windows == 25  # every third
+    monkeypatch.setattr(forecasts, "MOST_INPUT", 4)
+    short = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
+    assert short.kernel.shape == (4, 5) and short(values[None, :12]).shape == (1, 5, 3)
+
+
+def test_the_last_rows_of_a_long_input_are_those_of_the_same_windows(monkeypatch):
+    monkeypatch.setattr(forecasts, "MOST_INPUT", 4)
+    values = noisy_waves()
+    long = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
+    short = forecasts.fit_ridge(values[8:], range(82), range(82, 112), 4, 5)
+    np.testing.assert_allclose(long.kernel, short.kernel, atol=1e-12)
+
+
+def test_a_run_of_targets_and_holes(tmp_path, capsys):
+    """One target by its own past: learned as the model sees it, tested on what is known."""
+    rows = noisy_waves(120).astype(float)
+    rows[[20, 21, 105]] = np.nan
+    csv = tmp_path / "holes.csv"
+    lines = [",".join("" if np.isnan(v) else f"{v:.6f}" for v in row) for row in rows]
+    csv.write_text("a,b,c\n" + "\n".join(lines) + "\n")
+    options = {"csv": csv, "targets": "b", "input_length": 8, "horizon": 3, "split": "80/20/20"}
+    run, windows = untrained("forecast", **options)
+    ridge = forecast.fitted_ridge(run)
+    report = forecast.evaluate_yardsticks(run, windows, ridge)
+    filled = windows.arrays["values"][:, 1:2]
+    want, _ = nlinear(filled.astype(float), range(80), range(80, 100), 8, 3)
+    errors = []
+    for start in range(100, 118):
+        past = filled[start - 8 : start, 0].astype(float)
+        known = windows.arrays["known"][start : start + 3, 1]
+        truth = np.where(known, filled[start : start + 3, 0], np.nan)
+        errors.append((past - past[-1]) @ want + past[-1] - truth)
+    assert report["ridge_mse"] == pytest.approx(np.nanmean(np.square(errors)))
+    assert report["ridge_mae"] == pytest.approx(np.nanmean(np.abs(errors)))
+    assert report["ridge_learned_from"] == 80 - 8 - 3 + 1
+    std = run.problem.standardizer.std[1]
+    assert report["ridge_original_rmse"] == pytest.approx(report["ridge_rmse"] * std)
+
+    stored = run._replace(data=None)
+    np.testing.assert_array_equal(forecast.fitted_ridge(stored).kernel, ridge.kernel)
+    changed = dataclasses.replace(run.problem, checksum="of others")
+    with pytest.raises(ValueError, match=r"the rows of holes.* have changed since"):
+        forecast.fitted_ridge(stored._replace(problem=changed))
+
+
+def test_ett_as_it_is_known():
+    """96 rows from 96: linear maps of one window are published between 0.38 and 0.40."""
+    run, windows = untrained("forecast")
+    ridge = forecast.fitted_ridge(run)
+    assert ridge.num_windows == 8640 - 96 - 96 + 1
+    report = forecast.evaluate_yardsticks(run, windows, ridge)
+    assert report["ridge_mse"] == pytest.approx(0.383, abs=2e-3)
+    assert report["ridge_mae"] == pytest.approx(0.392, abs=2e-3)
