@@ -53,7 +53,10 @@ def automatic(
 
 
 def explicit_mesh(tree: Any) -> AbstractMesh | None:
-    """The mesh of explicit axes that arrays of a tree lie on, if there is one."""
+    """The mesh of explicit axes in use here, or that arrays of a tree lie on, if there is one."""
+    here = jax.sharding.get_abstract_mesh()
+    if not here.empty:
+        return here if here.explicit_axes else None
     for leaf in jax.tree.leaves(tree):
         mesh = _mesh(leaf)
         if mesh is not None and mesh.explicit_axes:
