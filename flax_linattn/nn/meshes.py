@@ -41,22 +41,25 @@ def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(method)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            module, *inputs = args
+            module, *inputs = cast(Any, args)
             if meshes.explicit_mesh((inputs, kwargs)) is None:
                 return method(*args, **kwargs)
-            graphdef, params, others = nnx.split(module, nnx.Param, ...)
+            given = signature.bind(*args, **kwargs).arguments
+            graphdef, params, others = _parted(module)
 
             def run(params: Any, others: Any, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
                 again: Any = nnx.merge(graphdef, params, others, copy=True)
                 results = cast(Any, method)(again, *inputs, **kwargs)
-                return results, nnx.split(again, nnx.Param, ...)[2]
+                return results, _parted(again)[2]
 
             def split(results: tuple[Any, Any]) -> Any:
-                state = signature.bind(*args, **kwargs).arguments.get("state")
-                first = next(x for x in jax.tree.leaves((inputs, kwargs)) if hasattr(x, "ndim"))
-                axes = meshes.axes_of(first)[:kept]
-                return _axes_of(results[0], axes, state), _leading(results[1], ())
+                arrays = (
+                    x for x in jax.tree.leaves(list(given.values())[1:]) if hasattr(x, "ndim")
+                )
+                axes = meshes.axes_of(next(arrays))[:kept]
+                return _axes_of(results[0], axes, given.get("state")), _leading(results[1], ())
 
+            results: R
             results, after = meshes.automatic(run, (params, others, inputs, kwargs), split)
             if jax.tree.leaves(after):  # random streams, which it may have drawn from
                 nnx.update(module, after)
@@ -67,12 +70,18 @@ def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
+def _parted(module: Any) -> Any:
+    """Structure, parameters, other variables."""
+    return nnx.split(module, nnx.Param, ...)
+
+
 def _axes_of(results: Any, axes: tuple[Any, ...], state: Any) -> Any:
     """What a call's output is split over, and its state where it returns both."""
     if type(results) is not tuple:
         return _leading(results, axes)
     y, after = results
-    if jax.tree.structure(after) == jax.tree.structure(state):
+    structure: Any = jax.tree.structure(state)
+    if jax.tree.structure(after) == structure:
         return _leading(y, axes), jax.tree.map(meshes.axes_of, state)
     return _leading(y, axes), _leading(after, axes[:1])
 

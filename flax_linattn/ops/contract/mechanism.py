@@ -178,9 +178,8 @@ class Mechanism(abc.ABC):
             )
             return y, splits.of_state(results[1], initial_state, k, new_state)
 
-        options = {"is_causal": is_causal, "form": form, "return_state": return_state}
         return meshes.automatic(
-            partial(self._attend_to, **options),
+            partial(self._attend_to, is_causal=is_causal, form=form, return_state=return_state),
             (q, k, v, mask, query_mask, segment_ids, initial_state, parameters),
             split,
         )

@@ -44,12 +44,8 @@ def automatic(
     with jax.sharding.use_abstract_mesh(inner):
         anyhow = NamedSharding(inner, PartitionSpec())
         results = function(*jax.tree.map(lambda x: _move(x, anyhow), tuple(arguments)))
-
-    leaves, structure = jax.tree.flatten(results)
-    axes = structure.flatten_up_to(split(results))
-    return jax.tree.unflatten(
-        structure, [_split(x, mesh, a) for x, a in zip(leaves, axes, strict=True)]
-    )
+    placed: Tree = jax.tree.map(lambda x, axes: _split(x, mesh, axes), results, split(results))
+    return placed
 
 
 def explicit_mesh(tree: Any) -> AbstractMesh | None:
@@ -76,14 +72,6 @@ def axes_of(x: Any) -> tuple[Axes, ...]:
         return (None,) * x.ndim
     spec = tuple(jax.typeof(x).sharding.spec)
     return spec + (None,) * (x.ndim - len(spec))
-
-
-def like(tree: Tree, before: Tree) -> Tree:
-    """``tree`` split as ``before``, an earlier one of its structure, for loops that carry it."""
-    mesh = explicit_mesh((tree, before))
-    if mesh is None:
-        return tree
-    return jax.tree.map(lambda x, b: _split(x, mesh, axes_of(b)), tree, before)
 
 
 def _mesh(x: Any) -> AbstractMesh | None:
