@@ -47,6 +47,7 @@ MODELS = {
 }  # fmt: skip
 SLOW = {"learned", *ATTENTION} - {"attention-softmax", "attention-aaren"}
 MODULES = ATTENTION | LAYERS | MODELS
+ALL = MODULES | {"feed_forward": partial(nn.FeedForward, CHANNELS, 12)}
 KINDS = [pytest.param(kind, marks=slow if kind in SLOW else ()) for kind in MODULES]
 
 
@@ -60,7 +61,7 @@ def observations(kind: str) -> Any:
 
 
 def make(kind: str, **parameters: Any) -> Any:
-    return MODULES[kind](rngs=nnx.Rngs(0), **parameters)
+    return ALL[kind](rngs=nnx.Rngs(0), **parameters)
 
 
 def call(kind: str, module: Any, x: Any, mask: Any) -> Any:
@@ -68,6 +69,8 @@ def call(kind: str, module: Any, x: Any, mask: Any) -> Any:
     if kind == "decoder":
         return module(x, x, memory_mask=mask)
     if kind == "encoder_decoder":
+        return module(x)
+    if kind == "feed_forward":
         return module(x)
     causal = kind.startswith("attention") or kind in ("rotary", "block")
     return module(x, mask=mask, **({"is_causal": True} if causal else {}))
@@ -118,7 +121,9 @@ def test_modules_on_explicit_axes(kind: str) -> None:
     assert_close(jax.tree.map(np.asarray, got), want, np.float32)
 
 
-@pytest.mark.parametrize("kind", ["attention-aaren", "block", pytest.param("decoder", marks=slow)])
+@pytest.mark.parametrize(
+    "kind", ["attention-aaren", "block", "feed_forward", pytest.param("decoder", marks=slow)]
+)
 def test_kernels_split_over_a_tensor_axis(kind: str) -> None:
     """``nnx.with_partitioning`` under ``jax.set_mesh``; the models pass it on to these layers."""
     init = nnx.initializers.lecun_normal()
