@@ -10,19 +10,18 @@ import pytest
 from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from flax_linattn import inference, models, nn, ops
+from flax_linattn import inference, models, nn
 from tests.contract.tolerances import assert_close
 from tests.meshes import make_mesh
-from tests.nn.cases import normal
+from tests.nn.cases import CAUSAL, normal
 
 BATCH, LENGTH, CHANNELS, TOKENS = 2, 4, 8, 7
 slow = pytest.mark.slow
 
 TINY = models.Layers(features=8, num_layers=1, num_heads=2, hidden_features=12)
 ATTENTION = {
-    f"attention-{name}": partial(nn.Attention, CHANNELS, 2, mechanism=name)
-    for name in ops.list_mechanisms()
-    if ops.get_mechanism(name).capabilities.recurrent
+    f"attention-{case.id}": partial(nn.Attention, CHANNELS, 2, mechanism=case.values[0])
+    for case in CAUSAL
 }
 LAYERS = {
     "rotary": partial(nn.Attention, CHANNELS, 2, position=nn.RotaryPosition()),
