@@ -1,6 +1,18 @@
 """Files that outlive a kill, a power loss and other processes: written whole, on the disk, locked.
 
-======================== ============================================================It knows nothing of runs, and everything in the package may use it.
+======================== ===================================================================
+name                     what it does
+======================== ===================================================================
+:func:`write_whole`      a file is the old one until the new one is complete and on the disk
+:func:`write_text`       the same, of a text
+:func:`append_text`      a text at the end of a file, and on the disk
+:func:`clear_unfinished` removes what a kill has left of such files
+:func:`held`             keeps other processes out for as long as a context lasts
+:func:`sync_file`        waits until a file, or the names in a folder, are on the disk
+:func:`sync_folder`      the same, for all that lies below a folder
+======================== ===================================================================
+
+It knows nothing of runs, and everything in the package may use it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from flax import nnx
 from flax_linattn.inference.differences import differences, foreign
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.state import check_rows, reset_rows
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, State
 
 
@@ -40,9 +41,11 @@ def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        run = automatic(1)(function)
+
         @functools.partial(jax.jit, static_argnums=0, static_argnames=static)
         def program(graphdef: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
-            return function(nnx.merge(graphdef, variables), *args, **kwargs)
+            return run(nnx.merge(graphdef, variables), *args, **kwargs)
 
         @functools.wraps(function)
         def call(model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -53,6 +56,7 @@ def compiled(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return decorate
 
 
+@automatic(1)
 def step(
     model: StreamingModel,
     x: Array,

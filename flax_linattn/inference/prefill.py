@@ -11,6 +11,7 @@ from flax_linattn.inference.compiled import checked, compiled
 from flax_linattn.inference.differences import foreign
 from flax_linattn.inference.model import StreamingModel, check_model, make_state
 from flax_linattn.inference.state import check_rows
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.typing import Array, Mask, State
 
@@ -101,6 +102,7 @@ def take_in(
     return jax.lax.scan(body, (y, state), starts)[0]
 
 
+@automatic(1)
 def take_in_piece(
     model: StreamingModel, x: Array, mask: Array | None, y: Array, state: State
 ) -> tuple[Array, State]:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
 
 from flax_linattn.inference.differences import layout
+from flax_linattn.ops.contract import meshes
 from flax_linattn.ops.engine import prefix
 from flax_linattn.typing import Array, State
 
@@ -93,7 +94,11 @@ def gather_rows(state: State, indices: Int[Array, "N"]) -> State:
     indices = check_indices(indices, batch_size(state))
     # Beyond the last row ``take`` fills; it would count negative indices from the end.
     indices = jnp.where(indices < 0, batch_size(state), indices)
-    return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="fill"), state)
+
+    def gather(state: State, indices: Array) -> State:
+        return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="fill"), state)
+
+    return meshes.automatic(gather, (state, indices), lambda _: jax.tree.map(meshes.axes_of, state))
 
 
 def batch_size(state: State) -> int:

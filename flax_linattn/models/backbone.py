@@ -19,6 +19,7 @@ from flax_linattn.checks import OptionError, choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.checks import no_state
 from flax_linattn.ops.contract.masks import packed_runs
 from flax_linattn.ops.contract.state import exportable
@@ -208,6 +209,7 @@ class Backbone(nnx.Module):
         self, x: Array, *, return_state: bool, **options: Unpack[BackboneOptions]
     ) -> Features | tuple[Features, BackboneState]: ...
 
+    @automatic(2)
     def __call__(
         self,
         x: Array,
@@ -296,6 +298,7 @@ class Backbone(nnx.Module):
             ),
         )
 
+    @automatic(1)
     def step(
         self, x: Array, state: BackboneState, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, BackboneState]:

@@ -22,6 +22,7 @@ from flax_linattn.models.layers import Layers
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import token_positions
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
@@ -152,6 +153,7 @@ class SequenceClassifier(nnx.Module):
         self, x: Array, *, return_state: bool, **options: Unpack[ClassifierOptions]
     ) -> Array | tuple[Array, ClassifierState]: ...
 
+    @automatic(1)
     def __call__(
         self,
         x: Array,
@@ -267,6 +269,7 @@ class SequenceClassifier(nnx.Module):
             poolings.identity(batch_size, self.pooled_features, accumulation_dtype(dtype)),
         )
 
+    @automatic(1)
     def step(
         self, x: Array, state: ClassifierState, *, mask: Array | None = None
     ) -> tuple[Float[Array, "B classes"], ClassifierState]:

@@ -11,6 +11,7 @@ from jaxtyping import Int
 
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import Runs, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
@@ -178,6 +179,7 @@ class ObservationEmbedding(nnx.Module):
         """Whether the convolution looks only at the past."""
         return self.values.padding == "causal"
 
+    @automatic(2)
     def __call__(
         self,
         x: Features,
@@ -199,6 +201,7 @@ class ObservationEmbedding(nnx.Module):
         """The window of the convolution, empty."""
         return self.values.init_state(batch_size, dtype)
 
+    @automatic(1)
     def step(
         self,
         x: FeaturesStep,
@@ -287,6 +290,7 @@ class TokenEmbedding(nnx.Module):
         """Always: a token's embedding is its own."""
         return True
 
+    @automatic(2)
     def __call__(
         self,
         x: Int[Array, "B T"],
@@ -303,6 +307,7 @@ class TokenEmbedding(nnx.Module):
         """Nothing: no token changes another one's embedding."""
         return ()
 
+    @automatic(1)
     def step(
         self,
         x: Int[Array, "B"],

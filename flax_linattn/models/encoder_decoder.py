@@ -16,6 +16,7 @@ from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_causal, chec
 from flax_linattn.models.layers import Layers, sized
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Features, State
 
@@ -179,6 +180,7 @@ class EncoderDecoder(nnx.Module):
             m.capabilities.recurrent for m in self.layers.mechanisms
         )
 
+    @automatic(1)
     def __call__(
         self,
         values: Features,
@@ -243,6 +245,7 @@ class EncoderDecoder(nnx.Module):
             )
         return self(values, marks, dropout_key=dropout_key)[:, None]
 
+    @automatic(1)
     def init_state(
         self, values: Features, marks: Features | None = None, max_length: int | None = None
     ) -> HorizonState:
@@ -279,6 +282,7 @@ class EncoderDecoder(nnx.Module):
         position = jnp.full(values.shape[0], self.label_length, jnp.int32)
         return HorizonState(position, window, tuple(layers), mean[:, 0], std[:, 0])
 
+    @automatic(1)
     def step(
         self, marks: Float[Array, "B marks"] | None, state: HorizonState
     ) -> tuple[Float[Array, "B targets"], HorizonState]:

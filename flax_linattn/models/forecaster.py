@@ -23,6 +23,7 @@ from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.prefix import select
@@ -147,6 +148,7 @@ class Forecaster(nnx.Module):
         self, x: Features, *, return_state: bool, **options: Unpack[ForecasterOptions]
     ) -> Array | tuple[Array, ForecasterState]: ...
 
+    @automatic(1)
     def __call__(
         self,
         x: Features,
@@ -262,6 +264,7 @@ class Forecaster(nnx.Module):
         backbone = self.backbone.init_state(batch_size, max_length, dtype=dtype)
         return ForecasterState(backbone, moments)
 
+    @automatic(1)
     def step(
         self, x: FeaturesStep, state: ForecasterState, *, mask: Array | None = None
     ) -> tuple[Float[Array, "B H targets"], ForecasterState]:

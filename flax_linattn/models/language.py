@@ -20,6 +20,7 @@ from flax_linattn.models.backbone import (
 from flax_linattn.models.embedding import PositionName, TokenEmbedding
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array, Mask, SegmentIds
 
 LANGUAGE_LAYERS = Layers(norm="pre")
@@ -127,6 +128,7 @@ class LanguageModel(nnx.Module):
         **options: Unpack[BackboneOptions],
     ) -> Float[Array, "B T tokens"] | tuple[Float[Array, "B T tokens"], BackboneState]: ...
 
+    @automatic(2)
     def __call__(
         self,
         x: Int[Array, "B T"],
@@ -179,6 +181,7 @@ class LanguageModel(nnx.Module):
         """The state before the first token; see ``Backbone.init_state``."""
         return self.backbone.init_state(batch_size, max_length, dtype=dtype)
 
+    @automatic(1)
     def step(
         self, x: Int[Array, "B"], state: BackboneState, *, mask: Array | None = None
     ) -> tuple[Float[Array, "B tokens"], BackboneState]:

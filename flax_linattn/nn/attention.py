@@ -12,6 +12,7 @@ from jaxtyping import Int
 
 from flax_linattn import ops
 from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition, token_positions
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.state import exportable
@@ -196,6 +197,7 @@ class Attention(nnx.Module):
         **options: Unpack[AttentionOptions],
     ) -> Features | tuple[Features, State]: ...
 
+    @automatic(2)
     def __call__(
         self,
         x: Features,
@@ -275,6 +277,7 @@ class Attention(nnx.Module):
             return self._out(y), state
         return self._out(attended)
 
+    @automatic(1)
     def project(self, context: Features, mask: Mask | None = None) -> Context:
         """Keys and values of a context, for ``attend_to``.
 
@@ -293,6 +296,7 @@ class Attention(nnx.Module):
             mask,
         )
 
+    @automatic(2)
     def attend_to(self, x: Features, context: Context, *, mask: Mask | None = None) -> Features:
         """Cross-attention of x [B, T, C] to a context projected before, as the call has it.
 
@@ -339,6 +343,7 @@ class Attention(nnx.Module):
             batch_size, self.num_heads, self.head_dim, self.head_dim, max_length, dtype=computed
         )
 
+    @automatic(1)
     def step(
         self,
         x: FeaturesStep,

@@ -15,6 +15,7 @@ from flax_linattn.nn.attention import Attention
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.masks import zero_padding
@@ -132,6 +133,7 @@ class TransformerBlock(nnx.Module):
         self, x: Features, *, return_state: bool, **options: Unpack[BlockOptions]
     ) -> Features | tuple[Features, State]: ...
 
+    @automatic(2)
     def __call__(
         self,
         x: Features,
@@ -178,6 +180,7 @@ class TransformerBlock(nnx.Module):
         """The state before the first token; see ``Attention.init_state``."""
         return self.attention.init_state(batch_size, max_length, dtype=dtype)
 
+    @automatic(1)
     def step(
         self,
         x: FeaturesStep,

@@ -15,6 +15,7 @@ from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
@@ -107,6 +108,7 @@ class DecoderBlock(nnx.Module):
         )
         self.dropout = make_dropout(dropout_rate, rngs)
 
+    @automatic(2)
     def __call__(
         self,
         x: Features,
@@ -135,6 +137,7 @@ class DecoderBlock(nnx.Module):
             lambda x: self.feed_forward.map(x, keys[2]),
         )
 
+    @automatic(1)
     def init_state(
         self,
         memory: Features,
@@ -154,6 +157,7 @@ class DecoderBlock(nnx.Module):
             self.cross_attention.project(memory, memory_mask),
         )
 
+    @automatic(2)
     def prefill(self, x: Features, state: DecoderState) -> tuple[Features, DecoderState]:
         """Takes in many tokens in parallel: x [B, T, C] -> y [B, T, C] and the new state."""
         attention = state.attention
@@ -171,6 +175,7 @@ class DecoderBlock(nnx.Module):
         )
         return y, DecoderState(attention, state.context)
 
+    @automatic(1)
     def step(
         self, x: FeaturesStep, state: DecoderState, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, DecoderState]:

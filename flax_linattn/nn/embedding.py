@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn.checks import choice
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import Runs, previous_real, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
@@ -104,6 +105,7 @@ class ValueEmbedding(nnx.Module):
         return_state: Literal[True],
     ) -> tuple[Features, State]: ...
 
+    @automatic(2)
     def __call__(
         self,
         x: Features,
@@ -161,6 +163,7 @@ class ValueEmbedding(nnx.Module):
             raise ValueError(self._no_stream())
         return jnp.zeros((batch_size, self.kernel_size - 1, self.in_features), dtype)
 
+    @automatic(1)
     def step(
         self, x: FeaturesStep, state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:

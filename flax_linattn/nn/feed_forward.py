@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from flax_linattn.checks import choice
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -86,6 +87,7 @@ class FeedForward(nnx.Module):
         )
         self.dropout = make_dropout(dropout_rate, rngs)
 
+    @automatic(2)
     def __call__(self, x: Array, *, dropout_key: Array | None = None) -> Array:
         """Maps x [..., C] -> [..., C]; for dropout see ``TransformerBlock``."""
         return self.map(x, dropout_key_of(self.dropout, dropout_key))

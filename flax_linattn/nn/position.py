@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Float, Int
 
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import Runs
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Mask
@@ -114,6 +115,7 @@ class LearnedPosition(nnx.Module):
         init = nnx.initializers.normal(0.02)
         self.table = nnx.Param(init(rngs.params(), (max_length, features), jnp.float32))
 
+    @automatic(2)
     def __call__(self, positions: Int[Array, "..."]) -> Float[Array, "... C"]:
         """Embeds positions int [...] -> [..., C] float32."""
         return jnp.take(self.table[...], positions, axis=0, mode="fill", fill_value=jnp.nan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import jax
@@ -60,6 +61,15 @@ class Placement:
         if self.mesh is None:
             return f"{count} {noun}"
         return f"{count} {noun} ({self.strategy}, {mesh_text(self.mesh.shape.items())})"
+
+    def context(self) -> AbstractContextManager[Any]:
+        """Where it trains: ``mesh`` in place of one that the caller has set with ``jax.set_mesh``.
+
+        A program takes arrays of one mesh, with axes of one type.
+        """
+        if self.mesh is None or jax.sharding.get_abstract_mesh().empty:
+            return nullcontext()
+        return jax.set_mesh(self.mesh)
 
     def mechanism(self, mechanism: ops.Mechanism) -> ops.Mechanism:
         """The mechanism for a model there: split over "seq" if the mesh has that axis.

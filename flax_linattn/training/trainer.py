@@ -85,6 +85,7 @@ class Trainer:
     def train(self) -> None:
         """Trains to the end."""
         with ExitStack() as ends:
+            ends.enter_context(self.loader.placement.context())
             ends.enter_context(self.display)
             ends.enter_context(self.saver)
             ends.callback(self.profile.stop)

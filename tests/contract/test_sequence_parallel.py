@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from flax_linattn import ops
 from flax_linattn.bench import communicated
@@ -64,6 +64,22 @@ def fast(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> bool:
 )
 def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> None:
     """Values, states and gradients, with padding, after an earlier call."""
+    check_devices_are_one(mechanism, is_causal, packed, AxisType.Auto)
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    cases.slow_unless(
+        lambda m: m.name in ("aaren", "taylorshift"), cases.offering(lambda can: can.mergeable)
+    ),
+)
+def test_devices_are_one_on_explicit_axes(mechanism: ops.Mechanism) -> None:
+    check_devices_are_one(mechanism, True, True, AxisType.Explicit)
+
+
+def check_devices_are_one(
+    mechanism: ops.Mechanism, is_causal: bool, packed: bool, kind: AxisType
+) -> None:
     form = cases.central_form(mechanism)
     run = programs.attend(mechanism, is_causal, form)
     begin = programs.begin(mechanism, packed=packed)
@@ -75,7 +91,7 @@ def test_devices_are_one(mechanism: ops.Mechanism, is_causal: bool, packed: bool
     state = run(earlier, begin, mask[:, early], ids_early, weights).state
     want = run(tokens, state, mask[:, late], ids_late, weights)
 
-    mesh = make_mesh(data=2, seq=DEVICES)
+    mesh = make_mesh(kind, data=2, seq=DEVICES)
     split = ops.sequence_parallel(dataclasses.replace(mechanism, chunk_size=2), mesh, "seq")
     arguments = jax.tree.map(one_more, (tokens, state, mask[:, late], ids_late, weights))
     tokens, state, *rest = arguments

@@ -74,6 +74,26 @@ def test_the_loss_curve_is_that_of_one_device(
     )
 
 
+UNDER_A_MESH = [
+    Parallel("none", accumulate=2),
+    Parallel("jit", "data=2"),
+    Parallel("jit", "data=4", shard_parameters=True),
+    Parallel("pmap", "data=2"),
+]
+
+
+@pytest.mark.parametrize("parallel", UNDER_A_MESH, ids=describe)
+def test_a_mesh_that_the_caller_set_changes_nothing(
+    parallel: Parallel, one_device: Any, tmp_path: Path
+) -> None:
+    """Of explicit axes, JAX's default: a training has a mesh of its own."""
+    with jax.set_mesh(jax.make_mesh((8,), ("data",))):
+        got = train(tmp_path, parallel)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, one_device
+    )
+
+
 def test_dropout_is_that_of_one_device(tmp_path: Path) -> None:
     """Under ``jit`` a mask of a whole batch is drawn wherever its rows are."""
     want = train(tmp_path / "none", Parallel("none"), loss_fn)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 from functools import partial
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from flax_linattn.ops.contract import checks, masks
+from flax_linattn.ops.contract import checks, masks, meshes, splits
 from flax_linattn.ops.contract.call import Call, StepCall, num_queries, zero_queries
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import accumulation_dtype
@@ -168,6 +168,38 @@ class Mechanism(abc.ABC):
             ValueError: shapes, form, a state or a combination that the mechanism does not offer.
             TypeError: dtypes, or unknown parameters.
         """
+
+        def split(results: Any) -> Any:
+            y = splits.of_outputs(q, k, v)
+            if not return_state:
+                return y
+            new_state = partial(
+                self.init_state, 1, key_dim=k.shape[-1], value_dim=v.shape[-1], max_length=1
+            )
+            return y, splits.of_state(results[1], initial_state, k, new_state)
+
+        return meshes.automatic(
+            partial(self._attend_to, is_causal=is_causal, form=form, return_state=return_state),
+            (q, k, v, mask, query_mask, segment_ids, initial_state, parameters),
+            split,
+        )
+
+    def _attend_to(
+        self,
+        q: Array,
+        k: Keys,
+        v: Values,
+        mask: Mask | None,
+        query_mask: Array | None,
+        segment_ids: SegmentIds | None,
+        initial_state: State | None,
+        parameters: dict[str, ArrayLike | None],
+        *,
+        is_causal: bool,
+        form: str,
+        return_state: bool,
+    ) -> Any:
+        """``attend`` where no mesh axis is explicit."""
         own = self._given(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, form, own
@@ -226,6 +258,22 @@ class Mechanism(abc.ABC):
             ValueError: shapes that do not fit each other or the state.
             TypeError: dtypes, or unknown parameters.
         """
+
+        def split(results: Any) -> Any:
+            return splits.of_outputs(q, k, v), jax.tree.map(meshes.axes_of, state)
+
+        return meshes.automatic(self._step_to, (q, k, v, state, mask, parameters), split)
+
+    def _step_to(
+        self,
+        q: Array,
+        k: KeyStep,
+        v: ValueStep,
+        state: State,
+        mask: Array | None,
+        parameters: dict[str, ArrayLike | None],
+    ) -> tuple[OutputStep, State]:
+        """``step`` where no mesh axis is explicit."""
         self._check_recurrent()
         own = self._given(parameters)
         checks.check_arrays(self.name, self.capabilities, q, k, v, time=False)
@@ -262,7 +310,12 @@ class Mechanism(abc.ABC):
                     "with that of the same segment, or pass it as initial_state."
                 )
         checks.check_state_like(self.name, state_b, state_a)
-        return self._merge(state_a, state_b)
+
+        return meshes.automatic(
+            self._merge,
+            (state_a, state_b),
+            lambda _: splits.of_merged(state_a, state_b),
+        )
 
     def init_state(
         self,
@@ -311,6 +364,25 @@ class Mechanism(abc.ABC):
         It shares neither the engine nor the accumulation dtype with ``attend``: it
         computes in the dtype that it is given. Arguments as in ``attend``.
         """
+        return meshes.automatic(
+            partial(self._reference_of, is_causal=is_causal),
+            (q, k, v, mask, query_mask, segment_ids, parameters),
+            lambda _: splits.of_outputs(q, k, v),
+        )
+
+    def _reference_of(
+        self,
+        q: Array,
+        k: Keys,
+        v: Values,
+        mask: Mask | None,
+        query_mask: Array | None,
+        segment_ids: SegmentIds | None,
+        parameters: dict[str, ArrayLike | None],
+        *,
+        is_causal: bool,
+    ) -> Outputs:
+        """``reference`` where no mesh axis is explicit."""
         own = self._given(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, "auto", own

@@ -55,15 +55,14 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
             its devices.
 
     Raises:
-        ValueError: the mechanism keeps all its tokens or mixes sequences as a whole, the mesh has
-            no such axis, or the axis is of another type than ``AxisType.Auto``.
+        ValueError: the mechanism keeps all its tokens or mixes sequences as a whole, or the mesh
+            has no such axis.
         TypeError: no mechanism was given.
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> from flax_linattn import ops
-        >>> mesh = jax.make_mesh((jax.device_count(),), ("seq",),
-        ...                      axis_types=(jax.sharding.AxisType.Auto,))
+        >>> mesh = jax.make_mesh((jax.device_count(),), ("seq",))
         >>> series = ops.get_mechanism("elementwise_series")
         >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 64, 4, 8))
         >>> y = ops.sequence_parallel(series, mesh, "seq").attend(q, k, v, is_causal=True)
@@ -82,12 +81,8 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
         )
     if axis not in mesh.axis_names:
         raise ValueError(f"the mesh has no axis {axis!r}; it has {', '.join(mesh.axis_names)}.")
-    kind = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))[axis]
-    if kind != AxisType.Auto:
-        raise ValueError(
-            f"the mesh axis {axis!r} is {kind.name}; make the mesh with "
-            "jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto,) * n)."
-        )
+    # As ``attend`` sees it, which makes explicit axes automatic ones.
+    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     return SequenceParallel(mechanism, mesh, axis)
 
 

@@ -1,0 +1,95 @@
+"""Meshes with explicit axes, the default of ``jax.make_mesh``: shardings are part of types there.
+
+JAX then refuses whatever leaves a sharding open: a loop that begins with zeros and goes on with
+rows of a split batch, a gather, a reshape. :func:`automatic` runs such code as on a mesh whose axes
+are automatic, where XLA places what lies between, and says of the results alone how they lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+Tree = TypeVar("Tree")
+Axes = Any
+"""What an axis of an array is split over: a name, several, or None."""
+
+
+def automatic(
+    function: Callable[..., Tree], arguments: Sequence[Any], split: Callable[[Tree], Any]
+) -> Tree:
+    """``function(*arguments)`` with the explicit axes of their mesh as automatic ones.
+
+    Without such axes nothing but the call happens.
+
+    Args:
+        function: it must take all arrays of the mesh as arguments, and close over none.
+        arguments: trees with arrays.
+        split: of the results, gives a tree alike whose leaves say what each array's axes are split
+            over, as :func:`axes_of` does. Axes that do not divide evenly stay whole.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> automatic(jnp.square, [jnp.ones(3)], lambda y: ("data",)).tolist()  # no mesh
+        [1.0, 1.0, 1.0]
+    """
+    mesh = explicit_mesh(arguments)
+    if mesh is None:
+        return function(*arguments)
+    inner = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
+    with jax.sharding.use_abstract_mesh(inner):
+        anyhow = NamedSharding(inner, PartitionSpec())
+        results = function(*jax.tree.map(lambda x: _move(x, anyhow), tuple(arguments)))
+    placed: Tree = jax.tree.map(lambda x, axes: _split(x, mesh, axes), results, split(results))
+    return placed
+
+
+def explicit_mesh(tree: Any) -> AbstractMesh | None:
+    """The mesh of explicit axes in use here, or that arrays of a tree lie on, if there is one."""
+    here = jax.sharding.get_abstract_mesh()
+    if not here.empty:
+        return here if here.explicit_axes else None
+    for leaf in jax.tree.leaves(tree):
+        mesh = _mesh(leaf)
+        if mesh is not None and mesh.explicit_axes:
+            return mesh
+    return None
+
+
+def axes_of(x: Any) -> tuple[Axes, ...]:
+    """What each axis of an array is split over, explicitly.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> axes_of(jnp.ones((2, 3)))
+        (None, None)
+    """
+    if _mesh(x) is None:
+        return (None,) * x.ndim
+    spec = tuple(jax.typeof(x).sharding.spec)
+    return spec + (None,) * (x.ndim - len(spec))
+
+
+def _mesh(x: Any) -> AbstractMesh | None:
+    mesh = jax.typeof(x).sharding.mesh if isinstance(x, jax.Array) else None
+    return None if mesh is None or mesh.empty else mesh
+
+
+def _split(x: Any, mesh: AbstractMesh, axes: Sequence[Axes]) -> Any:
+    """Splits what divides evenly, and no two axes over one of the mesh."""
+    used: set[str] = set()
+    spec: list[Axes] = []
+    for size, given in zip(x.shape, axes, strict=True):
+        names = (given,) if isinstance(given, str) else given or ()
+        fits = used.isdisjoint(names) and size % math.prod(mesh.shape[n] for n in names) == 0
+        spec.append(given if fits else None)
+        used.update(names if fits else ())
+    return _move(x, NamedSharding(mesh, PartitionSpec(*spec)))
+
+
+def _move(x: Any, sharding: NamedSharding) -> Any:
+    return x if _mesh(x) is None else jax.sharding.reshard(x, sharding)

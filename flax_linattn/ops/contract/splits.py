@@ -1,0 +1,64 @@
+"""How what a mechanism returns is split over explicit mesh axes: as what it is made of.
+
+See :mod:`flax_linattn.ops.contract.meshes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from flax_linattn.ops.contract.meshes import axes_of
+from flax_linattn.ops.contract.state import packed, unpacked
+from flax_linattn.typing import Array, State
+
+
+def of_outputs(q: Array, k: Array, v: Array) -> Any:
+    """Of outputs [B, T, H, V] or [B, H, V]: batch, time and heads as the queries, V as the values.
+
+    With a learned query [H, K] as the keys, one of which stands at each position.
+    """
+    return (*axes_of(k if q.ndim == 2 else q)[:-1], axes_of(v)[-1])
+
+
+def of_state(
+    state: State, before: State | None, k: Array, new_state: Callable[[int], State]
+) -> Any:
+    """Of the state after a call.
+
+    Args:
+        state: what the call returns.
+        before: the state that it was given: the new one lies as that does, so that a loop can carry
+            it. None = there was none: batch and heads as the keys.
+        k: keys [B, S, H, K].
+        new_state: makes a state for a number of heads; only its shapes are asked for.
+    """
+    state, segment_id = unpacked(state)
+    rows, _, heads, _ = axes_of(k)
+    of_id: Any = (rows,)
+    if before is None:
+        one, two = (jax.tree.leaves(jax.eval_shape(lambda: new_state(n))) for n in (1, 2))  # noqa: B023
+        axes = [
+            (
+                rows,
+                *(heads if a != b else None for a, b in zip(x.shape[1:], y.shape[1:], strict=True)),
+            )
+            for x, y in zip(one, two, strict=True)
+        ]
+        of_tokens = jax.tree.unflatten(jax.tree.structure(state), axes)
+    else:
+        before, id_before = unpacked(before)
+        of_tokens = jax.tree.map(axes_of, before)
+        of_id = of_id if id_before is None else axes_of(id_before)
+    return packed(of_tokens, None if segment_id is None else of_id)
+
+
+def of_merged(state_a: State, state_b: State) -> Any:
+    """Of two states merged: as the first, and where that is whole as the second."""
+
+    def either(a: Array, b: Array) -> Any:
+        return tuple(x or y for x, y in zip(axes_of(a), axes_of(b), strict=True))
+
+    return jax.tree.map(either, state_a, state_b)

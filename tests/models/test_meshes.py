@@ -1,0 +1,182 @@
+"""Layers, models and streams on meshes as ``jax.make_mesh`` makes them, with explicit axes."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from flax_linattn import inference, models, nn
+from tests.contract.tolerances import assert_close
+from tests.meshes import make_mesh
+from tests.nn.cases import CAUSAL, normal
+
+BATCH, LENGTH, CHANNELS, TOKENS = 2, 4, 8, 7
+slow = pytest.mark.slow
+
+TINY = models.Layers(features=8, num_layers=1, num_heads=2, hidden_features=12)
+ATTENTION = {
+    f"attention-{case.id}": partial(nn.Attention, CHANNELS, 2, mechanism=case.values[0])
+    for case in CAUSAL
+}
+LAYERS = {
+    "rotary": partial(nn.Attention, CHANNELS, 2, position=nn.RotaryPosition()),
+    "block": partial(nn.TransformerBlock, CHANNELS, 2, mechanism="aaren"),
+    "decoder": partial(nn.DecoderBlock, CHANNELS, 2, mechanism="aaren"),
+    "values": partial(nn.ValueEmbedding, CHANNELS, 5),
+}
+MODELS = {
+    "classifier": partial(
+        models.SequenceClassifier, CHANNELS, 3, layers=TINY, pooling="flatten", max_length=LENGTH
+    ),
+    "learned": partial(
+        models.SequenceClassifier, CHANNELS, 3, layers=TINY, position="learned", max_length=LENGTH,
+        remat="blocks",
+    ),
+    "forecaster": partial(models.Forecaster, CHANNELS, 3, layers=TINY),
+    "encoder_decoder": partial(
+        models.EncoderDecoder, CHANNELS, 3, layers=TINY, label_length=2,
+        embedding_padding="causal",
+    ),
+    "language": partial(models.LanguageModel, TOKENS, layers=TINY),
+}  # fmt: skip
+SLOW = {"learned", *ATTENTION} - {"attention-softmax", "attention-aaren"}
+MODULES = ATTENTION | LAYERS | MODELS
+ALL = MODULES | {"feed_forward": partial(nn.FeedForward, CHANNELS, 12)}
+KINDS = [pytest.param(kind, marks=slow if kind in SLOW else ()) for kind in MODULES]
+
+
+def split(mesh: Any, tree: Any) -> Any:
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec("data")))
+
+
+def observations(kind: str) -> Any:
+    tokens = np.arange(BATCH * LENGTH, dtype=np.int32).reshape(BATCH, LENGTH) % TOKENS
+    return tokens if kind == "language" else normal(0, BATCH, LENGTH, CHANNELS)
+
+
+def make(kind: str, **parameters: Any) -> Any:
+    return ALL[kind](rngs=nnx.Rngs(0), **parameters)
+
+
+def call(kind: str, module: Any, x: Any, mask: Any) -> Any:
+    """Whole sequences."""
+    if kind == "decoder":
+        return module(x, x, memory_mask=mask)
+    if kind == "encoder_decoder":
+        return module(x)
+    if kind == "feed_forward":
+        return module(x)
+    causal = kind.startswith("attention") or kind in ("rotary", "block")
+    return module(x, mask=mask, **({"is_causal": True} if causal else {}))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def outputs_and_gradients(kind: str, graph: Any, params: Any, x: Any, mask: Any) -> Any:
+    def loss(params: Any) -> Any:
+        y = call(kind, nnx.merge(graph, params), x, mask)
+        return jnp.mean(jnp.square(y)), y
+
+    gradients, y = jax.grad(loss, has_aux=True)(params)
+    return y, gradients
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def steps(kind: str, graph: Any, params: Any, x: Any) -> Any:
+    """One after another, in a loop that carries the state."""
+    model = nnx.merge(graph, params)
+    if kind in ("decoder", "encoder_decoder"):
+        state = model.init_state(x)
+    elif kind == "values":
+        state = model.init_state(BATCH)
+    else:
+        state = model.init_state(BATCH, LENGTH)
+
+    def body(carry: Any, x: Any) -> Any:
+        state, t = carry
+        options = {"positions": jnp.full(BATCH, t)} if kind == "rotary" else {}
+        y, state = model.step(None if kind == "encoder_decoder" else x, state, **options)
+        return (state, t + 1), y
+
+    return jax.lax.scan(body, (state, jnp.zeros((), jnp.int32)), jnp.moveaxis(x, 1, 0))[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_modules_on_explicit_axes(kind: str) -> None:
+    """Outputs with padding, gradients, and steps."""
+    x, mask = observations(kind), np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 1]])
+    graph, params = nnx.split(make(kind), nnx.Param)
+    want = outputs_and_gradients(kind, graph, params, x, mask), steps(kind, graph, params, x)
+    mesh = make_mesh(AxisType.Explicit, data=2)
+    with jax.set_mesh(mesh):
+        placed = split(mesh, (x, mask))
+        got = outputs_and_gradients(kind, graph, params, *placed)
+        assert jax.typeof(got[0]).sharding.spec[0] == "data"
+        got = got, steps(kind, graph, params, placed[0])
+    assert_close(jax.tree.map(np.asarray, got), want, np.float32)
+
+
+@pytest.mark.parametrize(
+    "kind", ["attention-aaren", "block", "feed_forward", pytest.param("decoder", marks=slow)]
+)
+def test_kernels_split_over_a_tensor_axis(kind: str) -> None:
+    """``nnx.with_partitioning`` under ``jax.set_mesh``; the models pass it on to these layers."""
+    init = nnx.initializers.lecun_normal()
+    mesh = make_mesh(AxisType.Explicit, data=2, model=2)
+    x, mask = observations(kind), np.ones((BATCH, LENGTH), bool)
+    with jax.set_mesh(mesh):
+        module = make(
+            kind,
+            kernel_init=nnx.with_partitioning(init, (None, "model")),
+            out_kernel_init=nnx.with_partitioning(init, ("model", None)),
+        )
+        graph, params = nnx.split(module, nnx.Param)
+        got = outputs_and_gradients(kind, graph, params, *split(mesh, (x, mask)))
+        kernels = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, (params, got[1]))
+        assert kernels[0] == kernels[1]
+        assert PartitionSpec("model", None) in jax.tree.leaves(kernels[0])
+    params, got = jax.tree.map(np.asarray, (params, got))
+    want = outputs_and_gradients(kind, graph, params, x, mask)
+    assert_close(jax.tree.leaves(got), jax.tree.leaves(want), np.float32)
+
+
+def test_dropout_draws_from_the_stream_of_a_model() -> None:
+    """What a call changes in its module is kept: a second call draws other numbers."""
+    x, mesh = observations("block"), make_mesh(AxisType.Explicit, data=2)
+    outputs = []
+    for placed in (False, True):
+        block = nn.TransformerBlock(CHANNELS, 2, mechanism="aaren", dropout_rate=0.5,
+                                    rngs=nnx.Rngs(params=0, dropout=1))  # fmt: skip
+        block.train()
+        with jax.set_mesh(mesh):
+            x = split(mesh, x) if placed else x
+            outputs.append([np.asarray(block(x)) for _ in range(2)])
+    assert_close(outputs[1], outputs[0], np.float32)
+    assert not np.array_equal(*outputs[0])
+
+
+def test_streams_and_prompts() -> None:
+    """The functions of ``inference``, with a prompt and a state that are split over the batch."""
+    model = models.LanguageModel(TOKENS, layers=TINY, rngs=nnx.Rngs(0))
+    mesh = make_mesh(AxisType.Explicit, data=2)
+
+    def run(x: Any, place: Any) -> Any:
+        stream = inference.Stream(model, batch_size=BATCH)
+        outputs = [stream.prefill(x[:, :2])]
+        stream.state = place(stream.state)
+        outputs.append(stream.step(x[:, 2]))
+        stream.reset(np.array([True, False]))
+        stream.gather([1, 0])
+        outputs.append(stream.step(x[:, 3]))
+        y, state = inference.prefill(model, x, chunk_size=2)
+        return outputs, y, state, inference.unroll(model, x), inference.generate(model, x, 3).tokens
+
+    x = observations("language")
+    want = run(jnp.asarray(x), lambda state: state)
+    with jax.set_mesh(mesh):
+        got = run(split(mesh, x), partial(split, mesh))
+    assert_close(jax.tree.map(np.asarray, got), want, np.float32)
