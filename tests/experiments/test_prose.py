@@ -10,16 +10,17 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 from tests.experiments.prose import Allowed, Sentence, page, prose, spelled, unchecked
 
 PAGES = ("time-series", "results", "efficiency")
+WITH_README = (*PAGES, "README")
 
 
 def checks(name: str) -> ModuleType:
-    return importlib.import_module(f"tests.experiments.prose.{name.replace('-', '_')}")
+    return importlib.import_module(f"tests.experiments.prose.{name.lower().replace('-', '_')}")
 
 
 def sentences() -> list:
     return [
         pytest.param(name, sentence, id=f"{name}: {sentence.text[:60]}")
-        for name in PAGES
+        for name in WITH_README
         for sentence in checks(name).SENTENCES
     ]
 

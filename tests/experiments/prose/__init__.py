@@ -76,8 +76,9 @@ def prose(text: str) -> str:
 
 
 def page(name: str) -> str:
-    """The prose of a page of the documentation."""
-    return prose((DOCS / f"{name}.md").read_text())
+    """The prose of a page of the documentation, or of the README."""
+    folder = DOCS.parent if name == "README" else DOCS
+    return prose((folder / f"{name}.md").read_text())
 
 
 def unchecked(text: str, phrases: Iterable[str]) -> list[str]:
