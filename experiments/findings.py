@@ -17,10 +17,11 @@ from experiments.tables import Says, Table, yardsticks
 from experiments.tables.cells import Metric, Rows, by_row, columns_of, values
 from experiments.tables.claims import Outcome, outcome
 from experiments.tables.page import of_rows
+from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn.bench.report import markdown
 
 PAGE = Path(__file__).with_suffix(".md")
-VERDICTS = {True: "**holds**", False: "**does not hold**", None: "not decided"}
+VERDICTS = {True: f"**{HOLDS}**", False: f"**{FAILS}**", None: OPEN}
 
 
 class Stored(NamedTuple):

@@ -7,6 +7,7 @@ how many of theirs are.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
@@ -28,8 +29,13 @@ class Margin(NamedTuple):
             made: where the run came from. Of older ones only the date of their code is known, which
                 is before the run.
         """
-        date = made.get("commit_date", made.get("date"))
-        return date is not None and _time(date) >= _time(self.stated)
+        return is_stated_before(self.stated, made)
+
+
+def is_stated_before(stated: str, made: Mapping[str, Any]) -> bool:
+    """Whether something was stated, in ISO 8601, before a run of ``made``."""
+    date = made.get("commit_date") or made.get("date")
+    return date is not None and _time(date) >= _time(stated)
 
 
 ACCURACY = Margin(0.01, "2026-11-22T07:19:39+00:00")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 
 import jax
 
-from experiments.claims import Claim, claims_table
 from experiments.experiment import Experiment
 from experiments.pages import write_page
+from experiments.statements import Statement, statements_table
 from flax_linattn.bench import Journal, provenance
 from flax_linattn.bench.plots import import_figure, save
 from flax_linattn.bench.report import source_line
@@ -30,14 +31,14 @@ class Measured(Experiment):
         measure: asks the journal for every row, at a size.
         table: rows and their size as Markdown.
         draw: rows as a matplotlib figure, if there is one.
-        claims: of the paper, each with its verdict by the rows.
+        statements: of the paper, each with its verdict by the rows.
         left_out: what a scale leaves out of the paper's, and why.
     """
 
     measure: Callable[[Any, Journal], None]
     table: Callable[[Rows, Any], str]
     draw: Callable[[Rows], Any] | None = None
-    claims: tuple[Claim, ...] = ()
+    statements: tuple[Statement, ...] = ()
     left_out: Mapping[str, str]
 
     @property
@@ -50,7 +51,7 @@ class Measured(Experiment):
         """Measures what is missing."""
         size = self.sizes[scale]
         head = provenance(self.command(scale))
-        head |= {"scale": scale, "size": dataclasses.asdict(size)}
+        head |= {"scale": scale, "size": dataclasses.asdict(size), "commit_date": commit_date()}
         journal = Journal(self.stored(scale, output), head, progress=progress)
         self.measure(size, journal)
         journal.finish()
@@ -67,7 +68,8 @@ class Measured(Experiment):
             ["sizes", ", ".join(f"{k} {_text(v)}" for k, v in results["size"].items())],
             ["left out", self.left_out[scale]],
         ]
-        parts = [claims_table(self.claims, rows), self.table(rows, self.sizes[scale])]
+        verdicts = statements_table(self.statements, rows, results)
+        parts = [*verdicts, self.table(rows, self.sizes[scale])]
         return write_page(stored.with_suffix(".md"), parts, facts)
 
     def _draw(self, rows: Rows, stored: Path) -> None:
@@ -82,6 +84,21 @@ class Measured(Experiment):
         folder = FIGURES if stored.parent == self.folder else stored.parent
         name = f"{self.folder.name}-{stored.stem}".replace("_", "-")
         save(self.draw(rows), folder / f"{name}.png")
+
+
+def commit_date() -> str | None:
+    """When the commit that is checked out was made, which tells what rules were stated by then.
+
+    None if there is no repository.
+    """
+    command = ("git", "show", "--no-patch", "--format=%cI", "HEAD")
+    try:
+        made = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+        )
+    except OSError:  # no git here
+        return None
+    return made.stdout.strip() or None
 
 
 def _text(value: Any) -> str:

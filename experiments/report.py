@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import experiments
 from experiments import findings
-from experiments.efficiency import claims, ratios
+from experiments.efficiency import ratios, summary
 from experiments.experiment import Experiment
 from experiments.forecasting import streaming
 from experiments.tables import Table
@@ -44,7 +44,7 @@ def main() -> None:
                 experiment.store(scale).keep_defaults()
             experiment.render(scale, experiment.folder)
             print(stored.with_suffix(".md"))
-    claims.render(all_experiments())
+    summary.render(all_experiments())
     findings.render(tables())
     ratios.render()
     streaming.render()

@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import numpy as np
+from experiments.rules import Range
+from experiments.verdicts import NotMeasuredError
+
+Curves = Sequence[tuple[float, float, float]]
+"""A length and two quantities, by ascending length."""
 
 
-def crossing(lengths: Sequence[float], ratios: Sequence[float]) -> float | None:
-    """The length at which a ratio becomes 1: on straight lines through the logarithms.
+def crossing(points: Curves) -> Range:
+    """The length from which the second of two quantities is the smaller one, for good.
 
-    Args:
-        lengths: ascending.
-        ratios: at each; the last time that they rise from below 1 counts.
+    It lies on straight lines through the logarithms. Beyond what was measured it has only a bound:
+    from 0 to the shortest length, or from the longest on; the middle is the bound.
 
-    Returns:
-        None if they do not, within what was measured.
+    Raises:
+        NotMeasuredError: there is no point.
     """
-    x, y = np.log(lengths), np.log(ratios)
-    for i in reversed(range(len(x) - 1)):
-        if y[i] < 0 <= y[i + 1]:
-            share = -y[i] / (y[i + 1] - y[i])
-            return float(np.exp(x[i] + share * (x[i + 1] - x[i])))
-    return None
-
-
-def where(points: Sequence[tuple[float, float, float]]) -> str:
-    """For a table, the length from which the second of two quantities is the smaller one.
-
-    Args:
-        points: (length, first, second), by ascending length.
-    """
-    lengths = [length for length, _, _ in points]
-    ratios = [first / second for _, first, second in points]
-    length = crossing(lengths, ratios) if points else None
-    if length is not None:
-        return f"{length:,.0f}"
     if not points:
-        return "not measured"
-    return f"below {lengths[0]:,}" if ratios[0] >= 1 else f"above {lengths[-1]:,}"
+        raise NotMeasuredError("no length was measured")
+    x = [math.log(length) for length, _, _ in points]
+    y = [math.log(first / second) for _, first, second in points]
+    if y[-1] < 0:
+        return Range(points[-1][0], points[-1][0], math.inf)
+    for i in reversed(range(len(x) - 1)):
+        if y[i] < 0:
+            share = -y[i] / (y[i + 1] - y[i])
+            return Range.exact(math.exp(x[i] + share * (x[i + 1] - x[i])))
+    return Range(points[0][0], 0.0, points[0][0])
+
+
+def shown(found: Range) -> str:
+    """A crossing for a table."""
+    side = "above " if found.most > found.middle else "below " if found.least < found.middle else ""
+    return f"{side}{found.middle:,.0f}"
+
+
+def where(points: Curves) -> str:
+    """A crossing for a table, if anything was measured."""
+    return shown(crossing(points)) if points else "not measured"

@@ -9,27 +9,30 @@ doubles when it is full. Memory is what a step needs, weights and state included
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import jax
 
-from experiments.claims import (
-    SAME_BYTES,
-    Claim,
-    Verdict,
-    all_of,
-    exponent,
-    grows,
-    more,
-    no_more,
-    same,
-    span,
-)
 from experiments.efficiency.elementwise_models import KINDS, build
 from experiments.efficiency.streams import measure_streams
 from experiments.measured import Measured, Rows
+from experiments.rules import (
+    EXPONENTIAL,
+    Range,
+    behind_exponential,
+    exponent,
+    grows,
+    more,
+    more_bytes,
+    no_more,
+    no_more_bytes,
+    same,
+    span,
+)
+from experiments.statements import Statement
+from experiments.verdicts import NotMeasuredError, Verdict, all_of
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -63,26 +66,33 @@ def marks_of(rows: Rows, names: Sequence[str]) -> list[list[dict[str, Any]]]:
     return [row["streams"][name] for row in rows for name in names]
 
 
-def step(mark: dict[str, Any]) -> float:
+def step(mark: dict[str, Any]) -> Range:
     """Milliseconds."""
-    return mark["milliseconds"]["median"]
+    return Range.of(mark["milliseconds"])
 
 
 def constant_memory(rows: Rows) -> Verdict:
     ratios = [m[-1]["total_bytes"] / m[0]["total_bytes"] for m in marks_of(rows, SERIES)]
     text = f"{max(ratios):.2f} times as much after the longest stream"
-    return Verdict(no_more(ratios, SAME_BYTES), text)
+    return Verdict(no_more_bytes(ratios), text)
 
 
 def little_by_batch(rows: Rows) -> Verdict:
-    ratios = [_by_batch(rows, name, lambda mark: mark["total_bytes"]) for name in SERIES]
+    ends = [_by_batch(rows, name) for name in SERIES]
+    ratios = [large["total_bytes"] / small["total_bytes"] for large, small in ends]
     text = f"{span(ratios)} times for {_batches(rows)}, weights included"
-    return Verdict(no_more(ratios, SAME_BYTES), text)
+    return Verdict(no_more_bytes(ratios), text)
 
 
-def _by_batch(rows: Rows, name: str, quantity: Callable[[dict[str, Any]], float]) -> float:
-    """At the largest batch against the smallest, at the longest stream."""
-    return quantity(rows[-1]["streams"][name][-1]) / quantity(rows[0]["streams"][name][-1])
+def _by_batch(rows: Rows, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The longest stream at the largest batch, and at the smallest."""
+    if len(rows) < 2:
+        raise NotMeasuredError("one batch alone was measured")
+    return rows[-1]["streams"][name][-1], rows[0]["streams"][name][-1]
+
+
+def _longer(ends: tuple[dict[str, Any], dict[str, Any]]) -> Range:
+    return step(ends[0]).over(step(ends[1]))
 
 
 def _batches(rows: Rows) -> str:
@@ -104,25 +114,35 @@ def linear_latency(rows: Rows) -> Verdict:
 
 
 def sa_latency(rows: Rows) -> Verdict:
-    """The longer the stream the longer a step: "exponentially" is not meant literally."""
-    ratios = {row["batch"]: step(m[-1]) / step(m[0]) for row in rows if (m := row["streams"]["SA"])}
-    shown = ", ".join(f"{ratio:.2g} times (batch {batch})" for batch, ratio in ratios.items())
+    """The longer the stream the longer a step."""
+    ratios = {row["batch"]: _longer((m[-1], m[0])) for row in rows if (m := row["streams"]["SA"])}
+    shown = ", ".join(f"{ratio.middle:.2g} times (batch {b})" for b, ratio in ratios.items())
     tokens = rows[0]["streams"]["SA"][-1]["tokens"]
     return Verdict(more(ratios.values()), f"a step after {tokens:,} tokens takes {shown} as long")
 
 
+def exponential_latency(rows: Rows) -> Verdict:
+    """All tokens up to the longest stream take no less than an exponential growth gives."""
+    curves = [[(m["tokens"], m["seconds"]) for m in marks] for marks in marks_of(rows, ["SA"])]
+    behind = [behind_exponential(curve) for curve in curves]
+    text = f"an exponential growth would come to {span(behind)} times what "
+    text += f"{curves[0][-1][0]:,} tokens take"
+    return Verdict(no_more(behind).under(EXPONENTIAL), text)
+
+
 def latency_by_batch(rows: Rows) -> Verdict:
-    ratios = [_by_batch(rows, name, step) for name in SERIES]
+    ratios = [_longer(_by_batch(rows, name)) for name in SERIES]
     return Verdict(no_more(ratios), f"a step is {span(ratios)} times longer for {_batches(rows)}")
 
 
 def sa_latency_by_batch(rows: Rows) -> Verdict:
-    ratio = _by_batch(rows, "SA", step)
-    return Verdict(more([ratio]), f"a step is {ratio:.2g} times longer for {_batches(rows)}")
+    ratio = _longer(_by_batch(rows, "SA"))
+    return Verdict(more([ratio]), f"a step is {ratio.middle:.2g} times longer for {_batches(rows)}")
 
 
 def alike(rows: Rows) -> Verdict:
-    ratios = [step(row["streams"]["EA-6"][-1]) / step(row["streams"]["EA-2"][-1]) for row in rows]
+    pairs = [(row["streams"]["EA-6"][-1], row["streams"]["EA-2"][-1]) for row in rows]
+    ratios = [_longer(pair) for pair in pairs]
     return Verdict(same(ratios), f"a step of EA-6 is {span(ratios)} times one of EA-2")
 
 
@@ -134,20 +154,21 @@ def more_efficient(rows: Rows) -> Verdict:
     time = [sa["seconds"] / ea["seconds"] for sa, ea in pairs]
     memory = [sa["total_bytes"] / ea["total_bytes"] for sa, ea in pairs]
     text = f"{span(time)} times less time and {span(memory)} times less memory, the more the larger"
-    return Verdict(all_of([more(time), more(memory)]), f"{text} the batch")
+    return Verdict(all_of([more(time), more_bytes(memory)]), f"{text} the batch")
 
 
 FIGURE = "Element-wise attention, figure 5"
-CLAIMS = (
-    Claim(FIGURE, "the memory of EA-series is constant in L", constant_memory),
-    Claim(FIGURE, "the memory of EA-series hardly grows with the batch", little_by_batch),
-    Claim(FIGURE, "SA's memory grows linearly with L and batch", sa_memory),
-    Claim(f"{FIGURE}, and table 1", "the latency of EA-series is linear in L", linear_latency),
-    Claim(FIGURE, "SA's latency grows faster than linearly ('exponentially')", sa_latency),
-    Claim(FIGURE, "the batch hardly changes the latency of EA-series", latency_by_batch),
-    Claim(FIGURE, "the batch changes SA's latency much", sa_latency_by_batch),
-    Claim("Element-wise attention, section 4.3", "EA-2 and EA-6 hardly differ", alike),
-    Claim(
+STATEMENTS = (
+    Statement(FIGURE, "the memory of EA-series is constant in L", constant_memory),
+    Statement(FIGURE, "the memory of EA-series hardly grows with the batch", little_by_batch),
+    Statement(FIGURE, "SA's memory grows linearly with L and batch", sa_memory),
+    Statement(f"{FIGURE}, and table 1", "the latency of EA-series is linear in L", linear_latency),
+    Statement(FIGURE, "SA's latency grows faster than linearly", sa_latency),
+    Statement(FIGURE, "SA's latency grows exponentially, in the paper's word", exponential_latency),
+    Statement(FIGURE, "the batch hardly changes the latency of EA-series", latency_by_batch),
+    Statement(FIGURE, "the batch changes SA's latency much", sa_latency_by_batch),
+    Statement("Element-wise attention, section 4.3", "EA-2 and EA-6 hardly differ", alike),
+    Statement(
         "Element-wise attention, section 4.3",
         "EA-series is much more efficient in inference than SA",
         more_efficient,
@@ -200,7 +221,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     draw=draw,
-    claims=CLAIMS,
+    statements=STATEMENTS,
     left_out={
         "cpu": "10 of BERT-base's 12 layers and longer streams, for want of time",
         "paper": "nothing; the paper names neither its lengths nor its batches",

@@ -11,6 +11,7 @@ along the curve, the models in turns.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,27 +19,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from experiments.claims import (
-    FAILS,
-    HOLDS,
-    TIE,
-    Claim,
-    NotMeasuredError,
+from experiments.efficiency.elementwise_models import KINDS, build
+from experiments.efficiency.programs import observations, training_step
+from experiments.measured import Measured, Rows
+from experiments.rules import (
+    EXPONENTIAL,
     Points,
-    Verdict,
-    all_of,
-    by_the_best,
+    Range,
+    behind_exponential,
     exponent,
     grows,
     more,
     more_bytes,
+    more_counts,
     no_more,
+    no_more_bytes,
+    no_more_counts,
     span,
 )
-from experiments.claims import REACH_OF_BYTES as BYTES
-from experiments.efficiency.elementwise_models import KINDS, build
-from experiments.efficiency.programs import observations, training_step
-from experiments.measured import Measured, Rows
+from experiments.statements import Statement
+from experiments.verdicts import NotMeasuredError, Verdict, all_of, beside
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -150,137 +150,182 @@ def throughput(programs: Any, batches: dict[str, int], length: int, rounds: int)
 SERIES, PRINTED, BLOCKS = ("EA-2", "EA-6"), "SA", "SA, in blocks"
 
 
-def points(rows: Rows, name: str, key: str) -> Points:
-    """Bytes, tokens a step (``batch``) or tokens a second of a model, by length."""
-    if key == "tokens_per_second":
-        timed = [row for row in rows if row["what"] == "throughput" and name in row["models"]]
-        return [(row["length"], row["models"][name][key]) for row in timed]
-    found = [row for row in rows if row["what"] == "memory" and row["model"] == name]
-    return [(r["length"], r[key] * (r["length"] if key == "batch" else 1)) for r in found]
+def needed_bytes(rows: Rows, name: str) -> Points:
+    """Bytes of a step of one sequence, by length."""
+    return [(row["length"], row["total_bytes"]) for row in _memory(rows, name)]
 
 
-def ratios(rows: Rows, key: str, other: str) -> list[float]:
-    """Of EA-2 and EA-6 to another model, at every length where that has any."""
-    theirs = dict(points(rows, other, key))
-    return [y / theirs[n] for name in SERIES for n, y in points(rows, name, key) if theirs.get(n)]
+def most_tokens(rows: Rows, name: str) -> Points:
+    """Most tokens a step, by length."""
+    return [(row["length"], row["length"] * row["batch"]) for row in _memory(rows, name)]
+
+
+def _memory(rows: Rows, name: str) -> list[dict[str, Any]]:
+    return [row for row in rows if row["what"] == "memory" and row["model"] == name]
+
+
+def token_times(rows: Rows, name: str) -> dict[int, Range]:
+    """Milliseconds a token, by length."""
+    timed = [row for row in rows if row["what"] == "throughput" and name in row["models"]]
+    facts = {row["length"]: row["models"][name] for row in timed}
+    return {n: Range.of(f["milliseconds"]).per(f["batch"] * n) for n, f in facts.items()}
 
 
 Judge = Callable[[Rows], Verdict]
 
 
 def of_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
-    """Of, or against, SA in blocks, which decides, and the paper's SA."""
-    return lambda rows: by_the_best(judge(rows, BLOCKS), judge(rows, PRINTED))
+    """Against SA in blocks, which decides comparisons, and the paper's SA."""
+    return lambda rows: beside(judge(rows, BLOCKS), judge(rows, PRINTED))
+
+
+def of_printed(judge: Callable[[Rows, str], Verdict]) -> Judge:
+    """Of the paper's SA, which decides what the paper says of it; SA in blocks is a note."""
+    return lambda rows: beside(judge(rows, PRINTED), judge(rows, BLOCKS))
 
 
 def linear_memory(rows: Rows) -> Verdict:
-    curves = {name: points(rows, name, "total_bytes") for name in SERIES}
-    powers = (f"{name} as L^{exponent(curve, BYTES):.2f}" for name, curve in curves.items())
-    return Verdict(all_of(grows(c, 1, BYTES) for c in curves.values()), ", ".join(powers))
+    curves = {name: needed_bytes(rows, name) for name in SERIES}
+    powers = (f"{name} as L^{exponent(curve):.2f}" for name, curve in curves.items())
+    return Verdict(all_of(grows(c, 1) for c in curves.values()), ", ".join(powers))
 
 
 def quadratic_memory(rows: Rows, name: str) -> Verdict:
-    curve = points(rows, name, "total_bytes")
-    return Verdict(grows(curve, 2, BYTES), f"{name} as L^{exponent(curve, BYTES):.2f}")
+    curve = needed_bytes(rows, name)
+    return Verdict(grows(curve, 2), f"{name} as L^{exponent(curve):.2f}")
+
+
+def exponential_memory(rows: Rows, name: str) -> Verdict:
+    """The longest sequence needs no less than an exponential growth gives."""
+    behind = behind_exponential(needed_bytes(rows, name))
+    text = f"an exponential growth would come to {behind:.2g} times what {name} needs"
+    return Verdict(no_more_bytes([behind]).under(EXPONENTIAL), text)
 
 
 def less_memory(rows: Rows, other: str) -> Verdict:
     """At the longest sequence."""
-    length, theirs = points(rows, other, "total_bytes")[-1]
-    found = [theirs / dict(points(rows, name, "total_bytes"))[length] for name in SERIES]
+    length, theirs = needed_bytes(rows, other)[-1]
+    found = [theirs / dict(needed_bytes(rows, name))[length] for name in SERIES]
     return Verdict(more_bytes(found), f"{span(found)} times less than {other} at L = {length:,}")
 
 
 def more_tokens(rows: Rows, other: str) -> Verdict:
-    """At every length at which the other fits."""
-    found = ratios(rows, "batch", other)
-    without = [n for n, tokens in points(rows, other, "batch") if not tokens]
+    """At every length; where the other does not fit, any are more."""
+    theirs = dict(most_tokens(rows, other))
+    found = [
+        most / theirs[n] if theirs[n] else math.inf
+        for name in SERIES
+        for n, most in most_tokens(rows, name)
+        if most
+    ]
+    without = [n for n, most in theirs.items() if not most]
     none = f", which does not fit at L = {without[0]:,}" if without else ""
-    return Verdict(more_bytes(found), f"{span(found)} times as many as {other}{none}")
-
-
-def left(rows: Rows, name: str, key: str) -> float:
-    """What the longest L leaves of the most at shorter L."""
-    values = [y for _, y in points(rows, name, key)]
-    if len(values) < 2:
-        raise NotMeasuredError("one length alone was measured")
-    return values[-1] / max(values[:-1])
-
-
-def keeps(key: str, tie: float) -> Judge:
-    """The judge of "tokens a step, or a second, stay as many as L grows", of EA-series."""
-
-    def judge(rows: Rows) -> Verdict:
-        shares = {name: left(rows, name, key) for name in SERIES}
-        shown = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-        return Verdict(no_more([1 / share for share in shares.values()], tie), f"{shown} {KEPT}")
-
-    return judge
-
-
-def falls(key: str, tie: float) -> Judge:
-    """The judge of "they become fewer", of SA."""
-
-    def judge(rows: Rows, name: str) -> Verdict:
-        share = left(rows, name, key)
-        word = HOLDS if share * tie <= 1 else FAILS
-        return Verdict(word, f"{name} {100 * share:.0f} % {KEPT}")
-
-    return of_both(judge)
+    shown = span(ratio for ratio in found if ratio < math.inf)
+    return Verdict(more_counts(found), f"{shown} times as many as {other}{none}")
 
 
 KEPT = "of the most at shorter L"
-FEW = 1.1
-"""Batches are whole numbers: a tenth fewer is as many."""
+
+
+def fewer(rows: Rows, name: str) -> float:
+    """How many times fewer tokens a step the longest L takes than the best of the shorter ones."""
+    *before, last = (y for _, y in most_tokens(rows, name))
+    if not before:
+        raise NotMeasuredError("one length alone was measured")
+    return max(before) / last if last else math.inf
+
+
+def slower(rows: Rows, name: str) -> Range:
+    """How many times longer a token takes at the longest L than at the best of the shorter ones."""
+    *before, last = token_times(rows, name).values()
+    if not before:
+        raise NotMeasuredError("one length alone was timed")
+    return last.over(min(before))
+
+
+def keeps_tokens(rows: Rows) -> Verdict:
+    """EA-series takes as many tokens a step."""
+    found = {name: fewer(rows, name) for name in SERIES}
+    shown = ", ".join(f"{name} {100 / ratio:.0f} %" for name, ratio in found.items())
+    return Verdict(no_more_counts(found.values()), f"{shown} {KEPT}")
+
+
+def keeps_throughput(rows: Rows) -> Verdict:
+    """EA-series takes as long for a token."""
+    found = {name: slower(rows, name) for name in SERIES}
+    shown = ", ".join(f"{name} {100 / ratio.middle:.0f} %" for name, ratio in found.items())
+    return Verdict(no_more(found.values()), f"{shown} {KEPT}")
+
+
+def fewer_tokens(rows: Rows, name: str) -> Verdict:
+    ratio = fewer(rows, name)
+    return Verdict(more_counts([ratio]), f"{name} {100 / ratio:.0f} % {KEPT}")
+
+
+def falling_throughput(rows: Rows, name: str) -> Verdict:
+    ratio = slower(rows, name)
+    return Verdict(more([ratio]), f"{name} {100 / ratio.middle:.0f} % {KEPT}")
 
 
 def faster(rows: Rows, other: str) -> Verdict:
     """Tokens a second at every length."""
-    found = ratios(rows, "tokens_per_second", other)
+    theirs = token_times(rows, other)
+    found = [
+        theirs[n].over(ours)
+        for name in SERIES
+        for n, ours in token_times(rows, name).items()
+        if n in theirs
+    ]
     return Verdict(more(found), f"{span(found)} times those of {other}")
 
 
 def more_pronounced(rows: Rows, other: str) -> Verdict:
     """The longer the sequences the larger the lead, in throughput and in memory."""
-    rises = []
-    for key in ("tokens_per_second", "total_bytes"):
-        theirs = dict(points(rows, other, key))
-        lead = [y / theirs[n] for n, y in points(rows, "EA-6", key) if theirs.get(n)]
-        if len(lead) < 2:
-            raise NotMeasuredError("one length alone was measured")
-        rises.append(lead[-1] / lead[0] if key == "tokens_per_second" else lead[0] / lead[-1])
-    text = f"EA-6's lead over {other} grows {rises[0]:.2g} times in tokens/s, {rises[1]:.2g} in"
-    return Verdict(all_of([more(rises[:1]), more_bytes(rises[1:])]), f"{text} memory")
+    theirs, ours = token_times(rows, other), token_times(rows, "EA-6")
+    speed = [theirs[n].over(ours[n]) for n in ours if n in theirs]
+    memory = dict(needed_bytes(rows, other))
+    bytes_ = [memory[n] / y for n, y in needed_bytes(rows, "EA-6") if n in memory]
+    if len(speed) < 2 or len(bytes_) < 2:
+        raise NotMeasuredError("one length alone was measured")
+    rises = speed[-1].over(speed[0]), bytes_[-1] / bytes_[0]
+    text = f"EA-6's lead over {other} grows {rises[0].middle:.2g} times in tokens/s, "
+    text += f"{rises[1]:.2g} in memory"
+    return Verdict(all_of([more(rises[:1]), more_bytes(rises[1:])]), text)
 
 
 FIGURE = "Element-wise attention, figure 4"
-CLAIMS = (
-    Claim(
+STATEMENTS = (
+    Statement(
         f"{FIGURE}, and table 1",
         "training memory of EA-series grows linearly with L",
         linear_memory,
     ),
-    Claim(
+    Statement(
         f"{FIGURE}, and table 1",
-        "SA's training memory grows quadratically ('exponentially' in the text)",
-        of_both(quadratic_memory),
+        "SA's training memory grows quadratically",
+        of_printed(quadratic_memory),
     ),
-    Claim(
+    Statement(
+        f"{FIGURE}, in the text",
+        "SA's training memory grows exponentially, in the paper's word",
+        of_printed(exponential_memory),
+    ),
+    Statement(
         FIGURE,
         "EA-series needs much less memory than SA for long sequences",
         of_both(less_memory),
     ),
-    Claim(FIGURE, "EA-series processes more tokens a step than SA", of_both(more_tokens)),
-    Claim(FIGURE, "EA-series' tokens a step stay as many as L grows", keeps("batch", FEW)),
-    Claim(FIGURE, "SA's tokens a step become fewer as L grows", falls("batch", FEW)),
-    Claim(FIGURE, "EA-series has a much higher throughput than SA", of_both(faster)),
-    Claim(
+    Statement(FIGURE, "EA-series processes more tokens a step than SA", of_both(more_tokens)),
+    Statement(FIGURE, "EA-series' tokens a step stay as many as L grows", keeps_tokens),
+    Statement(FIGURE, "SA's tokens a step become fewer as L grows", of_printed(fewer_tokens)),
+    Statement(FIGURE, "EA-series has a much higher throughput than SA", of_both(faster)),
+    Statement(
         f"{FIGURE}, and table 1",
         "EA-series keeps its throughput as L grows",
-        keeps("tokens_per_second", TIE),
+        keeps_throughput,
     ),
-    Claim(FIGURE, "SA's throughput falls as L grows", falls("tokens_per_second", TIE)),
-    Claim(
+    Statement(FIGURE, "SA's throughput falls as L grows", of_printed(falling_throughput)),
+    Statement(
         "Element-wise attention, introduction",
         "the advantage in training grows with L",
         of_both(more_pronounced),
@@ -354,7 +399,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     draw=draw,
-    claims=CLAIMS,
+    statements=STATEMENTS,
     left_out={
         "cpu": "10 of BERT-base's 12 layers, a budget of 80 GB, timed steps of more than 2,048 "
         "tokens: for want of time and memory",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -64,6 +66,16 @@ class Stream:
         return {"state_bytes": state_bytes(self._state), "total_bytes": self.memory["total_bytes"]}
 
 
+def spread_of_parts(times: Sequence[float], parts: int = 8) -> dict[str, float]:
+    """Median, least and most of the medians of consecutive parts.
+
+    Of many single steps least and most are accidents, and the further apart the more there are.
+    """
+    cut = [len(times) * i // parts for i in range(parts + 1)]
+    found = [statistics.median(times[a:b]) for a, b in pairwise(cut) if a < b]
+    return spread(found) | {"median": statistics.median(times)}
+
+
 def _moved(new: jax.Array, old: jax.Array) -> jax.Array:
     if new.shape == old.shape:
         return old
@@ -77,7 +89,8 @@ def measure_streams(
 
     Returns:
         For each model and each power of two from ``first`` to ``tokens``: the tokens so far, the
-        cumulative ``seconds``, ``milliseconds`` of the steps since the last, and ``facts``.
+        cumulative ``seconds``, ``milliseconds`` of the steps since the last (``spread_of_parts``),
+        and ``facts``.
     """
     streams = {name: Stream(model, batch) for name, model in models.items()}
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
@@ -93,7 +106,7 @@ def measure_streams(
                 {
                     "tokens": mark,
                     "seconds": total[name],
-                    "milliseconds": spread(times),
+                    "milliseconds": spread_of_parts(times),
                     **streams[name].facts(),
                 }
             )

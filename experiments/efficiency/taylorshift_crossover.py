@@ -12,10 +12,12 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-from experiments.claims import TIE, Claim, Verdict, same
-from experiments.efficiency.crossing import crossing, where
+from experiments.efficiency.crossing import crossing, shown, where
 from experiments.efficiency.suite import taylorshift_forms
 from experiments.measured import Measured, Rows
+from experiments.rules import BOUNDS, STATED, TIE, within
+from experiments.statements import Statement
+from experiments.verdicts import Rule, Verdict, all_of
 from flax_linattn import ops
 from flax_linattn.bench import Comparison, Journal
 from flax_linattn.bench.comparisons import FORWARD, OURS
@@ -50,23 +52,34 @@ def median(row: dict, program: str) -> float:
     return row["results"][program]["milliseconds"]["median"]
 
 
+def curves(rows: Rows, dim: int, *, is_causal: bool) -> list[tuple[int, float, float]]:
+    """Lengths, and milliseconds of both forms."""
+    chosen = [row for row in rows if (row["dim"], row["causal"]) == (dim, is_causal)]
+    return [(row["length"], median(row, "direct"), median(row, "efficient")) for row in chosen]
+
+
+NEAR = Rule(
+    f"A crossing in time is where it is said to be within a factor of {TIE:g}, as the ratio of the "
+    "times grows as N.",
+    STATED,
+)
+
+
 def crosses_at_n0(rows: Rows) -> Verdict:
     """Not causal, in our forms, within the factor of a tie."""
-    found = {}
+    words, texts = [], []
     for dim in dict.fromkeys(row["dim"] for row in rows):
-        chosen = [row for row in rows if (row["dim"], row["causal"]) == (dim, False)]
-        lengths = [row["length"] for row in chosen]
-        ratios = [median(row, "direct") / median(row, "efficient") for row in chosen]
-        if (length := crossing(lengths, ratios)) is not None:
-            found[dim] = length / ops.taylorshift_n0(dim)
-    shown = ", ".join(f"{share:.2g} N0 (d = {dim})" for dim, share in found.items())
-    return Verdict(same(found.values(), TIE), f"our forms cross at {shown}")
+        found = crossing(curves(rows, dim, is_causal=False))
+        share = found.per(ops.taylorshift_n0(dim))
+        words.append(within(share, 1 / TIE, TIE, NEAR, BOUNDS))
+        texts.append(f"{shown(found)} ({share.middle:.2g} N0, d = {dim})")
+    return Verdict(all_of(words), f"our forms cross at {', '.join(texts)}")
 
 
-CLAIMS = (
-    Claim(
+STATEMENTS = (
+    Statement(
         "TaylorShift, equation 7",
-        "from N0 tokens on the efficient form is faster than direct",
+        "the efficient form becomes faster than direct at N0 tokens",
         crosses_at_n0,
     ),
 )
@@ -78,8 +91,7 @@ def table(rows: Rows, size: Size) -> str:
         cells, slow = [], []
         for is_causal in (False, True):
             chosen = [r for r in rows if (r["dim"], r["causal"]) == (dim, is_causal)]
-            points = [(r["length"], median(r, "direct"), median(r, "efficient")) for r in chosen]
-            cells.append(where(points))
+            cells.append(where(curves(rows, dim, is_causal=is_causal)))
             best = (min(median(r, "direct"), median(r, "efficient")) for r in chosen)
             slow.append(max(median(r, OURS) / b for r, b in zip(chosen, best, strict=True)))
         n0 = ops.taylorshift_n0(dim)
@@ -94,7 +106,7 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size(), "paper": Size(lengths=(*Size.lengths, 16384, 32768))},
     measure=measure,
     table=table,
-    claims=CLAIMS,
+    statements=STATEMENTS,
     left_out={"cpu": "nothing", "paper": "nothing"},
 )
 

@@ -16,10 +16,12 @@ from typing import Any
 
 import jax
 
-from experiments.claims import Claim, NotMeasuredError, Verdict, more, more_bytes
 from experiments.efficiency.programs import compare_programs, forward, observations
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind
 from experiments.measured import Measured, Rows
+from experiments.rules import Range, more, more_bytes
+from experiments.statements import Statement
+from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -97,30 +99,33 @@ def draw(rows: Rows) -> Any:
 
 
 def trend(form: str, quantity: str, *, rises: bool) -> Callable[[Rows], Verdict]:
-    """The judge of "with more heads the quantity rises", or falls: most heads against least."""
+    """The judge of "with more heads time or memory rises", or falls: most heads against least."""
 
     def judge(rows: Rows) -> Verdict:
         if len(rows) < 2:
             raise NotMeasuredError("one number of heads alone was measured")
-        ends, which = (rows[0], rows[-1]), int(quantity == "total_bytes")
-        first, last = (row["results"][form][quantity] for row in ends)
-        paper = [PAPER[row["heads"]][form][which] for row in ends]
-        ratio = last / first if rises else first / last
-        theirs = paper[1] / paper[0] if rises else paper[0] / paper[1]
-        word = more_bytes([ratio]) if which else more([ratio])
+        ends = (rows[-1], rows[0]) if rises else (rows[0], rows[-1])
+        high, low = (row["results"][form] for row in ends)
+        paper_high, paper_low = (PAPER[row["heads"]][form] for row in ends)
+        if quantity == "memory":
+            bytes_ = high["total_bytes"] / low["total_bytes"]
+            word, ratio, theirs = more_bytes([bytes_]), bytes_, paper_high[1] / paper_low[1]
+        else:
+            times = Range.of(high["milliseconds"]).over(Range.of(low["milliseconds"]))
+            word, ratio, theirs = more([times]), times.middle, paper_low[0] / paper_high[0]
         heads = f"{rows[-1]['heads']} heads against {rows[0]['heads']}"
         return Verdict(word, f"{ratio:.2g} times ({heads}; paper {theirs:.2g})")
 
     return judge
 
 
-CLAIMS = tuple(
-    Claim("TaylorShift, table 5 and section 4.3", says, trend(form, quantity, rises=rises))
+STATEMENTS = tuple(
+    Statement("TaylorShift, table 5 and section 4.3", says, trend(form, quantity, rises=rises))
     for says, form, quantity, rises in (
-        ("more heads make the efficient form faster", "efficient", "images_per_second", True),
-        ("more heads make the efficient form smaller", "efficient", "total_bytes", False),
-        ("more heads make the direct form slower", "direct", "images_per_second", False),
-        ("more heads make the direct form larger", "direct", "total_bytes", True),
+        ("more heads make the efficient form faster", "efficient", "time", False),
+        ("more heads make the efficient form smaller", "efficient", "memory", False),
+        ("more heads make the direct form slower", "direct", "time", True),
+        ("more heads make the direct form larger", "direct", "memory", True),
     )
 )
 
@@ -132,7 +137,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     draw=draw,
-    claims=CLAIMS,
+    statements=STATEMENTS,
     left_out={
         "cpu": f"{DEPARTURES}; half precision and an A100: compare the trend, not the numbers",
         "paper": f"{DEPARTURES}; half precision; the paper does not say whether its numbers are of "

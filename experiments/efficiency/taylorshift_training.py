@@ -15,10 +15,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from experiments.claims import Claim, NotMeasuredError, Verdict, by_the_best, more, more_bytes
 from experiments.efficiency.programs import Program, compare_programs, observations, training_step
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind, softmaxes
 from experiments.measured import Measured, Rows
+from experiments.rules import Range, more, more_bytes
+from experiments.statements import Statement
+from experiments.verdicts import NotMeasuredError, Verdict, beside
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
 
@@ -69,13 +71,16 @@ def measure_step(size: Size) -> dict[str, Any]:
     return {"results": compare_programs(programs, x, size.rounds, size.seconds)}
 
 
-def facts(rows: Rows) -> dict[str, tuple[float, float]]:
+def facts(rows: Rows) -> dict[str, tuple[Range, Range]]:
     """Milliseconds and bytes by model."""
     if not rows:
         raise NotMeasuredError("nothing was measured")
     results = rows[0]["results"]
     return {
-        name: (results[name]["milliseconds"]["median"], results[name]["total_bytes"])
+        name: (
+            Range.of(results[name]["milliseconds"]),
+            Range.exact(results[name]["total_bytes"]),
+        )
         for name in KINDS
     }
 
@@ -89,17 +94,17 @@ def above(name: str, quantity: int) -> Callable[[Rows], Verdict]:
         theirs = PAPER[name][quantity] / PAPER[PRINTED][quantity]
         found = []
         for other, yardstick in (("the best softmax", best), (PRINTED, ours[PRINTED][quantity])):
-            ratio = ours[name][quantity] / yardstick
-            word = more_bytes([ratio]) if quantity else more([ratio])
-            found.append(Verdict(word, f"{ratio:.2g} times {other}"))
-        word, text = by_the_best(*found)
+            ratio = ours[name][quantity].over(yardstick)
+            word = more_bytes([ratio.middle]) if quantity else more([ratio])
+            found.append(Verdict(word, f"{ratio.middle:.2g} times {other}"))
+        word, text = beside(*found)
         return Verdict(word, f"{text}; paper {theirs:.2g}")
 
     return judge
 
 
-CLAIMS = tuple(
-    Claim("TaylorShift, table 7, ListOps", says, judge)
+STATEMENTS = tuple(
+    Statement("TaylorShift, table 7, ListOps", says, judge)
     for says, judge in (
         ("the direct form trains more slowly than softmax", above(DIRECT, 0)),
         ("the direct form needs more memory in training than softmax", above(DIRECT, 1)),
@@ -113,9 +118,9 @@ def table(rows: Rows, size: Size) -> str:
     ours = facts(rows)
     heads = ["model", "paper: GPU hours", "GiB", "ours: ms a step", "MB"]
     lines = []
-    for name, (milliseconds, size_bytes) in ours.items():
+    for name, (milliseconds, needed) in ours.items():
         paper = [f"{value:.2f}" for value in PAPER[name]] if name in PAPER else ["-", "-"]
-        lines.append([name, *paper, number(milliseconds), number(size_bytes / 1e6)])
+        lines.append([name, *paper, number(milliseconds.middle), number(needed.middle / 1e6)])
     return markdown(heads, lines)
 
 
@@ -125,7 +130,7 @@ EXPERIMENT = Measured(
     sizes={"cpu": Size(), "paper": Size(length=2000, batch=32, rounds=30)},
     measure=measure,
     table=table,
-    claims=CLAIMS,
+    statements=STATEMENTS,
     left_out={
         "cpu": f"{DEPARTURES}; whole trainings, mixed precision, batch 256, the other data sets",
         "paper": f"{DEPARTURES}; whole trainings, mixed precision, batch 256, the other data sets",

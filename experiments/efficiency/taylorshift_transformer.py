@@ -17,29 +17,24 @@ from typing import Any
 
 import jax
 
-from experiments.claims import (
-    FAILS,
-    HOLDS,
-    OPEN,
-    POWER,
-    SAME_BYTES,
-    TIE,
-    Claim,
-    NotMeasuredError,
-    Points,
-    Verdict,
-    all_of,
-    at,
-    by_the_best,
-    exponent,
-    more,
-    no_more,
-    span,
-)
 from experiments.efficiency.crossing import where
 from experiments.efficiency.programs import Program, compare_programs, forward, observations
 from experiments.efficiency.taylorshift_models import DEPARTURES, Classifier, Kind, softmaxes
 from experiments.measured import Measured, Rows
+from experiments.rules import (
+    Points,
+    Range,
+    at,
+    exponent,
+    grows_less,
+    more,
+    more_bytes,
+    no_more,
+    no_more_bytes,
+    span,
+)
+from experiments.statements import Statement
+from experiments.verdicts import NotMeasuredError, Verdict, all_of, beside
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -102,21 +97,33 @@ def measure_length(size: Size, length: int) -> dict[str, Any]:
     return {"results": compare_programs(programs, x, size.rounds, size.seconds, limit)}
 
 
-def value(row: dict[str, Any], name: str, quantity: str) -> float | None:
+def measured(row: dict[str, Any], name: str, quantity: str) -> Range | None:
     """Milliseconds or bytes; None of what was not run."""
     if name == BEST:
-        found = [value(row, softmax, quantity) for softmax in SOFTMAXES]
+        found = [measured(row, softmax, quantity) for softmax in SOFTMAXES]
         return min((v for v in found if v is not None), default=None)
     result = row["results"][name]
     if quantity == "memory":
-        return result["total_bytes"]
-    return result["milliseconds"]["median"] if "milliseconds" in result else None
+        return Range.exact(result["total_bytes"])
+    return Range.of(result["milliseconds"]) if "milliseconds" in result else None
 
 
-def shares(rows: Rows, quantity: str, name: str, other: str) -> Points:
+def value(row: dict[str, Any], name: str, quantity: str) -> float | None:
+    """The same without its spread."""
+    found = measured(row, name, quantity)
+    return None if found is None else found.middle
+
+
+def shares(rows: Rows, quantity: str, name: str, other: str) -> list[tuple[int, Range]]:
     """One's quantity over the other's by length, where both were measured."""
-    points = [(r["length"], value(r, name, quantity), value(r, other, quantity)) for r in rows]
-    return [(n, a / b) for n, a, b in points if a is not None and b is not None]
+    points = [
+        (r["length"], measured(r, name, quantity), measured(r, other, quantity)) for r in rows
+    ]
+    return [(n, a.over(b)) for n, a, b in points if a is not None and b is not None]
+
+
+def middles(points: Sequence[tuple[int, Range]]) -> Points:
+    return [(n, ratio.middle) for n, ratio in points]
 
 
 Judge = Callable[[Rows], Verdict]
@@ -124,24 +131,22 @@ Judge = Callable[[Rows], Verdict]
 
 def against_both(judge: Callable[[Rows, str], Verdict]) -> Judge:
     """Against the best softmax of all, which decides, and the paper's."""
-    return lambda rows: by_the_best(judge(rows, BEST), judge(rows, PRINTED))
+    return lambda rows: beside(judge(rows, BEST), judge(rows, PRINTED))
 
 
 def overtakes(quantity: str, printed: int) -> Judge:
     """The judge of "from so many tokens on the efficient form needs less than softmax"."""
-    tie = TIE if quantity == "time" else SAME_BYTES
 
     def judge(rows: Rows, other: str) -> Verdict:
-        points = shares(rows, quantity, EFFICIENT, other)
-        from_there = [share for n, share in points if n >= printed]
-        if not from_there:
+        points = shares(rows, quantity, other, EFFICIENT)
+        leads = [lead for n, lead in points if n >= printed]
+        if not leads:
             raise NotMeasuredError(f"nothing was measured from {printed:,} tokens on")
         longest, last = points[-1]
-        below = all(share < 1 / tie for share in from_there)
-        crossed = where([(n, 1.0, share) for n, share in points])
-        text = f"{other} is passed at N = {crossed}, {100 * last:.0f} % of its {quantity} at "
-        text += f"{longest:,}"
-        return Verdict(HOLDS if below else FAILS if last > 1 / tie else OPEN, text)
+        word = more(leads) if quantity == "time" else more_bytes(lead.middle for lead in leads)
+        crossed = where([(n, lead, 1.0) for n, lead in middles(points)])
+        text = f"{other} is passed at N = {crossed}, {100 / last.middle:.0f} % of its {quantity} "
+        return Verdict(word, f"{text}at {longest:,}")
 
     return against_both(judge)
 
@@ -150,32 +155,26 @@ def memory_share(length: int, most: float) -> Judge:
     """The judge of "at so many tokens it needs at most this share of softmax's memory"."""
 
     def judge(rows: Rows, other: str) -> Verdict:
-        share = at(shares(rows, "memory", EFFICIENT, other), length)
-        word = HOLDS if share <= most * SAME_BYTES else FAILS
-        return Verdict(word, f"{100 * share:.0f} % of that of {other}")
+        share = at(middles(shares(rows, "memory", EFFICIENT, other)), length)
+        return Verdict(no_more_bytes([share / most]), f"{100 * share:.0f} % of that of {other}")
 
     return against_both(judge)
 
 
 def faster_and_half(rows: Rows, other: str) -> Verdict:
-    """From 2,000 tokens on: faster, with less than half the memory."""
-    time, memory = (
-        [share for n, share in shares(rows, what, EFFICIENT, other) if n >= 2000]
-        for what in ("time", "memory")
-    )
-    word = all_of([more(1 / share for share in time), no_more(memory, 0.5)])
-    text = f"{span(1 / share for share in time) if time else '-'} times faster, with "
-    shown = span(100 * share for share in memory) if memory else "-"
-    return Verdict(word, f"{text}{shown} % of the memory of {other}")
+    """From 2,000 tokens on: faster, with no more than half the memory."""
+    lead = [ratio for n, ratio in shares(rows, "time", other, EFFICIENT) if n >= 2000]
+    memory = [y for n, y in middles(shares(rows, "memory", EFFICIENT, other)) if n >= 2000]
+    word = all_of([more(lead), no_more_bytes(share / 0.5 for share in memory)])
+    text = f"{span(lead)} times faster, with {span(100 * share for share in memory)} % of the"
+    return Verdict(word, f"{text} memory of {other}")
 
 
 def short(rows: Rows, other: str) -> Verdict:
-    """Below 1,000 tokens the direct form takes no more than softmax, within a tie."""
-    time, memory = (
-        [share for n, share in shares(rows, what, DIRECT, other) if n < 1000]
-        for what in ("time", "memory")
-    )
-    word = all_of([no_more(time), no_more(memory)])
+    """Below 1,000 tokens the direct form takes no more time nor memory than softmax."""
+    time = [ratio for n, ratio in shares(rows, "time", DIRECT, other) if n < 1000]
+    memory = [y for n, y in middles(shares(rows, "memory", DIRECT, other)) if n < 1000]
+    word = all_of([no_more(time), no_more_bytes(memory)])
     return Verdict(word, f"{span(time)} times the time, {span(memory)} the memory of {other}")
 
 
@@ -184,15 +183,15 @@ def against_others(names: Sequence[str], *, competitive: bool) -> Judge:
 
     def judge(rows: Rows) -> Verdict:
         row = rows[-1]
-        found = {name: value(row, name, "time") for name in (*names, *OTHERS)}
+        found = {name: measured(row, name, "time") for name in (*names, *OTHERS)}
         times = {name: time for name, time in found.items() if time is not None}
         if times.keys() != found.keys():
             raise NotMeasuredError("not all of them were run")
         best = min(OTHERS, key=lambda name: times[name])
-        ratios = [times[name] / times[best] for name in names]
-        words = [HOLDS if (ratio < TIE) == competitive else FAILS for ratio in ratios]
-        shown = ", ".join(f"{n} {r:.2g}" for n, r in zip(names, ratios, strict=True))
-        return Verdict(all_of(words), f"times the time of {best} at {row['length']:,}: {shown}")
+        ratios = [times[name].over(times[best]) for name in names]
+        word = no_more(ratios) if competitive else more(ratios)
+        shown = ", ".join(f"{n} {r.middle:.2g}" for n, r in zip(names, ratios, strict=True))
+        return Verdict(word, f"times the time of {best} at {row['length']:,}: {shown}")
 
     return judge
 
@@ -205,49 +204,53 @@ def scaling(rows: Rows) -> Verdict:
 
     best = min(map(power, ("efficient, h = 32", "efficient, h = 64")))
     others = list(map(power, OTHERS))
-    word = HOLDS if best < min(others) - POWER else FAILS
+    word = grows_less(best, others)
     text = f"time grows as N^{best:.2f} at best, theirs as N^{min(others):.2f} to {max(others):.2f}"
     return Verdict(word, text)
 
 
-CLAIMS = (
-    Claim(
+STATEMENTS = (
+    Statement(
         "TaylorShift, section 5.2 (its abstract says 800)",
         "with 16 heads the efficient form needs less memory than softmax from 900 tokens on",
         overtakes("memory", 900),
     ),
-    Claim(
+    Statement(
         "TaylorShift, section 5.2 (its abstract says 1,700)",
         "with 16 heads the efficient form is faster than softmax from 1,800 tokens on",
         overtakes("time", 1800),
     ),
-    Claim(
+    Statement(
         "TaylorShift, section 5.2",
         "at 1,500 tokens the efficient form needs half of softmax's memory",
         memory_share(1500, 0.5),
     ),
-    Claim("TaylorShift, section 5.2", "at 2,000 tokens only 35 % of it", memory_share(2000, 0.35)),
-    Claim(
+    Statement(
+        "TaylorShift, section 5.2", "at 2,000 tokens only 35 % of it", memory_share(2000, 0.35)
+    ),
+    Statement(
         "TaylorShift, conclusion",
         "beyond 2,000 tokens the efficient form is faster with less than half the memory",
         against_both(faster_and_half),
     ),
-    Claim(
+    Statement(
         "TaylorShift, section 5.2 and abstract",
         "for short sequences the direct form stays competitive in time and memory",
         against_both(short),
     ),
-    Claim(
+    Statement(
         "TaylorShift, figure 9",
         "with 8 heads of 64 the efficient form is not competitive with Linformer and others",
         against_others(["efficient, h = 8"], competitive=False),
     ),
-    Claim(
+    Statement(
         "TaylorShift, figure 9",
         "with 32 or 64 heads it is very competitive with them",
         against_others(["efficient, h = 32", "efficient, h = 64"], competitive=True),
     ),
-    Claim("TaylorShift, figure 9", "with 32 or 64 heads it scales better than they do", scaling),
+    Statement(
+        "TaylorShift, figure 9", "with 32 or 64 heads it scales better than they do", scaling
+    ),
 )
 
 
@@ -298,7 +301,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     draw=draw,
-    claims=CLAIMS,
+    statements=STATEMENTS,
     left_out={
         "cpu": f"{DEPARTURES}; Reformer and EVA, which the library does not have; longer sequences",
         "paper": f"{DEPARTURES}; Reformer and EVA, which the library does not have",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +21,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from experiments.claims import FAILS, HOLDS, Claim, Verdict, all_of, no_more
+from experiments.efficiency.streams import spread_of_parts
 from experiments.measured import Measured, Rows
+from experiments.rules import Range, no_more, no_more_bytes
+from experiments.statements import Statement
+from experiments.verdicts import Verdict, all_of
 from flax_linattn import data, inference, models
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
@@ -98,7 +100,7 @@ def advance(stream: inference.Stream, tape: Iterator[np.ndarray], mark: int) -> 
         seconds.append(time.perf_counter() - begin)
     return {
         "observations": mark,
-        "median_us": 1e6 * statistics.median(seconds),
+        "us": spread_of_parts([1e6 * one for one in seconds]),
         "p90_us": 1e6 * sorted(seconds)[int(0.9 * len(seconds))],
         "state_bytes": inference.state_bytes(stream.state),
         "compilations": stream.num_compilations,
@@ -109,13 +111,14 @@ def advance(stream: inference.Stream, tape: Iterator[np.ndarray], mark: int) -> 
 def constant(rows: Rows) -> Verdict:
     """Aaren's state keeps its size and its step its time."""
     marks = rows[0]["streams"][AAREN]
-    times = [mark["median_us"] / marks[0]["median_us"] for mark in marks]
-    sizes = {mark["state_bytes"] for mark in marks}
-    word = all_of([no_more(times), HOLDS if len(sizes) == 1 else FAILS])
+    first, *later = (Range.of(mark["us"]) for mark in marks)
+    times = [time.over(first) for time in later]
+    sizes = [mark["state_bytes"] / marks[0]["state_bytes"] for mark in marks[1:]]
+    word = all_of([no_more(times), no_more_bytes(sizes)])
     last = marks[-1]
     return Verdict(
         word,
-        f"{last['state_bytes']:,} bytes and {times[-1]:.2g} times the time of a step after "
+        f"{last['state_bytes']:,} bytes and {times[-1].middle:.2g} times the time of a step after "
         f"{last['observations']:,} observations against {marks[0]['observations']:,}",
     )
 
@@ -125,7 +128,7 @@ def table(rows: Rows, size: Size) -> str:
         [
             name,
             f"{mark['observations']:,}",
-            f"{1e-3 * mark['median_us']:.2f} ms",
+            f"{1e-3 * mark['us']['median']:.2f} ms",
             f"{mark['state_bytes']:,} bytes",
         ]
         for name, marks in rows[0]["streams"].items()
@@ -140,8 +143,10 @@ EXPERIMENT = Measured(
     sizes={"": Size()},
     measure=measure,
     table=table,
-    claims=(
-        Claim("Aaren, section 3.3", "a whole model takes in a token in constant time", constant),
+    statements=(
+        Statement(
+            "Aaren, section 3.3", "a whole model takes in a token in constant time", constant
+        ),
     ),
     left_out={"": "training; the softmax stream beyond 1,000 observations"},
 )

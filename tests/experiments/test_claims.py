@@ -1,45 +1,105 @@
-"""What decides a claim: ratios, exponents, and what is missing."""
+"""What decides a paper's statement: ratios, exponents, bounds, and what is missing."""
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments import report
-from experiments.claims import (
-    FAILS,
-    HOLDS,
-    NOT_RUN,
-    OPEN,
-    Claim,
-    NotMeasuredError,
-    Verdict,
+from experiments import report, rules, statements
+from experiments.efficiency import (
+    aaren_stream,
+    elementwise_inference,
+    elementwise_training,
+    summary,
+    taylorshift_crossover,
+    taylorshift_lengths,
+    taylorshift_transformer,
+)
+from experiments.efficiency.taylorshift_models import Classifier, Kind
+from experiments.measured import Measured, commit_date
+from experiments.rules import (
+    BYTES,
+    COUNTS,
+    GROWTH,
+    TIMES,
+    Range,
     at,
-    claims_table,
+    behind_exponential,
     exponent,
     grows,
+    grows_less,
     more,
     more_bytes,
+    more_counts,
+    no_more,
+    no_more_bytes,
     same,
     span,
+    within,
 )
-from experiments.efficiency import claims, elementwise_training
-from experiments.efficiency.taylorshift_models import Classifier, Kind
-from experiments.measured import Measured
+from experiments.statements import Statement, statements_table
+from experiments.verdicts import (
+    CASES,
+    FAILS,
+    HOLDS,
+    IN_PART,
+    NOT_RUN,
+    OPEN,
+    NotMeasuredError,
+    Rule,
+    Verdict,
+    Word,
+    all_of,
+    rules_of,
+)
 from flax_linattn.bench import normal
+
+OLD, NEW = ({"date": date} for date in ("2026-11-21", "2026-12-01"))
+
+
+def says(experiment: Measured, text: str) -> Statement:
+    """The one statement with these words."""
+    (found,) = (s for s in experiment.statements if text in s.says)
+    return found
+
+
+def took(milliseconds: float, least: float = 0.0, most: float = 0.0) -> dict[str, float]:
+    spread = {"median": milliseconds, "least": least or milliseconds}
+    return spread | {"most": most or milliseconds}
+
+
+@pytest.mark.parametrize("ratio", [0.3, 0.9, 1.05, 1.2, 1.49, 1.6])
+def test_no_more_is_the_contrary_of_more(ratio: float) -> None:
+    """Doubt speaks for neither: what one leaves undecided the other does, too."""
+    assert no_more([ratio]) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[more([ratio])]
+    assert (no_more_bytes([ratio]) == HOLDS) == (more_bytes([ratio]) == FAILS)
 
 
 def test_ratios_decide() -> None:
-    assert (more([1.6, 2]), more([0.6, 0.5]), more([1.2]), more([2, 1.2])) == (
-        *(HOLDS, FAILS, OPEN),
-        OPEN,
-    )
-    assert (more_bytes([1.1]), more_bytes([1.04]), more_bytes([0.9])) == (HOLDS, FAILS, FAILS)
-    assert (same([1.4, 0.7]), same([1.6]), same([1.02], 1.01)) == (HOLDS, FAILS, FAILS)
-    assert (span([2.0, 1.0]), span([3.0])) == ("1 to 2", "3")
+    assert [more([r]) for r in (1.6, 1.2, 1.1, 0.5)] == [HOLDS, OPEN, FAILS, FAILS]
+    assert [same([r]) for r in (1.05, 0.95, 1.3, 1.6, 0.6)] == [HOLDS, HOLDS, OPEN, FAILS, FAILS]
+    assert [more_bytes([r]) for r in (1.1, 1.04, 0.9)] == [HOLDS, FAILS, FAILS]
+    assert [more_counts([r]) for r in (1.2, 1.09, math.inf)] == [HOLDS, FAILS, HOLDS]
+    assert (span([2.0, Range(1.0, 0.5, 9.0)]), span([3.0])) == ("1 to 2", "3")
+
+
+def test_the_spread_of_what_was_measured_counts() -> None:
+    slow, fast = Range.of(took(3, 2, 4)), Range.of(took(1.8, 1, 2.5))
+    assert slow.over(fast) == pytest.approx((3 / 1.8, 2 / 2.5, 4))
+    assert more([3 / 1.8]) == HOLDS and more([slow.over(fast)]) == OPEN
+    assert no_more([1.0]) == HOLDS and no_more([Range(1.0, 0.6, 1.6)]) == OPEN
+
+
+def test_a_counterexample_leaves_a_part() -> None:
+    assert all_of([HOLDS, FAILS]) == all_of([OPEN, IN_PART]) == all_of([HOLDS, IN_PART]) == IN_PART
+    assert all_of([HOLDS, OPEN]) == OPEN and all_of([FAILS, OPEN]) == FAILS
+    assert all_of([HOLDS, HOLDS]) == HOLDS
+    with pytest.raises(NotMeasuredError):
+        all_of([])
 
 
 def test_exponents_are_those_of_long_sequences() -> None:
@@ -47,49 +107,174 @@ def test_exponents_are_those_of_long_sequences() -> None:
     assert exponent(square) == pytest.approx(2, abs=0.01)
     assert (grows(square, 2), grows(square, 1)) == (HOLDS, FAILS)
     assert grows([(n, n**1.5) for n in (1, 2, 4)], 1) == OPEN
+    assert (grows_less(0.5, [1, 2]), grows_less(0.9, [1]), grows_less(2, [1])) == (
+        *(HOLDS, OPEN),
+        FAILS,
+    )
+    assert behind_exponential([(n, 2.0**n) for n in (1, 2, 4)]) == pytest.approx(1)
+    assert behind_exponential([(n, n**2) for n in (1, 2, 4)]) == pytest.approx(4)
     assert at([(1, 1.0), (4, 16.0)], 2) == pytest.approx(4)
     with pytest.raises(NotMeasuredError, match="around 9"):
         at(square, 9)
+
+
+def test_memory_and_times_have_one_reach() -> None:
+    """A term that does not grow is not left out by looking at the last doubling alone."""
+    rows = [
+        {"what": "memory", "model": name, "length": n, "batch": 1, "total_bytes": y}
+        for name in ("SA", "SA, in blocks")
+        for n, y in ((1024, 0.598), (2048, 1.73), (4096, 6.24))
+    ]
+    verdict = says(elementwise_training.EXPERIMENT, "memory grows quadratically").verdict(rows)
+    assert "SA as L^1.69" in verdict.ours and verdict.word == OPEN
+
+
+def test_a_bound_decides_where_it_suffices() -> None:
+    above = Range(10, 10, math.inf)
+    assert [within(above, a, b) for a, b in ((5, 9), (5, 20), (5, math.inf))] == [
+        *(FAILS, OPEN),
+        HOLDS,
+    ]
 
 
 def test_what_is_missing_is_not_run() -> None:
     def judge(rows: object) -> Verdict:
         return Verdict(HOLDS, f"{exponent([]):.1f}")
 
-    missing, left_out = Claim("A", "grows", judge), Claim("B", "is", why="for want of time")
+    missing, left_out = Statement("A", "grows", judge), Statement("B", "is", why="for want of time")
     assert missing.verdict() == (NOT_RUN, "one length alone was measured")
-    table = claims_table([missing, left_out], [])
-    assert "| B: is | for want of time | **not run** |" in table and claims_table([], []) == ""
+    table, *_ = statements_table([missing, left_out], [], NEW)
+    assert "| B: is | for want of time | **not run** |" in table
+    assert statements_table([], [], NEW) == []
 
 
-def test_softmax_in_blocks_decides_on_tokens_a_step() -> None:
-    batches = {"EA-2": 4, "EA-6": 4, "SA": 1, "SA, in blocks": 4}
+def test_a_page_has_the_rules_that_it_uses() -> None:
+    one = Statement("A", "more", lambda rows: Verdict(more([2]), "2"))
+    exact = Statement("A", "so many", lambda rows: Verdict(HOLDS, "3"))
+    _, text, *later = statements_table([one, exact], [], NEW)
+    assert TIMES.text in text and BYTES.text not in text and CASES.text not in text
+    assert "".join(statements_table([exact], [], OLD)).count("ule") == 0 and not later
+    assert rules_of(all_of([more([2]), more_bytes([2])])) == (TIMES, BYTES, CASES)
+
+
+def test_rows_older_than_a_rule_are_marked() -> None:
+    one = Statement("A", "more", lambda rows: Verdict(more([2]), "2"))
+    assert "measured on 2026-11-21, before the rules" in statements_table([one], [], OLD)[-1]
+    assert not any("before" in part for part in statements_table([one], [], NEW))
+    # A day alone begins at midnight; the code's own time is told where it is known.
+    day = {"date": rules.STATED[:10]}
+    assert statements.early([TIMES], day)
+    assert not statements.early([TIMES], day | {"commit_date": f"{day['date']}T23:59:00+00:00"})
+    assert (commit_date() or "2026-").startswith("20")
+
+
+def test_every_rule_says_when_it_was_stated() -> None:
+    modules = (rules, taylorshift_crossover, taylorshift_lengths)
+    found = [v for module in modules for v in vars(module).values() if isinstance(v, Rule)]
+    assert {TIMES, BYTES, COUNTS, GROWTH} <= {*found} and all(rule.stated for rule in found)
+
+
+def test_softmax_in_blocks_decides_comparisons_alone() -> None:
+    """What the paper says of SA is judged by the paper's SA."""
+    batches = {"EA-2": (4, 2), "EA-6": (4, 2), "SA": (1, 0), "SA, in blocks": (4, 2)}
     rows = [
-        {"what": "memory", "model": name, "length": 512, "batch": batch, "total_bytes": 1}
-        for name, batch in batches.items()
+        {"what": "memory", "model": name, "length": 512 * 2**i, "batch": n, "total_bytes": 1}
+        for name, of_name in batches.items()
+        for i, n in enumerate(of_name)
     ]
-    claim = next(c for c in elementwise_training.CLAIMS if "more tokens a step" in c.says)
-    word, ours = claim.verdict(rows)
+    word, ours = says(elementwise_training.EXPERIMENT, "more tokens a step").verdict(rows)
     assert word == FAILS
-    assert ours == ("1 times as many as SA, in blocks; 4 times as many as SA (by that: holds)")
+    assert ours == (
+        "1 times as many as SA, in blocks; 4 times as many as SA, which does not fit at L = 1,024 "
+        "(by that: holds)"
+    )
+    word, ours = says(elementwise_training.EXPERIMENT, "become fewer").verdict(rows)
+    assert word == HOLDS and ours.endswith("shorter L (by that: does not hold)")
 
 
-def test_all_claims_stand_on_one_page(tmp_path: Path) -> None:
-    found = claims.stated(report.all_experiments())
-    page = claims.render(report.all_experiments(), tmp_path)
-    assert all(claim.says in page for claim, _, _ in found)
-    places = [claims.paper(claim) for claim, _, _ in found]
+def test_memory_is_never_a_tie() -> None:
+    """A fifth more bytes are more, wherever memory is judged beside time."""
+    mark = {"tokens": 64, "seconds": 1.0, "state_bytes": 10, "milliseconds": took(1)}
+    slow = mark | {"seconds": 2.0, "state_bytes": 12, "total_bytes": 12}
+    rows = [{"what": "streams", "streams": {"aaren": [mark], "softmax": [slow]}}]
+    assert says(aaren_stream.EXPERIMENT, "less time and memory").verdict(rows).word == HOLDS
+    fast = mark | {"total_bytes": 10}
+    rows = [{"batch": 1, "streams": {"EA-2": [fast], "EA-6": [fast], "SA": [slow]}}]
+    assert says(elementwise_inference.EXPERIMENT, "much more").verdict(rows).word == HOLDS
+    results = {
+        name: {"milliseconds": took(1), "total_bytes": 12 if "direct" in name else 10}
+        for name in taylorshift_transformer.FIGURE_3
+    }
+    rows = [{"length": 256, "results": results}]
+    found = says(taylorshift_transformer.EXPERIMENT, "short sequences").verdict(rows)
+    assert found.word == IN_PART
+
+
+def test_latency_is_not_exponential_because_it_grows() -> None:
+    marks = [
+        {"tokens": n, "seconds": n**2 / 64, "milliseconds": took(n), "total_bytes": 1}
+        for n in (64, 128, 256)
+    ]
+    rows = [{"batch": 1, "streams": {"SA": marks}}]
+    experiment = elementwise_inference.EXPERIMENT
+    assert says(experiment, "faster than linearly").verdict(rows).word == HOLDS
+    assert says(experiment, "exponentially").verdict(rows).word == FAILS
+
+
+def lengths_row(length: int, direct: float, efficient: float) -> dict:
+    """Of both forms as printed and ours, at d = 128."""
+    results = {
+        name: {"milliseconds": took(y), "total_bytes": y}
+        for name, y in zip(
+            list(taylorshift_lengths.PROGRAMS)[:4], (direct, efficient) * 2, strict=True
+        )
+    }
+    return {"dim": 128, "length": length, "results": results}
+
+
+def test_a_crossing_beyond_the_lengths_is_not_dropped() -> None:
+    """N0 + 18 d lies beyond 16,384 for d = 128: a crossing above that refutes nothing."""
+    rows = [lengths_row(n, n**2, 20_000 * n) for n in (8192, 16384)]
+    experiment = taylorshift_lengths.EXPERIMENT
+    time = says(experiment, "18 d").verdict(rows)
+    assert time.word == OPEN and "above 16,384" in time.ours and "d = 128" in time.ours
+    memory = says(experiment, "0.6 %").verdict(rows)
+    assert memory.word == FAILS and "above 16,384" in memory.ours  # N1 is 8,446
+    assert says(experiment, "saves memory").verdict(rows).word == OPEN
+
+
+def test_a_crossing_beyond_the_lengths_counts_at_n0() -> None:
+    results = {name: {"milliseconds": took(y)} for name, y in (("direct", 1.0), ("efficient", 2.0))}
+    rows = [{"dim": 4, "causal": False, "length": n, "results": results} for n in (64, 128)]
+    judged = taylorshift_crossover.STATEMENTS[0].verdict(rows)
+    assert judged.word == FAILS and "above 128" in judged.ours  # N0 is below 30
+
+
+def test_all_statements_stand_on_one_page(tmp_path: Path) -> None:
+    found = summary.found_of(report.all_experiments())
+    page = summary.render(report.all_experiments(), tmp_path)
+    assert all(one.statement.says in page for one in found)
+    places = [summary.paper(one.statement) for one in found]
     assert set(places) == {0, 1, 2} and places == sorted(places)
+    for one in found:
+        line = next(line for line in page.splitlines() if one.statement.says in line)
+        assert one.measured in line and (one.by == "-") == (one.measured == "-")
+    marked = [line for line in page.splitlines() if "*before the rules*" in line and "|" in line]
+    assert len(marked) == sum(one.early for one in found)
 
 
-def test_a_claim_of_what_was_not_run_names_its_command(tmp_path: Path) -> None:
-    made = next(e for e in report.all_experiments() if isinstance(e, Measured) and e.claims)
+def test_depth_is_not_shown_by_two_cores() -> None:
+    found = summary.found_of([])
+    (parallel,) = (one for one in found if "trains in parallel" in one.statement.says)
+    assert parallel.verdict.word == NOT_RUN and "two cores" in parallel.verdict.ours
+
+
+def test_a_statement_of_what_was_not_run_names_its_command() -> None:
+    made = next(e for e in report.all_experiments() if isinstance(e, Measured) and e.statements)
     moved = dataclasses.replace(made, module="experiments.nowhere.x")
-    (_, verdict, by), *_ = claims.stated([moved])
-    assert (verdict.word, by) == (
-        NOT_RUN,
-        "-",
-    ) and "python -m experiments.nowhere.x" in verdict.ours
+    first, *_ = summary.found_of([moved])
+    assert (first.verdict.word, first.by, first.measured) == (NOT_RUN, "-", "-")
+    assert "python -m experiments.nowhere.x" in first.verdict.ours
 
 
 def test_a_paper_has_one_form_of_its_classifier() -> None:
@@ -111,17 +296,29 @@ def test_the_recipe_of_table_1_is_the_authors() -> None:
         assert all(abs(sizes.error(row, name)) < 8 for name in list(sizes.FORMULAS)[1:])
 
 
-def test_a_formula_is_refuted_beyond_the_errors_of_sampling() -> None:
+def test_a_formula_is_judged_at_the_longest_sequence() -> None:
+    """Whatever shorter ones would decide."""
     from experiments.efficiency.taylorshift_sizes import FORMULAS, right
 
-    def row(length: int, off: float, error: float) -> dict:
-        size = FORMULAS["Y"](length, 8)
-        return {"dim": 8, "length": length} | {
+    def row(length: int, off: float, error: float, dim: int = 8) -> dict:
+        size = FORMULAS["Y"](length, dim)
+        return {"dim": dim, "length": length} | {
             "sizes": {"Y": size * (1 + off)}, "errors": {"Y": size * error}
         }  # fmt: skip
 
     judge = right("Y")
     assert judge([row(4096, 0.03, 1e-3)]).word == FAILS
-    assert judge([row(64, 0.03, 1e-3), row(4096, 0.012, 4e-3)]).word == OPEN
-    known, noisy = row(4096, 0.001, 1e-3), row(65536, 0.01, 0.05)
-    assert judge([known, noisy]) == (HOLDS, "+0.1 ± 0.2 % (d = 8, N = 4,096)")
+    assert judge([row(4096, 0.03, 1e-3), row(65536, 0.012, 4e-3)]).word == OPEN
+    assert judge([row(4096, 0.001, 1e-3), row(65536, 0.01, 0.05)]).word == OPEN
+    assert judge([row(65536, 0.001, 1e-3), row(65536, 0.03, 1e-3, dim=16)]).word == IN_PART
+    with pytest.raises(NotMeasuredError, match="4,096"):
+        judge([row(64, 0.03, 1e-3)])
+    # An error that falls as 1/N refutes no formula for large N.
+    falling = judge([row(16384, 0.12, 1e-4), row(65536, 0.031, 1e-4)])
+    assert falling.word == OPEN and "falls as N^-0.98: 1 % at about N = 203,000" in falling.ours
+    assert judge([row(16384, 0.033, 1e-3), row(65536, 0.031, 1e-3)]).word == FAILS
+
+
+def test_a_word_keeps_its_rules() -> None:
+    word = Word(HOLDS, TIMES).under(BYTES, TIMES)
+    assert word == HOLDS and rules_of(word) == (TIMES, BYTES) and rules_of(HOLDS) == ()

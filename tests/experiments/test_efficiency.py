@@ -12,8 +12,10 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.claims import VERDICTS
-from experiments.efficiency.crossing import where
+
+from experiments.efficiency.crossing import crossing, where
+from experiments.rules import Range
+from experiments.verdicts import VERDICTS
 
 TINY: dict[str, dict[str, Any]] = {
     "aaren_stream": {"num_layers": 1, "features": 16, "tokens": 128},
@@ -70,8 +72,8 @@ def test_an_experiment_writes_its_files(
     assert f"experiments.efficiency.{name} --scale cpu" in page
     results = json.loads((tmp_path / f"{name}-cpu.json").read_text())
     assert results["finished"] and results["rows"] and results["device"]
-    for claim in experiment.claims:
-        assert claim.says in page and claim.verdict(results["rows"]).word in VERDICTS
+    for statement in experiment.statements:
+        assert statement.says in page and statement.verdict(results["rows"]).word in VERDICTS
     figure = tmp_path / f"efficiency-{name.replace('_', '-')}-cpu.png"
     if name == "aaren_stream":  # a block has the parameters that the paper counts
         assert "| aaren | 3,152,896 | 3,152,896 |" in page
@@ -85,6 +87,22 @@ def test_crossing() -> None:
     assert where([(64, 2.0, 1.0), (128, 3.0, 1.0)]) == "below 64"
     assert where([(64, 1.0, 2.0), (1024, 1.0, 1.5)]) == "above 1,024"
     assert where([]) == "not measured"
+
+
+def test_a_crossing_beyond_what_was_measured_is_bounded() -> None:
+    assert crossing([(1, 1.0, 2.0), (4, 2.0, 1.0)]) == Range.exact(2.0)
+    assert crossing([(64, 1.0, 2.0), (128, 1.0, 1.5)]) == (128, 128, float("inf"))
+    assert crossing([(64, 2.0, 1.0)]) == (64, 0, 64)
+    # What is overtaken again at the longest length is not overtaken for good.
+    assert where([(1, 1.0, 2.0), (4, 2.0, 1.0), (16, 1.0, 2.0)]) == "above 16"
+
+
+def test_a_part_of_a_stream_counts_as_a_round() -> None:
+    from experiments.efficiency.streams import spread_of_parts
+
+    times = [1.0, 1.0, 9.0, 1.0] + [2.0] * 4
+    assert spread_of_parts(times, 2) == {"median": 2.0, "least": 1.0, "most": 2.0}
+    assert spread_of_parts([3.0], 8) == {"median": 3.0, "least": 3.0, "most": 3.0}
 
 
 def test_the_greatest_batch_fits() -> None:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
 from experiments import figures, report
-from experiments.efficiency import claims, ratios
+from experiments.efficiency import ratios, summary
 from experiments.experiment import Experiment
 from experiments.forecasting import streaming
 from experiments.measured import Measured
@@ -66,8 +66,8 @@ def test_a_page_is_what_its_stored_results_say(
 
 
 def test_the_page_of_all_claims_is_what_stored_results_say(tmp_path: Path) -> None:
-    page = claims.render(report.all_experiments(), tmp_path)
-    assert page == (claims.FOLDER / "claims.md").read_text(), "python -m experiments.report"
+    page = summary.render(report.all_experiments(), tmp_path)
+    assert page == (summary.FOLDER / "claims.md").read_text(), "python -m experiments.report"
 
 
 @pytest.mark.parametrize("module", [ratios, streaming], ids=["ratios", "forecasting streams"])
@@ -84,7 +84,7 @@ def test_a_page_of_its_own_is_what_its_stored_results_say(
 
 def test_every_page_has_stored_results_or_is_named() -> None:
     known = {experiment.stored(scale).with_suffix(".md") for experiment, scale in STORED}
-    known |= {claims.FOLDER / "claims.md", ratios.FOLDER / "ratios.md"}
+    known |= {summary.FOLDER / "claims.md", ratios.FOLDER / "ratios.md"}
     known |= {streaming.FOLDER / "streaming.md"}
     assert {page for page in ROOT.glob("*/*.md") if "-quick" not in page.name} <= known
 

@@ -1,0 +1,157 @@
+"""All that the papers claim of speed and memory, with our verdicts, in one table.
+
+What an experiment measures it states itself (``Measured.statements``); here stand the claims that
+nothing measures, and the page of all (claims.md).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.experiment import Experiment
+from experiments.measured import Measured
+from experiments.pages import write_page
+from experiments.statements import Statement, early, rules_in, rules_text
+from experiments.verdicts import NOT_RUN, VERDICTS, Verdict, rules_of
+from flax_linattn.bench.report import markdown
+
+FOLDER = Path(__file__).parent
+PAPERS = ("Aaren", "Element-wise attention", "TaylorShift")
+SILENT = "The paper on expressive attention claims nothing of speed or memory."
+
+NOT_MEASURED = (
+    Statement(
+        "Aaren, abstract",
+        "it trains in parallel, as Transformers do",
+        why="tokens a second on two cores show nothing of how many steps wait for each other; "
+        "the speed of its training has its own line",
+    ),
+    Statement(
+        "Aaren, sections 3.2 and 5",
+        "its scan takes log2(N) steps, with N log(N) operations",
+        why="two cores do not show the depth of a scan; ours works in chunks, with operations "
+        "linear in N",
+    ),
+    Statement(
+        "Aaren, appendix A",
+        "in blocks of b tokens attention takes memory of b",
+        why="the paper leaves it outside of its scope",
+    ),
+    Statement(
+        "Element-wise attention, table 1",
+        "computation grows with the number of terms t",
+        why="throughput of EA-2 and EA-6 is above; no other t is measured",
+    ),
+    Statement(
+        "Element-wise attention, table 1",
+        "linear attention takes D^2 for each token, in training and inference",
+        why="no measurement of ours sets linear attention beside EA-series",
+    ),
+    Statement(
+        "Element-wise attention, table 1",
+        "AFT takes L^2 D in training and L D in inference",
+        why="no measurement of ours sets AFT beside EA-series",
+    ),
+    Statement(
+        "Element-wise attention, section 3.4",
+        "Taylor polynomials of dot products take L D^t",
+        why="it is arithmetic: our Taylor features have order 2 alone",
+    ),
+    Statement(
+        "TaylorShift, equation 10",
+        "the efficient form takes the fewest operations with heads of 0.52 channels",
+        why="it is arithmetic: 8 d^3 + 10 d^2 = 4, not 9 d^3, gives 0.53; both mean the most heads",
+    ),
+    Statement(
+        "TaylorShift, table 7",
+        "training hours and memory on CIFAR, IMDB and ImageNet",
+        why="whole trainings are for GPUs; one step of the ListOps model is measured",
+    ),
+    Statement(
+        "TaylorShift, appendix C.3",
+        "fused kernels are left out on both sides, as any attention can have one",
+        why="a choice: our verdicts name the best softmax at hand and the paper's",
+    ),
+)
+
+
+class Found(NamedTuple):
+    """A statement, and what was found of it.
+
+    Attributes:
+        statement: of the paper.
+        verdict: of our rows.
+        by: the name of the results, or nothing.
+        measured: when, and at which commit.
+        early: whether that was before the rules were stated.
+    """
+
+    statement: Statement
+    verdict: Verdict
+    by: str = "-"
+    measured: str = "-"
+    early: bool = False
+
+
+def found_of(experiments: Iterable[Experiment]) -> list[Found]:
+    """Every statement with its verdict and what measured it, paper by paper.
+
+    An experiment that was run on a GPU as well is judged twice.
+    """
+    found = []
+    for experiment in experiments:
+        if not isinstance(experiment, Measured) or not experiment.statements:
+            continue
+        scales = [scale for scale in experiment.sizes if experiment.stored(scale).is_file()]
+        for scale in scales:
+            found += _judged(experiment, experiment.stored(scale))
+        if not scales:
+            why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
+            found += [Found(statement, why) for statement in experiment.statements]
+    found += [Found(statement, statement.verdict()) for statement in NOT_MEASURED]
+    return sorted(found, key=lambda one: paper(one.statement))
+
+
+def _judged(experiment: Measured, stored: Path) -> Iterator[Found]:
+    """By one file of results."""
+    results = json.loads(stored.read_text())
+    measured = f"{results['date']}, {results['commit']}"
+    for statement in experiment.statements:
+        verdict = statement.verdict(results["rows"])
+        before = early(rules_of(verdict.word), results)
+        yield Found(statement, verdict, f"`{stored.stem}`", measured, before)
+
+
+def paper(statement: Statement) -> int:
+    """The place of its paper among ``PAPERS``."""
+    return next(i for i, name in enumerate(PAPERS) if statement.where.startswith(name))
+
+
+def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
+    """Writes claims.md; returns it."""
+    found = found_of(experiments)
+    words = [one.verdict.word for one in found]
+    counts = ", ".join(f"{word} {words.count(word)}" for word in VERDICTS)
+    before = sum(one.early for one in found)
+    first = f"{len(found)} claims: {counts}. {SILENT}"
+    if before:
+        first += (
+            f" Rows marked *before the rules* ({before}) were measured before the rules below were "
+            "stated, and do not test them."
+        )
+    lines = [
+        [
+            f"{one.statement.where}: {one.statement.says}",
+            one.verdict.ours,
+            f"**{one.verdict.word}**",
+            one.by,
+            one.measured + ", *before the rules*" * one.early,
+        ]
+        for one in found
+    ]
+    table = markdown(["paper", "ours", "verdict", "measured by", "measured"], lines)
+    rules = rules_text(rules_in(one.verdict for one in found))
+    return write_page(folder / "claims.md", [first, table, rules])

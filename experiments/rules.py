@@ -1,0 +1,220 @@
+"""By what ratios and exponents decide: stated before the rows that test them.
+
+A number here has its reason beside it and is not moved to meet a result. Rows that are older than
+a rule (``Rule.stated``) do not test it: pages say which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Rule, Word, all_of
+from flax_linattn.bench.report import number
+
+STATED = "2026-11-23T17:15:00+00:00"
+"""When all that stands here was stated; what is stated later gets a time of its own."""
+
+TIE = 1.5
+"""Times that differ by less may be those of one program: on a machine that others use too, the
+medians of the same program differ as much from hour to hour, so that less repeats by chance."""
+
+EQUAL = 1.1
+"""Up to a tenth more is no more. It is as near as medians of programs that run in turns come, and
+stands well below ``TIE``, so that doubt speaks for neither side. A whole number of sequences in a
+budget, which is found to a few per cent, is no better known."""
+
+SAME_BYTES = 1.05
+"""Memory is counted, not measured, and would need no margin but for what the compiler rounds up
+and lays out anew as shapes change: a few per cent."""
+
+POWER = 0.25
+"""An exponent is that of a whole power within the middle half of the way to the next one."""
+
+REACH = 4
+"""An exponent is taken from the longest N down to so many times less, of times and memory alike:
+two doublings, so that three lengths share in it, and no more, as what does not grow weighs more
+the shorter N is."""
+
+TIMES = Rule(
+    f"Of times, more is at least {TIE:g} times as much, and beyond the spread (least to most) of "
+    f"both; no more is up to {EQUAL:g} times as much, and below {TIE:g} at the ends of the spread; "
+    "between them it is not decided.",
+    STATED,
+)
+BYTES = Rule(f"Of memory, above {SAME_BYTES:g} times is more, and up to that is no more.", STATED)
+COUNTS = Rule(f"Of batches, above {EQUAL:g} times is more, and up to that is no more.", STATED)
+GROWTH = Rule(
+    "A quantity grows as N^p where the slope of its logarithm over the last factor of "
+    f"{REACH} in N is within {POWER:g} of p, and does not where it is {1 - POWER:g} or more away.",
+    STATED,
+)
+EXPONENTIAL = Rule(
+    "An exponential growth goes on multiplying by as much for as many more tokens: it is judged by "
+    "what it would come to at the longest N, by the two before, over what was measured.",
+    STATED,
+)
+SLOWER_GROWTH = Rule(f"Exponents that differ by up to {POWER:g} are not told apart.", STATED)
+BOUNDS = Rule(
+    "What lies beyond the measured lengths is bounded by them, and decides where the bound does.",
+    STATED,
+)
+
+Points = Sequence[tuple[float, float]]
+"""A length and a quantity, by ascending length."""
+
+
+class Range(NamedTuple):
+    """A quantity, and between what it lies; one without a spread lies where it is."""
+
+    middle: float
+    least: float
+    most: float
+
+    @classmethod
+    def exact(cls, value: float) -> Range:
+        """Of what is counted, or whose spread is not known."""
+        return cls(value, value, value)
+
+    @classmethod
+    def of(cls, spread: Mapping[str, float]) -> Range:
+        """Of ``bench.spread``."""
+        return cls(spread["median"], spread["least"], spread["most"])
+
+    def over(self, other: Range) -> Range:
+        """The ratio to another, at the worst and the best."""
+        pairs = zip(self, (other.middle, other.most, other.least), strict=True)
+        return Range(*(a / b if b else math.inf for a, b in pairs))
+
+    def per(self, count: float) -> Range:
+        """A share of it."""
+        return self.over(Range.exact(count))
+
+
+ONE = Range.exact(1.0)
+Ratios = Iterable[Range | float]
+
+
+def more(ratios: Ratios) -> Word:
+    """The word of "one takes more time than the other", by their ratios in all cases."""
+    return all_of(Word(_more(_range(ratio)), TIMES) for ratio in ratios)
+
+
+def no_more(ratios: Ratios) -> Word:
+    """The word of "one takes no more time than the other": of the contrary."""
+    return all_of(Word(_NOT[_more(_range(ratio))], TIMES) for ratio in ratios)
+
+
+def same(ratios: Ratios) -> Word:
+    """The word of "their times hardly differ": neither is more than the other."""
+    return all_of(Word(_same(_range(ratio)), TIMES) for ratio in ratios)
+
+
+def _range(ratio: Range | float) -> Range:
+    return ratio if isinstance(ratio, Range) else Range.exact(ratio)
+
+
+def _more(ratio: Range) -> str:
+    if ratio.middle >= TIE and ratio.least > 1:
+        return HOLDS
+    return FAILS if ratio.middle <= EQUAL and ratio.most < TIE else OPEN
+
+
+def _same(ratio: Range) -> str:
+    ways = {_more(ratio), _more(ONE.over(ratio))}
+    return FAILS if HOLDS in ways else OPEN if OPEN in ways else HOLDS
+
+
+_NOT = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}
+
+
+def more_bytes(ratios: Iterable[float]) -> Word:
+    """The word of "one needs more memory": as much is not more."""
+    return all_of(Word(HOLDS if ratio > SAME_BYTES else FAILS, BYTES) for ratio in ratios)
+
+
+def no_more_bytes(ratios: Iterable[float]) -> Word:
+    """The word of "one needs no more memory"."""
+    return all_of(Word(FAILS if ratio > SAME_BYTES else HOLDS, BYTES) for ratio in ratios)
+
+
+def more_counts(ratios: Iterable[float]) -> Word:
+    """The word of "one takes more tokens a step", whose batches are whole numbers."""
+    return all_of(Word(HOLDS if ratio > EQUAL else FAILS, COUNTS) for ratio in ratios)
+
+
+def no_more_counts(ratios: Iterable[float]) -> Word:
+    """The word of "one takes no more tokens a step"."""
+    return all_of(Word(FAILS if ratio > EQUAL else HOLDS, COUNTS) for ratio in ratios)
+
+
+def within(found: Range, least: float, most: float, *rules: Rule) -> Word:
+    """The word of "it lies between these"."""
+    if least <= found.least and found.most <= most:
+        return Word(HOLDS, *rules)
+    return Word(FAILS if found.most < least or found.least > most else OPEN, *rules)
+
+
+def exponent(points: Points) -> float:
+    """p of N**p for large N: the slope of the logarithms, by least squares.
+
+    Raises:
+        NotMeasuredError: there are fewer than two lengths within ``REACH`` of the longest.
+    """
+    longest = max((n for n, _ in points), default=0.0)
+    far = [point for point in points if point[0] * REACH >= longest]
+    if len(far) < 2:
+        raise NotMeasuredError("one length alone was measured")
+    n, values = zip(*far, strict=True)
+    return float(np.polyfit(np.log(n), np.log(values), 1)[0])
+
+
+def grows(points: Points, power: float) -> Word:
+    """The word of "it grows as N**power"; half way to another power it is not decided."""
+    away = abs(exponent(points) - power)
+    return Word(HOLDS if away <= POWER else FAILS if away >= 1 - POWER else OPEN, GROWTH)
+
+
+def grows_less(power: float, others: Iterable[float]) -> Word:
+    """The word of "its exponent is less than that of any other"."""
+    ahead = min(others) - power
+    return Word(HOLDS if ahead > POWER else FAILS if ahead < -POWER else OPEN, SLOWER_GROWTH)
+
+
+def behind_exponential(points: Points) -> float:
+    """How many times an exponential growth would be more than what the longest length has.
+
+    Raises:
+        NotMeasuredError: there are fewer than three lengths.
+    """
+    if len(points) < 3:
+        raise NotMeasuredError("fewer than three lengths were measured")
+    (n, y), (m, z), (longest, last) = points[-3:]
+    return float((z / y) ** ((longest - m) / (m - n)) * z / last)
+
+
+def at(points: Points, length: float) -> float:
+    """The quantity at a length, on straight lines through the logarithms.
+
+    Raises:
+        NotMeasuredError: it lies outside of what was measured.
+    """
+    if not points or not points[0][0] <= length <= points[-1][0]:
+        raise NotMeasuredError(f"nothing was measured around {length:,}")
+    n, values = zip(*points, strict=True)
+    return float(np.exp(np.interp(np.log(length), np.log(n), np.log(values))))
+
+
+def span(values: Ratios) -> str:
+    """Least and most, or the only one.
+
+    Raises:
+        NotMeasuredError: there is none.
+    """
+    found = [_range(value).middle for value in values]
+    if not found:
+        raise NotMeasuredError("nothing of it was measured")
+    return " to ".join(dict.fromkeys(number(value) for value in (min(found), max(found))))

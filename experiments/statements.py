@@ -1,0 +1,80 @@
+"""What a paper states of time or memory, with the verdict of our measured rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from experiments.margins import is_stated_before
+from experiments.verdicts import CASES, NOT_RUN, NotMeasuredError, Rule, Verdict, rules_of
+from flax_linattn.bench.report import markdown
+
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """A paper's statement.
+
+    Attributes:
+        where: the paper, and where in it.
+        says: what it says, in our words.
+        judge: the verdict of an experiment's rows; None where nothing is measured.
+        why: where nothing is measured, the reason.
+    """
+
+    where: str
+    says: str
+    judge: Callable[[Rows], Verdict] | None = None
+    why: str = ""
+
+    def verdict(self, rows: Rows = ()) -> Verdict:
+        """What these rows say of it."""
+        if self.judge is None:
+            return Verdict(NOT_RUN, self.why)
+        try:
+            return self.judge(rows)
+        except NotMeasuredError as missing:
+            return Verdict(NOT_RUN, str(missing))
+
+
+def statements_table(
+    statements: Iterable[Statement], rows: Rows, head: Mapping[str, Any]
+) -> list[str]:
+    """A line a statement, and the rules that decided; nothing if there are none.
+
+    Args:
+        statements: of the paper.
+        rows: that decide.
+        head: where they came from.
+    """
+    found = [(statement, statement.verdict(rows)) for statement in statements]
+    if not found:
+        return []
+    lines = [[f"{s.where}: {s.says}", v.ours, f"**{v.word}**"] for s, v in found]
+    used = rules_in(verdict for _, verdict in found)
+    parts = [markdown(["paper", "ours", "verdict"], lines), rules_text(used)]
+    if early(used, head):
+        when = f"were measured on {head['date']}, before the rules were stated, and do not test"
+        parts.append(f"All rows {when} them.")
+    return parts
+
+
+def rules_in(verdicts: Iterable[Verdict]) -> list[Rule]:
+    """All that gave these, each once, that of several cases last."""
+    found = dict.fromkeys(rule for verdict in verdicts for rule in rules_of(verdict.word))
+    return sorted(found, key=lambda rule: rule == CASES)
+
+
+def rules_text(rules: Sequence[Rule]) -> str:
+    """The rules for a page; nothing if there are none."""
+    times = sorted({rule.stated for rule in rules})
+    when = " and ".join(f"{time[:10]} {time[11:16]} UTC" for time in times)
+    lines = "\n".join(f"- {rule.text}" for rule in rules)
+    return f"Rules, stated {when}:\n\n{lines}" if rules else ""
+
+
+def early(rules: Iterable[Rule], head: Mapping[str, Any]) -> bool:
+    """Whether rows were measured before a rule that judges them was stated."""
+    return any(not is_stated_before(rule.stated, head) for rule in rules)

@@ -1,0 +1,91 @@
+"""The words that say whether a statement of a paper is borne out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
+
+HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
+OPEN, NOT_RUN = "not decided", "not run"
+VERDICTS = (HOLDS, IN_PART, FAILS, OPEN, NOT_RUN)
+
+
+class NotMeasuredError(Exception):
+    """What would decide a statement was not measured; says what it is."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """By what a word is given.
+
+    Attributes:
+        text: with all of its numbers.
+        stated: when, in ISO 8601. What was measured before does not test it.
+    """
+
+    text: str
+    stated: str
+
+
+class Word(str):
+    """One of ``VERDICTS``, and the rules that gave it."""
+
+    rules: tuple[Rule, ...]
+
+    def __new__(cls, text: str, *rules: Rule) -> Word:
+        word = super().__new__(cls, text)
+        word.rules = tuple(dict.fromkeys(rules))
+        return word
+
+    def under(self, *rules: Rule) -> Word:
+        """The same word, by further rules."""
+        return Word(self, *self.rules, *rules)
+
+
+class Verdict(NamedTuple):
+    """What our rows say.
+
+    Attributes:
+        word: one of ``VERDICTS``; a ``Word`` where a rule gave it.
+        ours: the numbers that decide it, or why there are none.
+    """
+
+    word: str
+    ours: str
+
+
+def rules_of(word: str) -> tuple[Rule, ...]:
+    """Those that gave it."""
+    return word.rules if isinstance(word, Word) else ()
+
+
+CASES = Rule(
+    "Over several cases a claim holds where it holds in all, in part where it holds in some and "
+    "not in others, and not where it fails in some and holds in none; else it is not decided.",
+    stated="2026-11-23T17:15:00+00:00",
+)
+
+
+def all_of(words: Iterable[str]) -> Word:
+    """The word of a claim over several cases.
+
+    Raises:
+        NotMeasuredError: there is none.
+    """
+    found = list(words)
+    if not found:
+        raise NotMeasuredError("nothing of it was measured")
+    rules = [rule for word in found for rule in rules_of(word)]
+    if len(found) > 1:
+        rules.append(CASES)
+    some, none = {HOLDS, IN_PART} & {*found}, {FAILS, IN_PART} & {*found}
+    if some and none:
+        return Word(IN_PART, *rules)
+    return Word(FAILS if none else OPEN if OPEN in found else HOLDS, *rules)
+
+
+def beside(decides: Verdict, other: Verdict) -> Verdict:
+    """The verdict of one case, with what another one would say as a note."""
+    word = Word(decides.word, *rules_of(decides.word), *rules_of(other.word))
+    return Verdict(word, f"{decides.ours}; {other.ours} (by that: {other.word})")
