@@ -19,6 +19,11 @@ class Interval(NamedTuple):
     middle: float
     half: float
 
+    @property
+    def decides(self) -> bool:
+        """Whether it has a width; equal numbers, as accuracies may be, have none."""
+        return self.half > 1e-9 * max(1.0, abs(self.middle))
+
 
 def spread(numbers: Sequence[float]) -> tuple[float, float | None]:
     """Mean and standard deviation; of one number no deviation."""
@@ -40,12 +45,9 @@ def text(interval: Interval, digits: int) -> str:
 
 
 def judge(difference: Interval, margin: float, *, larger_is_better: bool) -> list[str]:
-    """What a difference says: one of VERDICTS, and perhaps COMPARABLE.
-
-    One without width, as accuracies on few examples may give, decides nothing.
-    """
+    """What a difference says: one of VERDICTS, and perhaps COMPARABLE."""
     middle, half = difference
-    if half <= 1e-9 * abs(middle):
+    if not difference.decides:
         return [UNDECIDED]
     verdict = BETTER if (middle > 0) == larger_is_better else WORSE
     verdicts = [verdict if abs(middle) > half else UNDECIDED]

@@ -1,7 +1,7 @@
 """Margins within which two models count as comparable: stated before the runs that test them.
 
-A margin is not moved to meet a result. Runs of code older than a margin do not test it: tables say
-how many of theirs are.
+A margin is not moved to meet a result. Runs that were known before it, or whose code is older, do
+not test it: verdicts are of the others.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ class Margin(NamedTuple):
     share: float
     stated: str
 
-    def is_older_than(self, made: dict[str, Any]) -> bool:
-        """Whether the margin was stated before a run.
+    def is_tested_by(self, made: dict[str, Any]) -> bool:
+        """Whether the margin was stated before a run, and before an earlier one of its seed.
 
         Args:
             made: where the run came from. Of older ones only the date of their code is known, which
-                is before the run.
+                is before the run; "known_by" is when one of the same seed was known.
         """
+        if "known_by" in made and _time(made["known_by"]) <= _time(self.stated):
+            return False
         return is_stated_before(self.stated, made)
 
 

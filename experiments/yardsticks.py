@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", action="store_true", help="those that are stored, too")
     options = parser.parse_args(arguments)
     stored = options.output / RESULTS.name
-    head = provenance("FLAX_LINATTN_DATA=FOLDER python -m experiments.yardsticks") | _versions()
+    made = provenance("FLAX_LINATTN_DATA=FOLDER python -m experiments.yardsticks") | _versions()
     missing: dict[str, str] = {}
     for job in jobs():
         if options.rows not in job.row or not any(options.columns in c for c in job.columns):
@@ -180,10 +180,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         except ImportError as error:  # aeon, or the torch that Hydra takes
             missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,yardsticks]'")
             continue
-        key = {"table": job.table, "row": job.row, "seed": job.seed, "commit": head["commit"]}
+        key = {"table": job.table, "row": job.row, "seed": job.seed}
         rows = [row for row in _rows(stored) if row["column"] not in found or not _is_of(row, job)]
-        rows += [{**key, "column": column, "report": report} for column, report in found.items()]
-        write_json(stored, {"head": head, "rows": rows})
+        rows += [
+            {**key, "column": column, "made": made, "report": report}
+            for column, report in found.items()
+        ]
+        write_json(stored, {"rows": rows})
         print(f"{job.table}: {job.row}, seed {job.seed}: {', '.join(found)}", file=sys.stderr)
     for column, reason in missing.items():
         print(f"not computed: {column}: {reason}", file=sys.stderr)

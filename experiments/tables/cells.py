@@ -92,7 +92,7 @@ def values(store: Store, cell: Cell, metric: Metric) -> dict[int, float]:
     return {seed: metric.scale * run["report"][f"test_{metric.key}"] for seed, run in runs}
 
 
-def pairs(store: Store, cell: Cell, other: Cell, metric: Metric) -> list[tuple[float, float]]:
-    """A metric of two cells, of each seed that both have."""
+def pairs(store: Store, cell: Cell, other: Cell, metric: Metric) -> dict[int, tuple[float, float]]:
+    """A metric of two cells, by each seed that both have."""
     ours, others = values(store, cell, metric), values(store, other, metric)
-    return [(ours[seed], others[seed]) for seed in sorted(ours.keys() & others.keys())]
+    return {seed: (ours[seed], others[seed]) for seed in sorted(ours.keys() & others.keys())}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.intervals import COMPARABLE, VERDICTS, Interval, interval, judge, text
@@ -53,25 +53,18 @@ class OfRow(NamedTuple):
     Attributes:
         row: its name.
         difference: by seeds, in the metric's unit.
-        share: the mean difference as a percentage of the other column's mean.
-        seeds: how many both columns have.
+        share: the same as a percentage of the other column's mean.
+        tested: the mean share of the seeds that test the margin; None of fewer than two.
         diverged: how many of either ended without a result.
         verdicts: of ``difference``.
     """
 
     row: str
     difference: Interval
-    share: float
-    seeds: int
+    share: Interval
+    tested: float | None
     diverged: int
     verdicts: list[str]
-
-    @property
-    def of_shares(self) -> Interval:
-        """The difference as a percentage of the other column's mean."""
-        if self.difference.middle == 0:
-            return Interval(0.0, 0.0)
-        return Interval(self.share, abs(self.share / self.difference.middle) * self.difference.half)
 
 
 class Outcome(NamedTuple):
@@ -82,18 +75,21 @@ class Outcome(NamedTuple):
         metric: it is judged by.
         rows: those with two seeds of both columns.
         data_sets: how many they are of.
+        published: of how many of those the paper has numbers.
         over_data_sets: of the shares, a data set a number; None for a single one.
         over_rows: the same with the rows as if they were independent, which they are not.
         verdicts: of ``over_data_sets``.
-        holds: whether the claim does; None where the runs do not decide it.
+        holds: whether the claim does; None where the runs do not decide it, or are of one data set.
+            By a margin the runs that test it decide alone.
         runs: how many there are.
-        early: how many of them are of code older than the margin.
+        early: how many of them do not test the margin.
     """
 
     claim: Claim
     metric: Metric
     rows: list[OfRow]
     data_sets: int
+    published: int
     over_data_sets: Interval | None
     over_rows: Interval | None
     verdicts: list[str]
@@ -102,8 +98,22 @@ class Outcome(NamedTuple):
     early: int
 
 
-def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -> Outcome | None:
-    """What the runs say of a claim; None if no row has two seeds of both columns."""
+def outcome(
+    claim: Claim,
+    metrics: Sequence[Metric],
+    rows: Rows,
+    store: Store,
+    cluster: Callable[[str], str] = data_set,
+) -> Outcome | None:
+    """What the runs say of a claim; None if no row has two seeds of both columns.
+
+    Args:
+        claim: which.
+        metrics: of the table.
+        rows: its cells.
+        store: its runs.
+        cluster: the data set of a row.
+    """
     metric = next(metric for metric in metrics if metric.name == claim.metric)
     found, runs = [], []
     for row, cells in rows.items():
@@ -116,23 +126,32 @@ def outcome(claim: Claim, metrics: Sequence[Metric], rows: Rows, store: Store) -
             runs += [run for cell in both for run in runs_of(store, cell)]
     if not found:
         return None
-    by_set: dict[str, list[float]] = {}
-    for of_row in found:
-        by_set.setdefault(data_set(of_row.row), []).append(of_row.share)
-    over = interval([statistics.mean(shares) for shares in by_set.values()])
-    of_one = found[0].of_shares if len(found) == 1 else None
+    over = over_sets({of_row.row: of_row.share.middle for of_row in found}, cluster)
+    tested = {of_row.row: of_row.tested for of_row in found if of_row.tested is not None}
+    decides = over if claim.says is Says.BETTER else over_sets(tested, cluster)
+    published = {cluster(row) for row in rows if any(cell.paper for cell in rows[row].values())}
+    clusters = {cluster(of_row.row) for of_row in found}
     return Outcome(
         claim=claim,
         metric=metric,
         rows=found,
-        data_sets=len(by_set),
+        data_sets=len(clusters),
+        published=len(clusters & published),
         over_data_sets=over,
-        over_rows=interval([of_row.share for of_row in found]),
+        over_rows=interval([of_row.share.middle for of_row in found]),
         verdicts=[] if over is None else _judge(metric, over, 100 * metric.margin.share),
-        holds=_holds(claim, over or of_one, metric),
+        holds=_holds(claim, decides, metric),
         runs=len(runs),
-        early=sum(not metric.margin.is_older_than(run["made"]) for run in runs),
+        early=sum(not metric.margin.is_tested_by(run["made"]) for run in runs),
     )
+
+
+def over_sets(shares: Mapping[str, float], cluster: Callable[[str], str]) -> Interval | None:
+    """The interval of means of data sets, from shares by row; None for a single one."""
+    by_set: dict[str, list[float]] = {}
+    for row, share in shares.items():
+        by_set.setdefault(cluster(row), []).append(share)
+    return interval([statistics.mean(of_set) for of_set in by_set.values()])
 
 
 def verdicts(
@@ -145,31 +164,44 @@ def verdicts(
         return []
     margins = dict.fromkeys(of_claim.metric.margin for of_claim in found)
     stated = " or ".join(f"{100 * m.share:g} % (stated {m.stated[:10]})" for m in margins)
-    early = max(of_claim.early for of_claim in found)
+    early = any(of_claim.early for of_claim in found)
     return [
         *(part for of_claim in found for part in _page(of_claim)),
         "Intervals are 95 % by Student's t: of a row over its seeds, in pairs; over data sets with "
         "the mean of its rows as the one number of each. Where one holds 0, or has no width, two "
         "are not told apart, which proves no equality; they are comparable where it lies within "
         f"our margin, {stated} of the other's mean."
-        + (" A claim's runs of code older than the margin do not test it." if early else ""),
+        + (" Runs known before the margin do not test it." if early else ""),
     ]
 
 
 def _of_row(row: str, cell: Cell, other: Cell, metric: Metric, store: Store) -> OfRow | None:
     both = pairs(store, cell, other, metric)
-    difference = interval([ours - theirs for ours, theirs in both])
+    difference = interval([ours - theirs for ours, theirs in both.values()])
     if difference is None:
         return None
-    mean = abs(statistics.mean(theirs for _, theirs in both))
+    mean = abs(statistics.mean(theirs for _, theirs in both.values()))
+    early = {
+        seed
+        for c in (cell, other)
+        for seed, run in store.of(c.row, c.column).items()
+        if not metric.margin.is_tested_by(run["made"])
+    }
+    tested = [pair for seed, pair in both.items() if seed not in early]
     return OfRow(
         row,
         difference,
-        100 * difference.middle / mean,
-        len(both),
+        Interval(*(100 * number / mean for number in difference)),
+        _share(tested) if len(tested) > 1 else None,
         sum(store.num_failures(c.row, c.column) for c in (cell, other)),
         _judge(metric, difference, metric.margin.share * mean),
     )
+
+
+def _share(both: Sequence[tuple[float, float]]) -> float:
+    """The mean difference of pairs in per cent of the second's mean."""
+    ours, theirs = (statistics.mean(of_column) for of_column in zip(*both, strict=True))
+    return 100 * (ours - theirs) / abs(theirs)
 
 
 def _page(found: Outcome) -> list[str]:
@@ -197,7 +229,7 @@ def _page(found: Outcome) -> list[str]:
         share = f"{text(found.over_data_sets, 1)} %"
         lines.append([what, share, ", ".join(found.verdicts)])
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
-    early = f" {found.early} of {found.runs} runs are of code older than the margin."
+    early = f" {found.early} of {found.runs} runs were known before the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]
     judged = f" ({claim.rows})" if claim.rows else ""
     return [
@@ -208,8 +240,8 @@ def _page(found: Outcome) -> list[str]:
 
 
 def _holds(claim: Claim, share: Interval | None, metric: Metric) -> bool | None:
-    """What an interval, in per cent, says of a claim; one without width decides nothing."""
-    if share is None or share.half == 0:
+    """What an interval, in per cent, says of a claim."""
+    if share is None or not share.decides:
         return None
     sign = 1 if metric.larger_is_better else -1
     worst, best = (sign * share.middle + side * share.half for side in (-1, 1))

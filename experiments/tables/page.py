@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from experiments import figures
@@ -59,25 +59,15 @@ def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> li
 
 def _numbers(table: Table, rows: Rows, store: Store) -> str:
     """A line a row and metric."""
-    columns, names = columns_of(rows), _names(table, rows, store)
+    columns = columns_of(rows)
+    beside = [of_row for m in table.metrics for of_row in of_rows(table, rows, m).values()]
+    names = list(dict.fromkeys(name for of_row in beside for name in of_row))
     lines = [
         _line(table, row, metric, columns, names, cells, store)
         for row, cells in rows.items()
         for metric in table.metrics
     ]
     return markdown(["", *columns, *names, "seeds"], lines)
-
-
-def _names(table: Table, rows: Rows, store: Store) -> list[str]:
-    """Of the yardsticks that any row has."""
-    return list(
-        dict.fromkeys(
-            name
-            for row, cells in rows.items()
-            for metric in table.metrics
-            for name in yardsticks_of(table, row, cells, metric, store)
-        )
-    )
 
 
 def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
@@ -89,7 +79,7 @@ def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
             rows,
             metric,
             store,
-            of_rows(table, rows, metric, store),
+            of_rows(table, rows, metric),
         )
     ]
 
@@ -103,7 +93,7 @@ def _line(
     cells: Mapping[str, Cell],
     store: Store,
 ) -> list[str]:
-    beside = yardsticks_of(table, row, cells, metric, store)
+    beside = of_rows(table, [row], metric)[row]
     counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
     return [
         f"{row}: {metric.name}",
@@ -128,19 +118,11 @@ def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
     return f"{text} (paper {metric.text(*published, metric.paper_digits)})"
 
 
-def yardsticks_of(
-    table: Table, row: str, cells: Mapping[str, Cell], metric: Metric, store: Store
-) -> yardsticks.Numbers:
-    """Those of a row, in the runs and fitted beside them."""
-    in_runs = yardsticks.in_runs(table.baselines, cells, metric, store)
-    return {**in_runs, **yardsticks.fitted(table.name_of, table.yardsticks_row or row, metric)}
-
-
-def of_rows(
-    table: Table, rows: Rows, metric: Metric, store: Store
-) -> Mapping[str, yardsticks.Numbers]:
+def of_rows(table: Table, rows: Iterable[str], metric: Metric) -> Mapping[str, yardsticks.Numbers]:
     """The yardsticks of each row."""
-    return {row: yardsticks_of(table, row, cells, metric, store) for row, cells in rows.items()}
+    return {
+        row: yardsticks.of_row(table.name_of, table.yardsticks_row or row, metric) for row in rows
+    }
 
 
 def _seconds(rows: Rows, store: Store) -> list[str]:
@@ -178,10 +160,7 @@ def _draw(table: Table, rows: Rows, store: Store) -> None:
         for row, cells in drawn.items()
     }
     references = {
-        row: {
-            name: statistics.mean(numbers)
-            for name, numbers in yardsticks_of(table, row, cells, metric, store).items()
-        }
-        for row, cells in drawn.items()
+        row: {name: statistics.mean(numbers) for name, numbers in of_row.items()}
+        for row, of_row in of_rows(table, drawn, metric).items()
     }
     figures.draw(series, metric.name, store.path.with_suffix(".png"), references)

@@ -31,8 +31,7 @@ class Table(Experiment):
         cells: all cells; asked with the folder of real data, or None where there is none.
         metrics: the numbers shown.
         claims: of the paper.
-        baselines: columns whose numbers stand in the run of another one: the metric's key by the
-            column's name, such as a naive forecast.
+        yardstick: the one that findings compare with.
         yardsticks_row: whose yardsticks stand beside all rows, where they are of one data set;
             default each row's own.
         data: where the data are from.
@@ -49,7 +48,7 @@ class Table(Experiment):
     departures: str
     not_run: str
     quick: Mapping[str, Any]
-    baselines: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    yardstick: str
     yardsticks_row: str = ""
 
     def options(self, scale: str) -> Mapping[str, Any]:

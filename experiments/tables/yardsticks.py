@@ -1,8 +1,4 @@
-"""What a user would pick instead of our models: simple forecasts, ridge, neighbours, MiniRocket.
-
-Numbers of naive forecasts stand in the runs themselves; those of fitted yardsticks in
-experiments/yardsticks.json.
-"""
+"""What a user would pick instead of our models, beside them: see experiments/yardsticks.py."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import NamedTuple
 from experiments import yardsticks
 from experiments.intervals import Interval, interval, spread, text
 from experiments.store import Store
-from experiments.tables.cells import Cell, Metric, Rows, columns_of, data_set, runs_of, values
+from experiments.tables.cells import Metric, Rows, columns_of, data_set, values
 from flax_linattn.bench.report import markdown
 
 Numbers = Mapping[str, Sequence[float]]
@@ -41,7 +37,7 @@ class Losses(NamedTuple):
         return [f"{self.lost} of {self.rows}", by]
 
 
-def fitted(name: str, row: str, metric: Metric) -> Numbers:
+def of_row(name: str, row: str, metric: Metric) -> Numbers:
     """Those of experiments/yardsticks.json that belong to a row.
 
     Args:
@@ -55,18 +51,6 @@ def fitted(name: str, row: str, metric: Metric) -> Numbers:
         for column, by_seed in yardsticks.reports(name, row).items()
     }
     return {column: numbers for column, numbers in found.items() if numbers}
-
-
-def in_runs(
-    names: Mapping[str, str], cells: Mapping[str, Cell], metric: Metric, store: Store
-) -> Numbers:
-    """Those that every run of a row has; none without a run."""
-    run = next((run for cell in cells.values() for run in runs_of(store, cell)), None)
-    if run is None:
-        return {}
-    report = run["report"]
-    keys = {name: f"{key}_{metric.key}" for name, key in names.items()}
-    return {name: [metric.scale * report[key]] for name, key in keys.items() if key in report}
 
 
 def comparison(

@@ -31,7 +31,7 @@ def by_data_set(found: Outcome) -> dict[str, float]:
     """The mean share of its rows, in per cent of the other column."""
     shares: dict[str, list[float]] = {}
     for row in found.rows:
-        shares.setdefault(data_set(row.row), []).append(row.share)
+        shares.setdefault(data_set(row.row), []).append(row.share.middle)
     return {name: statistics.mean(of_set) for name, of_set in shares.items()}
 
 
@@ -112,7 +112,7 @@ SENTENCES = [
     ),
     Sentence(
         "no row differs by more than {:.1f} % by RMSE",
-        lambda: [max(abs(r.share) for r in outcome(ELEMENTWISE, "SA", "EA-2", "RMSE").rows)],
+        lambda: [max(abs(r.share.middle) for r in outcome(ELEMENTWISE, "SA", "EA-2", "RMSE").rows)],
     ),
     Sentence(
         "an MAE of {:.2f} to {:.2f} on ETTh2, our smaller models {:.2f} to {:.2f}", levels_on_etth2
