@@ -63,7 +63,7 @@ def rules_of(word: str) -> tuple[Rule, ...]:
 CASES = Rule(
     "Over several cases a claim holds where it holds in all, in part where it holds in some and "
     "not in others, and not where it fails in some and holds in none; else it is not decided.",
-    stated="2026-11-23T17:31:00+00:00",
+    stated="2026-11-23T17:36:00+00:00",
 )
 
 

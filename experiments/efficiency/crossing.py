@@ -34,6 +34,14 @@ def crossing(points: Curves) -> Range:
     return Range(points[0][0], 0.0, points[0][0])
 
 
+def spread_crossing(points: Sequence[tuple[float, Range, Range]]) -> Range:
+    """The same between the ends of the spreads: where it lies at the earliest and the latest."""
+    first = crossing([(n, slow.most, fast.least) for n, slow, fast in points])
+    last = crossing([(n, slow.least, fast.most) for n, slow, fast in points])
+    middle = crossing([(n, slow.middle, fast.middle) for n, slow, fast in points]).middle
+    return Range(middle, first.least, last.most)
+
+
 def shown(found: Range) -> str:
     """A crossing for a table."""
     side = "above " if found.most > found.middle else "below " if found.least < found.middle else ""

@@ -51,8 +51,8 @@ LARGE = 4096
 RIGHT = Rule(
     f"A formula is right where, at the longest N ({LARGE:,} or more), ours lies within "
     f"{TOLERANCE:g} % of it with two standard errors to spare, and wrong where it lies as surely "
-    "outside. The paper does not say which N is large: a formula that is outside, but whose error falls as 1/N over the last "
-    "lengths, may be right yet, and is not decided.",
+    "outside. The paper does not say which N is large: a formula that is outside, but whose error "
+    "falls as 1/N over the last lengths, may be right yet, and is not decided.",
     STATED,
 )
 

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
 
-from experiments.efficiency.crossing import crossing, where
+from experiments.efficiency.crossing import crossing, spread_crossing, where
 from experiments.rules import Range
 from experiments.verdicts import VERDICTS
 
@@ -93,6 +93,10 @@ def test_a_crossing_beyond_what_was_measured_is_bounded() -> None:
     assert crossing([(1, 1.0, 2.0), (4, 2.0, 1.0)]) == Range.exact(2.0)
     assert crossing([(64, 1.0, 2.0), (128, 1.0, 1.5)]) == (128, 128, float("inf"))
     assert crossing([(64, 2.0, 1.0)]) == (64, 0, 64)
+    slow, fast = Range(1.0, 0.5, 2.0), Range.exact(1.0)
+    assert spread_crossing([(1, slow.per(2), fast), (4, slow.per(0.5), fast)]) == (
+        pytest.approx((2, 0, 4))
+    )
     # What is overtaken again at the longest length is not overtaken for good.
     assert where([(1, 1.0, 2.0), (4, 2.0, 1.0), (16, 1.0, 2.0)]) == "above 16"
 
