@@ -25,6 +25,8 @@ TEST_FILE = "test.json"
 FORMAT = 2
 """Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
 stood for several."""
+TOLD = 600
+"""Most characters of an error within another one."""
 
 
 def read_task(run_dir: Path) -> Task[Any, Any, Any]:
@@ -75,14 +77,8 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
         return of_run.Config.from_json(options)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{run_dir / CONFIG_FILE} does not fit this version: {_short(error)}"
+            f"{run_dir / CONFIG_FILE} does not fit this version: {shown(error, TOLD)}"
         ) from error
-
-
-def _short(error: Exception) -> str:
-    """What an error says, as long as a message may be."""
-    text = str(error) or type(error).__name__
-    return text if len(text) <= 600 else f"{text[:600]}..."
 
 
 def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> None:
@@ -171,8 +167,8 @@ def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
         problem.check()
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{path} does not fit this version: {_short(error)} Restore it from a copy, or start "
-            "a new run."
+            f"{path} does not fit this version: {shown(error, TOLD)} Restore it from a copy, "
+            "or start a new run."
         ) from error
     return problem
 
@@ -231,6 +227,6 @@ def check_model(run_dir: Path, task: Task[Any, Any, Any], config: Config, proble
     except (TypeError, OverflowError, MemoryError) as error:
         raise ValueError(
             f"no model can be made of {CONFIG_FILE} and {PROBLEM_FILE} in {run_dir}: "
-            f"{_short(error)}"
+            f"{shown(error, TOLD)}"
         ) from error
     check_same_model(shapes, run_dir)

@@ -1,6 +1,7 @@
 """Tables of trained runs: a quick run of each, what is stored, and what is said of claims."""
 
 import dataclasses
+import importlib
 import json
 
 import numpy as np

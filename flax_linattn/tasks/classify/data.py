@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError
-from flax_linattn.data.files import listed
+from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.outliers import find_outliers
 from flax_linattn.tasks.classify.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.problem import ClassifyProblem

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.data.files import listed
+from flax_linattn.checks import listed
 from flax_linattn.data.outliers import find_outliers
 
 SHOWN = 3
