@@ -129,27 +129,22 @@ def keep_problem(run_dir: Path, problem: Problem) -> None:
     write_json(run_dir / PROBLEM_FILE, {"format": FORMAT, **problem.to_json()})
 
 
-def kept_problem(run_dir: Path, task: Task[Any, Any, Any], problem: Problem) -> Problem:
-    """What the run to resume learned of its data when it began.
-
-    An older version may have scaled otherwise, and the parameters go with its scales.
+def check_same_data(run_dir: Path, kept: Problem, given: Problem) -> None:
+    """Checks that the data to go on with are those that a run began with.
 
     Args:
         run_dir: the run folder.
-        task: of the run.
-        problem: what the data given now say.
+        kept: what the run remembers of its data.
+        given: what the data given now say.
 
     Raises:
-        FileNotFoundError: problem.json is missing, so that nothing tells whether data are the same.
-        ValueError: it is damaged, or the data are others than those that it was made of.
+        ValueError: they are others.
     """
-    kept = read_problem(run_dir, task)
-    if kept.to_json()["checksum"] != problem.to_json()["checksum"]:
+    if kept.to_json()["checksum"] != given.to_json()["checksum"]:
         raise ValueError(
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
-    return kept
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
