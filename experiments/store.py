@@ -7,13 +7,12 @@ that comes later, or a default that changes, leaves the meaning of what is store
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from flax_linattn import training
 from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.ops.registry import RENAMED
+from flax_linattn.storage import HeldError, held
 from flax_linattn.tasks import get_task, train
 from flax_linattn.tasks.files import as_name
 
@@ -206,11 +206,10 @@ def renamed(stored: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _claim(run_dir: Path) -> Iterator[bool]:
     """Whether this process alone has the run's folder, for as long as the context lasts."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with open(run_dir / "lock", "w") as file:
+    with ExitStack() as ends:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            ends.enter_context(held(run_dir / "lock", f"the run in {run_dir}"))
+        except HeldError:
             yield False
         else:
             yield True

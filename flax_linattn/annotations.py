@@ -26,7 +26,7 @@ def of_type(hint: Any, **values: Any) -> None:
     """
     for name, value in values.items():
         if not fits(value, hint):
-            raise TypeError(f"{name} must be {_kind(hint)}, got {shown(value)}.")
+            raise TypeError(f"{name} must be {_kind(hint)}, got {shown(value, 200)}.")
 
 
 def of_types(part: Any) -> None:

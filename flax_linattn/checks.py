@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from typing import Any
 
 import numpy as np
 
 LARGEST = 2**32 - 1
 """Of whole numbers that have no smaller bound of their own."""
+LARGEST_SEED = 2**128 - 1
+"""Of NumPy's generators, which keep that many bits of it."""
 
 
 class OptionError(ValueError):
@@ -55,9 +57,9 @@ def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> Non
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{name} must be a whole number, got {value!r}.")
+            raise TypeError(f"{name} must be a whole number, got {shown(value)}.")
         if value < minimum:
-            raise OptionError(f"{name} must be at least {minimum}, got {value}.", name)
+            raise OptionError(f"{name} must be at least {minimum}, got {shown(value)}.", name)
         if value > most:
             raise OptionError(f"{name} must be at most {most}, got {shown(value)}.", name)
 
@@ -130,15 +132,37 @@ def same_number(**sequences: Sized) -> None:
         raise ValueError(f"there must be as many of each, got {numbers}.")
 
 
-def shown(value: Any, most: int = 200) -> str:
-    """A value for a message, cut off where it is long.
+def shown(value: Any, most: int = 40) -> str:
+    """A value for a message: text in quotes, what an error says, all else as Python writes it.
+
+    Args:
+        value: whatever came.
+        most: characters after which it is cut off.
 
     Example:
-        >>> shown("-" * 1000, 9)
-        "'-------..."
+        >>> shown("0.25,0.5,0.75", 8), shown([1, 2], 4), shown(ValueError("too few."))
+        ("'0.25,0.5...'", '[1, ...', 'too few.')
     """
+    if isinstance(value, str):
+        return repr(_cut(value, most))
     try:
-        text = repr(value)
+        told = isinstance(value, BaseException)
+        text = str(value) or type(value).__name__ if told else repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, a list as deep
         text = f"a very large {type(value).__name__}"
-    return text if len(text) <= most else f"{text[: most - 1]}..."
+    return _cut(text, most)
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """The first ``most`` names for a message, long ones cut off, and how many more there are.
+
+    Example:
+        >>> listed(["a", "b", "c", "d"], most=2)
+        'a, b and 2 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(_cut(name, 80) for name in names[:most]) + more
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -8,6 +8,7 @@ name                     what it does
 :func:`append_text`      a text at the end of a file, and on the disk
 :func:`clear_unfinished` removes what a kill has left of such files
 :func:`held`             keeps other processes out for as long as a context lasts
+:class:`HeldError`       somebody else holds it
 :func:`sync_file`        waits until a file, or the names in a folder, are on the disk
 :func:`sync_folder`      the same, for all that lies below a folder
 ======================== ===================================================================
@@ -37,6 +38,7 @@ except ImportError:  # on Windows, where nothing is held
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
+    "HeldError",
     "append_text",
     "clear_unfinished",
     "held",
@@ -49,8 +51,12 @@ __all__ = [
 _UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
 """Names of files that are being written."""
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What file systems answer that lock nothing."""
+
+
+class HeldError(ValueError):
+    """Somebody else holds what was asked for."""
 
 
 @contextmanager
@@ -161,12 +167,12 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     with ``flock``. On one that locks nothing a note says so, and on Windows nothing is held.
 
     Args:
-        path: a file of its own, which is made, stays, and says who holds it; or a folder.
+        path: a file of its own, which is made, stays, and says who holds it.
         what: is held, for the message.
         wait: until it is free, instead of refusing.
 
     Raises:
-        ValueError: it is held already; says by whom.
+        HeldError: it is held already; says by whom.
         OSError: the file cannot be made.
 
     Example:
@@ -178,7 +184,7 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _lock(descriptor, path, what, wait)
         _sign(descriptor, _holder())
@@ -196,7 +202,7 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise ValueError(
+        raise HeldError(
             f"another process works with {what}{_signed(path)}; wait for its end, or give another "
             "one."
         ) from None
@@ -217,7 +223,7 @@ def _holder() -> str:
 
 def _sign(descriptor: int, text: str) -> None:
     """Says in a lock file who holds it: for people, and without it the lock is as good."""
-    with contextlib.suppress(OSError):  # a folder, or a full disk
+    with contextlib.suppress(OSError):  # a full disk
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         os.write(descriptor, text.encode())

@@ -19,9 +19,11 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def locked(path: Path) -> AbstractContextManager[None]:
-    """Keeps other processes that ask for it from writing what lies in the file's folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return held(path.parent, wait=True)
+    """Keeps other processes that ask for it from writing the file.
+
+    The lock is a hidden file beside it, which stays.
+    """
+    return held(path.with_name(f".{path.name}.lock"), wait=True)
 
 
 class Journal:

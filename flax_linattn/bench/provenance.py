@@ -18,7 +18,8 @@ import flax_linattn
 def commit() -> str:
     """The short name of the commit that is checked out, "-dirty" if its code is another by now.
 
-    Another it is with changed files, and with new ones that git does not know. Empty where the
+    Another it is with changed files, and with new ones that git does not know: all of the package,
+    with the data in it, and the programs of the experiments, not what these write. Empty where the
     package does not lie in its repository, as when it is installed.
     """
 
@@ -34,7 +35,7 @@ def commit() -> str:
     try:
         if not git("ls-files", "py.typed"):  # an environment may lie in another repository
             return ""
-        code = (":/flax_linattn/*.py", ":/experiments/*.py")
+        code = (":/flax_linattn", ":(top,glob)experiments/**/*.py")
         changed = git("status", "--porcelain", "--untracked-files=all", *code)
         return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
     except OSError:  # no git here

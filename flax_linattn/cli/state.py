@@ -8,8 +8,8 @@ from typing import Any
 
 import tyro
 
+from flax_linattn.checks import shown
 from flax_linattn.inference.saved import FORMAT, describe_state
-from flax_linattn.tasks.facts import shown
 
 MOST = 100
 """Characters of a fact."""

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flax_linattn.checks import shown
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.examples import Declared, ExampleBuilder
-from flax_linattn.data.files import MEND, LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader
 
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _QUOTED_CELL = re.compile(rf"\s*{_QUOTED}\s*,")
@@ -109,7 +110,7 @@ def _read_header(reader: LineReader) -> _Header:
                     "@relation, the numeric attributes (inside one relational attribute and its "
                     "@end, where multivariate), a nominal class attribute, then @data, in this "
                     "order and each once",
-                    shorten(text),
+                    shown(text),
                     "check that this is a .arff file of the UEA or UCR archive",
                 )
     raise reader.error(
@@ -125,7 +126,7 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
     name, kind = (_unquote(match[1]), match[2]) if match else ("", "")
     if name in header.names:
         raise reader.error(
-            "attributes of distinct names", f"{shorten(name)} again", "remove or rename one of them"
+            "attributes of distinct names", f"{shown(name)} again", "remove or rename one of them"
         )
     header.names.add(name)
     nominal = kind.startswith("{") and kind.endswith("}")
@@ -138,14 +139,14 @@ def _read_attribute(reader: LineReader, header: _Header, text: str, inside: bool
         labels = [_unquote(label) for label in _cells(kind[1:-1])]
         if "" in labels or len(set(labels)) != len(labels):
             raise reader.error(
-                "distinct class labels, none of them empty", shorten(kind), "list each label once"
+                "distinct class labels, none of them empty", shown(kind), "list each label once"
             )
         header.classes = tuple(labels)
     else:
         raise reader.error(
             "an attribute 'NAME numeric', 'NAME relational' (first) or 'NAME {label,label,...}' "
             "(last, after the numeric ones)",
-            shorten(text),
+            shown(text),
             "correct the header, or fetch the file again",
         )
     return inside
@@ -178,7 +179,7 @@ def _split_relational(reader: LineReader, text: str) -> tuple[list[str], str | N
     if quote not in "'\"" or not closing:
         raise reader.error(
             "a quoted text of dimensions, a comma and a class label",
-            f"{shorten(text)}" + (" without the closing quote" if quote in "'\"" else ""),
+            f"{shown(text)}" + (" without the closing quote" if quote in "'\"" else ""),
             MEND,
         )
     rest = rest.strip()

@@ -167,6 +167,7 @@ CATALOG: dict[str, Entry] = {
     ),
     "solar_energy": _lai("solar-energy/solar_AL", "137 plants, 52,560 times ten minutes"),
     "Traffic": _library("traffic/traffic.csv", "862 sensors, 17,544 hours"),
+    "traffic_lai": _lai("traffic/traffic", "that of Traffic, 17,544 hours, without times"),
     "Weather": _library(
         "weather/weather.csv", "21 measures of a station, 52,696 times ten minutes"
     ),

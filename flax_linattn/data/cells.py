@@ -12,7 +12,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.files import shorten
+from flax_linattn.checks import shown
 
 MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
 """How tables write a missing value, in lower case."""
@@ -119,7 +119,7 @@ def split_cells(text: str) -> list[str]:
         cells = next(csv.reader([text], skipinitialspace=True, strict=True))
     except csv.Error:
         raise ValueError(
-            f"expected cells separated by ',', each quote closed, got {shorten(text)}"
+            f"expected cells separated by ',', each quote closed, got {shown(text)}"
         ) from None
     return [cell.strip() for cell in cells]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import is_number
-from flax_linattn.data.files import listed, shorten
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,4 +139,4 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _shown(classes: Sequence[str]) -> str:
-    return f"({listed([shorten(label) for label in classes])})"
+    return f"({listed([shown(label) for label in classes])})"

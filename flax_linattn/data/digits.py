@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import shown
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.files import MEND, LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader
 
 NUM_COEFFICIENTS = 13
 DIGITS = tuple(str(digit) for digit in range(10))
@@ -70,7 +71,7 @@ def _frame(reader: LineReader, text: str) -> NDArray[np.float64]:
     if values.shape != (NUM_COEFFICIENTS,) or np.isnan(values).any():
         raise reader.error(
             f"{NUM_COEFFICIENTS} finite numbers, separated by blanks",
-            shorten(text),
+            shown(text),
             MEND,
         )
     return values

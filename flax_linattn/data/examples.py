@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.data.dataset import TimeSeriesDataset, in_order
-from flax_linattn.data.files import MEND, LineReader, listed, shorten
+from flax_linattn.data.files import MEND, LineReader
 
 MISSING = frozenset({"?", "nan"})
 """How files of examples write a missing value, in lower case."""
@@ -106,10 +107,10 @@ class ExampleBuilder:
 
     def _parse_label(self, label: str) -> int:
         if label not in self._index:
-            classes = listed([shorten(label) for label in self._declared.classes])
+            classes = listed([shown(label) for label in self._declared.classes])
             raise self._reader.error(
                 f"a class label among {classes} at the end of the line",
-                shorten(label),
+                shown(label),
                 f"declare the label in the header, or {MEND}",
             )
         if self._reader.terminated:
@@ -117,8 +118,8 @@ class ExampleBuilder:
         longer = [other for other in self._classes if other.startswith(label) and other != label]
         if longer:
             raise self._reader.error(
-                f"a newline after the last label, as it may be a cut {shorten(longer[0])}",
-                f"{shorten(label)} and the end of the file",
+                f"a newline after the last label, as it may be a cut {shown(longer[0])}",
+                f"{shown(label)} and the end of the file",
                 "end the last line with a newline if the file is whole, or fetch it again",
             )
         return self._index[label]
@@ -152,7 +153,7 @@ class ExampleBuilder:
             dimension, step = divmod(bad.index, len(tokens) // len(dimensions))
             raise self._reader.error(
                 "a finite number, or ? for a missing one",
-                f"{shorten(tokens[bad.index])} in dimension {dimension} at time step {step}",
+                f"{shown(tokens[bad.index])} in dimension {dimension} at time step {step}",
                 "correct the value, or fetch the file again",
             ) from None
         if self._declared.missing is False and np.isnan(values).any():

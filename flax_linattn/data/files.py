@@ -3,7 +3,7 @@
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -134,28 +134,3 @@ class LineReader:
         """
         place = f"{self.path}:{max(self.line, 1)}"
         return DataFormatError(f"{place}: expected {expected}, got {got}; {advice}", *options)
-
-
-def listed(names: Sequence[str], most: int = 20) -> str:
-    """Returns the first ``most`` names for a message, long ones cut, and how many more there are.
-
-    Example:
-        >>> listed(["a", "b", "c", "d"], most=2)
-        'a, b and 2 more'
-    """
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(_cut(name, 80) for name in names[:most]) + more
-
-
-def shorten(text: str, width: int = 40) -> str:
-    """Returns ``text`` quoted for a message, cut to about ``width`` characters.
-
-    Example:
-        >>> shorten("0.25,0.5,0.75", width=8)
-        "'0.25,0.5...'"
-    """
-    return repr(_cut(text, width))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[:width] + "..."

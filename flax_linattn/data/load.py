@@ -6,11 +6,10 @@ from typing import Literal
 
 import numpy as np
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.digits import load_spoken_arabic_digits
-from flax_linattn.data.files import listed
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts

@@ -1,6 +1,8 @@
-"""Values so far out that they alone decide the deviation of their channel."""
+"""Channels that a few values decide: outliers, and channels of one value but for those few."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +11,53 @@ SHARE = 1000
 """One value of so many, and at least one, may be an outlier."""
 FACTOR = 10.0
 """How much smaller the deviation of the others has to be, and how much nearer they have to lie."""
+SPARSE_FACTOR = 1e6
+"""How much nearer half of the others have to lie where a channel mostly has one value.
+
+Rain or events lie far from that value by their nature, and a few decide the deviation.
+"""
+
+
+class Still(NamedTuple):
+    """A channel of one value but for a few rows.
+
+    Attributes:
+        channel: which one.
+        value: that of all others.
+        rows: the rows of others, int64.
+    """
+
+    channel: int
+    value: float
+    rows: NDArray[np.int64]
+
+
+def find_still(values: NDArray[np.float64]) -> list[Still]:
+    """Finds the channels of one value but for a few rows, which have no scale of their own.
+
+    Args:
+        values: float64 ``[T, C]``; NaN marks a missing value, which is none of a few.
+
+    Example:
+        >>> events = np.zeros((200, 2))
+        >>> events[7, 0] = 1.0
+        >>> find_still(events)
+        [Still(channel=0, value=0.0, rows=array([7]))]
+    """
+    filled, median = _filled(values)
+    others = filled != median
+    few = (others.sum(axis=0) > 0) & (others.sum(axis=0) <= _few(values))
+    return [
+        Still(channel, float(median[channel]), np.flatnonzero(others[:, channel]))
+        for channel in np.flatnonzero(few).tolist()
+    ]
 
 
 def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Finds the values without which the deviation of their channel would be less than a tenth.
+
+    In a channel that mostly has one value, such as rain, they lie a million times farther from it
+    than half of the others do. Where there are no others, nothing is far: see ``find_still``.
 
     Args:
         values: float64 ``[T, C]``; NaN marks a missing value, of which no channel is made alone.
@@ -26,20 +71,33 @@ def find_outliers(values: NDArray[np.float64]) -> NDArray[np.int64]:
         >>> find_outliers(values).tolist()
         [[7, 1]]
     """
-    few = max(1, len(values) // SHARE)
+    few = _few(values)
     if len(values) < 2 + few:
         return np.zeros((0, 2), np.int64)
-    missing = np.isnan(values)
-    median = np.nanmedian(values, axis=0) if missing.any() else np.median(values, axis=0)
-    values = np.where(missing, median, values)
+    values, median = _filled(values)
     distance = np.abs(values - median)
     order = np.argpartition(distance, -few, axis=0)
     rest, rows = order[:-few], order[-few:]
     deviation = np.take_along_axis(values, rest, axis=0).std(axis=0)
-    farthest = np.take_along_axis(distance, rest, axis=0).max(axis=0)
-    out = np.take_along_axis(distance, rows, axis=0) > FACTOR * farthest
+    others = np.take_along_axis(distance, rest, axis=0)
+    limit = FACTOR * others.max(axis=0)
+    for channel in np.flatnonzero(2 * np.count_nonzero(others, axis=0) < len(others)).tolist():
+        apart = others[:, channel][others[:, channel] > 0]
+        limit[channel] = SPARSE_FACTOR * np.median(apart) if len(apart) else np.inf
+    out = np.take_along_axis(distance, rows, axis=0) > limit
     out &= values.std(axis=0) > FACTOR * deviation
     found = [
         (row, channel) for channel, at in enumerate(rows.T) for row in np.sort(at[out[:, channel]])
     ]
     return np.array(found, np.int64).reshape(-1, 2)
+
+
+def _few(values: NDArray[np.float64]) -> int:
+    return max(1, len(values) // SHARE)
+
+
+def _filled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values with medians for missing ones, and the medians of the channels."""
+    missing = np.isnan(values)
+    median = np.nanmedian(values, axis=0) if missing.any() else np.median(values, axis=0)
+    return np.where(missing, median, values), median

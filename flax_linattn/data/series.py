@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.files import listed
+from flax_linattn.checks import listed
 
 _MONTH = 28 * 86400.0
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import choice
+from flax_linattn.checks import choice, listed, shown
 from flax_linattn.data.cells import (
     TIME,
     BadCellError,
@@ -21,7 +21,7 @@ from flax_linattn.data.cells import (
     parse_time,
     split_cells,
 )
-from flax_linattn.data.files import MEND, LineReader, listed, shorten
+from flax_linattn.data.files import MEND, LineReader
 from flax_linattn.data.series import TimeSeries
 
 
@@ -147,12 +147,12 @@ class _Table:
         for name in names if self._channels is None else self._channels:
             if name not in columns:
                 raise ValueError(
-                    f"unknown channel {shorten(name)}; {self._reader.path} has {listed(names)}"
+                    f"unknown channel {shown(name)}; {self._reader.path} has {listed(names)}"
                 )
             if counts[name] > 1:
                 self._reader.line = self._first_line
                 raise self._reader.error(
-                    "different names of columns", f"{shorten(name)} twice", "rename one"
+                    "different names of columns", f"{shown(name)} twice", "rename one"
                 )
             if name in self._columns:
                 raise ValueError(f"expected each channel once, got {name!r} twice")
@@ -163,7 +163,7 @@ class _Table:
         if time is None:
             raise self._reader.error(
                 "a time such as 2016-07-01 00:00:00 in the first column",
-                shorten(text),
+                shown(text),
                 "write times so, the year first (neither the day first nor seconds since 1970), or "
                 "leave the column out",
             )
@@ -184,16 +184,16 @@ class _Table:
         except BadCellError as bad:
             cell = cells[bad.index]
             name, column = list(self._columns.items())[bad.index]
-        place = f"column {column + 1}" + (f" ({shorten(name)[1:-1]})" if self._header else "")
+        place = f"column {column + 1}" + (f" ({shown(name)[1:-1]})" if self._header else "")
         if parse_time(cell) is not None:
             raise self._reader.error(
                 f"times in the first column, and numbers in {place}",
-                shorten(cell),
+                shown(cell),
                 "put the column of times first, without another index",
             )
         raise self._reader.error(
             f"a finite number in {place}",
-            shorten(cell),
+            shown(cell),
             "correct it, leave the cell empty if the value is missing, or read other columns "
             "only, with channels=...",
             "channels",
@@ -216,7 +216,7 @@ def _cells(reader: LineReader) -> Iterator[list[str]]:
             cells = split_cells(text)
         except ValueError:
             raise reader.error(
-                "cells separated by ',', each quote closed", shorten(text), MEND
+                "cells separated by ',', each quote closed", shown(text), MEND
             ) from None
         yield cells
 
@@ -235,10 +235,10 @@ def _is_header(reader: LineReader, cells: list[str]) -> bool:
     if not words:
         got = "numbers alone"
     elif others:
-        got = f"{shorten(words[0])} beside {shorten(others[0])}"
+        got = f"{shown(words[0])} beside {shown(others[0])}"
         advice = f"correct the cell if it is damaged, or {advice}"
     elif all(word[0] in "+-.0123456789" for word in words):
-        got = f"{shorten(words[0])}, a name or a damaged number"
+        got = f"{shown(words[0])}, a name or a damaged number"
         advice = f"correct it if it is damaged, or {advice}"
     else:
         return True

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import shown
 from flax_linattn.data.cells import MISSING, BadCellError, parse_numbers
-from flax_linattn.data.files import MEND, LineReader, shorten
+from flax_linattn.data.files import MEND, LineReader
 from flax_linattn.data.series import TimeSeries
 
 _SECONDS = {
@@ -96,12 +97,12 @@ def _read_header(reader: LineReader) -> tuple[list[tuple[str, str]], dict[str, s
             attributes.append((words[0], words[1].lower()))
         elif tag.removeprefix("@") in tags:
             raise reader.error(
-                f"{shorten(tag)[1:-1]} once", "it again", "remove one of the two lines"
+                f"{shown(tag)[1:-1]} once", "it again", "remove one of the two lines"
             )
         elif tag == "@frequency" and _step(" ".join(words)) is None:
             raise reader.error(
                 f"a frequency such as 10_minutes or {', '.join([*_SECONDS, *_MONTHS])}",
-                shorten(" ".join(words)),
+                shown(" ".join(words)),
                 "correct the header",
             )
         elif tag.startswith("@") and tag != "@attribute" and words:
@@ -109,7 +110,7 @@ def _read_header(reader: LineReader) -> tuple[list[tuple[str, str]], dict[str, s
         else:
             raise reader.error(
                 "a tag of the header, such as @attribute series_name string, or @data",
-                shorten(text),
+                shown(text),
                 "fetch the file again",
             )
     raise reader.error("@data after the header", "the end of the file", "fetch the file again")
@@ -146,7 +147,7 @@ def _read_series(
         if name in lines:
             raise reader.error(
                 "series of different names",
-                f"{shorten(name)} again (first on line {lines[name]})",
+                f"{shown(name)} again (first on line {lines[name]})",
                 "rename one of the two, or remove it",
             )
         lines[name] = reader.line
@@ -161,7 +162,7 @@ def _values(reader: LineReader, text: str) -> NDArray[np.float64]:
     except BadCellError as bad:
         raise reader.error(
             "finite numbers separated by ',', or ? for a missing one",
-            shorten(cells[bad.index].strip()),
+            shown(cells[bad.index].strip()),
             "correct the value",
         ) from None
 
@@ -181,7 +182,7 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
         first = np.datetime64(datetime.strptime(start.strip(), "%Y-%m-%d %H-%M-%S"), "s")
     except ValueError:
         raise reader.error(
-            "a date such as 2012-01-01 00-00-00", shorten(start), "correct it"
+            "a date such as 2012-01-01 00-00-00", shown(start), "correct it"
         ) from None
     step = _step(frequency)
     assert step is not None  # the header was checked
@@ -190,7 +191,7 @@ def _times(reader: LineReader, start: str, frequency: str, length: int) -> NDArr
     if (length - 1) * count > left.astype(int).item():
         raise reader.error(
             "times up to the year 9999",
-            f"{length:,} {frequency} values from {shorten(start.strip())} on",
+            f"{length:,} {frequency} values from {shown(start.strip())} on",
             "correct the date, or @frequency in the header",
         )
     if unit == "s":

@@ -260,7 +260,10 @@ def row_keys(key: Any, batch: int) -> Array:
 def _tokens(name: str, tokens: Any) -> Array:
     found = jnp.atleast_1d(jnp.asarray(tokens))
     if found.size and not jnp.issubdtype(found.dtype, jnp.integer):
-        raise TypeError(f"{name} must be whole numbers, tokens of the model, got {tokens!r}.")
+        raise TypeError(
+            f"{name} must be whole numbers, tokens of the model, got {found.dtype} "
+            f"{list(found.shape)}."
+        )
     return found.astype(jnp.int32)
 
 

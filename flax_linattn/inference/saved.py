@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import shown
 from flax_linattn.inference.archive import Archive, Stored, write_archive
 from flax_linattn.inference.differences import differences, layout
 from flax_linattn.storage import write_whole
@@ -175,7 +176,7 @@ def _checked_facts(path: str | Path, archive: Archive) -> dict[str, Any]:
     form = archive.facts.pop("format", None)
     if form != FORMAT:
         raise ValueError(
-            f"{path} was written by another version (format {str(form)[:40]}, this one reads "
+            f"{path} was written by another version (format {shown(form)}, this one reads "
             f"{FORMAT}); give another name to begin anew."
         )
     return archive.facts

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import shown
+
 Facts = Mapping[str, Any]
 
 
@@ -64,17 +66,6 @@ def read_time(facts: Facts, name: str) -> datetime | None:
     if time is None or time.tzinfo is not None:
         raise _wrong(name, "a time without a zone, such as 2016-07-01T00:00:00", facts)
     return time
-
-
-def shown(value: Any, most: int = 40) -> str:
-    """A fact for a message, cut where it is longer than so many characters.
-
-    Example:
-        >>> shown([1, 2], most=4)
-        '[1, ...'
-    """
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _wrong(name: str, expected: str, facts: Facts) -> ValueError:

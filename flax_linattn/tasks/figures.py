@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+from flax_linattn.storage import write_whole
 
 
 def import_figure() -> Any:
@@ -25,3 +28,9 @@ def new_figure(width: float, height: float) -> Any:
         ValueError: matplotlib is not installed.
     """
     return import_figure()(figsize=(width, height), layout="constrained")
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Writes a figure, a PNG file if the name says no other format; see ``write_whole``."""
+    with write_whole(path) as file:
+        figure.savefig(file, format=path.suffix[1:].lower() or "png", dpi=120)

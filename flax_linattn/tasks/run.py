@@ -25,6 +25,8 @@ TEST_FILE = "test.json"
 FORMAT = 2
 """Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
 stood for several."""
+TOLD = 600
+"""Most characters of an error within another one."""
 
 
 def read_task(run_dir: Path) -> Task[Any, Any, Any]:
@@ -75,14 +77,8 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
         return of_run.Config.from_json(options)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{run_dir / CONFIG_FILE} does not fit this version: {_short(error)}"
+            f"{run_dir / CONFIG_FILE} does not fit this version: {shown(error, TOLD)}"
         ) from error
-
-
-def _short(error: Exception) -> str:
-    """What an error says, as long as a message may be."""
-    text = str(error) or type(error).__name__
-    return text if len(text) <= 600 else f"{text[:600]}..."
 
 
 def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> None:
@@ -133,27 +129,22 @@ def keep_problem(run_dir: Path, problem: Problem) -> None:
     write_json(run_dir / PROBLEM_FILE, {"format": FORMAT, **problem.to_json()})
 
 
-def kept_problem(run_dir: Path, task: Task[Any, Any, Any], problem: Problem) -> Problem:
-    """What the run to resume learned of its data when it began.
-
-    An older version may have scaled otherwise, and the parameters go with its scales.
+def check_same_data(run_dir: Path, kept: Problem, given: Problem) -> None:
+    """Checks that the data to go on with are those that a run began with.
 
     Args:
         run_dir: the run folder.
-        task: of the run.
-        problem: what the data given now say.
+        kept: what the run remembers of its data.
+        given: what the data given now say.
 
     Raises:
-        FileNotFoundError: problem.json is missing, so that nothing tells whether data are the same.
-        ValueError: it is damaged, or the data are others than those that it was made of.
+        ValueError: they are others.
     """
-    kept = read_problem(run_dir, task)
-    if kept.to_json()["checksum"] != problem.to_json()["checksum"]:
+    if kept.to_json()["checksum"] != given.to_json()["checksum"]:
         raise ValueError(
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
-    return kept
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
@@ -171,8 +162,8 @@ def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
         problem.check()
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
-            f"{path} does not fit this version: {_short(error)} Restore it from a copy, or start "
-            "a new run."
+            f"{path} does not fit this version: {shown(error, TOLD)} Restore it from a copy, "
+            "or start a new run."
         ) from error
     return problem
 
@@ -231,6 +222,6 @@ def check_model(run_dir: Path, task: Task[Any, Any, Any], config: Config, proble
     except (TypeError, OverflowError, MemoryError) as error:
         raise ValueError(
             f"no model can be made of {CONFIG_FILE} and {PROBLEM_FILE} in {run_dir}: "
-            f"{_short(error)}"
+            f"{shown(error, TOLD)}"
         ) from error
     check_same_model(shapes, run_dir)

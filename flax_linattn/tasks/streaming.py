@@ -13,10 +13,10 @@ import numpy as np
 
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, shown
 from flax_linattn.inference.room import counts
 from flax_linattn.inference.saved import load_state, save_state
-from flax_linattn.tasks.facts import read_count, shown
+from flax_linattn.tasks.facts import read_count
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run_types import Run
 

@@ -103,6 +103,14 @@ class Task(abc.ABC, Generic[C, D, P]):
             FileNotFoundError: a file is missing.
         """
 
+    def as_kept(self, data: D, config: C, problem: P) -> D:
+        """The data of a run that goes on, in the terms of what it remembers of them.
+
+        Raises:
+            ValueError: they are others.
+        """
+        return data
+
     @abc.abstractmethod
     def describe(self, data: D, config: C) -> P:
         """What a run has to remember; scales and the like from the training part alone."""

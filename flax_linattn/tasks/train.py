@@ -18,8 +18,9 @@ from flax_linattn.tasks.run import (
     TEST_FILE,
     check_model,
     check_run_dir,
+    check_same_data,
     keep_problem,
-    kept_problem,
+    read_problem,
     write_config,
 )
 from flax_linattn.tasks.run_types import Run
@@ -75,11 +76,15 @@ def train_report(
     check_same(config.to_json)
     on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
     data = task.load(config)
-    problem = task.describe(data, config)
     if session.resume:
         check_shared(run_dir)
-        problem = kept_problem(run_dir, task, problem)
+        kept = read_problem(run_dir, task)
+        data = task.as_kept(data, config, kept)
+        check_same_data(run_dir, kept, task.describe(data, config))
+        problem = kept  # an older version may have scaled otherwise: its parameters go with these
         check_model(run_dir, task, config, problem)
+    else:
+        problem = task.describe(data, config)
     model = task.model(config, problem, placement)
     splits = task.batches(data, config, problem, placement.spans)
     test_batches = splits.test

@@ -21,6 +21,8 @@ class Yardsticks:
         names: of the yardsticks; one whose number a report does not have judges nothing.
         larger_is_better: as of accuracies.
         title: of the metric, for people; default its name.
+        num_train: the name of the number that there was to learn from. A yardstick tells in
+            ``<name>_learned_from`` from how many it did; where that is fewer, the verdict says so.
 
     Example:
         >>> yardsticks = Yardsticks("mse", ("naive", "ridge"), title="MSE")
@@ -37,6 +39,7 @@ class Yardsticks:
     names: tuple[str, ...]
     larger_is_better: bool = False
     title: str = ""
+    num_train: str = "num_train"
 
     def beaten_by(self, values: Mapping[str, Any]) -> list[str]:
         """The names of those that do better than the model, the best first.
@@ -57,13 +60,20 @@ class Yardsticks:
         ours = values[f"test_{self.metric}"]
         shown = [
             f"{name.replace('_', ' ')} ({title} {values[f'{name}_{self.metric}']:.3g} against "
-            f"{ours:.3g})"
+            f"{ours:.3g}{self._share(name, values)})"
             for name in best
         ]
         if better:
             others = ", ".join(shown[:-1])
             return f"the model loses to {others}{' and ' if others else ''}{shown[-1]}"
         return f"no yardstick beats the model; the best is {shown[0]}"
+
+    def _share(self, name: str, values: Mapping[str, Any]) -> str:
+        """What a yardstick learned from, where that is not all."""
+        learned, there = values.get(f"{name}_learned_from"), values.get(self.num_train)
+        if learned is None or there is None or learned >= there:
+            return ""
+        return f", learned from {learned:,} of {there:,}"
 
     def _ranked(self, values: Mapping[str, Any]) -> list[tuple[str, float]]:
         numbers = {name: values.get(f"{name}_{self.metric}") for name in self.names}

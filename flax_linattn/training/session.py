@@ -65,7 +65,7 @@ class Session:
         or after it does it around both. Of several processes of a run the main one holds it.
 
         Raises:
-            ValueError: Another session works in the folder; says in which process.
+            storage.HeldError: Another session works in the folder; says in which process.
             OSError: The lock file cannot be made.
             LostProcessError: The same, in the processes that are not the main one.
 
@@ -76,7 +76,7 @@ class Session:
             ...     pass
             Traceback (most recent call last):
             ...
-            ValueError: another process works with the run in ...; wait for its end, or give...
+            flax_linattn.storage.HeldError: another process works with the run in ...
         """
         me, run_dir = threading.get_ident(), Path(self.run_dir)
         if me in self._holders:

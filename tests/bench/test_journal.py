@@ -1,10 +1,17 @@
 """Results on disk: continued when interrupted, replaced when finished."""
 
+import errno
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from flax_linattn import storage
 from flax_linattn.bench import Journal
+from flax_linattn.bench.journal import locked
 
 
 def measured(path: Path, head: dict[str, Any], *, finish: bool) -> int:
@@ -56,3 +63,24 @@ def test_processes_that_measure_at_once_keep_each_others_rows(tmp_path: Path) ->
     second.row({"n": 2}, dict)
     assert [row["n"] for row in json.loads(path.read_text())["rows"]] == [1, 2]
     assert first.row({"n": 2}, lambda: {"measured": "again"}) == {"n": 2}
+
+
+def test_files_are_locked_where_folders_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """NFS locks what is open for writing alone; the lock is hidden, and no result."""
+    lock = fcntl.flock
+
+    def of_nfs(descriptor: int, operation: int) -> None:
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(storage.fcntl, "flock", of_nfs)
+    path = tmp_path / "new" / "results.json"
+    assert measured(path, {"command": "c"}, finish=True) == 2
+    assert capsys.readouterr().err == ""
+    assert [p.name for p in path.parent.iterdir() if p.name[0] != "."] == ["results.json"]
+    lock_file = path.with_name(".results.json.lock")
+    with locked(path), pytest.raises(storage.HeldError), storage.held(lock_file):
+        pass

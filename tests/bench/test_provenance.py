@@ -32,9 +32,28 @@ def repository(tmp_path, monkeypatch):
 def test_code_that_git_does_not_know_is_no_commit(repository):
     clean = module.commit()
     assert clean and not clean.endswith("-dirty")
-    (repository / "notes.txt").touch()  # no code
+    results = repository.parent / "experiments" / "efficiency"
+    results.mkdir(parents=True)
+    for path in (repository.parent / "notes.txt", results / "speed.json", results / "speed.md"):
+        path.touch()  # no code
     assert module.commit() == clean
     (repository / "new.py").touch()
+    assert module.commit() == f"{clean}-dirty"
+
+
+def test_programs_of_experiments_are_code(repository):
+    clean = module.commit()
+    program = repository.parent / "experiments" / "efficiency" / "speed.py"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert module.commit() == f"{clean}-dirty"
+
+
+def test_data_of_the_package_are_code(repository):
+    data = repository / "data" / "sets" / "ETTh1.csv.gz"
+    data.parent.mkdir(parents=True)
+    clean = module.commit()
+    data.touch()
     assert module.commit() == f"{clean}-dirty"
 
 

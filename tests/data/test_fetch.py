@@ -104,6 +104,8 @@ def test_the_catalogue_is_shown(capsys):
         assert f"--split {split}" in capsys.readouterr().out
     assert cli.main(["data", "info", "traffic"]) == 0
     assert "resolve/main/traffic/traffic.csv" in capsys.readouterr().out
+    assert cli.main(["data", "info", "traffic_lai"]) == 0
+    assert "master/traffic/traffic.txt.gz" in capsys.readouterr().out
     assert cli.main(["data", "info", "ETTx"]) == 2
     assert "unknown data set 'ETTx'; choose one of: BasicMotions" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from flax_linattn.data import DataFormatError, files
-from flax_linattn.data.files import LineReader, shorten
+from flax_linattn.data.files import LineReader
 
 TEXT = "first\nsecond \u00e9\n"
 WRITERS = {"a.txt": bytes, "a.txt.gz": gzip.compress, "a.txt.xz": lzma.compress}
@@ -112,8 +112,3 @@ def test_missing_file_and_folder(tmp_path):
     assert str(tmp_path / "none.ts") in str(caught.value)
     with pytest.raises(FileNotFoundError, match="found a folder there"):
         LineReader(tmp_path)
-
-
-def test_shorten_leaves_short_text_whole():
-    assert shorten("abc", width=3) == "'abc'"
-    assert shorten("abcd", width=3) == "'abc...'"

@@ -1,6 +1,8 @@
 """Stored runs: found by their options, whatever options and defaults come later."""
 
+import errno
 import json
+import os
 from typing import ClassVar
 
 import pytest
@@ -9,7 +11,7 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 
 from experiments import options, report, store
 from experiments.tables.table import data_folder
-from flax_linattn import training
+from flax_linattn import storage, training
 
 
 class Config:
@@ -132,6 +134,18 @@ def test_two_processes_do_not_train_one_cell(tmp_path, monkeypatch, capsys):
     opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
     assert "another process runs it" in capsys.readouterr().err
     assert len(json.loads((tmp_path / "runs.json").read_text())["runs"]) == 1
+
+
+def test_a_file_system_without_locks_trains_all_the_same(tmp_path, trained, monkeypatch, capsys):
+    """With a note, as everywhere."""
+
+    def none(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(storage.fcntl, "flock", none)
+    opened(tmp_path).train("r", "a", Config(outcome=1.0), tmp_path, "")
+    assert trained == [1.0]
+    assert "locks nothing (No locks available)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("table", report.tables(), ids=lambda table: table.module)

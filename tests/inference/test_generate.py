@@ -199,6 +199,8 @@ def test_wrong_arguments_are_refused():
     for wrong in ({"stop": 3.0}, {"pad": 1.5}, {"key": KEY, "top_k": 2.0}):
         with pytest.raises(TypeError, match=r"must be (a )?whole number"):
             inference.generate(model, PROMPT, 4, **wrong)
+    with pytest.raises(TypeError, match=r"^stop must be whole numbers, .* got float32 \[999\]\.$"):
+        inference.generate(model, PROMPT, 4, stop=jnp.ones(999))
     with pytest.raises(ValueError, match=r"for each row of the state, \(4, 3\), got \(4,\)"):
         inference.generate(backbone(), PROMPT, 4)
 

@@ -21,6 +21,7 @@ from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_fore
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
 from flax_linattn.tasks.forecast.model import learning_rate, make_loss
 from flax_linattn.tasks.forecast.rows import parse_rows
+from tests.tasks import states
 from tests.tasks.commands import command_line, fail, one_line, succeed
 
 FORECAST = tasks.get_task("forecast")
@@ -295,6 +296,41 @@ def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):
     assert found == whole[10:]
 
 
+@pytest.mark.parametrize("taken", [1, 2, 3])
+def test_rows_of_one_time_are_taken_once_each(run_dir, csv, tmp_path, capsys, taken):
+    """Wherever among them the stream stood when its state was saved."""
+    lines, source = csv.read_text().splitlines(keepends=True), tmp_path / "lines.csv"
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(tmp_path / "state.npz")]
+    time = lines[10].partition(",")[0]
+    lines = [*lines[:11], f"{time},7,8\n", f"{time},9,8\n", *lines[11:16]]
+    source.write_text("".join(lines[: 10 + taken]))
+    succeed(capsys, *args)
+    source.write_text("".join(lines[10 + taken :]))
+    if taken < 3:
+        message = fail(capsys, *args)
+        assert f"lines.csv:1: expected a time after {time}" in message
+        assert "which may be that one again" in message and "(--skip-seen)" in message
+    source.write_text("".join(lines))
+    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    whole = succeed(capsys, *args[:4]).splitlines()[1:]
+    assert len(whole) == 17 and found == whole[9 + taken :]
+
+
+def test_a_state_that_does_not_count_the_rows_of_its_time_has_one(run_dir, csv, tmp_path, capsys):
+    """As those of older versions."""
+    lines, source = csv.read_text().splitlines(keepends=True), tmp_path / "lines.csv"
+    state = tmp_path / "state.npz"
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state), "--skip-seen"]
+    source.write_text("".join(lines[:5]))
+    succeed(capsys, *args)
+    entries = states.entries_of(state)
+    facts = states.facts_of(entries)
+    assert facts.pop("at_last") == 1
+    states.with_facts(state, entries, facts)
+    source.write_text("".join(lines[:8]))
+    assert len(succeed(capsys, *args).splitlines()) == 1 + 3
+
+
 def test_a_forecast_that_is_nan_is_not_printed(run_dir, tmp_path, capsys):
     """The state before stays."""
     run = tasks.load_run(run_dir)
@@ -519,6 +555,16 @@ def test_a_value_that_flattens_its_channel_is_told(tmp_path, capsys):
     write(row90="1,1e30")  # of the test rows
     message = fail(capsys, *args)
     assert "far, line 93: expected values within 1e+18 standard deviations" in message
+
+
+def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path):
+    path = tmp_path / "rain.csv"
+    rain, events = {3: 0.2, 50: 40.0, 70: 1.5}, {20: 1}
+    rows = [f"{i % 7},{rain.get(i, 0)},{events.get(i, 0)}" for i in range(200)]
+    path.write_text("load,rain,event\n" + "\n".join(rows) + "\n")
+    assert FORECAST.notes(FORECAST.load(ForecastConfig.of(csv=path).resolve())) == [
+        "channels of one value but for a few rows ('event' 0 but for 1, the first 1, line 22): 1"
+    ]
 
 
 def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):

@@ -41,7 +41,7 @@ def raw_facts(text: str) -> Any:
 def fact(name: str, value: Any) -> Any:
     def write(path: Path, entries: dict[str, bytes]) -> None:
         facts = states.facts_of(entries)
-        if name == "time" and "time" not in facts:
+        if name in ("time", "at_last") and name not in facts:
             pytest.skip("a classifier's stream has no times")
         facts[name] = value
         if value is ...:
@@ -134,6 +134,10 @@ CRAFTED = {
     "a time that is a number": (fact("time", 5), "expected time as"),
     "a time with a zone": (fact("time", "2016-07-01T00:00:00+00:00"), "expected time as"),
     "a time that is none": (fact("time", "noon"), "expected time as"),
+    "no row of the time": (fact("at_last", 0), "expected at_last as the rows of the last time"),
+    "more rows of the time": (fact("at_last", 6), "expected at_last as the rows of the last time"),
+    "rows of no time": (fact("time", None), "expected at_last as the rows of the last time"),
+    "rows of the time as text": (fact("at_last", "1"), "expected at_last as a whole number"),
     "a shape of 1e11": (
         entry(states.npy_header("'<f4'", "(100000000000,)", b"\0" * 64)), "shape is not that"
     ),

@@ -60,6 +60,13 @@ class TestVerdict:
         values = {"test_mse": float("nan"), "naive_mse": 7.0, "ridge_mse": 1.0}
         assert MSE.beaten_by(values) == ["ridge", "naive"]
 
+    def test_a_yardstick_that_learned_from_some_says_from_how_many(self):
+        values = {"test_mse": 3.0, "ridge_mse": 1.0, "naive_mse": 2.0, "num_train": 5890}
+        some = {**values, "ridge_learned_from": 20}
+        told = "the model loses to ridge (MSE 1 against 3, learned from 20 of 5,890) and naive ("
+        assert MSE.verdict(some).startswith(told)
+        assert "learned" not in MSE.verdict({**values, "ridge_learned_from": 5890})
+
     def test_a_report_without_yardsticks_says_nothing(self):
         report = tasks.Report({"test_mse": 1.0})
         assert report.judged == {"test_mse": 1.0} and report.verdict == ""
@@ -174,6 +181,17 @@ def test_of_many_examples_some_are_learned_from(monkeypatch):
     assert classes._evenly(10, 0).tolist() == [0]
 
 
+@pytest.mark.parametrize(("kept", "there"), [(39, False), (40, True)])
+def test_a_ridge_of_fewer_than_two_examples_a_class_is_none(kept, there, monkeypatch, capsys):
+    """Of sequences of 10 numbers and two classes; all that there are is enough, however few."""
+    monkeypatch.setattr(classes, "KEPT", kept)
+    found = classes.predict(batches([3, 4] * 50, 5), batches([3, 4], 5))
+    assert ("ridge" in found) == there and "nearest_neighbour" in found
+    note = "note: no ridge as a yardstick: of 100 sequences of 10 numbers it would learn from 3"
+    assert capsys.readouterr().err.startswith(note) != there
+    assert classes.predict(batches([3, 4, 3], 5), batches([3, 4], 5))["ridge"].num_fitted == 3
+
+
 def test_distances_of_all_pairs_are_never_kept():
     many = np.arange(20_000, dtype=np.float32)[:, None]
     tracemalloc.start()
@@ -194,6 +212,7 @@ def test_every_sequence_of_the_training_file_counts():
     squares = np.sum(np.square(x), axis=1)
     nearest = labels[np.argmin(squares - 2 * new @ x.T, axis=1)]
     assert report["nearest_neighbour_learned_from"] == report["ridge_learned_from"] == 270
+    assert report["num_train"] == 270
     assert report["nearest_neighbour_accuracy"] == pytest.approx(np.mean(nearest == truth))
     assert report["ridge_accuracy"] > 0.97
     assert report["constant_accuracy"] == pytest.approx(88 / 370)
@@ -272,12 +291,34 @@ class TestForecasts:
         assert still(np.full((1, 6, 1), 4.0)).ravel().tolist() == [4.0, 4.0]
 
 
+@pytest.mark.parametrize("rows", [2, 4])
+def test_rows_without_a_window_are_named(rows):
+    message = r"^rows 90 to \d+ have no window of input_length=12 and horizon=5; give more rows"
+    with pytest.raises(ValueError, match=message):
+        forecasts.fit_ridge(noisy_waves(), range(90), range(90, 90 + rows), 12, 5)
+    few = forecasts.fit_ridge(noisy_waves()[:, :0], range(90), range(90, 120), 12, 5)
+    assert few.num_windows == 90 - 12 - 5 + 1
+
+
+def test_a_fault_of_the_fit_is_no_missing_file(monkeypatch, capsys):
+    """It is raised: a note would tell that the data cannot be read."""
+    run, windows = untrained("forecast")
+
+    def diverge(*args):
+        raise np.linalg.LinAlgError("eigenvalues did not converge")
+
+    monkeypatch.setattr(forecast, "fit_ridge", diverge)
+    with pytest.raises(np.linalg.LinAlgError):
+        run.task.test(run, windows)
+    assert capsys.readouterr().err == ""
+
+
 def test_of_many_windows_some_are_learned_from(monkeypatch):
     values = noisy_waves()
     work = 3 * (90 - 12 - 5 + 1) * 12 * (12 + 5)
     monkeypatch.setattr(forecasts, "WORK", work // 2 - 1)
     few = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
-    assert few.num_windows == 25  # every third
+    assert few.num_windows == 25 and few.num_there == 90 - 12 - 5 + 1  # every third
     monkeypatch.setattr(forecasts, "MOST_INPUT", 4)
     short = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
     assert short.kernel.shape == (4, 5) and short(values[None, :12]).shape == (1, 5, 3)
@@ -312,7 +353,7 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
         errors.append((past - past[-1]) @ want + past[-1] - truth)
     assert report["ridge_mse"] == pytest.approx(np.nanmean(np.square(errors)))
     assert report["ridge_mae"] == pytest.approx(np.nanmean(np.abs(errors)))
-    assert report["ridge_learned_from"] == 80 - 8 - 3 + 1
+    assert report["ridge_learned_from"] == report["num_train_windows"] == 80 - 8 - 3 + 1
     std = run.problem.standardizer.std[1]
     assert report["ridge_original_rmse"] == pytest.approx(report["ridge_rmse"] * std)
 

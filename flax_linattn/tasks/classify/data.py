@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError
-from flax_linattn.data.files import listed
-from flax_linattn.data.outliers import find_outliers
+from flax_linattn.checks import OptionError, listed
+from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.options import ClassifyConfig, ClassifyData
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.files import checksum
@@ -48,12 +47,16 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
-    """Missing values, and values so far out that they flatten all others of their channel."""
+    """Missing values, channels that hardly change, values that flatten all others of theirs."""
     found = []
     missing = sum(int(np.isnan(x).sum()) for part in (train, test) for x in part.series)
     if missing:
         found.append(f"missing values, interpolated over time: {missing}")
     for what, part in (("to train", train), ("to test", test)):
+        if few := _nearly_still(part):
+            found.append(
+                f"channels {what} of one value but for a few steps ({listed(few)}): {len(few)}"
+            )
         if outliers := _outliers(part):
             found.append(
                 f"values {what} so far out that they flatten all others of their channel: "
@@ -63,17 +66,27 @@ def notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[s
     return found
 
 
+def _nearly_still(dataset: data.TimeSeriesDataset) -> list[str]:
+    return [
+        f"{dataset.channels[found.channel]} {found.value:g} but for {len(found.rows)}, the first "
+        f"{_place(dataset, int(found.rows[0]), found.channel)}"
+        for found in find_still(np.concatenate(dataset.series))
+    ]
+
+
 def _outliers(dataset: data.TimeSeriesDataset) -> list[str]:
+    return [
+        f"{dataset.channels[channel]} {_place(dataset, row, channel)}"
+        for row, channel in find_outliers(np.concatenate(dataset.series)).tolist()
+    ]
+
+
+def _place(dataset: data.TimeSeriesDataset, row: int, channel: int) -> str:
+    """A value, and where it stands, by its row in all sequences one behind the other."""
     ends = np.cumsum(dataset.lengths)
-    outliers = []
-    for row, channel in find_outliers(np.concatenate(dataset.series)).tolist():
-        sequence = int(np.searchsorted(ends, row, side="right"))
-        step = row - int(ends[sequence] - dataset.lengths[sequence])
-        outliers.append(
-            f"{dataset.channels[channel]} {dataset.series[sequence][step, channel]:g}, sequence "
-            f"{sequence}, step {step}, from 0"
-        )
-    return outliers
+    sequence = int(np.searchsorted(ends, row, side="right"))
+    step = row - int(ends[sequence] - dataset.lengths[sequence])
+    return f"{dataset.series[sequence][step, channel]:g}, sequence {sequence}, step {step}, from 0"
 
 
 def checksum_of(dataset: data.TimeSeriesDataset) -> str:

@@ -41,6 +41,7 @@ def prepared_train(run: Run) -> data.BucketBatches:
         train = run.data.files[0]
     else:
         train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
+        train = train.with_classes(run.problem.classes)
         if checksum_of(train) != run.problem.checksum.get("train"):
             raise ValueError(f"{train.name} ({path}) has changed since.")
     return make_batches(complete(train), run.config, run.problem, seed=None)
@@ -103,7 +104,8 @@ def evaluate_yardsticks(run: Run, batches: data.BucketBatches) -> dict[str, Any]
     Returns:
         Accuracy, macro F1 and balanced accuracy of always answering the most frequent class of the
         test data ("constant") and, where the run's training data are at hand, of the nearest
-        neighbour and of a ridge, with what they learned from.
+        neighbour and of a ridge, with how many sequences they learned from (``num_train``: of how
+        many).
     """
     labels, num_classes = batches.arrays["labels"], len(run.problem.classes)
     most_frequent = np.bincount(labels).argmax()
@@ -111,6 +113,7 @@ def evaluate_yardsticks(run: Run, batches: data.BucketBatches) -> dict[str, Any]
     learned: dict[str, int] = {}
     train = at_hand(partial(prepared_train, run))
     if train is not None:
+        learned["num_train"] = len(train.arrays["labels"])
         for name, found in yardsticks.predict(train, batches).items():
             predictions[name] = found.labels
             learned[f"{name}_learned_from"] = found.num_fitted

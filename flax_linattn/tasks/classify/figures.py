@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.tasks.figures import new_figure
+from flax_linattn.tasks.figures import new_figure, save_figure
 
 
 def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
@@ -32,7 +32,7 @@ def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path
     axes.set_yticks(ticks, classes)
     axes.set(xlabel="predicted", ylabel="class")
     canvas.colorbar(image, label="share of the class", shrink=0.8)
-    canvas.savefig(path, dpi=120)
+    save_figure(canvas, path)
 
 
 def draw_stream(
@@ -64,5 +64,4 @@ def draw_stream(
     axes.set(xlabel="observations so far", ylabel="class probability", ylim=(0, 1.02), title=title)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(path, dpi=120)
+    save_figure(canvas, path)

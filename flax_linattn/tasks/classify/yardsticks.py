@@ -3,12 +3,14 @@
 Both see what a model sees, prepared alike: each sequence standardised, without missing values,
 padded by zeros to the longest, as one vector of all its steps and channels. They learn from the
 whole training file, the sequences that select the model's parameters among them: they have nothing
-to select. Where that would take long, they learn from as many of them, evenly spread.
+to select. Where that would take long, they learn from as many of them, evenly spread, and the ridge
+from none where that would be fewer than two a class.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -46,7 +48,11 @@ class Predicted(NamedTuple):
 
 
 def predict(train: data.BucketBatches, test: data.BucketBatches) -> dict[str, Predicted]:
-    """The yardsticks' predictions of test sequences, in the order of ``test.arrays``."""
+    """The yardsticks' predictions of test sequences, in the order of ``test.arrays``.
+
+    Without the ridge where it could learn from fewer than two examples a class, of more that there
+    are; a note on standard error tells.
+    """
     fitted, tested = train.arrays["values"], test.arrays["values"]
     length = max(fitted.shape[1], tested.shape[1])
     x, new = _flat(fitted, length), _flat(tested, length)
@@ -54,7 +60,15 @@ def predict(train: data.BucketBatches, test: data.BucketBatches) -> dict[str, Pr
     few = _evenly(len(x), WORK // new.size)
     found = {"nearest_neighbour": Predicted(nearest_neighbour(x[few], labels[few], new), len(few))}
     few = _evenly(len(x), most_for_ridge(x.shape[1]))
-    found["ridge"] = Predicted(ridge(x[few], labels[few], new), len(few))
+    num_classes = len(np.unique(labels))
+    if len(few) < min(len(x), 2 * num_classes):
+        print(
+            f"note: no ridge as a yardstick: of {len(x):,} sequences of {x.shape[1]:,} numbers it "
+            f"would learn from {len(few):,}, too few for {num_classes:,} classes",
+            file=sys.stderr,
+        )
+    else:
+        found["ridge"] = Predicted(ridge(x[few], labels[few], new), len(few))
     return found
 
 

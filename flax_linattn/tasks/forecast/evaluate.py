@@ -24,7 +24,9 @@ from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.yardsticks import Yardsticks
 from flax_linattn.typing import Array
 
-YARDSTICKS = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
+YARDSTICKS = Yardsticks(
+    "mse", ("naive", "seasonal_naive", "ridge"), title="MSE", num_train="num_train_windows"
+)
 
 Forecast = Callable[[dict[str, NDArray], NDArray[np.int64]], NDArray]
 """Forecasts [N, H, targets] of windows [N, L + H, ...], and the last row that each knows [N]."""
@@ -81,6 +83,7 @@ def evaluate_yardsticks(
             batch["values"][:, : options.input_length, targets]
         )
         report["ridge_learned_from"] = ridge.num_windows
+        report["num_train_windows"] = ridge.num_there
     return errors_of(forecasts, run, windows) | report
 
 
@@ -110,21 +113,31 @@ def errors_of(
     return report
 
 
-def fitted_ridge(run: Run) -> Ridge:
-    """The ridge of a run's training rows, its strength chosen on the validation rows.
+def read_targets(run: Run) -> NDArray[np.float32]:
+    """The targets [T, targets] of a run's rows, as the model sees them.
 
     Raises:
         FileNotFoundError: the run's file is missing.
         ValueError: its rows have changed.
     """
     problem = run.problem
-    train, validation, test = (range(begin, end) for begin, end in problem.split)
     series = load_series(run) if run.data is None else run.data.series
-    if run.data is None and checksum_of(series, test.stop) != problem.checksum:
+    if run.data is None and checksum_of(series, problem.split[-1][-1]) != problem.checksum:
         raise ValueError(f"the rows of {series.name} have changed since.")
-    values = standardize(series, problem)["values"][:, list(problem.targets)]
+    return standardize(series, problem)["values"][:, list(problem.targets)]
+
+
+def fitted_ridge(run: Run, targets: NDArray | None = None) -> Ridge:
+    """The ridge of a run's training rows, its strength chosen on the validation rows.
+
+    Args:
+        run: the run.
+        targets: of ``read_targets``; default read now.
+    """
+    targets = read_targets(run) if targets is None else targets
+    train, validation, _ = (range(begin, end) for begin, end in run.problem.split)
     options = run.config.data
-    return fit_ridge(values, train, validation, options.input_length, options.horizon)
+    return fit_ridge(targets, train, validation, options.input_length, options.horizon)
 
 
 def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:

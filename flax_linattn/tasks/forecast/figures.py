@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.tasks.figures import new_figure
+from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.forecast.evaluate import compile_forecast
 from flax_linattn.tasks.run_types import Run
 
@@ -50,8 +50,7 @@ def draw_windows(
         grid[-1, column].set_xlabel("steps from the last observation")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    canvas.savefig(path, dpi=120)
+    save_figure(canvas, path)
 
 
 def draw_forecasts(

@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.data.files import listed
-from flax_linattn.data.outliers import find_outliers
+from flax_linattn.checks import listed
+from flax_linattn.data.outliers import find_outliers, find_still
 
 SHOWN = 3
 """Places of a note."""
 
 
 def notes(series: data.TimeSeries, stop: int) -> list[str]:
-    """Repeated and missing times, missing values, channels that never change, outliers.
+    """Repeated and missing times, missing values, channels that hardly change, outliers.
 
     Args:
         series: as it was read, with a value in each channel.
@@ -36,6 +36,8 @@ def notes(series: data.TimeSeries, stop: int) -> list[str]:
     if still:
         what = f"channels that never change ({listed(still)}), to leave out of the targets"
         found.append(f"{what}: {len(still)}")
+    if few := _nearly_still(series, stop):
+        found.append(f"channels of one value but for a few rows ({listed(few)}): {len(few)}")
     if outliers := _outliers(series, stop):
         found.append(
             "values so far out that they flatten all others of their channel: "
@@ -54,6 +56,15 @@ def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
     ]
     places += ["..."] * (len(rows) > SHOWN)
     return f"{len(rows)} ({'; '.join(places)}); they are taken in order"
+
+
+def _nearly_still(series: data.TimeSeries, stop: int) -> list[str]:
+    """Those of the rows before ``stop``, with the place of their first other value."""
+    return [
+        f"{series.channels[found.channel]!r} {found.value:g} but for {len(found.rows)}, the first "
+        f"{series.values[found.rows[0], found.channel]:g}, {series.place(int(found.rows[0]))}"
+        for found in find_still(series.values[:stop])
+    ]
 
 
 def _outliers(series: data.TimeSeries, stop: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import (
     TIME,
     BadCellError,
@@ -19,7 +20,6 @@ from flax_linattn.data.cells import (
     parse_time,
     split_cells,
 )
-from flax_linattn.data.files import listed, shorten
 
 
 class Row(NamedTuple):
@@ -123,11 +123,11 @@ def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
         pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
     except (json.JSONDecodeError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-        raise ValueError(f"{place}: not valid JSON ({reason}): {shorten(text)}.") from None
+        raise ValueError(f"{place}: not valid JSON ({reason}): {shown(text)}.") from None
     twice = _twice(name for name, _ in pairs)
     if twice is not None:
         raise ValueError(
-            f"{place}: expected each name once, got {shorten(twice)} twice; leave one out."
+            f"{place}: expected each name once, got {shown(twice)} twice; leave one out."
         )
     record = dict(pairs)
     for channel in channels:
@@ -180,7 +180,7 @@ def _numbers(
     except BadCellError as bad:
         raise ValueError(
             f"{place}: expected a finite number for {channels[bad.index]}, got "
-            f"{shorten(cells[bad.index])}; {missing} if the value is missing."
+            f"{shown(cells[bad.index])}; {missing} if the value is missing."
         ) from None
 
 
@@ -188,6 +188,6 @@ def _time(text: str, place: str) -> datetime:
     time = parse_time(text)
     if time is None:
         raise ValueError(
-            f"{place}: expected a time such as 2016-07-01 00:00:00, got {shorten(text)}."
+            f"{place}: expected a time such as 2016-07-01 00:00:00, got {shown(text)}."
         )
     return time

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, shown
 from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
@@ -48,7 +48,8 @@ class ForecastStream(Streaming):
 
     A missing value repeats the channel's last one, or the training mean if there is none. A missing
     observation is not filled in: the next one counts as the next step, whatever its time, and so
-    does one whose time is that of the last.
+    does one whose time is that of the last. After a restart such a one may also be the last again:
+    it is refused, unless ``has_seen`` has told the two apart.
 
     Args:
         run: the trained run.
@@ -89,6 +90,8 @@ class ForecastStream(Streaming):
         )
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._time: datetime | None = None
+        self._at_last = 0  # rows of that time
+        self._met = 0  # of these, by has_seen
         self._restored: datetime | None = None
         self._seen: deque[Row] = deque(maxlen=2 * run.config.data.input_length)
         self._forecast: NDArray[np.float64] | None = None
@@ -122,7 +125,9 @@ class ForecastStream(Streaming):
         (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
         marks = self._marks(row.time)
         self.num_gaps += self._is_gap(row.time)
-        self._time = row.time if row.time is not None else self._time
+        if row.time is not None:
+            self._at_last = self._at_last + 1 if row.time == self._time else 1
+            self._time = row.time
         self._last = last
         x = np.concatenate([scaled[0], marks]).astype(np.float32)
         self.num_steps += 1
@@ -171,14 +176,19 @@ class ForecastStream(Streaming):
         draw_windows([(observed, None, self._forecast)], names, path, [title])
 
     def facts(self) -> dict[str, Any]:
-        """The last value of each channel, and when it came."""
+        """The last value of each channel, when it came, and how many rows had that time."""
         time = None if self._time is None else self._time.isoformat()
-        return {"last": self._last.tolist(), "time": time}
+        return {"last": self._last.tolist(), "time": time, "at_last": self._at_last}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on after that time."""
         last, time = read_numbers(facts, "last", len(self._last)), read_time(facts, "time")
+        # Older files do not tell it.
+        at_last = read_count({"at_last": int(time is not None), **facts}, "at_last")
+        if (at_last == 0) != (time is None) or at_last > read_count(facts, "num_steps"):
+            raise ValueError(f"expected at_last as the rows of the last time, got {shown(at_last)}")
         self._last, self._time, self._restored = last, time, time
+        self._at_last, self._met = at_last, 0
 
     def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
         """Of both streams."""
@@ -190,20 +200,31 @@ class ForecastStream(Streaming):
         return self._time
 
     def has_seen(self, number: int, observation: Row) -> bool:
-        """By its time, where it has one."""
+        """By its time, where it has one; of several rows of the last time, by their number."""
+        if number == 1:
+            self._met = 0
         if observation.time is None or self._time is None:
             return super().has_seen(number, observation)
-        return observation.time <= self._time
+        if observation.time != self._time:
+            return observation.time < self._time
+        self._met += 1
+        if self._met > self._at_last:
+            self._restored = None  # another one of that time, and not the last again
+        return self._met <= self._at_last
 
     def _check_time(self, time: datetime | None) -> None:
         """Refuses what the stream has seen: after a restart its last row, too."""
-        if time is None or self._time is None:
+        if time is None or self._time is None or time > self._time:
             return
-        once = self._run.config.data.times == "strict" or time == self._restored
-        if time < self._time or (once and time == self._time):
-            raise ValueError(
-                f"expected a time after {self._time}, that of the last observation, got "
-                f"{time}; leave out what the stream has seen."
+        expected = f"expected a time after {self._time}, that of the last observation, got {time}"
+        if time < self._time or self._run.config.data.times == "strict":
+            raise ValueError(f"{expected}; leave out what the stream has seen.")
+        if time == self._restored:
+            raise OptionError(
+                f"{expected}, which may be that one again; leave it out. If it is another row of "
+                "that time, give the input from its beginning on, and skip what the stream has "
+                "seen.",
+                "skip_seen",
             )
 
     def _is_gap(self, time: datetime | None) -> bool:

@@ -28,6 +28,7 @@ from flax_linattn.tasks.forecast.evaluate import (
     evaluate_forecaster,
     fitted_ridge,
     load_series,
+    read_targets,
     stream_error,
 )
 from flax_linattn.tasks.forecast.figures import draw_forecasts
@@ -174,7 +175,9 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         """Errors, beside those of the yardsticks."""
         assert isinstance(batches, data.Windows)
         draw = partial(draw_forecasts, run, batches)
-        values = evaluate_forecaster(run, batches, at_hand(partial(fitted_ridge, run)))
+        targets = at_hand(partial(read_targets, run))
+        ridge = None if targets is None else fitted_ridge(run, targets)
+        values = evaluate_forecaster(run, batches, ridge)
         return Report(values, figures={"forecasts.png": draw}, yardsticks=YARDSTICKS)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:

@@ -27,10 +27,12 @@ class Ridge(NamedTuple):
     Attributes:
         kernel: the map [L, H], float64.
         num_windows: of one channel, that it was fitted on.
+        num_there: of one channel, that there were.
     """
 
     kernel: NDArray[np.float64]
     num_windows: int
+    num_there: int
 
     def __call__(self, seen: NDArray) -> NDArray[np.float64]:
         """Forecasts [N, H, C] of what was seen [N, rows, C]."""
@@ -54,6 +56,9 @@ def fit_ridge(
         input_length: rows that the model sees.
         horizon: rows to forecast.
 
+    Raises:
+        ValueError: there is no window of these rows.
+
     Example:
         >>> wave = np.sin(np.arange(200.0) / 3)[:, None]
         >>> ridge = fit_ridge(wave, range(120), range(120, 160), 12, 4)
@@ -61,8 +66,8 @@ def fit_ridge(
         True
     """
     length = min(input_length, MOST_INPUT)
-    gram, cross, _, num_windows = _products(values, train, input_length, length, horizon)
-    val_gram, val_cross, val_square, _ = _products(
+    gram, cross, _, *counts = _products(values, train, input_length, length, horizon)
+    val_gram, val_cross, val_square, *_ = _products(
         values, validation, input_length, length, horizon
     )
     eigenvalues, vectors = np.linalg.eigh(gram)
@@ -76,14 +81,15 @@ def fit_ridge(
     def error(candidate: NDArray) -> float:
         return val_square - float(np.sum(candidate * (2 * val_cross - val_gram @ candidate)))
 
-    return Ridge(min(map(kernel, STRENGTHS), key=error), num_windows)
+    return Ridge(min(map(kernel, STRENGTHS), key=error), *counts)
 
 
 class _Products(NamedTuple):
     gram: NDArray[np.float64]  # [L, L], of the past with itself
     cross: NDArray[np.float64]  # [L, H], of past and future
     square: float  # of the future
-    num_windows: int  # of a channel
+    num_windows: int  # of a channel, that were taken
+    num_there: int
 
 
 def _products(
@@ -93,13 +99,18 @@ def _products(
     gram, cross, square = np.zeros((length, length)), np.zeros((length, horizon)), 0.0
     first = max(rows.start - input_length, 0) + input_length - length
     count = rows.stop - first - length - horizon + 1
+    if count < 1:
+        raise ValueError(
+            f"rows {rows.start} to {rows.stop - 1} have no window of input_length={input_length} "
+            f"and horizon={horizon}; give more rows, or a shorter window."
+        )
     work = values.shape[1] * count * length * (length + horizon)
-    stride = -(-work // WORK)
+    stride = max(1, -(-work // WORK))
     for past, future in _windows(values[first : rows.stop], length, horizon, stride):
         gram += past.T @ past
         cross += past.T @ future
         square += float(np.sum(np.square(future)))
-    return _Products(gram, cross, square, len(range(0, count, stride)))
+    return _Products(gram, cross, square, len(range(0, count, stride)), count)
 
 
 def _windows(

@@ -1,0 +1,46 @@
+"""Figures of runs and streams: the old one until the new one is complete."""
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flax_linattn.tasks.classify.figures import draw_confusion, draw_stream
+from flax_linattn.tasks.forecast.figures import draw_windows
+
+pytest.importorskip("matplotlib")
+
+DRAW = {
+    "confusion": lambda path: draw_confusion(np.eye(2, dtype=np.int64), "ab", path),
+    "stream": lambda path: draw_stream([1, 2], np.eye(2), "ab", path, "title"),
+    "forecasts": lambda path: draw_windows(
+        [(np.zeros((3, 1)), None, np.zeros((2, 1)))], ["a"], path, ["title"]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAW)
+def test_a_disk_that_fills_up_leaves_the_figure_before(name, tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    def half(figure, target, **options):
+        with open(target, "wb") if isinstance(target, Path) else target as file:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    path = tmp_path / "figure.png"
+    path.write_bytes(b"before")
+    monkeypatch.setattr(Figure, "savefig", half)
+    with pytest.raises(OSError, match="No space left on device"):
+        DRAW[name](path)
+    assert path.read_bytes() == b"before" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("file", "begin"), [("new/a.png", b"\x89PNG"), ("a", b"\x89PNG"), ("a.PDF", b"%PDF")]
+)
+def test_the_name_says_the_format(file, begin, tmp_path):
+    DRAW["confusion"](tmp_path / file)
+    assert (tmp_path / file).read_bytes().startswith(begin)
