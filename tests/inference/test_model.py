@@ -9,6 +9,7 @@ from flax import nnx
 from flax_linattn import inference, models, nn
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.inference.cases import CHANNELS, Language, backbone, classifier, language
+from tests.nn.cases import call as compiled
 from tests.nn.cases import normal
 
 slow = pytest.mark.slow
@@ -153,7 +154,7 @@ def test_float64_observations_of_float32_parameters(mechanism):
         options = SIZES | {"mechanism": mechanism, "rngs": nnx.Rngs(0)}
         model = models.SequenceClassifier(3, 4, **options)
         x = np.random.default_rng(0).normal(size=(2, 6, 3))
-        parallel = np.asarray(model(x, every_step=True))
+        parallel = compiled(model, x, every_step=True)
         unrolled = inference.unroll(model, x)
         np.testing.assert_allclose(unrolled, parallel, rtol=1e-6, atol=1e-6)
         stream = inference.Stream(model, batch_size=2, max_length=6, dtype=jnp.float64)
@@ -193,4 +194,4 @@ def test_generation_of_a_model_in_float64():
         prompt = jnp.array([[1, 2, 3]], jnp.int32)
         out = inference.generate(model, prompt, 4, dtype=jnp.float64)
         whole = jnp.concatenate([prompt, out.tokens], axis=1)
-        np.testing.assert_array_equal(out.tokens, jnp.argmax(model(whole), axis=-1)[:, 2:-1])
+        np.testing.assert_array_equal(out.tokens, compiled(model, whole).argmax(axis=-1)[:, 2:-1])
