@@ -256,10 +256,10 @@ def test_train_and_eval_as_flax_has_them():
     ["aaren", *(pytest.param(name, marks=pytest.mark.slow) for name in ("softmax", "taylorshift"))],
 )
 def test_float64_inputs_of_float32_parameters_stream(mechanism):
+    layers = dataclasses.replace(TINY, num_layers=1, mechanism=mechanism)
+    model = models.SequenceClassifier(3, 4, layers=layers, max_length=5, rngs=nnx.Rngs(0))
     # Flax itself mixes the two where dtype promotion is not strict.
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        layers = dataclasses.replace(TINY, num_layers=1, mechanism=mechanism)
-        model = models.SequenceClassifier(3, 4, layers=layers, max_length=5, rngs=nnx.Rngs(0))
         x = np.random.default_rng(0).normal(size=(2, 5, 3))
         state = model.init_state(2, dtype=jnp.float64)
         step = jax.jit(lambda x, state: model.step(x, state))
