@@ -180,8 +180,8 @@ slow = pytest.mark.slow
 
 
 def fast(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> bool:
-    half = dtype != jnp.float32 and length == LENGTH
-    return half and form == cases.central_form(mechanism)
+    halves = (jnp.bfloat16, jnp.float16) if cases.thorough(mechanism) else (jnp.bfloat16,)
+    return dtype in halves and length == LENGTH and form == cases.central_form(mechanism)
 
 
 @pytest.mark.parametrize(

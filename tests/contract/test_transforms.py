@@ -25,9 +25,13 @@ def attend(mechanism: ops.Mechanism, is_causal: bool, tokens: Any, mask: Any) ->
     return cases.attend(mechanism, tokens, state, is_causal=is_causal, mask=mask)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "is_causal"), cases.slow_unless(cases.central, cases.DIRECTIONS)
-)
+def fast(mechanism: ops.Mechanism, is_causal: bool) -> bool:
+    """The engine's parts, and what mixes whole sequences; of all others ``step``, below."""
+    parts = cases.thorough(mechanism) or not mechanism.capabilities.recurrent
+    return parts and cases.central(mechanism, is_causal)
+
+
+@pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
 def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """The mechanism is hashable, hence a static argument."""
     several = [cases.make_tokens(mechanism, 2, np.float32, seed=s) for s in range(3)]
@@ -74,10 +78,22 @@ def test_steps_compile_once(mechanism: ops.Mechanism) -> None:
     assert_close(jax.jit(over)(*tokens[:3], states), want, np.float32)
 
 
+def fast_devices(mechanism: ops.Mechanism, is_causal: bool, how: str) -> bool:
+    return cases.central(mechanism, is_causal) and (how == "jit" or cases.thorough(mechanism))
+
+
 @pytest.mark.parametrize(
-    ("mechanism", "is_causal"), cases.slow_unless(cases.central, cases.DIRECTIONS)
+    ("mechanism", "is_causal", "how"),
+    cases.slow_unless(
+        fast_devices,
+        [
+            pytest.param(*case.values, how, id=f"{case.id}-{how}")
+            for case in cases.DIRECTIONS
+            for how in ("jit", "pmap")
+        ],
+    ),
 )
-def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> None:
+def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool, how: str) -> None:
     """Batch over devices by ``jax.jit`` and by ``jax.pmap``: values, states and gradients."""
     devices = jax.devices()
     assert len(devices) == 8 == cases.BATCH
@@ -102,19 +118,19 @@ def test_eight_devices_are_one(mechanism: ops.Mechanism, is_causal: bool) -> Non
         return jax.tree_util.tree_map_with_path(choose, tree)
 
     with jax.enable_x64(True):
-        placed = batched(
-            arguments,
-            lambda x: jax.device_put(x, split),
-            lambda x: jax.device_put(x, everywhere),
-        )
-        got = run.program.compiled(*placed)
-        assert got.y.sharding.is_equivalent_to(split, got.y.ndim)
-        got = jax.tree.map(np.asarray, got)
-        programs.assert_results_close(got, want, np.float64, "jit")
-
-        spread = batched(arguments, lambda x: x[:, None], lambda x: np.stack([x] * 8))
-        got = jax.pmap(run.program.traced)(*spread)
-        got = jax.tree.map(np.asarray, got)
-        # Each device has its own part of the gradient of what they share.
-        got: Result = batched(got, lambda x: x[:, 0], lambda x: x.sum(axis=0))
-        programs.assert_results_close(got, want, np.float64, "pmap")
+        if how == "jit":
+            placed = batched(
+                arguments,
+                lambda x: jax.device_put(x, split),
+                lambda x: jax.device_put(x, everywhere),
+            )
+            got = run.program.compiled(*placed)
+            assert got.y.sharding.is_equivalent_to(split, got.y.ndim)
+            got = jax.tree.map(np.asarray, got)
+        else:
+            spread = batched(arguments, lambda x: x[:, None], lambda x: np.stack([x] * 8))
+            got = jax.pmap(run.program.traced)(*spread)
+            got = jax.tree.map(np.asarray, got)
+            # Each device has its own part of the gradient of what they share.
+            got: Result = batched(got, lambda x: x[:, 0], lambda x: x.sum(axis=0))
+    programs.assert_results_close(got, want, np.float64)

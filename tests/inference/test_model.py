@@ -9,6 +9,7 @@ from flax import nnx
 from flax_linattn import inference, models, nn
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.inference.cases import CHANNELS, Language, backbone, classifier, language
+from tests.nn.cases import call as compiled
 from tests.nn.cases import normal
 
 slow = pytest.mark.slow
@@ -149,11 +150,12 @@ def back(y, x):
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_float64_observations_of_float32_parameters(mechanism):
     """Parallel against stepwise decoding, as Flax tests it: every way in which states are made."""
+    options = SIZES | {"mechanism": mechanism, "rngs": nnx.Rngs(0)}
+    model = models.SequenceClassifier(3, 4, **options)
+    series = models.Backbone(3, **SIZES | {"features": 3, "num_heads": 1}, rngs=nnx.Rngs(0))
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        options = SIZES | {"mechanism": mechanism, "rngs": nnx.Rngs(0)}
-        model = models.SequenceClassifier(3, 4, **options)
         x = np.random.default_rng(0).normal(size=(2, 6, 3))
-        parallel = np.asarray(model(x, every_step=True))
+        parallel = compiled(model, x, every_step=True)
         unrolled = inference.unroll(model, x)
         np.testing.assert_allclose(unrolled, parallel, rtol=1e-6, atol=1e-6)
         stream = inference.Stream(model, batch_size=2, max_length=6, dtype=jnp.float64)
@@ -167,7 +169,6 @@ def test_float64_observations_of_float32_parameters(mechanism):
         for chunk_size in (None, 4):
             y, _ = inference.prefill(model, x, chunk_size=chunk_size, max_length=6)
             np.testing.assert_allclose(y, parallel[:, -1], rtol=1e-6, atol=1e-6)
-        series = models.Backbone(3, **SIZES | {"features": 3, "num_heads": 1}, rngs=nnx.Rngs(0))
         rolled = inference.rollout(series, x[:, 0], 3)
         assert rolled.outputs.dtype == jnp.float64
         narrow = inference.Stream(model, batch_size=2, max_length=6)
@@ -193,4 +194,4 @@ def test_generation_of_a_model_in_float64():
         prompt = jnp.array([[1, 2, 3]], jnp.int32)
         out = inference.generate(model, prompt, 4, dtype=jnp.float64)
         whole = jnp.concatenate([prompt, out.tokens], axis=1)
-        np.testing.assert_array_equal(out.tokens, jnp.argmax(model(whole), axis=-1)[:, 2:-1])
+        np.testing.assert_array_equal(out.tokens, compiled(model, whole).argmax(axis=-1)[:, 2:-1])

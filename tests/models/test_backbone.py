@@ -11,12 +11,19 @@ from flax import nnx
 from flax_linattn import models, ops
 from tests.contract.tolerances import assert_close
 from tests.models.cases import CHANNELS, MAX_LENGTH, backbone, rows_of_segments
-from tests.nn.cases import CAUSAL, LAYOUTS, at_real, call, normal, padded, run_steps
+from tests.nn.cases import LAYOUTS, STACKED, at_real, call, normal, padded, run_steps
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize(
+    ("norm", "position"),
+    [
+        ("pre", "sinusoidal"),
+        ("post", "learned"),
+        pytest.param("pre", "learned", marks=pytest.mark.slow),
+        pytest.param("post", "sinusoidal", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_parallel_is_the_loop_of_steps(mechanism, norm, position):
     options = {"norm": norm, "position": position, "kernel_size": 2}
     model = backbone(mechanism, num_layers=1, **options)
@@ -28,7 +35,7 @@ def test_parallel_is_the_loop_of_steps(mechanism, norm, position):
     assert state.position.tolist() == [5, 5]
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_state_after_padding_is_the_state_after_the_tokens(mechanism):
     """Of two layers: with padding in parallel, without it step by step."""
     model = backbone(mechanism)
@@ -39,7 +46,7 @@ def test_state_after_padding_is_the_state_after_the_tokens(mechanism):
     assert_close(state, state_real, "float32")
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_packed_state_continues_its_own_segment_only(mechanism):
     """A step after a packed call goes on in the last segment."""
     model = backbone(mechanism, num_layers=1)

@@ -44,7 +44,8 @@ MODELS = {
     ),
     "language": partial(models.LanguageModel, TOKENS, layers=TINY),
 }  # fmt: skip
-SLOW = {"learned", *ATTENTION} - {"attention-softmax", "attention-aaren"}
+# The classifier runs the block, and the encoder-decoder both blocks.
+SLOW = {"learned", "block", "decoder", *ATTENTION} - {"attention-softmax", "attention-aaren"}
 MODULES = ATTENTION | LAYERS | MODELS
 ALL = MODULES | {"feed_forward": partial(nn.FeedForward, CHANNELS, 12)}
 KINDS = [pytest.param(kind, marks=slow if kind in SLOW else ()) for kind in MODULES]
@@ -121,7 +122,14 @@ def test_modules_on_explicit_axes(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["attention-aaren", "block", "feed_forward", pytest.param("decoder", marks=slow)]
+    "kind",
+    [
+        "block",
+        *(
+            pytest.param(kind, marks=slow)
+            for kind in ("attention-aaren", "feed_forward", "decoder")
+        ),
+    ],
 )
 def test_kernels_split_over_a_tensor_axis(kind: str) -> None:
     """``nnx.with_partitioning`` under ``jax.set_mesh``; the models pass it on to these layers."""
@@ -154,7 +162,8 @@ def test_dropout_draws_from_the_stream_of_a_model() -> None:
         block.train()
         with jax.set_mesh(mesh):
             x = split(mesh, x) if placed else x
-            outputs.append([np.asarray(block(x)) for _ in range(2)])
+            run = nn.TransformerBlock.__call__ if placed else nnx.jit(nn.TransformerBlock.__call__)
+            outputs.append([np.asarray(run(block, x)) for _ in range(2)])
     assert_close(outputs[1], outputs[0], np.float32)
     assert not np.array_equal(*outputs[0])
 

@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flax_linattn import checkpoint, models, nn, ops, storage
 from flax_linattn.models import saved
 from flax_linattn.models.description import KINDS, describe, make
 from tests.contract.tolerances import assert_same_bits
-from tests.nn.cases import normal
+from tests.nn.cases import call, normal, run_steps
 
 TINY = models.Layers(8, 2, 2, 12)
 ORDER_4 = ops.get_mechanism("elementwise_series", order=4)
@@ -90,7 +90,8 @@ MODELS = {
 
 
 def test_every_class_is_there():
-    assert {type(model()).__name__ for model in MODELS.values()} == set(KINDS)
+    kinds = {type(nnx.eval_shape(model)).__name__ for model in MODELS.values()}
+    assert kinds == set(KINDS)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -121,15 +122,17 @@ def test_a_loaded_model_computes_the_same(name, tmp_path):
     assert hash(nnx.graphdef(loaded)) == hash(nnx.graphdef(model))  # nothing is compiled anew
     size = model.backbone.observation_shape
     x = normal(0, 2, 5, *size) if size else jnp.array([[1, 2, 3], [4, 5, 6]])
-    assert_same_bits(loaded(x), model(x))
+    assert_same_bits(call(loaded, x), call(model, x))
     state = model.init_state(2)
-    assert_same_bits(loaded.step(x[:, 0], state), model.step(x[:, 0], state))
+    assert_same_bits(run_steps(loaded, x[:, :1], state), run_steps(model, x[:, :1], state))
     if name == "classifier with keys":  # and drops the same, with its own keys
         model.train()
         loaded.train()
-        assert_same_bits(loaded(x), model(x))
+        run = nnx.jit(lambda model, x: model(x))
+        assert_same_bits(run(loaded, x), run(model, x))
 
 
+@settings(max_examples=8)  # each traces its models, which takes a second
 @given(
     st.builds(
         models.Layers,
@@ -175,10 +178,12 @@ def test_a_fresh_process_needs_the_path_alone(tmp_path):
     np.savez(tmp_path / "x.npz", x=x)
     code = (
         "import sys, numpy as np\n"
+        "from flax import nnx\n"
         "from flax_linattn import models\n"
         "folder = sys.argv[1]\n"
         "model = models.load_model(folder + '/model')\n"
-        "np.save(folder + '/y.npy', model(np.load(folder + '/x.npz')['x']))\n"
+        "run = nnx.jit(lambda model, x: model(x))\n"
+        "np.save(folder + '/y.npy', run(model, np.load(folder + '/x.npz')['x']))\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
@@ -188,7 +193,8 @@ def test_a_fresh_process_needs_the_path_alone(tmp_path):
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
     )
     assert done.returncode == 0, done.stderr
-    assert_same_bits(np.load(tmp_path / "y.npy"), np.asarray(model(x)))
+    y = nnx.jit(lambda model, x: model(x))(model, x)
+    assert_same_bits(np.load(tmp_path / "y.npy"), np.asarray(y))
 
 
 class Own(nnx.Module):

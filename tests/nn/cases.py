@@ -51,6 +51,8 @@ def _cases(
 MECHANISMS = _cases(lambda can: True)
 ALL_FAST = _cases(lambda can: True, fast=ops.list_mechanisms())
 CAUSAL = _cases(lambda can: can.causal)
+STACKED = _cases(lambda can: can.causal, fast=("softmax", "aaren"))
+"""Of what takes a layer as it is, as blocks, cells and models do: a cache, and a constant state."""
 PACKED = _cases(lambda can: can.causal and can.packed)
 CROSS = _cases(lambda can: can.cross)
 NOT_CROSS = _cases(lambda can: not can.cross)

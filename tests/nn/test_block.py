@@ -15,7 +15,7 @@ from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.norm import LayerNorm
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn import checks
-from tests.nn.cases import CAUSAL, WIDTH, call, normal, run_steps
+from tests.nn.cases import STACKED, WIDTH, call, normal, run_steps
 
 HIDDEN = 12
 
@@ -102,7 +102,7 @@ def test_gelu_is_the_exact_one():
 
 
 @pytest.mark.parametrize("norm", [pytest.param("pre", marks=pytest.mark.slow), "post"])
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_block_streams(mechanism, norm):
     """As the loop of steps, in parts, packed, and with padding anywhere."""
     block = make(mechanism, norm=norm)
@@ -158,7 +158,7 @@ def test_dropout_masks_differ_between_sublayers():
 
 
 @pytest.mark.parametrize("norm", [pytest.param("pre", marks=pytest.mark.slow), "post"])
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_bfloat16_computation(mechanism, norm):
     """Float32 inputs keep a float32 residual; bfloat16 ones a bfloat16 residual."""
     half, exact = make(mechanism, norm=norm, dtype=jnp.bfloat16), make(mechanism, norm=norm)

@@ -9,7 +9,7 @@ from flax import nnx
 
 from flax_linattn import nn
 from tests.contract.tolerances import assert_close
-from tests.nn.cases import CAUSAL, WIDTH, attention, call, make_attention, normal
+from tests.nn.cases import STACKED, WIDTH, attention, call, make_attention, normal
 
 
 @partial(jax.jit, static_argnums=0)
@@ -19,7 +19,7 @@ def run_rnn(graph, params, x, carry=None):
 
 
 @pytest.mark.parametrize("graph_mode", [False, True])
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_rnn_is_attention_in_parallel(mechanism, graph_mode):
     """From nothing, and going on from a carry."""
     x = normal(1, 2, 6, WIDTH)
@@ -37,7 +37,7 @@ def test_rnn_is_attention_in_parallel(mechanism, graph_mode):
     assert_close(end, state, "float32")
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_gradients_through_the_rnn(mechanism):
     graph, params = nnx.split(attention(mechanism))
     x, weights = normal(3, 2, 6, WIDTH), normal(4, 2, 6, WIDTH)
@@ -52,7 +52,7 @@ def test_gradients_through_the_rnn(mechanism):
     assert_close(got, want, "float32")
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_a_growing_cache_is_refused(mechanism):
     layer = attention(mechanism)
     if layer.mechanism.capabilities.constant_memory:

@@ -148,10 +148,10 @@ def test_stream_command_stops_cleanly_on_a_closed_pipe(run_dir, tmp_path):
     "options",
     [
         "--parallel jit --mesh data=2,seq=2",
-        "--num-layers 2 --mechanism aaren softmax",
         *(
             pytest.param(f"{options} --epochs 8", marks=pytest.mark.slow)
             for options in (
+                "--num-layers 2 --mechanism aaren softmax",
                 "--parallel pmap --accumulate 2 --mesh data=4 --buckets 2",
                 "--parallel auto --shard-parameters --dtype float16 --tensorboard --profile 1",
                 "--dtype bfloat16 --remat blocks",
@@ -196,8 +196,8 @@ def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsy
 @pytest.mark.usefixtures("no_figures")
 def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     folder = tmp_path / "run"
-    args = ["train", "classify", "--mechanism", "softmax", "--run", str(folder), *toy]
-    assert cli.main(args) == 0
+    args = ["train", "classify", "--run", str(folder), *toy]
+    assert cli.main([*args, "--num-layers", "2", "--mechanism", "aaren", "softmax"]) == 0
     source = tmp_path / "long.csv"
     source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
     message = fail(capsys, "stream", str(folder), "--input", str(source))

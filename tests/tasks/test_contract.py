@@ -82,6 +82,13 @@ def task(request, third_task):
     return request.param
 
 
+def fast(*names):
+    """A test of what one part does for every task: the others are slow."""
+    slow = pytest.mark.slow
+    each = [name if name in names else pytest.param(name, marks=slow) for name in CASES]
+    return pytest.mark.parametrize("task", each, indirect=True, scope="module")
+
+
 @pytest.fixture(scope="module")
 def run_dir(task, tmp_path_factory):
     """A finished small run."""
@@ -138,6 +145,7 @@ def test_a_run_folder_is_complete(task, run_dir):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
+@fast("classify", "forecast")
 def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     stored = json.loads((run_dir / "test.json").read_text())
     report = tasks.evaluate_run(run_dir)
@@ -158,6 +166,7 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     assert f"{number} " in out and stored[number] == report[number]
 
 
+@fast("classify", "forecast")
 def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     """By the run's own options, which are not given again."""
     folder = tmp_path / "two"
@@ -170,6 +179,7 @@ def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     assert "learning_rate=0.001, got 0.5" in message and "(--learning-rate)" in message
 
 
+@fast("classify")
 def test_training_counted_in_steps(task, tmp_path, capsys):
     folder = tmp_path / "steps"
     counted = ["--steps", "5", "--validate-every", "2"]
@@ -246,6 +256,7 @@ def other_run(task, tmp_path_factory):
     return folder
 
 
+@fast("classify")
 def test_the_state_of_another_run_is_refused(run_dir, other_run, lines, tmp_path, capsys):
     state = tmp_path / "state.npz"
     args = ["--input", str(lines), "--state", str(state)]
@@ -353,7 +364,14 @@ def test_the_command_gives_the_model_of_the_task(task, run_dir):
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name in registry.TASKS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "classify" else pytest.param(name, marks=pytest.mark.slow)
+        for name in CASES
+        if name in registry.TASKS
+    ],
+)
 def test_sigterm_saves_and_says_how_to_go_on(name, tmp_path):
     """In a process of its own, which knows only the package's tasks."""
     folder = tmp_path / "run"

@@ -42,7 +42,7 @@ def test_a_protocol_is_what_it_stood_for(stored):
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("name", ["classify", "forecast"])
+@pytest.mark.parametrize("name", ["classify", pytest.param("forecast", marks=pytest.mark.slow)])
 def test_they_go_on(stored, name, capsys):
     """Parameters, optimizer and data position; the folder then is of today's format."""
     run = str(stored / name)

@@ -87,6 +87,7 @@ def test_two_processes_that_start_at_once(children, tmp_path):
     start_pairs(children, tmp_path, 1)
 
 
+@pytest.mark.slow  # in a line: test_a_second_one_leaves_what_the_first_is_writing
 def test_two_processes_that_resume_at_once(children, tmp_path):
     resume_pairs(children, tmp_path, 1)
 

@@ -74,7 +74,7 @@ def test_patience_counts_validations(tmp_path):
     assert steps_of(tmp_path) == [2, 4, 6]
 
 
-@pytest.mark.parametrize("every", [None, 2])
+@pytest.mark.parametrize("every", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_interrupted_after_every_step(tmp_path, every):
     long = {"epochs": None, "steps": 11, "validate_every": 4, "checkpoint_every_steps": every}
     model, _ = train(tmp_path / "whole", **long)

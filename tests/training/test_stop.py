@@ -25,7 +25,10 @@ def wait_for_checkpoint(run_dir, process, later_than=-1):
     pytest.fail(f"the run ended: {process.stderr}")
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_and_sets_the_exit_code(children, tmp_path, signum, code):
     process = children.start(CHILD, tmp_path, LONG)
     wait_for_checkpoint(tmp_path, process)
