@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,7 +20,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from flax_linattn.annotations import fits
-from flax_linattn.checkpoint.quiet import hush_threads
+from flax_linattn.checkpoint.quiet import quiet_threads
 from flax_linattn.checkpoint.renamed import saved_names
 
 FOLDER = "arrays"
@@ -234,9 +235,9 @@ def _signatures(path: Path, item: str, manifest: Manifest) -> dict[str, str]:
     return manifest["arrays"][item]
 
 
-def _checkpointer() -> ocp.Checkpointer:
+@contextmanager
+def _checkpointer() -> Iterator[ocp.Checkpointer]:
     """Orbax's, of this process alone: one of several writes for all, and each reads by itself."""
-    hush_threads()
     process = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process,
@@ -245,7 +246,11 @@ def _checkpointer() -> ocp.Checkpointer:
     )
     options = ocp.CompositeOptions(multiprocessing_options=alone)
     handler = ocp.CompositeCheckpointHandler(composite_options=options)
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+    with (
+        quiet_threads(),
+        ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer,
+    ):
+        yield checkpointer
 
 
 def _is_key(leaf: jax.Array) -> bool:
