@@ -412,6 +412,17 @@ def test_a_model_is_compared_before_it_takes_memory(small, tmp_path, monkeypatch
         models.load_model(path)
 
 
+def test_a_model_to_compare_takes_no_memory(small, monkeypatch):
+    def read_arrays(folder, item, manifest, state):
+        leaves = jax.tree.leaves(state)
+        assert leaves and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "read_arrays", read_arrays)
+    with pytest.raises(KeyboardInterrupt):
+        models.load_model(small)
+
+
 def test_a_model_made_of_shapes_is_the_same(small):
     described = checkpoint.read_json(small / saved.FILE)["description"]
     assert nnx.graphdef(make_abstract(described)) == nnx.graphdef(make(described))
