@@ -54,6 +54,9 @@ _UNFINISHED = re.compile(r"(.*)\.[0-9a-f]{8}\.tmp")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What file systems answer that lock nothing."""
 
+_HOLDER = b'{"host": '
+"""How what a lock file says begins."""
+
 
 class HeldError(ValueError):
     """Somebody else holds what was asked for."""
@@ -167,12 +170,14 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     with ``flock``. On one that locks nothing a note says so, and on Windows nothing is held.
 
     Args:
-        path: a file of its own, which is made, stays, and says who holds it.
+        path: a file for this alone, which is made, stays, and says who holds it: not the file that
+            is worked on, but "state.npz.lock" beside "state.npz".
         what: is held, for the message.
         wait: until it is free, instead of refusing.
 
     Raises:
         HeldError: it is held already; says by whom.
+        ValueError: the file holds something else than who holds it, and stays as it is.
         OSError: the file cannot be made.
 
     Example:
@@ -187,6 +192,7 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _lock(descriptor, path, what, wait)
+        _check_lock_file(descriptor, path)
         _sign(descriptor, _holder())
         try:
             yield
@@ -203,16 +209,25 @@ def _lock(descriptor: int, path: Path, what: str, wait: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise HeldError(
-            f"another process works with {what}{_signed(path)}; wait for its end, or give another "
-            "one."
+            f"another process works with {what or path}{_signed(path)}; wait for its end, or give "
+            "another one."
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         print(
             f"note: the file system of {path} locks nothing ({error.strerror}); nothing keeps a "
-            f"second process from {what or 'it'}.",
+            f"second process from {what or path}.",
             file=sys.stderr,
+        )
+
+
+def _check_lock_file(descriptor: int, path: Path) -> None:
+    """Refuses a file that would be emptied; what a kill has left of our own text is fine."""
+    if not _HOLDER.startswith(os.read(descriptor, len(_HOLDER))):
+        raise ValueError(
+            f"{path} is no lock file, and would be emptied; give a file for this alone, such as "
+            f"{path}.lock."
         )
 
 

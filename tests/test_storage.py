@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -102,6 +103,32 @@ def test_a_process_that_is_killed_lets_go(tmp_path):
         pass
     with storage.held(path, wait=True):
         pass
+
+
+def test_a_lock_of_nothing_named_says_its_file(tmp_path):
+    path = tmp_path / "lock"
+    message = re.escape(f"another process works with {path} (process ")
+    with storage.held(path), pytest.raises(ValueError, match=message), storage.held(path):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04 and so on", b"[1]", b"x"])
+def test_a_file_of_something_else_is_no_lock(tmp_path, content):
+    """It would be emptied."""
+    path = tmp_path / "state.npz"
+    path.write_bytes(content)
+    message = re.escape(f"{path} is no lock file, and would be emptied; give a file")
+    with pytest.raises(ValueError, match=message), storage.held(path):
+        pass
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("left", ['{"host": "a", "process": 3}\n', '{"ho'])
+def test_what_a_kill_has_left_in_a_lock_file_is_replaced(tmp_path, left):
+    path = tmp_path / "lock"
+    path.write_text(left)
+    with storage.held(path):
+        assert json.loads(path.read_text())["process"] == os.getpid()
 
 
 def test_a_file_system_without_locks_is_noted(tmp_path, monkeypatch, capsys):

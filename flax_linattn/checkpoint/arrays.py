@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -19,7 +20,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from flax_linattn.annotations import fits
-from flax_linattn.checkpoint.quiet import hush_threads
+from flax_linattn.checkpoint.quiet import quiet_threads
 from flax_linattn.checkpoint.renamed import saved_names
 
 FOLDER = "arrays"
@@ -158,15 +159,17 @@ def read_arrays(
         path: The folder that ``write_arrays`` was given.
         item: Which of the items.
         manifest: What ``write_arrays`` returned.
-        *trees: Their structures, shapes, dtypes and devices are used. Floating numbers may have
-            been saved in another width, which is noted on stderr.
+        *trees: Their structures, shapes, dtypes and devices are used; ``jax.ShapeDtypeStruct``
+            will do. Floating numbers may have been saved in another width, which is noted on
+            stderr.
         other: How the message begins that arrays differ: "The ... saved in ...".
 
     Returns:
         As many trees.
 
     Raises:
-        ValueError: Names or shapes are not those saved; names them.
+        ValueError: Names or shapes are not those saved, and are named; or there is no memory for
+            them.
         CorruptCheckpointError: Orbax cannot read them.
     """
     leaves = named_leaves(*trees)
@@ -184,7 +187,10 @@ def read_arrays(
             f"{leaves[first].dtype}; they were saved as {saved[first].split('[')[0]}.",
             file=sys.stderr,
         )
-    target = {names[name]: np.zeros(*_parse(saved[name])) for name in leaves}
+    try:
+        target = {names[name]: np.zeros(*_parse(saved[name])) for name in leaves}
+    except (MemoryError, ValueError) as error:
+        raise ValueError(f"The arrays of {path} do not fit into the memory: {error}.") from error
     nonempty = {name: array for name, array in target.items() if array.size}
     args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
     try:
@@ -229,9 +235,9 @@ def _signatures(path: Path, item: str, manifest: Manifest) -> dict[str, str]:
     return manifest["arrays"][item]
 
 
-def _checkpointer() -> ocp.Checkpointer:
+@contextmanager
+def _checkpointer() -> Iterator[ocp.Checkpointer]:
     """Orbax's, of this process alone: one of several writes for all, and each reads by itself."""
-    hush_threads()
     process = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process,
@@ -240,7 +246,11 @@ def _checkpointer() -> ocp.Checkpointer:
     )
     options = ocp.CompositeOptions(multiprocessing_options=alone)
     handler = ocp.CompositeCheckpointHandler(composite_options=options)
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+    with (
+        quiet_threads(),
+        ocp.Checkpointer(handler, multiprocessing_options=alone) as checkpointer,
+    ):
+        yield checkpointer
 
 
 def _is_key(leaf: jax.Array) -> bool:
@@ -260,10 +270,11 @@ def _to_host(leaf: jax.Array) -> np.ndarray:
 
 def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
     if _is_key(like):
-        leaf = jax.random.wrap_key_data(jnp.asarray(array), impl=jax.random.key_impl(like))
+        impl = jax.random.key_impl(jnp.empty(0, like.dtype))
+        leaf = jax.random.wrap_key_data(jnp.asarray(array), impl=impl)
     else:
         leaf = jnp.array(array, like.dtype)
-    return jax.device_put(leaf, like.sharding) if like.committed else leaf
+    return jax.device_put(leaf, like.sharding) if getattr(like, "committed", False) else leaf
 
 
 def _signature(leaf: Any) -> str:

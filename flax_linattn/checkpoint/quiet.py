@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+_lock = threading.Lock()
+_inside = 0
+"""Contexts that are open; several threads may save at once."""
+_before: Any = None
+"""The hook that the first of them found."""
 
-def hush_threads() -> None:
-    """Keeps Orbax's threads from printing hundreds of lines of traceback; may be called again.
+
+@contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Keeps Orbax's threads from printing hundreds of lines of traceback.
 
     Their errors reach whoever saves or reads. Those that still write when the save has failed find
-    their event loop closed, and would show that as an error that nobody caught.
+    their event loop closed, and would show that as an error that nobody caught. Logger and hook are
+    as before when the last context ends, unless somebody else has set another hook since.
     """
-    logging.getLogger("absl").addFilter(_is_not_of_a_thread)  # it knows those that it has
-    if not isinstance(sys.unraisablehook, _ButClosedLoops):
-        sys.unraisablehook = _ButClosedLoops()
+    global _inside, _before
+    with _lock:
+        _inside += 1
+        if _inside == 1:
+            logging.getLogger("absl").addFilter(_is_not_of_a_thread)
+            _before, sys.unraisablehook = sys.unraisablehook, _but_closed_loops
+    try:
+        yield
+    except BaseException:
+        gc.collect()  # what the threads have left is found now, not after the hook is gone
+        raise
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                logging.getLogger("absl").removeFilter(_is_not_of_a_thread)
+                if sys.unraisablehook is _but_closed_loops:
+                    sys.unraisablehook = _before
 
 
 def _is_not_of_a_thread(record: logging.LogRecord) -> bool:
     return "_SignalingThread" not in str(record.msg)
 
 
-class _ButClosedLoops:
+def _but_closed_loops(unraisable: Any) -> None:
     """Passes on what could not be raised, but for closed event loops."""
-
-    def __init__(self) -> None:
-        self._before = sys.unraisablehook
-
-    def __call__(self, unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            self._before(unraisable)
+    if str(unraisable.exc_value) != "Event loop is closed":
+        _before(unraisable)

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 
 MOST_ARRAYS = 10_000
 MOST_BYTES_OF_FACTS = 1 << 20
+MOST_AXES = 32
+MOST_ALONG_AN_AXIS = 1 << 48
+"""What NumPy and memories have is less, and numbers above would be printed over pages."""
 _FACTS = "facts"
 _SUFFIX = ".npy"
 
@@ -55,7 +58,7 @@ def write_archive(file: BinaryIO, arrays: Sequence[NDArray], facts: dict[str, An
         facts: JSON values.
 
     Raises:
-        ValueError: too many arrays, or facts that are too long.
+        ValueError: too many arrays, facts that are too long, or Python objects.
         TypeError: facts that are no JSON values.
     """
     text = np.array(json.dumps(facts))
@@ -64,8 +67,12 @@ def write_archive(file: BinaryIO, arrays: Sequence[NDArray], facts: dict[str, An
             f"expected at most {MOST_ARRAYS:,} arrays and {MOST_BYTES_OF_FACTS // 8:,} characters "
             f"of facts, got {len(arrays):,} and {text.nbytes // 4:,}."
         )
-    named: dict[str, Any] = {str(i): array for i, array in enumerate(arrays)}
-    np.savez(file, allow_pickle=False, **named, **{_FACTS: text})
+    names = [*map(str, range(len(arrays))), _FACTS]
+    # As np.savez does, which before NumPy 2.2 took allow_pickle as the name of an array.
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in zip(names, [*arrays, text], strict=True):
+            with archive.open(name + _SUFFIX, "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, version=(1, 0), allow_pickle=False)
 
 
 class Archive:
@@ -110,8 +117,9 @@ class Archive:
     def read(self, index: int) -> NDArray:
         """Reads an array, whose size is that of ``arrays[index]``, and checks its checksum."""
         stored, start, order = self._header(self._entries[index])
-        data = self._zip.read(self._entries[index])[start:]
-        return np.frombuffer(data, stored.dtype).reshape(stored.shape, order=order)
+        data = self._zip.read(self._entries[index])
+        values = np.frombuffer(data, stored.dtype, offset=start)  # a slice would be a copy
+        return values.reshape(stored.shape, order=order)
 
     def _facts(self, entry: zipfile.ZipInfo) -> dict[str, Any]:
         if entry.file_size > MOST_BYTES_OF_FACTS:
@@ -119,7 +127,7 @@ class Archive:
         stored, start, _ = self._header(entry)
         if stored.shape or stored.dtype.kind != "U":
             raise ValueError("its facts are no text")
-        text = str(np.frombuffer(self._zip.read(entry)[start:], stored.dtype)[0])
+        text = str(np.frombuffer(self._zip.read(entry), stored.dtype, offset=start)[0])
         facts = json.loads(text)
         if not isinstance(facts, dict):
             raise ValueError("its facts are no names and values")
@@ -136,6 +144,8 @@ class Archive:
             start = file.tell()
         stored = Stored(shape, dtype)
         plain = dtype.kind in "biufcVU" and dtype.fields is None and dtype.subdtype is None
+        if len(shape) > MOST_AXES or any(size >= MOST_ALONG_AN_AXIS for size in shape):
+            raise ValueError("an array is larger than any")
         if not plain or not dtype.itemsize or any(size < 0 for size in shape):
             raise ValueError("an array is of another kind")
         if stored.num_bytes != entry.file_size - start:

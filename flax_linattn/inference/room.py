@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
-from flax_linattn.inference.state import check_rows
+from flax_linattn.inference.state import check_known_rows
 from flax_linattn.models.backbone import BackboneState
 from flax_linattn.ops.engine.cache import KVCache
 from flax_linattn.typing import State
@@ -19,8 +19,9 @@ Counts = NDArray[np.int64]
 
 
 class Room:
-    """Counts on the host, so that no device is waited for; and not at all where there is no end.
+    """Counts on the host, and not at all where there is no end.
 
+    No device is waited for, but for masks and resets that lie on one, and for a state that is set.
     Caches of this library end, and tables of positions that a model names in ``num_positions``.
 
     Args:
@@ -63,12 +64,12 @@ class Room:
             return self.taken
         size, taken = len(self.taken), self.taken
         if reset is not None:
-            taken = np.where(np.asarray(check_rows("reset", reset, size)), 0, taken)
+            taken = np.where(check_known_rows("reset", reset, size), 0, taken)
         if mask is None:
             taken = taken + (1 if length is None else length)
         else:
             shape = (size,) if length is None else (size, length)
-            real = np.asarray(check_rows("mask", mask, *shape))
+            real = check_known_rows("mask", mask, *shape)
             taken = taken + real.reshape(size, -1).sum(axis=1)
         if (taken > self._most).any():
             row = int(np.argmax(taken > self._most))

@@ -21,21 +21,25 @@ FORMAT = 1
 Tree = TypeVar("Tree")
 
 
-def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
+def save_state(
+    path: str | Path, state: Any, facts: dict[str, Any], *, allow_nan: bool = False
+) -> None:
     """Writes a state to a file; a kill leaves the file before, or the new one.
 
     Several processes that write to one file leave it whole, too; whose it is then is a matter of
-    chance, which :func:`flax_linattn.storage.held` prevents.
+    chance, which :func:`flax_linattn.storage.held` prevents, with a lock file of its own:
+    ``with held(f"{path}.lock"):``.
 
     Args:
         path: the file, ``.npz``.
         state: arrays in any tree, such as ``Stream.state``.
         facts: JSON values to keep beside it, among them what tells whose state it is; none is
             called "format".
+        allow_nan: for arrays that may hold NaN. No state of a mechanism does unless it has failed.
 
     Raises:
-        ValueError: more facts or arrays than a file takes, or numbers that are NaN; the file before
-            stays.
+        ValueError: more facts or arrays than a file takes, or numbers that are NaN where they are
+            not allowed; the file before stays.
         OSError: it cannot be written.
 
     Example:
@@ -50,14 +54,21 @@ def save_state(path: str | Path, state: Any, facts: dict[str, Any]) -> None:
         raise ValueError("the fact 'format' is the file's own; give yours another name.")
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
     for name, leaf in zip(layout(state), leaves, strict=True):
-        if _has_nan(leaf):
-            raise ValueError(f"the state holds NaN in {name}, and {path} stays as it was.")
+        if not allow_nan and _has_nan(leaf):
+            raise ValueError(
+                f"the state holds NaN in {name}, and {path} stays as it was; give allow_nan=True "
+                "where NaN is no sign of a failure."
+            )
     with write_whole(path) as file:
         write_archive(file, leaves, {"format": FORMAT, **facts})
 
 
 def load_state(
-    path: str | Path, like: Tree, *, check: Callable[[dict[str, Any]], None] | None = None
+    path: str | Path,
+    like: Tree,
+    *,
+    check: Callable[[dict[str, Any]], None] | None = None,
+    allow_nan: bool = False,
 ) -> tuple[Tree, dict[str, Any]]:
     """Reads what ``save_state`` wrote.
 
@@ -68,6 +79,7 @@ def load_state(
         path: the file.
         like: a state of the same structure.
         check: refuses facts of something else, before the arrays are compared.
+        allow_nan: as in ``save_state``.
 
     Returns:
         The state and the facts.
@@ -75,7 +87,7 @@ def load_state(
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is damaged, the state of something else, or of a stream that had failed: its
-            numbers are NaN.
+            numbers are NaN, and not allowed.
     """
     names, leaves = list(layout(like)), jax.tree.leaves(like)
     with _opened(path) as archive:
@@ -98,11 +110,11 @@ def load_state(
         for index, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
             with _reading(path):
                 array = archive.read(index).view(leaf.dtype)
-            arrays.append(jnp.asarray(array))
-            if _has_nan(array):
+            if not allow_nan and _has_nan(array):
                 raise ValueError(
                     f"{path} holds NaN in {name}, which no stream saves; remove it to begin anew."
                 )
+            arrays.append(jnp.asarray(array))
     return jax.tree.unflatten(jax.tree.structure(like), arrays), facts
 
 

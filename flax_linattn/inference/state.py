@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Int
+from numpy.typing import NDArray
 
 from flax_linattn.inference.differences import layout
 from flax_linattn.ops.contract import meshes
@@ -124,13 +125,29 @@ def check_rows(name: str, rows: ArrayLike, *shape: int) -> Array:
         ValueError: another shape.
     """
     rows = jnp.asarray(rows)
-    if rows.dtype != jnp.bool_:
+    _check_rows(name, rows, shape)
+    return rows
+
+
+def check_known_rows(name: str, rows: ArrayLike, *shape: int) -> NDArray[np.bool_]:
+    """The same on the host: only rows on a device are waited for.
+
+    Raises:
+        TypeError: another dtype.
+        ValueError: another shape.
+    """
+    known = rows if isinstance(rows, jax.Array) else np.asarray(rows)
+    _check_rows(name, known, shape)
+    return np.asarray(known)
+
+
+def _check_rows(name: str, rows: Array | NDArray[Any], shape: tuple[int, ...]) -> None:
+    if rows.dtype != np.bool_:
         raise TypeError(
             f"expected {name} as bool, got {rows.dtype}; write {name}.astype(bool) if 1 means True."
         )
     if rows.shape != shape:
         raise ValueError(f"expected {name} as bool {list(shape)}, got shape {rows.shape}.")
-    return rows
 
 
 def check_indices(indices: ArrayLike, batch: int) -> Array:

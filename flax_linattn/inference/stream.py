@@ -134,7 +134,9 @@ class Stream:
 
         Args:
             x: [B, in_features].
-            mask: bool [B]; where False the row takes in nothing.
+            mask: bool [B]; where False the row takes in nothing. Where the model's room has an end
+                (a cache, a table of positions), rows are counted on the host: a mask or reset on a
+                device is waited for, one of NumPy is not.
             reset: bool [B]; where True the row first forgets all observations, so that this one
                 begins a new sequence.
 

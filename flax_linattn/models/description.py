@@ -9,9 +9,10 @@ their values are saved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -63,8 +64,12 @@ def describe(model: Any) -> dict[str, Any]:
     return {kind: options | {"has_dropout_keys": dropout is not None and dropout.rngs is not None}}
 
 
-def make(description: Mapping[str, Any]) -> Any:
+def make(description: Mapping[str, Any], rngs: Callable[..., nnx.Rngs] = nnx.Rngs) -> Any:
     """A model of the described structure, with parameters of its own.
+
+    Args:
+        description: of ``describe``.
+        rngs: makes the random keys, of seeds by their streams.
 
     Raises:
         ValueError: the description names what there is not.
@@ -79,9 +84,46 @@ def make(description: Mapping[str, Any]) -> Any:
     ((kind, options),) = description.items()
     if kind not in KINDS:
         raise ValueError(f"there is no model {kind!r}")
-    arguments = {name: _from_json(value) for name, value in options.items()}
+    arguments = {name: _from_json(value, rngs) for name, value in options.items()}
     streams = {"params": 0, "dropout": 0} if arguments.pop("has_dropout_keys") else {"params": 0}
-    return KINDS[kind](**arguments, rngs=nnx.Rngs(**streams))
+    return KINDS[kind](**arguments, rngs=rngs(**streams))
+
+
+def make_abstract(description: Mapping[str, Any]) -> Any:
+    """The same, with a ``jax.ShapeDtypeStruct`` for each parameter: it takes no memory.
+
+    Raises:
+        ValueError: as ``make``.
+        TypeError: as ``make``.
+
+    Example:
+        >>> from flax import nnx
+        >>> embedding = TokenEmbedding(11, 8, rngs=nnx.Rngs(0))
+        >>> make_abstract(describe(embedding)).table.get_value()
+        ShapeDtypeStruct(shape=(11, 8), dtype=float32)
+    """
+    return nnx.eval_shape(lambda: make(description, _still_rngs))
+
+
+class _StillStream(nnx.RngStream):
+    """Gives its key again and again.
+
+    Where JAX traces, each count takes Flax a look at all that was traced before: minutes for a
+    hundred layers.
+    """
+
+    def __call__(self) -> jax.Array:
+        return self.key[...]
+
+    def fork(self, **_: Any) -> nnx.RngStream:
+        return nnx.RngStream(self(), tag=self.tag)
+
+
+def _still_rngs(**seeds: int) -> nnx.Rngs:
+    rngs = nnx.Rngs(**seeds)
+    for name, seed in seeds.items():
+        setattr(rngs, name, _StillStream(seed, tag=name))
+    return rngs
 
 
 def _to_json(name: str, value: Any) -> Any:
@@ -132,25 +174,29 @@ def _mechanism_to_json(mechanism: ops.Mechanism) -> dict[str, Any]:
     return {"kind": mechanism.name, "hyperparameters": options}
 
 
-def _from_json(value: Any) -> Any:
+def _from_json(value: Any, rngs: Callable[..., nnx.Rngs]) -> Any:
     if isinstance(value, list):
-        return tuple(map(_from_json, value))
+        return tuple(_from_json(v, rngs) for v in value)
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "dtype":
         return getattr(jnp, jnp.dtype(content).name)
     if kind == "mechanism":
-        return _mechanism_from_json(**content)
+        return _mechanism_from_json(rngs, **content)
     if kind == "Layers":
-        return Layers(**{name: _from_json(v) for name, v in content.items()})
-    return make(value)
+        return Layers(**{name: _from_json(v, rngs) for name, v in content.items()})
+    return make(value, rngs)
 
 
 def _mechanism_from_json(
-    kind: str, hyperparameters: dict[str, Any], name: str | None = None
+    rngs: Callable[..., nnx.Rngs],
+    /,
+    kind: str,
+    hyperparameters: dict[str, Any],
+    name: str | None = None,
 ) -> str | ops.Mechanism:
     """The mechanism; its name, where that is what it was given by and still means the same."""
-    options = {field: _from_json(value) for field, value in hyperparameters.items()}
+    options = {field: _from_json(value, rngs) for field, value in hyperparameters.items()}
     mechanism = ops.get_mechanism(kind, **options)
     return name if name is not None and ops.get_mechanism(name) == mechanism else mechanism

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -13,11 +14,12 @@ from flax import nnx
 
 from flax_linattn import checkpoint, storage
 from flax_linattn.annotations import fits
-from flax_linattn.models.description import NotDescribedError, describe, make
+from flax_linattn.models.description import NotDescribedError, describe, make_abstract
 
 FORMAT = 1
 FILE = "model.json"
 PREFIX = "arrays-"
+_FOLDER = re.compile(re.escape(PREFIX) + "[0-9a-f]{32}")
 
 Saved = TypedDict(
     "Saved",
@@ -142,7 +144,8 @@ def load_model(path: str | Path, like: nnx.Module | None = None) -> Any:
             "of a run, read it with flax_linattn.training.load_best."
         )
     saved = _read(path)
-    model = _made(path, saved) if like is None else nnx.clone(like)
+    # What it takes in memory is known to be saved before any is taken.
+    model = _abstract(path, saved) if like is None else nnx.clone(like)
     folder, manifest = path / saved["folder"], saved["manifest"]
     (state,) = checkpoint.read_arrays(folder, "model", manifest, nnx.state(model))
     nnx.update(model, state)
@@ -159,9 +162,8 @@ def _read(path: Path) -> dict[str, Any]:
                 f"{path} was saved by a later version (format {saved['format']}, this one reads "
                 f"{FORMAT}); load it with the version of flax_linattn that saved it."
             )
-        if not fits(saved, Saved):
+        if not fits(saved, Saved) or not _FOLDER.fullmatch(saved["folder"]):
             raise ValueError(f"{path / FILE} is no file of save_model. {again}")
-        saved["folder"] = Path(saved["folder"]).name  # in this folder, whatever it says
         checkpoint.check_files(path / saved["folder"], saved["manifest"])
     except checkpoint.CorruptCheckpointError as error:
         raise checkpoint.CorruptCheckpointError(f"{error} {again}") from error
@@ -174,7 +176,7 @@ def _described(model: nnx.Module) -> tuple[dict[str, Any] | None, str | None]:
         description = describe(model)
     except NotDescribedError as error:
         return None, str(error)
-    again = jax.eval_shape(lambda: nnx.state(make(description)))
+    again = nnx.state(make_abstract(description))
     if _signatures(again) != _signatures(nnx.state(model)):
         return None, f"its parts are not those that {type(model).__name__} makes"
     return description, None
@@ -185,7 +187,7 @@ def _signatures(state: Any) -> dict[str, Any]:
     return {name: (leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
 
 
-def _made(path: Path, saved: dict[str, Any]) -> Any:
+def _abstract(path: Path, saved: dict[str, Any]) -> Any:
     name = saved["class"]
     if saved["description"] is None:
         raise ValueError(
@@ -194,9 +196,10 @@ def _made(path: Path, saved: dict[str, Any]) -> Any:
             "load_model(path, like=model)."
         )
     try:
-        return make(saved["description"])
+        return make_abstract(saved["description"])
     except (
-        ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+        ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError,
+        ValueError,
     ) as error:  # fmt: skip
         raise ValueError(
             f"this version of flax_linattn cannot make the {name} in {path}: {error} Load it with "

@@ -296,6 +296,13 @@ def test_what_a_table_has_no_position_for_is_refused(options):
     refused(stream, x, "the model has positions for 2; make it with a larger max_length")
 
 
+def test_no_device_is_asked_about_rows_of_numpy():
+    stream = inference.Stream(classifier("softmax"), batch_size=2, max_length=3)
+    with jax.transfer_guard("disallow_explicit"):
+        taken = stream._room.after(np.array([True, False]), reset=[False, True])
+    assert taken.tolist() == [1, 0]
+
+
 def test_a_state_of_constant_size_has_no_end():
     stream = inference.Stream(classifier("aaren"), max_length=2)
     for _ in range(4):

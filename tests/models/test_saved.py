@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from flax_linattn import checkpoint, models, nn, ops, storage
 from flax_linattn.models import saved
-from flax_linattn.models.description import KINDS, describe, make
+from flax_linattn.models.description import KINDS, describe, make, make_abstract
 from tests.contract.tolerances import assert_same_bits
 from tests.nn.cases import call, normal, run_steps
 
@@ -386,6 +386,52 @@ def test_a_file_by_hand_raises_nothing_foreign(changes, small, tmp_path):
     rewritten(path, **changes)
     with pytest.raises(ValueError, match=re.escape(str(path))):
         models.load_model(path)
+
+
+@pytest.mark.parametrize("folder", ["..", ".", "", "arrays-0123"])
+def test_arrays_are_read_from_a_folder_of_save_model_alone(folder, small, tmp_path):
+    path = shutil.copytree(small, tmp_path / "model")
+    arrays = next(path.glob("arrays-*")) / "arrays"
+    shutil.copytree(arrays, path / folder / "arrays", dirs_exist_ok=True)
+    rewritten(path, folder=folder)
+    with pytest.raises(ValueError, match=r"model.json is no file of save_model"):
+        models.load_model(path)
+
+
+def test_a_model_is_compared_before_it_takes_memory(small, tmp_path, monkeypatch):
+    """A description of 128 GB, then the same of the arrays."""
+    path = shutil.copytree(small, tmp_path / "model")
+    values = checkpoint.read_json(path / saved.FILE)
+    values["description"]["SequenceClassifier"]["num_classes"] = 4 * 10**9
+    rewritten(path, description=values["description"])
+    with pytest.raises(ValueError, match=r"kernel: saved float32\[1, 8, 4\], wanted float32\[1, 8"):
+        models.load_model(path)
+    shapes = {"kernel": f"float32[1, 8, {4 * 10**9}]", "bias": f"float32[{4 * 10**9}]"}
+    values["manifest"]["arrays"]["model"] |= shapes
+
+    def zeros(shape, dtype):
+        raise MemoryError(f"Unable to allocate {shape}")
+
+    rewritten(path, manifest=values["manifest"])
+    monkeypatch.setattr(np, "zeros", zeros)
+    with pytest.raises(ValueError, match="do not fit into the memory: Unable to allocate"):
+        models.load_model(path)
+
+
+def test_a_model_to_compare_takes_no_memory(small, monkeypatch):
+    def read_arrays(folder, item, manifest, state):
+        leaves = jax.tree.leaves(state)
+        assert leaves and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "read_arrays", read_arrays)
+    with pytest.raises(KeyboardInterrupt):
+        models.load_model(small)
+
+
+def test_a_model_made_of_shapes_is_the_same(small):
+    described = checkpoint.read_json(small / saved.FILE)["description"]
+    assert nnx.graphdef(make_abstract(described)) == nnx.graphdef(make(described))
 
 
 def test_a_description_that_is_too_deep(small, tmp_path):
