@@ -101,7 +101,7 @@ def yardstick_lines(of: Stored) -> Iterator[list[str]]:
     metric, name = of.table.metrics[0], of.table.yardstick
     beside = of_rows(of.table, of.rows, metric)
     for column in columns_of(of.rows):
-        lost = yardsticks.losses(column, name, of.rows, metric, of.store, beside)
+        lost = yardsticks.losses(column, name, of.rows, metric, of.store, beside, of.table.data_set)
         if lost is not None:
             yield [of.table.name_of, column, name, *lost.cells()]
 

@@ -80,6 +80,7 @@ def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
             metric,
             store,
             of_rows(table, rows, metric),
+            table.data_set,
         )
     ]
 

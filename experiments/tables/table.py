@@ -12,7 +12,7 @@ from experiments.experiment import Experiment, Flags
 from experiments.options import changed
 from experiments.store import Store
 from experiments.tables import page
-from experiments.tables.cells import Cell, Metric
+from experiments.tables.cells import Cell, Metric, data_set
 from experiments.tables.claims import Claim
 
 QUICK = {"features": 8, "hidden_features": 8, "num_heads": 2, "num_layers": 1, "epochs": 1}
@@ -50,6 +50,10 @@ class Table(Experiment):
     quick: Mapping[str, Any]
     yardstick: str
     yardsticks_row: str = ""
+
+    def data_set(self, row: str) -> str:
+        """Of a row."""
+        return data_set(self.yardsticks_row or row)
 
     def options(self, scale: str) -> Mapping[str, Any]:
         """What a scale changes of the runs' options; "quick" makes tiny models of the first one."""

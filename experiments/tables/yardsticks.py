@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments import yardsticks
@@ -54,7 +54,11 @@ def of_row(name: str, row: str, metric: Metric) -> Numbers:
 
 
 def comparison(
-    rows: Rows, metric: Metric, store: Store, of_rows: Mapping[str, Numbers]
+    rows: Rows,
+    metric: Metric,
+    store: Store,
+    of_rows: Mapping[str, Numbers],
+    cluster: Callable[[str], str] = data_set,
 ) -> list[str]:
     """How often the mean of a column is worse than a yardstick, and by how much.
 
@@ -63,13 +67,14 @@ def comparison(
         metric: to compare by.
         store: of the runs.
         of_rows: the yardsticks by row.
+        cluster: the data set of a row.
     """
     names = list(dict.fromkeys(name for numbers in of_rows.values() for name in numbers))
     if not names:
         return []
 
     def cell(column: str, name: str) -> str:
-        found = losses(column, name, rows, metric, store, of_rows)
+        found = losses(column, name, rows, metric, store, of_rows, cluster)
         return "-" if found is None else "; ".join(["loses " + found.cells()[0], found.cells()[1]])
 
     lines = [[column, *(cell(column, name) for name in names)] for column in columns_of(rows)]
@@ -92,6 +97,7 @@ def losses(
     metric: Metric,
     store: Store,
     of_rows: Mapping[str, Numbers],
+    cluster: Callable[[str], str] = data_set,
 ) -> Losses | None:
     """A column beside a yardstick; None where no row has both."""
     lost, shares = 0, dict[str, list[float]]()
@@ -103,7 +109,7 @@ def losses(
         theirs = statistics.mean(yardstick)
         difference = statistics.mean(ours) - theirs
         lost += (difference < 0) == metric.larger_is_better and difference != 0
-        shares.setdefault(data_set(row), []).append(100 * difference / abs(theirs))
+        shares.setdefault(cluster(row), []).append(100 * difference / abs(theirs))
     if not shares:
         return None
     means = [statistics.mean(of_set) for of_set in shares.values()]
