@@ -70,9 +70,9 @@ def optimised() -> Iterator[None]:
         jax.config.update(name, before)
 
 
-def compile_as_users(function: Callable[..., Any], *arguments: Any) -> Any:
+def compile_as_users(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """``function`` compiled for such arguments as users compile it."""
     import jax
 
     with optimised():
-        return jax.jit(function).lower(*arguments).compile(AS_USERS)
+        return jax.jit(function).lower(*arguments, **named).compile(AS_USERS)

@@ -158,6 +158,7 @@ class Attention(nnx.Module):
         self.query = (
             nnx.Param(query_init(rngs.params(), (in_features,), param_dtype)) if learned else None
         )
+        self.mechanism.check_heads(num_heads)
         learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
         # Not nnx.Dict, into which nnx.tabulate puts a number of its own.
         self.mechanism_parameters = nnx.data(

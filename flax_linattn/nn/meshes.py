@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -19,12 +20,17 @@ R = TypeVar("R")
 def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a module's call: on explicit mesh axes it runs as on automatic ones.
 
-    Its results lie as its first array: split alike along the first ``kept`` axes. A state that came
-    in goes out as it came, so that a loop can carry it; a new one is split along the batch. See
+    Its results lie as its first array: split alike along the first ``kept`` axes. A state that
+    came in goes out as it came, so that a loop can carry it; a new one is split along the batch.
+    Variables that the call sets, such as the counts of random streams, keep their split; others
+    are not touched, so that a function that is traced may close over a module. See
     :func:`flax_linattn.ops.contract.meshes.automatic`.
 
     Args:
         kept: leading axes that the output has of the first array: 2 for [B, T, ...].
+
+    Raises:
+        TypeError: (from the call, on explicit axes) no argument is an array.
 
     Example:
         >>> import jax.numpy as jnp
@@ -45,24 +51,24 @@ def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
             if meshes.explicit_mesh((inputs, kwargs)) is None:
                 return method(*args, **kwargs)
             given = signature.bind(*args, **kwargs).arguments
-            graphdef, params, others = _parted(module)
+            parts: Any = nnx.split(module, nnx.Param, ...)
+            graphdef, params, others = parts
 
             def run(params: Any, others: Any, inputs: Any, kwargs: Any) -> tuple[Any, Any]:
                 again: Any = nnx.merge(graphdef, params, others, copy=True)
                 results = cast(Any, method)(again, *inputs, **kwargs)
-                return results, _parted(again)[2]
+                return results, _changes(others, nnx.state(again, nnx.Not(nnx.Param)))
 
             def split(results: tuple[Any, Any]) -> Any:
-                arrays = (
-                    x for x in jax.tree.leaves(list(given.values())[1:]) if hasattr(x, "ndim")
-                )
-                axes = meshes.axes_of(next(arrays))[:kept]
-                return _axes_of(results[0], axes, given.get("state")), _leading(results[1], ())
+                first = _first_array(list(given.values())[1:], method)
+                axes = meshes.axes_of(first)[:kept]
+                y = _axes_of(results[0], axes, given.get("state"))
+                return y, _axes_as_before(results[1], others)
 
             results: R
-            results, after = meshes.automatic(run, (params, others, inputs, kwargs), split)
-            if jax.tree.leaves(after):  # random streams, which it may have drawn from
-                nnx.update(module, after)
+            results, changes = meshes.automatic(run, (params, others, inputs, kwargs), split)
+            if changes:
+                nnx.update(module, nnx.from_flat_state(changes.items()))
             return results
 
         return call
@@ -70,9 +76,42 @@ def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-def _parted(module: Any) -> Any:
-    """Structure, parameters, other variables."""
-    return nnx.split(module, nnx.Param, ...)
+def _first_array(arguments: Any, method: Any) -> Any:
+    for x in jax.tree.leaves(arguments):
+        if hasattr(x, "ndim"):
+            return x
+    raise TypeError(
+        f"{method.__qualname__} is split over a mesh as its first array, but no argument is one; "
+        "pass a NumPy or JAX array."
+    )
+
+
+def _changes(before: Any, after: Any) -> dict[Any, Any]:
+    """Variables by path whose values are other objects now, or that are new."""
+    old = dict(nnx.to_flat_state(before))
+
+    def kept(path: Any, variable: Any) -> bool:
+        values = (jax.tree.leaves(v) for v in (old.get(path), variable))
+        return all(a is b for a, b in itertools.zip_longest(*values))
+
+    return {path: v for path, v in nnx.to_flat_state(after) if not kept(path, v)}
+
+
+def _axes_as_before(changes: dict[Any, Any], before: Any) -> Any:
+    """Those of the old values, where they have the shapes of the new ones; else none."""
+    old = dict(nnx.to_flat_state(before))
+
+    def axes(new: Any, old: Any) -> Any:
+        return meshes.axes_of(old) if new.shape == old.shape else (None,) * new.ndim
+
+    def alike(a: Any, b: Any) -> bool:
+        structures: list[Any] = [jax.tree.structure(x) for x in (a, b)]
+        return bool(structures[0] == structures[1])
+
+    return {
+        path: jax.tree.map(axes, v, old[path]) if alike(v, old.get(path)) else _leading(v, ())
+        for path, v in changes.items()
+    }
 
 
 def _axes_of(results: Any, axes: tuple[Any, ...], state: Any) -> Any:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from tests.compilation import compile_as_users
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result
@@ -172,6 +173,30 @@ def test_enormous_scores_are_finite(mechanism: ops.Mechanism, is_causal: bool, f
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
                 where = f"{what}{jax.tree_util.keystr(path)} of q * {of_q:g}, k * {of_k:g}"
                 assert np.isfinite(leaf).all(), f"{where}: {(~np.isfinite(leaf)).sum()} not finite"
+
+
+@pytest.mark.parametrize("name", ["softmax", "nystrom", "aaren", "linear", "linformer"])
+def test_enormous_scores_of_one_channel_are_finite(name: str) -> None:
+    """K = V = 1, where compilers make products of sums, and join these with what comes next."""
+    mechanism = in_tiles(ops.get_mechanism(name))
+    q, k, v = np.random.default_rng(0).normal(size=(3, 2, 12, 2, 1)).astype(np.float32)
+    q = q[0, 0] if mechanism.capabilities.learned_query else q
+    can = mechanism.capabilities
+
+    def outputs(form: str, *tokens: Any) -> Any:
+        return mechanism.attend(*tokens, is_causal=can.causal, form=form)
+
+    def of_all_forms(*tokens: Any) -> Any:
+        def weighted(*tokens: Any) -> Any:
+            y = [outputs(form, *tokens) for form in can.forms]
+            return sum(map(jnp.sum, y)), y
+
+        return jax.value_and_grad(weighted, (0, 1, 2), has_aux=True)(*tokens)
+
+    run = compile_as_users(of_all_forms, q, k, v)
+    for of_q, of_k in SIZES:
+        for leaf in jax.tree.leaves(run(np.float32(of_q or 1) * q, np.float32(of_k or 1) * k, v)):
+            assert np.isfinite(leaf).all(), f"q * {of_q:g}, k * {of_k:g}"
 
 
 # -- every dtype, in every form ----------------------------------------------------------

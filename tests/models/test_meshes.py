@@ -11,6 +11,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from flax_linattn import inference, models, nn
+from flax_linattn.nn.meshes import automatic
 from tests.contract.tolerances import assert_close
 from tests.meshes import make_mesh
 from tests.nn.cases import CAUSAL, normal
@@ -166,6 +167,58 @@ def test_dropout_draws_from_the_stream_of_a_model() -> None:
             outputs.append([np.asarray(run(block, x)) for _ in range(2)])
     assert_close(outputs[1], outputs[0], np.float32)
     assert not np.array_equal(*outputs[0])
+
+
+@pytest.mark.parametrize("how", ["jit", "grad", "scan", "checkpoint", "step"])
+def test_models_may_be_closed_over(how: str) -> None:
+    """In eval mode no stream is drawn from, so that a call changes nothing in its module."""
+    block = nn.TransformerBlock(CHANNELS, 2, mechanism="aaren", dropout_rate=0.5,
+                                rngs=nnx.Rngs(params=0, dropout=1))  # fmt: skip
+    block.eval()
+    state = block.init_state(BATCH)
+    calls = {
+        "jit": jax.jit(lambda x: block(x)),
+        "grad": jax.grad(lambda x: block(x).sum()),
+        "scan": lambda x: jax.lax.scan(lambda x, _: (block(x), None), x, length=2)[0],
+        "checkpoint": jax.grad(lambda x: jax.checkpoint(lambda x: block(x))(x).sum()),
+        "step": lambda x: jax.jit(lambda x, s: block.step(x, s))(x[:, 0], state),
+    }
+    x, mesh = observations("block"), make_mesh(AxisType.Explicit, data=2)
+    want = calls[how](jnp.asarray(x))
+    with jax.set_mesh(mesh):
+        got = calls[how](split(mesh, x))
+    assert_close(jax.tree.map(np.asarray, got), jax.tree.map(np.asarray, want), np.float32)
+
+
+class Running(nnx.Module):
+    """Adds what it remembers, and counts."""
+
+    def __init__(self) -> None:
+        self.memory = nnx.Cache(jnp.ones((BATCH, CHANNELS)))
+        self.sum = nnx.Cache(jnp.zeros((BATCH, CHANNELS)))
+
+    @automatic(1)
+    def __call__(self, x: Any) -> Any:
+        self.sum.set_value(self.sum.get_value() + x)
+        return x + self.memory.get_value()
+
+    @automatic(1)
+    def ask(self, question: str) -> Any:
+        return self.memory.get_value()
+
+
+def test_variables_stay_split_and_are_set_where_they_change() -> None:
+    mesh, module = make_mesh(AxisType.Explicit, data=2), Running()
+    with jax.set_mesh(mesh):
+        for variable in (module.memory, module.sum):
+            variable.set_value(split(mesh, variable.get_value()))
+        before = module.memory.get_value()
+        module(split(mesh, np.ones((BATCH, CHANNELS), np.float32)))
+        assert module.memory.get_value() is before
+        assert jax.typeof(module.sum.get_value()).sharding.spec[0] == "data"
+        assert (module.sum.get_value() == 1).all()
+        with pytest.raises(TypeError, match=r"Running.ask is split .* no argument is one"):
+            module.ask("what?")
 
 
 def test_streams_and_prompts() -> None:

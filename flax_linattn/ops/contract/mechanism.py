@@ -179,13 +179,27 @@ class Mechanism(abc.ABC):
             return y, splits.of_state(results[1], initial_state, k, new_state)
 
         return meshes.automatic(
-            partial(self._attend_to, is_causal=is_causal, form=form, return_state=return_state),
-            (q, k, v, mask, query_mask, segment_ids, initial_state, parameters),
+            lambda arrays: self._attend_to(
+                **arrays, is_causal=is_causal, form=form, return_state=return_state
+            ),
+            [
+                {
+                    "q": q,
+                    "k": k,
+                    "v": v,
+                    "mask": mask,
+                    "query_mask": query_mask,
+                    "segment_ids": segment_ids,
+                    "initial_state": initial_state,
+                    "parameters": parameters,
+                }
+            ],
             split,
         )
 
     def _attend_to(
         self,
+        *,
         q: Array,
         k: Keys,
         v: Values,
@@ -194,7 +208,6 @@ class Mechanism(abc.ABC):
         segment_ids: SegmentIds | None,
         initial_state: State | None,
         parameters: dict[str, ArrayLike | None],
-        *,
         is_causal: bool,
         form: str,
         return_state: bool,
@@ -262,10 +275,15 @@ class Mechanism(abc.ABC):
         def split(results: Any) -> Any:
             return splits.of_outputs(q, k, v), jax.tree.map(meshes.axes_of, state)
 
-        return meshes.automatic(self._step_to, (q, k, v, state, mask, parameters), split)
+        return meshes.automatic(
+            lambda arrays: self._step_to(**arrays),
+            [{"q": q, "k": k, "v": v, "state": state, "mask": mask, "parameters": parameters}],
+            split,
+        )
 
     def _step_to(
         self,
+        *,
         q: Array,
         k: KeyStep,
         v: ValueStep,
@@ -365,13 +383,24 @@ class Mechanism(abc.ABC):
         computes in the dtype that it is given. Arguments as in ``attend``.
         """
         return meshes.automatic(
-            partial(self._reference_of, is_causal=is_causal),
-            (q, k, v, mask, query_mask, segment_ids, parameters),
+            lambda arrays: self._reference_of(**arrays, is_causal=is_causal),
+            [
+                {
+                    "q": q,
+                    "k": k,
+                    "v": v,
+                    "mask": mask,
+                    "query_mask": query_mask,
+                    "segment_ids": segment_ids,
+                    "parameters": parameters,
+                }
+            ],
             lambda _: splits.of_outputs(q, k, v),
         )
 
     def _reference_of(
         self,
+        *,
         q: Array,
         k: Keys,
         v: Values,
@@ -379,7 +408,6 @@ class Mechanism(abc.ABC):
         query_mask: Array | None,
         segment_ids: SegmentIds | None,
         parameters: dict[str, ArrayLike | None],
-        *,
         is_causal: bool,
     ) -> Outputs:
         """``reference`` where no mesh axis is explicit."""
@@ -397,6 +425,9 @@ class Mechanism(abc.ABC):
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
         y = self._reference(zero_queries(q, query_mask), k, v, visible, own)
         return masks.zero_padding(y, query_mask)
+
+    def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
+        """Raises a ValueError where a mechanism cannot have H heads; layers ask before any call."""
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         """Those of ``parameters`` that a layer of H heads of K channels learns, by name."""
@@ -432,9 +463,6 @@ class Mechanism(abc.ABC):
 
     def _check_parameters(self, parameters: Parameters) -> None:  # noqa: B027  (optional)
         """Refuses values of its own arguments, such as shapes, that need no other argument."""
-
-    def _check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
-        """Refuses a number of heads."""
 
     def _check_length(  # noqa: B027  (optional)
         self, length: int, mask: Array | None, parameters: Parameters
@@ -473,7 +501,7 @@ class Mechanism(abc.ABC):
     ) -> tuple[Mask | None, Array | None]:
         """Checks whole sequences; returns the two masks, ``query_mask`` by its default."""
         checks.check_arrays(self.name, self.capabilities, q, k, v)
-        self._check_heads(k.shape[2])
+        self.check_heads(k.shape[2])
         batch, length = k.shape[:2]
         queries = num_queries(q, k)
         checks.check_options(

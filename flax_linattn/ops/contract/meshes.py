@@ -40,6 +40,8 @@ def automatic(
     mesh = explicit_mesh(arguments)
     if mesh is None:
         return function(*arguments)
+    # Not jax.sharding.auto_axes: it wants to know how outputs lie before there are any, fails on
+    # arrays of a mesh that is not set, and on axes that do not divide evenly.
     inner = mesh.update_axis_types(dict.fromkeys(mesh.explicit_axes, AxisType.Auto))
     with jax.sharding.use_abstract_mesh(inner):
         anyhow = NamedSharding(inner, PartitionSpec())

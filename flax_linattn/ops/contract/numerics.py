@@ -75,11 +75,45 @@ def safe_divide(numerator: Array, denominator: Array) -> Array:
         [0.0, 1.5]
     """
     empty = jnp.abs(denominator) < jnp.finfo(denominator.dtype).tiny
-    denominator = jnp.where(empty, jnp.ones_like(denominator), denominator)
-    size = jax.lax.stop_gradient(denominator)
-    # The second division is by 1, and only it has a gradient into the denominator.
-    quotient = (numerator / size) / (denominator / size)
+    quotient = _divide(numerator, jnp.where(empty, jnp.ones_like(denominator), denominator))
     return jnp.where(empty, jnp.zeros_like(quotient), quotient)
+
+
+@jax.custom_jvp
+def _divide(numerator: Array, denominator: Array) -> Array:
+    return numerator / denominator
+
+
+@_divide.defjvp
+def _divide_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The rule of JAX has the square of the denominator, which under- or overflows."""
+    numerator, denominator = primals
+    quotient = _divide(numerator, denominator)
+    return quotient, _divide(tangents[0], denominator) - quotient * _divide(
+        tangents[1], denominator
+    )
+
+
+def scores(q: Array, k: Array, subscripts: str = "bthk,bshk->bhts") -> Array:
+    """Products q . k of vectors, the same number wherever a program uses them.
+
+    A product of one channel is a multiplication, which compilers join with the subtraction of a
+    maximum, rounded once: that of a large score from itself is not 0 then. A channel of zeros makes
+    it a sum, which they leave alone.
+
+    Args:
+        q: vectors [..., K].
+        k: vectors [..., K].
+        subscripts: of :func:`einsum`, both with the channels last.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> scores(jnp.full((1, 1, 1, 1), 3.0), jnp.full((1, 1, 1, 1), 2.0)).item()
+        6.0
+    """
+    if k.shape[-1] == 1:
+        q, k = (jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, 1),)) for x in (q, k))
+    return einsum(subscripts, q, k)
 
 
 def score_scale(scale: float | Array | None, default: float | None, key_dim: int) -> float | Array:

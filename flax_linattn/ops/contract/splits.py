@@ -6,6 +6,7 @@ See :mod:`flax_linattn.ops.contract.meshes`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,13 +40,9 @@ def of_state(
     rows, _, heads, _ = axes_of(k)
     of_id: Any = (rows,)
     if before is None:
-        one, two = (jax.tree.leaves(jax.eval_shape(lambda: new_state(n))) for n in (1, 2))  # noqa: B023
         axes = [
-            (
-                rows,
-                *(heads if a != b else None for a, b in zip(x.shape[1:], y.shape[1:], strict=True)),
-            )
-            for x, y in zip(one, two, strict=True)
+            (rows, *(heads if of_heads else None for of_heads in leaf[1:]))
+            for leaf in axes_of_heads(new_state)
         ]
         of_tokens = jax.tree.unflatten(jax.tree.structure(state), axes)
     else:
@@ -53,6 +50,26 @@ def of_state(
         of_tokens = jax.tree.map(axes_of, before)
         of_id = of_id if id_before is None else axes_of(id_before)
     return packed(of_tokens, None if segment_id is None else of_id)
+
+
+def axes_of_heads(new_state: Callable[[int], State]) -> list[tuple[bool, ...]]:
+    """Which axes of a state's leaves are those of the heads: the ones that grow with their number.
+
+    A state of a mechanism of one's own needs not say it so.
+
+    Args:
+        new_state: makes a state for a number of heads; only its shapes are asked for.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> axes_of_heads(lambda heads: (jnp.zeros((3, heads, 4)), jnp.zeros(3)))
+        [(False, True, False), (False,)]
+    """
+    one, two = (jax.tree.leaves(jax.eval_shape(partial(new_state, heads))) for heads in (1, 2))
+    return [
+        tuple(a != b for a, b in zip(x.shape, y.shape, strict=True))
+        for x, y in zip(one, two, strict=True)
+    ]
 
 
 def of_merged(state_a: State, state_b: State) -> Any:

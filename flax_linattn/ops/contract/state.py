@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from typing import NamedTuple, TypeVar
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, overload
 
 import jax.numpy as jnp
 from jax import export
@@ -15,7 +17,21 @@ from flax_linattn.typing import Array, State
 T = TypeVar("T")
 
 
-def exportable(kind: type[T]) -> type[T]:
+_EXPORTED: dict[str, str] = {}
+"""By the name in files: the module and qualified name of the class."""
+
+
+@overload
+def exportable(kind: type[T], *, name: str | None = ...) -> type[T]: ...
+
+
+@overload
+def exportable(kind: None = ..., *, name: str | None = ...) -> Callable[[type[T]], type[T]]: ...
+
+
+def exportable(
+    kind: type[T] | None = None, *, name: str | None = None
+) -> type[T] | Callable[[type[T]], type[T]]:
     """Registers a class of states with ``jax.export``: functions that take or return one are saved.
 
     Every class of this package that goes in or out of a ``step`` has it. Whoever loads such a
@@ -23,8 +39,12 @@ def exportable(kind: type[T]) -> type[T]:
 
     Args:
         kind: a ``NamedTuple``, or a dataclass that is registered with JAX, whose static fields are
-            JSON values. Files name it by package and class, so that modules may move; of two
-            classes of one name in a package only the first is registered.
+            JSON values or tuples of them.
+        name: what files call it; None = its package and class, so that modules may move.
+
+    Raises:
+        ValueError: another class has that name. For one that is made once more, as when a cell of
+            a notebook is run again, it warns: JAX keeps the first.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -39,18 +59,39 @@ def exportable(kind: type[T]) -> type[T]:
         >>> total
         Total(sum=Array([2., 2.], dtype=float32))
     """
-    name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
-    with contextlib.suppress(ValueError):  # a module that is loaded once more, as in a notebook
-        if issubclass(kind, tuple):
-            export.register_namedtuple_serialization(kind, serialized_name=name)
-        else:
-            export.register_pytree_node_serialization(
-                kind,
-                serialized_name=name,
-                serialize_auxdata=lambda static: json.dumps(static).encode(),
-                deserialize_auxdata=lambda text: tuple(json.loads(text)),
-            )
+    if kind is None:
+        return partial(exportable, name=name)
+    name = name or f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    where = f"{kind.__module__}.{kind.__qualname__}"
+    other = _EXPORTED.get(name)
+    if other is not None and other != where:
+        raise ValueError(
+            f"saved functions know {other} by the name {name!r}, so {where} needs one of its own: "
+            "@exportable(name=...)."
+        )
+    if other is not None:
+        warnings.warn(
+            f"{where} was made before, and JAX saves functions of that first class only; start "
+            "anew, or give this one another name: @exportable(name=...).",
+            stacklevel=2,
+        )
+        return kind
+    if issubclass(kind, tuple):
+        export.register_namedtuple_serialization(kind, serialized_name=name)
+    else:
+        export.register_pytree_node_serialization(
+            kind,
+            serialized_name=name,
+            serialize_auxdata=lambda static: json.dumps(static).encode(),
+            deserialize_auxdata=lambda text: _hashable(json.loads(text)),
+        )
+    _EXPORTED[name] = where
     return kind
+
+
+def _hashable(value: Any) -> Any:
+    """Tuples for lists, which JSON makes of them; static fields are hashable."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
 class StateSizes(NamedTuple):

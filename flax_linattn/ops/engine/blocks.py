@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn.ops.contract.masks import Visibility
-from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
+from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
 from flax_linattn.ops.engine.forms import block_sizes
 from flax_linattn.ops.engine.tiles import fill
 from flax_linattn.typing import Array
@@ -137,7 +137,7 @@ class Plan(NamedTuple):
             self.keys,
         )
         q, k = self.row(x.q, row), self.column(x.k, column)
-        score = einsum("bthk,bshk->bhts", q * x.scale, k)
+        score = scores(q * x.scale, k)
         return jnp.where(visible[:, None], score, jnp.asarray(self.weighing.hidden, score.dtype))
 
     def row(self, x: Array, index: Array, axis: int = 1) -> Array:

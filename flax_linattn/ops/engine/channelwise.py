@@ -34,7 +34,10 @@ class ChannelwiseSoftmax(CacheMechanism):
     def scores(
         self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
     ) -> Array:
-        """[B, T, 1, H, K] and [B, 1, S, H, K] -> [B, T, S, H, K]."""
+        """[B, T, 1, H, K] and [B, 1, S, H, K] -> [B, T, S, H, K].
+
+        Logarithms of weights, or what grows with them where ``relative`` is overridden.
+        """
 
     def relative(self, score: Array, maximum: Array) -> Array:
         """The weight of a score over that of the maximum, at most 1; both may be -inf."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flax_linattn.typing import Array
 
@@ -68,14 +69,21 @@ def quadratic_features(
     return jnp.concatenate([constant, b * unit * x, a * symmetric_square(x)], axis=-1)
 
 
-LARGEST = {"query": 1 / 16, "key": 9 / 32}
+LARGEST_QUERY, LARGEST_KEY = 1 / 16, 9 / 32
 """Exponents of the largest query and key of polynomial weights, over that of the dtype's largest
 number: 256 and 7e10 in float32, so that sums of (q . k)^2 v are finite."""
+SMALLEST_UNIT = -3 / 8
+"""Likewise of the smallest 1 that queries are measured by, whose square times v must not vanish."""
 
 
-def _fit(x: Array, which: str) -> Array:
+def _power(dtype: DTypeLike, exponent: float) -> float:
+    """2 to the power of a part of the exponent of the dtype's largest number."""
+    return 2.0 ** int(jnp.finfo(dtype).maxexp * exponent)
+
+
+def _fit(x: Array, exponent: float) -> Array:
     """[..., 1]: 1, or less where a vector x [..., d] is too large."""
-    limit = 2.0 ** int(jnp.finfo(x.dtype).maxexp * LARGEST[which])
+    limit = _power(x.dtype, exponent)
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(x), axis=-1, keepdims=True))
     return limit / jnp.maximum(largest, limit)
 
@@ -84,7 +92,8 @@ def bounded_key(k: Array) -> Array:
     """``k`` [..., d]; one whose coordinates exceed 2^36 (float64: 2^288) counts as of that size.
 
     Squares of its features are finite then, in sums, too. Its direction stays; of others no bit
-    changes.
+    changes. The factor is a constant to ``jax.grad``: a clipped key has its gradient, that much
+    smaller, and may leave the bound along it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -92,22 +101,24 @@ def bounded_key(k: Array) -> Array:
         >>> (k[0] / 2.0**36).tolist(), k[1].tolist()
         ([1.0, -0.25], [3.0, 4.0])
     """
-    return k * _fit(k, "key")
+    return k * _fit(k, LARGEST_KEY)
 
 
 def bounded_query(q: Array) -> tuple[Array, Array]:
     """(f q, f) for ``q`` [..., d]: f [..., 1] is 1, or less where coordinates exceed 2^8.
 
     Polynomials of q . k in terms of f q . k and f have the factor f^n, of a query alone, which
-    cancels from its output.
+    cancels from its output. What is returned for f is never below 2^-48 (float64: 2^-384), so that
+    keys at right angles to a query, or 0, keep a weight: beside queries beyond 2^56, keys shorter
+    than about 2^-56 weigh as those do.
 
     Example:
         >>> import jax.numpy as jnp
         >>> [x.tolist() for x in bounded_query(jnp.array([[2.0, 4.0], [0.0, 1024.0]]))]
         [[[2.0, 4.0], [0.0, 256.0]], [[1.0], [0.25]]]
     """
-    factor = _fit(q, "query")
-    return q * factor, factor
+    factor = _fit(q, LARGEST_QUERY)
+    return q * factor, jnp.maximum(factor, _power(q.dtype, SMALLEST_UNIT))
 
 
 def scale_free(x: Array) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_head
-from flax_linattn.ops.contract.numerics import accumulation_dtype, einsum
+from flax_linattn.ops.contract.numerics import accumulation_dtype, scores
 from flax_linattn.ops.engine.blocks import Weighing, attend_in_blocks
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
@@ -45,7 +45,7 @@ class ScoredAttention(CacheMechanism):
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
         # The factor goes first: a compiler may multiply the products and subtract the level in one
         # rounding, which for large scores is another score than the one that the level is of.
-        score = einsum("bthk,bshk->bhts", q * scale, k)
+        score = scores(q * scale, k)
         score = jnp.where(visible[:, None], score, self.weighing.hidden)
         level = jax.lax.stop_gradient(self.weighing.level(score))[..., None]
         weight = self.weighing.weight(score, level)

@@ -127,6 +127,9 @@ class SequenceParallel(Mechanism):
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         return self.inner.learned_parameters(num_heads, key_dim)
 
+    def check_heads(self, num_heads: int) -> None:
+        self.inner.check_heads(num_heads)
+
     def _merge(self, state_a: State, state_b: State) -> State:
         return self.inner._merge(state_a, state_b)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -16,7 +16,8 @@ from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
-class Sequences(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Sequences:
     """What is mixed as a whole.
 
     Attributes:

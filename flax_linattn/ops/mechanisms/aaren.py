@@ -32,7 +32,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.contract.numerics import exp_difference, safe_divide, score_scale, scores
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential import ExponentialState
@@ -91,7 +91,7 @@ class Aaren(StreamingMechanism):
         """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` [H, K] is scaled."""
         if query is None:
             raise ValueError("Aaren scores every key by its learned query; pass query [H, K].")
-        score = einsum("hk,...hk->...h", query, k)
+        score = scores(query, k, "hk,...hk->...h")
         return AarenState(m=score, u=jnp.ones_like(score), w=v)
 
     def _merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
@@ -104,7 +104,7 @@ class Aaren(StreamingMechanism):
 
     def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, AarenState]:
         return exponential_scan(
-            einsum("hk,bthk->bth", q, k),
+            scores(q, k, "hk,bthk->bth"),
             v,
             self._initial(call),
             mask=call.mask,

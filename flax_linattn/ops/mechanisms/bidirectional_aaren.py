@@ -27,8 +27,8 @@ import jax.numpy as jnp
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_token
-from flax_linattn.ops.contract.capabilities import Capabilities, Learned
-from flax_linattn.ops.contract.numerics import einsum, exp_difference, score_scale
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import exp_difference, score_scale, scores
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
@@ -78,11 +78,7 @@ with the others: it needs at least 2, got 1.
     def __post_init__(self) -> None:
         at_least(1, chunk_size=self.chunk_size)
 
-    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
-        self._check_heads(num_heads)
-        return {}
-
-    def _check_heads(self, num_heads: int) -> None:
+    def check_heads(self, num_heads: int) -> None:
         if num_heads < 2:
             raise ValueError(
                 f"{self.name!r} reads forwards with half of its heads and backwards with the "
@@ -91,7 +87,7 @@ with the others: it needs at least 2, got 1.
 
     def mix(self, whole: Sequences) -> Outputs:
         scaled = whole.q * self._scale(whole.q, whole.parameters)
-        score = einsum("hk,bthk->bth", scaled, whole.k)
+        score = scores(scaled, whole.k, "hk,bthk->bth")
         heads = forward_heads(score.shape[2])
         starts = ends = None
         if whole.starts is not None:

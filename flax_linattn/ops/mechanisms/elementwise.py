@@ -14,9 +14,10 @@ terms           t of figure 2, the number of terms: exponents 0 ... t - 1
 s, z            s_i, z_i (equations 8, 9, 12, 13), see SeriesState
 ==============  ============================================================
 
-Departures: none in ``elementwise``. Its weights are relative to that of the nearest key, by
+Departures: in ``elementwise``, weights are relative to that of the nearest key, by
 e^((a - d) (a + d)) for distances a and d: a difference of squares that were rounded, or that no
-float32 holds, is far off where distances are large.
+float32 holds, is far off where distances are large. Distances beyond a 32nd of the dtype's largest
+number (1e37 in float32) count as of that size.
 
 In ``elementwise_series``, the paper's text names EA-2 and EA-6 after the highest exponent, which is
 even so that the polynomial is positive, while its figure 2 and equations 7-11 stop one exponent
@@ -32,6 +33,7 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.averages import average_by_channel
@@ -47,8 +49,16 @@ from flax_linattn.ops.engine.series_scan import series_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
-FARTHEST = 1e37
-"""Distances are clipped here, a tenth of the largest float32, so that all of them are finite."""
+
+def farthest(dtype: DTypeLike) -> float:
+    """Distances are clipped here, so that all of them, and twice them, are finite.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> f"{farthest(jnp.float32):.3g}"
+        '1.06e+37'
+    """
+    return float(jnp.finfo(dtype).max) / 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,14 +88,15 @@ class Elementwise(ChannelwiseSoftmax):
     def scores(
         self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
     ) -> Array:
-        return -jnp.minimum(jnp.abs(q - k), FARTHEST)
+        # Not the scores but the distances, negative: ``relative`` squares them.
+        return -jnp.minimum(jnp.abs(q - k), farthest(q.dtype))
 
     def relative(self, score: Array, maximum: Array) -> Array:
         """e^(a^2 - d^2) of scores -d and -a: exactly 1 where they are equal, never more."""
         # What is not seen, -inf, is twice as far as anything can be; no factor is infinite, and so
         # no gradient NaN.
-        score = jnp.maximum(score, -2 * FARTHEST)
-        nearest = jnp.maximum(maximum, -FARTHEST)
+        score = jnp.maximum(score, -2 * farthest(score.dtype))
+        nearest = jnp.maximum(maximum, -farthest(maximum.dtype))
         return jnp.exp((nearest - score) * (nearest + score))
 
     def _reference(
@@ -94,7 +105,7 @@ class Elementwise(ChannelwiseSoftmax):
         distance = jnp.abs(q[:, :, None] - k[:, None])  # [B, T, S, H, K]
         seen = visible[..., None, None]
         nearest = jax.lax.stop_gradient(
-            jnp.min(jnp.where(seen, distance, FARTHEST), axis=2, keepdims=True)
+            jnp.min(jnp.where(seen, distance, farthest(distance.dtype)), axis=2, keepdims=True)
         )
         distance = jnp.where(seen, distance, nearest)
         # Equations 1 and 2, over the weight of the nearest: e^(-d^2) = e^(-a^2) e^(a^2 - d^2).

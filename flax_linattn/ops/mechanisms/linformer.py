@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax_linattn.checks import LARGEST_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Learned
 from flax_linattn.ops.contract.masks import longest
-from flax_linattn.ops.contract.numerics import einsum, score_scale
+from flax_linattn.ops.contract.numerics import einsum, score_scale, scores
 from flax_linattn.ops.engine.draws import uniform
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
@@ -89,7 +89,7 @@ class Linformer(StatelessMechanism):
         e, f = self._tables(k, parameters)
         fits = jnp.sum(mask, axis=1) <= e.shape[0]
         keys, values = mixed(e, k), mixed(f, v)
-        score = einsum("bthk,bphk->bhtp", q * self._scale(q, parameters), keys)
+        score = scores(q * self._scale(q, parameters), keys)
         y = einsum("bhtp,bphv->bthv", jax.nn.softmax(score, axis=-1), values)
         # Padded rows may be longer than N; under jit only NaN can tell that their tokens are not.
         return jnp.where(fits[:, None, None, None], y, jnp.nan)

@@ -21,7 +21,13 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
-from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.contract.numerics import (
+    einsum,
+    exp_difference,
+    safe_divide,
+    score_scale,
+    scores,
+)
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -62,7 +68,7 @@ class Nystrom(StatelessMechanism):
         k_landmarks, k_used = self._landmarks(k, mask)
 
         def softmax(q: Array, k: Array, there: Array) -> Array:
-            score = einsum("bthk,bshk->bhts", q, k)
+            score = scores(q, k)
             score = jnp.where(there[:, None, None], score, jnp.asarray(-jnp.inf, score.dtype))
             weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
             return safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))

@@ -19,9 +19,9 @@ from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import (
     accumulation_dtype,
-    einsum,
     exp_difference,
     score_scale,
+    scores,
 )
 from flax_linattn.ops.engine.blocks import Weighing
 from flax_linattn.ops.engine.cache import Pairs
@@ -117,7 +117,7 @@ class SoftmaxAttention(ScoredAttention):
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
         scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
-        score = einsum("bthk,bshk->bhts", q * scale, k)
+        score = scores(q * scale, k)
         score = jnp.where(visible[:, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
         return average_by_head(weight, v)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference, safe_divide
+from tests.compilation import compile_as_users
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
@@ -22,6 +23,35 @@ def test_safe_divide() -> None:
     )
     np.testing.assert_allclose(gradients[0], [0, 0, 0.5])
     np.testing.assert_allclose(gradients[1], [0, 0, -0.75])
+
+
+def test_safe_divide_of_any_size_as_users_compile_it() -> None:
+    """Beside its gradients and, where they are finite, theirs; no squares of the denominator."""
+
+    def both(x: jax.Array, d: jax.Array) -> jax.Array:
+        return jnp.concatenate([jax.jit(safe_divide)(x, d), safe_divide(x, d[:, :1])], axis=-1)
+
+    def all_of(n: jax.Array, d: jax.Array) -> list[jax.Array]:
+        gradients = jax.grad(lambda n, d: safe_divide(n, d).sum(), argnums=(0, 1))(n, d)
+        forward = jax.jvp(safe_divide, (n, d), (jnp.zeros_like(n), d))[1]
+        return [both(n, d), *gradients, forward]
+
+    # One denominator a value, of the same shape as the numerators: V = 1.
+    d = np.array([[1e-30], [1e-20], [1.0], [1e20], [1e30]], np.float32)
+    got = compile_as_users(all_of, d, d)(2 * d, d)
+    want = [np.full((5, 2), 2.0), 1 / d, -2 / d, np.full((5, 1), -2.0)]
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6)
+
+
+def test_safe_divide_twice_differentiated() -> None:
+    def hessians(n: jax.Array, d: jax.Array) -> list[jax.Array]:
+        return [jax.hessian(safe_divide, argnums=(0, 1))(x, y) for x, y in ((n, d), (n, 0 * d))]
+
+    n, d = np.float32(3), np.float32(2)
+    right, empty = compile_as_users(hessians, n, d)(n, d)
+    np.testing.assert_allclose(right, [[0, -1 / d**2], [-1 / d**2, 2 * n / d**3]], rtol=1e-6)
+    np.testing.assert_array_equal(empty, np.zeros((2, 2)))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from flax_linattn import models, ops
+from flax_linattn import models, nn, ops
 from tests.meshes import make_mesh
 
 
@@ -29,6 +29,16 @@ def test_what_cannot_be_split_is_refused() -> None:
     with pytest.raises(ValueError, match="has no form 'direct'"):
         taylorshift = ops.sequence_parallel(ops.get_mechanism("taylorshift"), mesh, "seq")
         taylorshift.attend(x, x, x, form="direct")
+
+
+def test_heads_are_those_that_the_mechanism_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    aaren = ops.get_mechanism("aaren")
+    asked = []
+    monkeypatch.setattr(type(aaren), "check_heads", lambda self, heads: asked.append(heads))
+    nn.Attention(
+        6, 3, mechanism=ops.sequence_parallel(aaren, make_mesh(seq=4), "seq"), rngs=nnx.Rngs(0)
+    )
+    assert asked == [3]
 
 
 @pytest.mark.parametrize("spec", ["aaren", "elementwise_series:order=2"])

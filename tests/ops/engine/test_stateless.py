@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from flax_linattn.ops.engine.stateless import Sequences
 from tests.ops.mechanisms.tokens import jitted, qkv
 
 
@@ -37,3 +38,11 @@ def test_padding_may_stand_anywhere(name: str) -> None:
     spread[:, :, mask] = tokens
     got = attend(*spread, mask=np.stack([mask, mask]))
     np.testing.assert_allclose(got[:, mask], attend(*tokens), atol=1e-5)
+
+
+def test_sequences_have_names_and_no_order() -> None:
+    """Fields may be added: nobody can have unpacked them."""
+    x = jnp.ones((1, 2, 1, 3))
+    whole = Sequences(x, x, x, x[..., 0] > 0, x[..., 0] > 0, None, "auto", {})
+    with pytest.raises(TypeError, match="not iterable"):
+        tuple(whole)  # type: ignore[arg-type]

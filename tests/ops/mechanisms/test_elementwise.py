@@ -196,3 +196,15 @@ def test_the_nearest_of_far_keys_counts(form: str, size: float) -> None:
     terms = [1, 4 * size, 4 * size, 1]
     for g, w, term in zip(jax.tree.leaves(got), jax.tree.leaves(want), terms, strict=True):
         np.testing.assert_allclose(np.asarray(g) / term, np.asarray(w) / term, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["parallel", "chunked"])
+def test_distances_of_float64_have_its_range(form: str) -> None:
+    """The nearer of two keys takes all, at distances that float32 does not hold, too."""
+    mechanism = ops.get_mechanism("elementwise")
+    with jax.enable_x64(True):
+        q = jnp.zeros((1, 1, 1, 1), jnp.float64)
+        k = jnp.array([3e40, 2e40]).reshape(1, 2, 1, 1)
+        v = jnp.array([1.0, 5.0]).reshape(1, 2, 1, 1)
+        assert mechanism.attend(q, k, v, form=form).item() == 5.0
+        assert mechanism.reference(q, k, v).item() == 5.0

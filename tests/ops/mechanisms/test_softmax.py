@@ -34,16 +34,21 @@ def test_enormous_scores_under_jit() -> None:
     assert np.isfinite(y).all()
 
 
-@pytest.mark.parametrize("size", [1e10, 1e20, 1e30])
-def test_enormous_scores_are_those_of_their_maximum(size: float) -> None:
+@pytest.mark.parametrize("name", ["softmax", "aaren", "bidirectional_aaren", "aft", "aft_simple"])
+def test_enormous_scores_are_those_of_their_maximum(name: str) -> None:
     """Without a gradient, where one fused loop makes the weights: their scale is no power of 2."""
-    mechanism = ops.get_mechanism("softmax")
+    mechanism = ops.get_mechanism(name)
     q, k, v = normal(3, 2, 12, 4, 7)
-    run = compile_as_users(partial(mechanism.attend, form="parallel"), q, k, v)
-    with jax.enable_x64(True):
-        wide = [x.astype(np.float64) for x in (q, np.float32(size) * k, v)]
-        want = jax.jit(mechanism.reference)(*wide)
-    np.testing.assert_allclose(run(q, np.float32(size) * k, v), want, rtol=1e-5, atol=1e-5)
+    q = q[0, 0] if mechanism.capabilities.learned_query else q
+    parameters = {"position_bias": normal(12, 12)} if name == "aft" else {}
+    run = compile_as_users(partial(mechanism.attend, form="parallel"), q, k, v, **parameters)
+    for size in (1e10, 1e20, 1e30):
+        large = np.float32(size) * k
+        with jax.enable_x64(True):
+            wide = jax.tree.map(lambda x: x.astype(np.float64), ((q, large, v), parameters))
+            want = jax.jit(mechanism.reference)(*wide[0], **wide[1])
+        y = run(q, large, v, **parameters)
+        np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-5, err_msg=f"{size:g}")
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
