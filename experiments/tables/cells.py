@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from experiments.margins import ERROR, Margin
@@ -79,6 +80,21 @@ def columns_of(rows: Rows) -> list[str]:
 def data_set(row: str) -> str:
     """Of a row's name, which begins with it."""
     return row.partition(", ")[0]
+
+
+def by_data_set(
+    shares: Mapping[str, float], cluster: Callable[[str], str] = data_set
+) -> dict[str, float]:
+    """The mean of each data set's rows.
+
+    Args:
+        shares: a number a row.
+        cluster: the data set of a row.
+    """
+    found: dict[str, list[float]] = {}
+    for row, share in shares.items():
+        found.setdefault(cluster(row), []).append(share)
+    return {name: statistics.mean(of_set) for name, of_set in found.items()}
 
 
 def runs_of(store: Store, cell: Cell) -> list[Row]:

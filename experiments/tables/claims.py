@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from experiments.intervals import COMPARABLE, VERDICTS, Interval, interval, judge, text
 from experiments.store import Store
-from experiments.tables.cells import Cell, Metric, Rows, data_set, pairs, runs_of
+from experiments.tables.cells import Cell, Metric, Rows, by_data_set, data_set, pairs, runs_of
 from flax_linattn.bench.report import markdown
 
 
@@ -126,9 +126,9 @@ def outcome(
             runs += [run for cell in both for run in runs_of(store, cell)]
     if not found:
         return None
-    over = over_sets({of_row.row: of_row.share.middle for of_row in found}, cluster)
+    over = _over_sets({of_row.row: of_row.share.middle for of_row in found}, cluster)
     tested = {of_row.row: of_row.tested for of_row in found if of_row.tested is not None}
-    decides = over if claim.says is Says.BETTER else over_sets(tested, cluster)
+    decides = over if claim.says is Says.BETTER else _over_sets(tested, cluster)
     published = {cluster(row) for row in rows if any(cell.paper for cell in rows[row].values())}
     clusters = {cluster(of_row.row) for of_row in found}
     return Outcome(
@@ -144,14 +144,6 @@ def outcome(
         runs=len(runs),
         early=sum(not metric.margin.is_tested_by(run["made"]) for run in runs),
     )
-
-
-def over_sets(shares: Mapping[str, float], cluster: Callable[[str], str]) -> Interval | None:
-    """The interval of means of data sets, from shares by row; None for a single one."""
-    by_set: dict[str, list[float]] = {}
-    for row, share in shares.items():
-        by_set.setdefault(cluster(row), []).append(share)
-    return interval([statistics.mean(of_set) for of_set in by_set.values()])
 
 
 def verdicts(
@@ -196,6 +188,11 @@ def _of_row(row: str, cell: Cell, other: Cell, metric: Metric, store: Store) -> 
         sum(store.num_failures(c.row, c.column) for c in (cell, other)),
         _judge(metric, difference, metric.margin.share * mean),
     )
+
+
+def _over_sets(shares: Mapping[str, float], cluster: Callable[[str], str]) -> Interval | None:
+    """The interval of means of data sets, from shares by row; None for a single one."""
+    return interval(list(by_data_set(shares, cluster).values()))
 
 
 def _share(both: Sequence[tuple[float, float]]) -> float:

@@ -60,10 +60,12 @@ def _facts(table: Table, scale: str, store: Store, missing: Sequence[str]) -> li
 def _numbers(table: Table, rows: Rows, store: Store) -> str:
     """A line a row and metric."""
     columns = columns_of(rows)
-    beside = [of_row for m in table.metrics for of_row in of_rows(table, rows, m).values()]
-    names = list(dict.fromkeys(name for of_row in beside for name in of_row))
+    beside = {metric.name: of_rows(table, rows, metric) for metric in table.metrics}
+    names = list(
+        dict.fromkeys(name for by in beside.values() for of_row in by.values() for name in of_row)
+    )
     lines = [
-        _line(table, row, metric, columns, names, cells, store)
+        _line(row, metric, columns, names, beside[metric.name][row], cells, store)
         for row, cells in rows.items()
         for metric in table.metrics
     ]
@@ -86,15 +88,14 @@ def _against_yardsticks(table: Table, rows: Rows, store: Store) -> list[str]:
 
 
 def _line(
-    table: Table,
     row: str,
     metric: Metric,
     columns: Sequence[str],
     names: Sequence[str],
+    beside: yardsticks.Numbers,
     cells: Mapping[str, Cell],
     store: Store,
 ) -> list[str]:
-    beside = of_rows(table, [row], metric)[row]
     counts = sorted({len(store.of(cell.row, cell.column)) for cell in cells.values()})
     return [
         f"{row}: {metric.name}",

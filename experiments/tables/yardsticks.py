@@ -9,7 +9,7 @@ from typing import NamedTuple
 from experiments import yardsticks
 from experiments.intervals import Interval, interval, spread, text
 from experiments.store import Store
-from experiments.tables.cells import Metric, Rows, columns_of, data_set, values
+from experiments.tables.cells import Metric, Rows, by_data_set, columns_of, data_set, values
 from flax_linattn.bench.report import markdown
 
 Numbers = Mapping[str, Sequence[float]]
@@ -100,7 +100,7 @@ def losses(
     cluster: Callable[[str], str] = data_set,
 ) -> Losses | None:
     """A column beside a yardstick; None where no row has both."""
-    lost, shares = 0, dict[str, list[float]]()
+    lost, shares = 0, dict[str, float]()
     for row, cells in rows.items():
         yardstick = of_rows[row].get(name)
         ours = list(values(store, cells[column], metric).values()) if column in cells else []
@@ -109,8 +109,8 @@ def losses(
         theirs = statistics.mean(yardstick)
         difference = statistics.mean(ours) - theirs
         lost += (difference < 0) == metric.larger_is_better and difference != 0
-        shares.setdefault(cluster(row), []).append(100 * difference / abs(theirs))
+        shares[row] = 100 * difference / abs(theirs)
     if not shares:
         return None
-    means = [statistics.mean(of_set) for of_set in shares.values()]
-    return Losses(lost, sum(map(len, shares.values())), statistics.mean(means), interval(means))
+    means = list(by_data_set(shares, cluster).values())
+    return Losses(lost, len(shares), statistics.mean(means), interval(means))

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 
 from experiments import findings, report
-from experiments.tables.cells import data_set, runs_of, values
+from experiments.tables.cells import by_data_set, data_set, runs_of, values
 from experiments.tables.claims import Outcome
 from tests.experiments.prose import Allowed, Sentence
 
@@ -27,16 +27,13 @@ def outcome(name: str, column: str, other: str, metric: str) -> Outcome:
     )
 
 
-def by_data_set(found: Outcome) -> dict[str, float]:
-    """The mean share of its rows, in per cent of the other column."""
-    shares: dict[str, list[float]] = {}
-    for row in found.rows:
-        shares.setdefault(data_set(row.row), []).append(row.share.middle)
-    return {name: statistics.mean(of_set) for name, of_set in shares.items()}
+def of_data_sets(found: Outcome) -> dict[str, float]:
+    """The mean share of a data set's rows, in per cent of the other column."""
+    return by_data_set({row.row: row.share.middle for row in found.rows})
 
 
 def aaren_beside_softmax() -> Iterable[float]:
-    shares = by_data_set(outcome(AAREN, "aaren", "softmax", "MSE"))
+    shares = of_data_sets(outcome(AAREN, "aaren", "softmax", "MSE"))
     return (shares[name] for name in ("ETTh1", "ETTh2", "ETTm2", "Exchange", "ECL"))
 
 
@@ -51,7 +48,7 @@ def seeds_of_softmax() -> Iterable[float]:
 
 
 def streaming_beside_aaren() -> Iterable[float]:
-    shares = by_data_set(outcome(AAREN, "aaren, streaming", "aaren", "MSE"))
+    shares = of_data_sets(outcome(AAREN, "aaren, streaming", "aaren", "MSE"))
     assert max(shares.values()) < 0 and max(shares, key=shares.__getitem__) == "ETTm2"
     assert min(shares, key=shares.__getitem__) == "Exchange"
     return -max(shares.values()), -min(shares.values()), *seconds_beside_aaren()
