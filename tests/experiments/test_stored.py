@@ -24,26 +24,9 @@ ORIGIN = ("commit", "version", "jax", "flax", "optax", "python", "device", "core
 ORIGIN += ("date",)
 
 EARLIER = "measured before origins named flax and optax; to be measured anew"
-EXCEPTIONS = {
-    **dict.fromkeys(
-        (
-            "aaren_stream-cpu",
-            "bert_training-cpu",
-            "elementwise_inference-cpu",
-            "elementwise_training-cpu",
-            "long_sequence-cpu",
-            "loop",
-            "overheads-cpu",
-            "pytorch-cpu",
-            "ratios",
-            "strategies-cpu",
-            "taylorshift_crossover-cpu",
-            "taylorshift_heads-cpu",
-            "taylorshift_lengths-cpu",
-        ),
-        EARLIER,
-    ),
-}
+EXCEPTIONS = dict.fromkeys(
+    ("long_sequence-cpu", "overheads-cpu", "pytorch-cpu", "ratios", "strategies-cpu"), EARLIER
+)
 """Stored results without all of their origin, by name, with the reason."""
 
 
