@@ -13,7 +13,7 @@ from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_causal, check_targets
-from flax_linattn.models.layers import Layers, sized
+from flax_linattn.models.layers import MOST_LAYERS, Layers, sized
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.meshes import automatic
@@ -110,8 +110,8 @@ class EncoderDecoder(nnx.Module):
             num_channels=num_channels,
             horizon=horizon,
             label_length=label_length,
-            num_decoder_layers=num_decoder_layers,
         )
+        at_least(1, MOST_LAYERS, num_decoder_layers=num_decoder_layers)
         at_least(0, num_marks=num_marks)
         layers, unknown = layers.take(options)
         for name in unknown:

@@ -196,10 +196,6 @@ def _field_hints(part: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(part)}
 
 
-def _is_part(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
 def _leaves(part: Any) -> Iterator[tuple[str, Any]]:
     hints = _field_hints(type(part))
     for name, hint in hints.items():

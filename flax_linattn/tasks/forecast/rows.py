@@ -75,11 +75,7 @@ def parse_rows(
         else:
             cells = _split(text, place)
             if first and _are_names(cells, channels, place, numeric_names):
-                twice = _twice(cell for cell in cells if cell.lower() in TIME)
-                if twice is not None:
-                    raise ValueError(
-                        f"{place}: expected each column once, got {twice!r} twice; rename one."
-                    )
+                _time_of(cells, channels, place)
                 columns = cells
             else:
                 yield _from_cells(cells, channels, columns, place)
@@ -112,6 +108,17 @@ def _are_names(
     return True
 
 
+def _time_of(names: Iterable[str], channels: tuple[str, ...], place: str) -> str | None:
+    """Which name is that of the times."""
+    observed = frozenset(channels)
+    times = [name for name in names if name.lower() in TIME and name not in observed]
+    if len(times) > 1:
+        raise ValueError(
+            f"{place}: expected one column of times, got {listed(times)}; rename all but one."
+        )
+    return times[0] if times else None
+
+
 def _twice(names: Iterable[str]) -> str | None:
     """A name that stands more than once."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
@@ -136,7 +143,8 @@ def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
                 f"{place}: expected the channels {listed(channels)}, got {listed([*record])}, "
                 f"none {channel!r}; write null for a missing value."
             )
-    time = next((value for name, value in record.items() if name.lower() in TIME), None)
+    time_name = _time_of(record, channels, place)
+    time = None if time_name is None else record[time_name]
     cells = ["" if record[channel] is None else str(record[channel]) for channel in channels]
     values = _numbers(cells, channels, place, missing="write null")
     return Row(None if time is None else _time(str(time), place), values)
@@ -150,12 +158,11 @@ def _from_cells(
             raise ValueError(
                 f"{place}: expected {len(columns)} cells, as in the first line, got {len(cells)}."
             )
-        observed = frozenset(channels)
-        times = [i for i, name in enumerate(columns) if name not in observed]
-        timed = next((i for i in times if columns[i].lower() in TIME), None)
-        if timed is None and columns[0] not in observed and not is_value(cells[0]):
-            timed = 0
+        time_name = _time_of(columns, channels, place)
         column_of = {name: column for column, name in enumerate(columns)}
+        timed = None if time_name is None else column_of[time_name]
+        if timed is None and columns[0] not in channels and not is_value(cells[0]):
+            timed = 0
         of_channels = [cells[column_of[channel]] for channel in channels]
         cells = of_channels if timed is None else [cells[timed], *of_channels]
     timed = not is_value(cells[0]) and parse_time(cells[0]) is not None
