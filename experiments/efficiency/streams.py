@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,22 @@ from flax import nnx
 from experiments.efficiency.programs import observations
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.inference import state_bytes
+
+
+ROUNDS = 8
+"""In which the ends of all blocks are timed."""
+STEPS = 16
+"""Of each end in a round, at most."""
+
+
+def spread_of_parts(times: Sequence[float], parts: int = 8) -> dict[str, float]:
+    """Median, least and most of the medians of consecutive parts.
+
+    Of many single steps least and most are accidents, and the further apart the more there are.
+    """
+    cut = [len(times) * i // parts for i in range(parts + 1)]
+    found = [statistics.median(times[a:b]) for a, b in pairwise(cut) if a < b]
+    return spread(found) | {"median": statistics.median(times)}
 
 
 class Stream:
@@ -61,19 +78,15 @@ class Stream:
             times.append(1e3 * (time.perf_counter() - begin))
         return times
 
+    def copy(self) -> Stream:
+        """The same, to go on from here apart."""
+        other = copy.copy(self)
+        other._state = jax.tree.map(jnp.copy, self._state)
+        return other
+
     def facts(self) -> dict[str, Any]:
         """Bytes of the state, and of all that a step needs, weights included."""
         return {"state_bytes": state_bytes(self._state), "total_bytes": self.memory["total_bytes"]}
-
-
-def spread_of_parts(times: Sequence[float], parts: int = 8) -> dict[str, float]:
-    """Median, least and most of the medians of consecutive parts.
-
-    Of many single steps least and most are accidents, and the further apart the more there are.
-    """
-    cut = [len(times) * i // parts for i in range(parts + 1)]
-    found = [statistics.median(times[a:b]) for a, b in pairwise(cut) if a < b]
-    return spread(found) | {"median": statistics.median(times)}
 
 
 def _moved(new: jax.Array, old: jax.Array) -> jax.Array:
@@ -85,31 +98,44 @@ def _moved(new: jax.Array, old: jax.Array) -> jax.Array:
 def measure_streams(
     models: Mapping[str, Any], batch: int, tokens: int, first: int = 64
 ) -> dict[str, list[dict[str, Any]]]:
-    """Runs the models over streams, block by block in turns.
+    """Runs the models over streams, block by block in turns, then the ends of all blocks in turns.
+
+    What changes on a machine while a stream runs changes all ends alike, so that a late step can be
+    compared with an early one.
+
+    Args:
+        models: by name.
+        batch: rows.
+        tokens: of the longest stream, a power of two.
+        first: of the shortest, another one; at least ``ROUNDS``.
 
     Returns:
         For each model and each power of two from ``first`` to ``tokens``: the tokens so far, the
-        cumulative ``seconds``, ``milliseconds`` of the steps since the last (``spread_of_parts``),
-        and ``facts``.
+        cumulative ``seconds``, ``milliseconds`` of a step there (over the medians of ``ROUNDS``
+        rounds), and ``facts``.
     """
     streams = {name: Stream(model, batch) for name, model in models.items()}
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     total = dict.fromkeys(models, 0.0)
+    ends: dict[tuple[str, int], tuple[Stream, int]] = {}
     done, mark = 0, min(first, tokens)
     names = list(models)
     while done < tokens:
         for name in names:
-            streams[name].reserve(mark)
-            times = streams[name].advance(mark - done)
+            stream, last = streams[name], min(STEPS, (mark - done) // ROUNDS)
+            stream.reserve(mark)
+            times = stream.advance(mark - done - ROUNDS * last)
+            ends[name, mark] = stream.copy(), last
+            times += stream.advance(ROUNDS * last)
             total[name] += sum(times) / 1e3
-            results[name].append(
-                {
-                    "tokens": mark,
-                    "seconds": total[name],
-                    "milliseconds": spread_of_parts(times),
-                    **streams[name].facts(),
-                }
-            )
+            results[name].append({"tokens": mark, "seconds": total[name], **stream.facts()})
         names = names[1:] + names[:1]
         done, mark = mark, min(2 * mark, tokens)
+    medians: dict[tuple[str, int], list[float]] = {end: [] for end in ends}
+    for _ in range(ROUNDS):
+        for end, (stream, last) in ends.items():
+            medians[end].append(statistics.median(stream.advance(last)))
+    for name, marks in results.items():
+        for facts in marks:
+            facts["milliseconds"] = spread(medians[name, facts["tokens"]])
     return results
