@@ -49,9 +49,38 @@ def outcomes(of: Stored) -> list[Outcome]:
 
 
 def summary_line(of: Stored, found: list[Outcome]) -> list[str]:
-    """One claim of a table, with what each metric and protocol says of it."""
-    said = [f"{_by(one)} {_difference(one)}: {VERDICTS[one.holds]}" for one in found]
-    return [found[0].claim.text, of.table.name_of, "; ".join(said)]
+    """One claim of a table, its verdict by each measure, and the numbers."""
+    names = _measures(found)
+    by_verdict: dict[bool | None, list[str]] = {}
+    for name, one in zip(names, found, strict=True):
+        by_verdict.setdefault(one.holds, []).append(name)
+    said = [VERDICTS[next(iter(by_verdict))]]
+    if len(by_verdict) > 1:
+        said = [f"{VERDICTS[holds]} by {' and '.join(by)}" for holds, by in by_verdict.items()]
+    numbers = [
+        f"{name} {_difference(one)}{_older(one)}" for name, one in zip(names, found, strict=True)
+    ]
+    return [found[0].claim.text, _where(of.table), "; ".join(said), "; ".join(numbers)]
+
+
+def _measures(found: list[Outcome]) -> list[str]:
+    """What tells the outcomes of a claim apart: the metric, and the rows or the other column."""
+    others = {one.claim.other for one in found}
+    return [_by(one) + (f" against {one.claim.other}" if len(others) > 1 else "") for one in found]
+
+
+def _older(found: Outcome) -> str:
+    """That the numbers would decide, and do not for the age of some of them."""
+    within = found.claim.says is not Says.BETTER and COMPARABLE in found.verdicts
+    old = within and found.holds is None and found.early
+    return " (runs older than the margin decide nothing)" if old else ""
+
+
+def _where(table: Table) -> str:
+    """A link to the heading under which a table stands."""
+    slug = "".join(c for c in table.title.lower() if c.isalnum() or c in " -").replace(" ", "-")
+    page = "" if table.claims else "results.md"
+    return f"[{table.title}]({page}#{slug})"
 
 
 def claim_line(of: Stored, found: Outcome) -> list[str]:
@@ -62,13 +91,13 @@ def claim_line(of: Stored, found: Outcome) -> list[str]:
     if found.published < found.data_sets:
         sets += f", {found.published} of the paper's"
     return [
-        of.table.name_of,
+        _where(of.table),
         f"{claim.column} - {claim.other}",
         _by(found),
         sets,
         _difference(found),
         rows,
-        _verdict(found),
+        _verdict(of, found),
     ]
 
 
@@ -84,13 +113,15 @@ def _difference(found: Outcome) -> str:
     return "-" if over is None else text(over, 1)
 
 
-def _verdict(found: Outcome) -> str:
+def _verdict(of: Stored, found: Outcome) -> str:
     """In words, with what weakens it."""
     told = []
     if found.data_sets == 1:
         told.append("one data set")
     if found.holds is None and COMPARABLE in found.verdicts:
         told.append(f"equal to {100 * found.metric.margin.share:g} %")
+    if changed(of, found):
+        told.append("with ETTh2 and ETTm2 as one data set another")
     if found.early and found.claim.says is not Says.BETTER:
         told.append(f"{found.early} of {found.runs} runs, known before the margin, left out")
     return "; ".join([VERDICTS[found.holds], *told])
@@ -103,7 +134,7 @@ def yardstick_lines(of: Stored) -> Iterator[list[str]]:
     for column in columns_of(of.rows):
         lost = yardsticks.losses(column, name, of.rows, metric, of.store, beside, of.table.data_set)
         if lost is not None:
-            yield [of.table.name_of, column, name, *lost.cells()]
+            yield [_where(of.table), column, name, *lost.cells()]
 
 
 def published_lines(of: Stored) -> Iterator[list[str]]:
@@ -114,7 +145,7 @@ def published_lines(of: Stored) -> Iterator[list[str]]:
             if shares:
                 better = sum((share > 0) == metric.larger_is_better for share in shares)
                 span = f"{min(shares):+.1f} to {max(shares):+.1f}"
-                line = [of.table.name_of, column, metric.name, f"{better} of {len(shares)}"]
+                line = [_where(of.table), column, metric.name, f"{better} of {len(shares)}"]
                 yield [*line, f"{statistics.median(shares):+.1f} ({span})"]
 
 
@@ -134,10 +165,10 @@ def changed(of: Stored, found: Outcome) -> list[str]:
     def cluster(row: str) -> str:
         return data_set(row).replace("ETTm2", "ETTh2")
 
-    other = outcome(found.claim, of.table.metrics, of.rows, of.store, cluster)
+    other = outcome(found.claim, (found.metric,), of.rows, of.store, cluster)
     if other is None or other.holds is found.holds:
         return []
-    return [f"{other.claim.text} by {_by(other)} ({VERDICTS[other.holds]})"]
+    return [f'"{other.claim.text}" by {_by(other)} is {VERDICTS[other.holds]}']
 
 
 def render(tables: Iterable[Table]) -> str:
@@ -157,7 +188,7 @@ def render(tables: Iterable[Table]) -> str:
     return write_page(
         PAGE,
         [
-            markdown(["claim", "table", "difference in %, 95 %, and verdict"], summary),
+            markdown(["claim", "table", "verdict", "difference in %, 95 %"], summary),
             "*Comparable* holds where the interval lies within the margin, *better* where it lies "
             "beyond 0, *at least as good* where it is not worse by more than the margin; nothing "
             f"does for a single data set. Margins: {stated}, of accuracy and of errors (1 % of an "
@@ -167,8 +198,12 @@ def render(tables: Iterable[Table]) -> str:
             "Each by itself; *rows alone* takes rows as if they were independent, which they are "
             "not:",
             markdown([*heads, "rows alone, %", "verdict"], [claim_line(*one) for one in of_claims]),
-            "ETTh2 and ETTm2 are one transformer's data at two rates. Counted as one data set they "
-            + (f"change {'; '.join(otherwise)}." if otherwise else "change no verdict."),
+            "ETTh2 and ETTm2 are one transformer's data at two rates. "
+            + (
+                "Counted as one data set, a verdict becomes another: " + "; ".join(otherwise) + "."
+                if otherwise
+                else "Counted as one data set they change no verdict."
+            ),
             "Beside what a user would pick instead, by each table's first metric (difference of "
             "means in % of the yardstick's, 95 % over data sets). Our forecasters have 32 features "
             "and learn from every second to sixteenth window; ridge sees every one, and MiniRocket "

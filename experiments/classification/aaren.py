@@ -27,6 +27,7 @@ PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
 
 EXPERIMENT = Table(
     module="experiments.classification.aaren",
+    title="Aaren, table 4: classification",
     task="classify",
     about="Feng et al., Attention as an RNN, 2024, table 4: mean and standard deviation over 5 "
     "seeds, selected on the test set",

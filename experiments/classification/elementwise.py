@@ -22,6 +22,7 @@ PAPER: dict[str, dict[str, tuple[float, float | None]]] = {
 
 EXPERIMENT = Table(
     module="experiments.classification.elementwise",
+    title="Element-wise attention, table 3: classification",
     task="classify",
     about="Element-wise Attention Is All You Need, 2025, table 3; seeds and spread not reported; "
     "selected on a validation set, which in the library that it follows is the test set",

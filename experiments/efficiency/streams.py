@@ -17,7 +17,6 @@ from experiments.efficiency.programs import observations
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.inference import state_bytes
 
-
 ROUNDS = 8
 """In which the ends of all blocks are timed."""
 STEPS = 16

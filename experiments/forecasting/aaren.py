@@ -47,6 +47,7 @@ def cells(folder: Path | None) -> Sequence[Cell]:
 
 EXPERIMENT = Table(
     module="experiments.forecasting.aaren",
+    title="Aaren, tables 3 and 5: forecasting",
     task="forecast",
     about=EXPECTED["source"],
     cells=cells,

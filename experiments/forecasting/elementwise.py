@@ -62,6 +62,7 @@ def cells(folder: Path | None) -> Sequence[Cell]:
 
 EXPERIMENT = Table(
     module="experiments.forecasting.elementwise",
+    title="Element-wise attention, table 4: forecasting",
     task="forecast",
     about="Element-wise Attention Is All You Need, 2025, table 4; seeds and spread not reported",
     cells=cells,

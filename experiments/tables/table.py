@@ -27,6 +27,7 @@ class Table(Experiment):
     """A table of trained runs; a size changes some of their options.
 
     Attributes:
+        title: the heading of the documentation under which it stands.
         task: what the runs are trained for.
         cells: all cells; asked with the folder of real data, or None where there is none.
         metrics: the numbers shown.
@@ -40,6 +41,7 @@ class Table(Experiment):
         quick: options of a run of a few seconds.
     """
 
+    title: str
     task: str
     cells: Callable[[Path | None], Sequence[Cell]]
     metrics: tuple[Metric, ...]

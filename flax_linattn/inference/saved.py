@@ -167,7 +167,7 @@ def _open(path: str | Path) -> BinaryIO:
     try:
         return open(path, "rb")
     except FileNotFoundError:
-        raise
+        raise FileNotFoundError(f"there is no state file {path}.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; give a file.") from error
 

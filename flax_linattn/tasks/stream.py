@@ -66,6 +66,8 @@ def stream_run(
     at_least(1, save_every=save_every)
     if skip_seen and state is None:
         raise OptionError("what a stream has seen is in its state; give one.", "skip_seen", "state")
+    if save_every != SAVE_EVERY and state is None:
+        raise OptionError("there is no state to save; give one.", "save_every", "state")
     if figure is not None:
         import_figure()  # now, rather than after the stream
     run = load_run(run_dir)

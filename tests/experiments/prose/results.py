@@ -3,10 +3,8 @@
 from typing import Any
 
 from experiments.streaming.loop import flatness
-from experiments.tables.page import of_rows
-from experiments.tables.yardsticks import losses
 from tests.experiments.prose import Allowed, Sentence, stored
-from tests.experiments.prose.time_series import stored as of_tables
+from tests.experiments.prose.time_series import lost
 
 
 def flat() -> list[Any]:
@@ -30,26 +28,18 @@ def of_test_sequences() -> tuple[int, float]:
     return number, 100 / number
 
 
-def lost() -> list[Any]:
+def directions() -> list[str]:
     """In how many rows of the mechanisms' table each direction loses to a yardstick."""
-    of = of_tables()["classification.mechanisms"]
-    metric = of.table.metrics[0]
-    beside = of_rows(of.table, of.rows, metric)
-
-    def of_pair(column: str, yardstick: str) -> list[Any]:
-        found = losses(column, yardstick, of.rows, metric, of.store, beside, of.table.data_set)
-        assert found is not None
-        return [found.lost, found.rows]
-
     columns, names = ("causal", "not causal"), ("ridge", "MiniRocket")
-    return [x for name in names for column in columns for x in of_pair(column, name)]
+    pairs = [(column, name) for name in names for column in columns]
+    return [x for pair in pairs for x in lost("classification.mechanisms", *pair)]
 
 
 SENTENCES: list[Sentence] = [
     Sentence(
         "causal, {} of {} lose to a ridge on the flattened series, not causal {} of {}; to "
         "MiniRocket {} of {} and {} of {}",
-        lost,
+        directions,
     ),
     Sentence("{} test sequences, so one of them is {:.2f} %", of_test_sequences),
     Sentence(
