@@ -206,7 +206,8 @@ def less_memory(rows: Rows, other: str) -> Verdict:
     """At the longest sequence."""
     length, theirs = needed_bytes(rows, other)[-1]
     found = [theirs / dict(needed_bytes(rows, name))[length] for name in SERIES]
-    return Verdict(more_bytes(found), f"{span(found)} times less than {other} at L = {length:,}")
+    text = f"{other} needs {span(found)} times as much at L = {length:,}"
+    return Verdict(more_bytes(found), text)
 
 
 def more_tokens(rows: Rows, other: str) -> Verdict:

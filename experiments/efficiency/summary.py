@@ -133,14 +133,11 @@ def paper(statement: Statement) -> int:
 def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
     """Writes claims.md; returns it."""
     found = found_of(experiments)
-    words = [one.verdict.word for one in found]
-    counts = ", ".join(f"{word} {words.count(word)}" for word in VERDICTS)
-    before = sum(one.early for one in found)
-    first = f"{len(found)} claims: {counts}. {SILENT}"
-    if before:
+    first = f"{len(found)} claims. {SILENT}"
+    if any(one.early for one in found):
         first += (
-            f" Rows marked *before the rules* ({before}) were measured before the rules below were "
-            "stated, and do not test them."
+            " What was measured before the rules below were stated does not test them: it is "
+            "counted apart, and marked *before the rules*."
         )
     lines = [
         [
@@ -154,4 +151,19 @@ def render(experiments: Iterable[Experiment], folder: Path = FOLDER) -> str:
     ]
     table = markdown(["paper", "ours", "verdict", "measured by", "measured"], lines)
     rules = rules_text(rules_in(one.verdict for one in found))
-    return write_page(folder / "claims.md", [first, table, rules])
+    return write_page(folder / "claims.md", [first, _counts(found), table, rules])
+
+
+def _counts(found: list[Found]) -> str:
+    """How many claims of a paper have each verdict."""
+
+    def line(name: str, of_paper: list[Found]) -> list[str]:
+        words = [one.verdict.word for one in of_paper if not one.early]
+        early = sum(one.early for one in of_paper)
+        return [name, *(str(words.count(word)) for word in VERDICTS), str(early)]
+
+    lines = [
+        line(paper, [one for one in found if one.statement.where.startswith(paper)])
+        for paper in PAPERS
+    ]
+    return markdown(["paper", *VERDICTS, "before the rules"], [*lines, line("all", found)])

@@ -145,7 +145,7 @@ def overtakes(quantity: str, printed: int) -> Judge:
         longest, last = points[-1]
         word = more(leads) if quantity == "time" else more_bytes(lead.middle for lead in leads)
         crossed = where([(n, lead, 1.0) for n, lead in middles(points)])
-        text = f"{other} is passed at N = {crossed}, {100 / last.middle:.0f} % of its {quantity} "
+        text = f"it crosses {other} at N = {crossed}, {100 / last.middle:.0f} % of its {quantity} "
         return Verdict(word, f"{text}at {longest:,}")
 
     return against_both(judge)

@@ -138,8 +138,9 @@ def constant(names: Sequence[str]) -> Callable[[Rows], Verdict]:
         loops = [r["lengths"] for r in rows if r["what"] == "loop" and r["mechanism"] in names]
         found = [slowest(lengths) for lengths in loops]
         tokens = max((facts["tokens"] for lengths in loops for facts in lengths), default=0)
-        text = f"slowest over fastest, up to {tokens:,} tokens: "
-        return Verdict(no_more(found), text + ", ".join(f"{ratio.middle:.2f}" for ratio in found))
+        ratios = (f"{r.middle:.2f} ({r.least:.2f} to {r.most:.2f} by the spread)" for r in found)
+        text = f"slowest over fastest, up to {tokens:,} tokens: {', '.join(ratios)}"
+        return Verdict(no_more(found), text)
 
     return judge
 
