@@ -179,7 +179,8 @@ def _print_stream(
                 if state is not None and taken % save_every == 0:
                     stream.save(state)
     if not printed:
-        say("no observation came: give one a line")
+        seen = stream.num_rows
+        say("no new observation came" if seen else "no observation came: give one a line")
 
 
 def _say_end(stream: Streaming, say: Say) -> None:

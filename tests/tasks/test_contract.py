@@ -219,11 +219,14 @@ def test_a_whole_file_is_fed_again(task, run_dir, lines, tmp_path, capsys):
     streams = capsys.readouterr()
     assert streams.out.splitlines()[1:] == whole[6:]
     assert "# state: 5 rows" in streams.err and "# skipped 5 rows" in streams.err
+    assert cli.main([*again, str(lines)]) == 0
+    assert capsys.readouterr().err.splitlines()[-1] == "# no new observation came"
     assert cli.main(["stream", str(run_dir), "--state", str(state), "--input", str(part)]) in (0, 2)
     told = capsys.readouterr().err.splitlines()[0]
     assert told.startswith("# state: 12 rows") and told.endswith("again (--skip-seen)")
     assert ("the last of 2016-07-01 11:00:00" in told) == (task == "forecast")
     assert "(--skip-seen, --state)" in fail(capsys, "stream", str(run_dir), "--skip-seen")
+    assert "(--save-every, --state)" in fail(capsys, "stream", str(run_dir), "--save-every", "9")
 
 
 def test_a_state_is_saved_every_so_many_rows(run_dir, lines, tmp_path, capsys, monkeypatch):
