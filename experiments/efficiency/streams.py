@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -21,16 +20,6 @@ ROUNDS = 8
 """In which the ends of all blocks are timed."""
 STEPS = 16
 """Of each end in a round, at most."""
-
-
-def spread_of_parts(times: Sequence[float], parts: int = 8) -> dict[str, float]:
-    """Median, least and most of the medians of consecutive parts.
-
-    Of many single steps least and most are accidents, and the further apart the more there are.
-    """
-    cut = [len(times) * i // parts for i in range(parts + 1)]
-    found = [statistics.median(times[a:b]) for a, b in pairwise(cut) if a < b]
-    return spread(found) | {"median": statistics.median(times)}
 
 
 class Stream:

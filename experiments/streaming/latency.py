@@ -13,21 +13,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from flax import nnx
 
-from experiments.efficiency.streams import spread_of_parts
 from experiments.measured import Measured, Rows
 from experiments.rules import Range, no_more, no_more_bytes
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, all_of
 from flax_linattn import data, inference, models
-from flax_linattn.bench import Journal
+from flax_linattn.bench import Journal, spread
 from flax_linattn.bench.report import markdown
 
 AAREN, CACHED = "aaren", "softmax, cache"
@@ -61,6 +61,16 @@ def streams(size: Size) -> dict[str, Any]:
             if mark in marks[name]:
                 found[name].append(advance(one, tapes[name], mark))
     return found
+
+
+def spread_of_parts(times: Sequence[float], parts: int = 8) -> dict[str, float]:
+    """Median, least and most of the medians of consecutive parts.
+
+    Of many single steps least and most are accidents, and the further apart the more there are.
+    """
+    cut = [len(times) * i // parts for i in range(parts + 1)]
+    found = [statistics.median(times[a:b]) for a, b in itertools.pairwise(cut) if a < b]
+    return spread(found) | {"median": statistics.median(times)}
 
 
 def stream(name: str, size: Size) -> inference.Stream:

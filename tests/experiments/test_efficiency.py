@@ -102,7 +102,7 @@ def test_a_crossing_beyond_what_was_measured_is_bounded() -> None:
 
 
 def test_a_part_of_a_stream_counts_as_a_round() -> None:
-    from experiments.efficiency.streams import spread_of_parts
+    from experiments.streaming.latency import spread_of_parts
 
     times = [1.0, 1.0, 9.0, 1.0] + [2.0] * 4
     assert spread_of_parts(times, 2) == {"median": 2.0, "least": 1.0, "most": 2.0}
