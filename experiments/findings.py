@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.intervals import COMPARABLE, text
+from experiments.intervals import COMPARABLE, FEWEST, text
 from experiments.pages import write_page
 from experiments.store import Store
 from experiments.tables import Says, Table, yardsticks
 from experiments.tables.cells import Metric, Rows, by_row, columns_of, data_set, values
 from experiments.tables.claims import Outcome, outcome
 from experiments.tables.page import of_rows
-from experiments.verdicts import FAILS, HOLDS, OPEN
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW
 from flax_linattn.bench.report import markdown
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -51,12 +51,12 @@ def outcomes(of: Stored) -> list[Outcome]:
 def summary_line(of: Stored, found: list[Outcome]) -> list[str]:
     """One claim of a table, its verdict by each measure, and the numbers."""
     names = _measures(found)
-    by_verdict: dict[bool | None, list[str]] = {}
+    by_verdict: dict[str, list[str]] = {}
     for name, one in zip(names, found, strict=True):
-        by_verdict.setdefault(one.holds, []).append(name)
-    said = [VERDICTS[next(iter(by_verdict))]]
+        by_verdict.setdefault(_word(one), []).append(name)
+    said = list(by_verdict)
     if len(by_verdict) > 1:
-        said = [f"{VERDICTS[holds]} by {' and '.join(by)}" for holds, by in by_verdict.items()]
+        said = [f"{' and '.join(by)}: {word}" for word, by in by_verdict.items()]
     numbers = [
         f"{name} {_difference(one)}{_older(one)}" for name, one in zip(names, found, strict=True)
     ]
@@ -83,10 +83,9 @@ def _where(table: Table) -> str:
     return f"[{table.title}]({page}#{slug})"
 
 
-def claim_line(of: Stored, found: Outcome) -> list[str]:
-    """A claim by a metric, and its verdict."""
+def claim_line(of: Stored, found: Outcome, other: Outcome | None = None) -> list[str]:
+    """A claim by a metric, and its verdict; ``other`` is what ``changed`` gives of it."""
     claim = found.claim
-    rows = "-" if found.over_rows is None else text(found.over_rows, 1)
     sets = f"{found.data_sets} ({len(found.rows)})"
     if found.published < found.data_sets:
         sets += f", {found.published} of the paper's"
@@ -96,8 +95,8 @@ def claim_line(of: Stored, found: Outcome) -> list[str]:
         _by(found),
         sets,
         _difference(found),
-        rows,
-        _verdict(of, found),
+        text(found.over_rows, 1),
+        _verdict(found, other),
     ]
 
 
@@ -110,21 +109,23 @@ def _difference(found: Outcome) -> str:
     over = found.over_data_sets
     if over is None and len(found.rows) == 1:
         over = found.rows[0].share
-    return "-" if over is None else text(over, 1)
+    return text(over, 1)
 
 
-def _verdict(of: Stored, found: Outcome) -> str:
+def _word(found: Outcome) -> str:
+    return TOO_FEW if found.data_sets < FEWEST else VERDICTS[found.holds]
+
+
+def _verdict(found: Outcome, other: Outcome | None) -> str:
     """In words, with what weakens it."""
     told = []
-    if found.data_sets == 1:
-        told.append("one data set")
     if found.holds is None and COMPARABLE in found.verdicts:
         told.append(f"equal to {100 * found.metric.margin.share:g} %")
-    if changed(of, found):
+    if other is not None:
         told.append("with ETTh2 and ETTm2 as one data set another")
     if found.early and found.claim.says is not Says.BETTER:
         told.append(f"{found.early} of {found.runs} runs, known before the margin, left out")
-    return "; ".join([VERDICTS[found.holds], *told])
+    return "; ".join([_word(found), *told])
 
 
 def yardstick_lines(of: Stored) -> Iterator[list[str]]:
@@ -159,29 +160,31 @@ def _shares(of: Stored, metric: Metric, column: str) -> Iterator[float]:
             yield 100 * (statistics.mean(ours) / published[0] - 1)
 
 
-def changed(of: Stored, found: Outcome) -> list[str]:
-    """What a claim's verdict becomes where ETTh2 and ETTm2 count as one data set, if it does."""
+def changed(of: Stored, found: Outcome) -> Outcome | None:
+    """The outcome where ETTh2 and ETTm2 count as one data set, if its verdict is another."""
 
     def cluster(row: str) -> str:
         return data_set(row).replace("ETTm2", "ETTh2")
 
     other = outcome(found.claim, (found.metric,), of.rows, of.store, cluster)
-    if other is None or other.holds is found.holds:
-        return []
-    return [f'"{other.claim.text}" by {_by(other)} is {VERDICTS[other.holds]}']
+    return None if other is None or _word(other) == _word(found) else other
 
 
 def render(tables: Iterable[Table]) -> str:
     """Writes the page; returns it."""
     found = list(stored(tables))
-    of_claims = [(of, of_claim) for of in found for of_claim in outcomes(of)]
+    of_claims = [(of, one, changed(of, one)) for of in found for one in outcomes(of)]
     by_text: dict[tuple[str, str], list[tuple[Stored, Outcome]]] = {}
-    for of, one in of_claims:
+    for of, one, _ in of_claims:
         by_text.setdefault((of.table.module, one.claim.text), []).append((of, one))
     summary = [summary_line(of[0][0], [one for _, one in of]) for of in by_text.values()]
-    margins = dict.fromkeys(of_claim.metric.margin for _, of_claim in of_claims)
+    margins = dict.fromkeys(one.metric.margin for _, one, _ in of_claims)
     stated = ", ".join(f"{100 * m.share:g} % (stated {m.stated[:10]})" for m in margins)
-    otherwise = [line for one in of_claims for line in changed(*one)]
+    otherwise = [
+        f'"{other.claim.text}" by {_by(other)} is {_word(other)}'
+        for *_, other in of_claims
+        if other is not None
+    ]
     heads = ["table", "difference of", "by", "data sets (rows)", "% of the second"]
     lost = [line for of in found for line in yardstick_lines(of)]
     published = [line for of in found for line in published_lines(of)]
@@ -189,12 +192,17 @@ def render(tables: Iterable[Table]) -> str:
         PAGE,
         [
             markdown(["claim", "table", "verdict", "difference in %, 95 %"], summary),
+            "*a ± b* is a mean difference and its 95 % interval, a - b to a + b, by Student's t: "
+            "the mean over many such data sets would lie there, but for one case in twenty. It is "
+            "over data sets, each with the mean of its rows as its one number (a row is a line of "
+            "a table below: a data set with one protocol, or a series with one horizon), and takes "
+            f"{FEWEST} of them (- where there are fewer); of a single row it is over its seeds, "
+            "which say nothing of other test sequences.",
             "*Comparable* holds where the interval lies within the margin, *better* where it lies "
             "beyond 0, *at least as good* where it is not worse by more than the margin; nothing "
-            f"does for a single data set. Margins: {stated}, of accuracy and of errors (1 % of an "
-            "accuracy of 96 % is a quarter of the errors). Intervals are over data sets, each with "
-            "the mean of its rows as its one number; of a single row over its seeds, which say "
-            "nothing of other test sequences. Nothing is corrected for the number of claims.",
+            f"does for fewer than {FEWEST} data sets. Margins: {stated}, of accuracy and of errors "
+            "(1 % of an accuracy of 96 % is a quarter of the errors). Nothing is corrected for the "
+            "number of claims.",
             "Each by itself; *rows alone* takes rows as if they were independent, which they are "
             "not:",
             markdown([*heads, "rows alone, %", "verdict"], [claim_line(*one) for one in of_claims]),
@@ -205,9 +213,9 @@ def render(tables: Iterable[Table]) -> str:
                 else "Counted as one data set they change no verdict."
             ),
             "Beside what a user would pick instead, by each table's first metric (difference of "
-            "means in % of the yardstick's, 95 % over data sets). Our forecasters have 32 features "
-            "and learn from every second to sixteenth window; ridge sees every one, and MiniRocket "
-            "the sequences that ours are selected on:",
+            f"means in % of the yardstick's, 95 % over {FEWEST} data sets or more). Our "
+            "forecasters have 32 features and learn from every second to sixteenth window; ridge "
+            "sees every one, and MiniRocket the sequences that ours are selected on:",
             markdown(["table", "model", "yardstick", "loses in rows", "difference, %"], lost),
             "Beside the published numbers (rows in which ours is better; median difference and "
             "span):",

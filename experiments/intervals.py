@@ -12,6 +12,9 @@ from scipy import stats
 VERDICTS = BETTER, WORSE, UNDECIDED = "better", "worse", "not told apart"
 COMPARABLE = "comparable"
 
+FEWEST = 3
+"""Numbers that an interval takes: that of two is nearly thirteen times as wide as they differ."""
+
 
 class Interval(NamedTuple):
     """A mean, and half its 95 % interval."""
@@ -31,16 +34,18 @@ def spread(numbers: Sequence[float]) -> tuple[float, float | None]:
 
 
 def interval(numbers: Sequence[float]) -> Interval | None:
-    """That of the mean by Student's t; None for fewer than two numbers."""
-    if len(numbers) < 2:
+    """That of the mean by Student's t; None for fewer than ``FEWEST`` numbers."""
+    if len(numbers) < FEWEST:
         return None
     quantile = float(stats.t.ppf(0.975, len(numbers) - 1))
     half = quantile * statistics.stdev(numbers) / math.sqrt(len(numbers))
     return Interval(statistics.mean(numbers), half)
 
 
-def text(interval: Interval, digits: int) -> str:
-    """An interval for a table."""
+def text(interval: Interval | None, digits: int) -> str:
+    """An interval for a table; "-" where there is none."""
+    if interval is None:
+        return "-"
     return f"{interval.middle:+.{digits}f} ± {interval.half:.{digits}f}"
 
 

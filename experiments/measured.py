@@ -102,6 +102,8 @@ def commit_date() -> str | None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value))
+        return " ".join(f"({_text(v)})" if isinstance(v, (dict, list)) else str(v) for v in value)
     return f"{value:,}" if isinstance(value, int) else str(value)

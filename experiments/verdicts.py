@@ -9,6 +9,7 @@ from typing import NamedTuple
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 OPEN, NOT_RUN = "not decided", "not run"
 VERDICTS = (HOLDS, IN_PART, FAILS, OPEN, NOT_RUN)
+TOO_FEW = f"{OPEN}, too few data sets"
 
 
 class NotMeasuredError(Exception):

@@ -12,9 +12,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from experiments.intervals import COMPARABLE, VERDICTS, Interval, interval, judge, text
+from experiments.intervals import COMPARABLE, FEWEST, VERDICTS, Interval, interval, judge, text
 from experiments.store import Store
 from experiments.tables.cells import Cell, Metric, Rows, by_data_set, data_set, pairs, runs_of
+from experiments.verdicts import TOO_FEW
 from flax_linattn.bench.report import markdown
 
 
@@ -73,14 +74,14 @@ class Outcome(NamedTuple):
     Attributes:
         claim: which.
         metric: it is judged by.
-        rows: those with two seeds of both columns.
+        rows: those with enough seeds of both columns for an interval.
         data_sets: how many they are of.
         published: of how many of those the paper has numbers.
-        over_data_sets: of the shares, a data set a number; None for a single one.
+        over_data_sets: of the shares, a data set a number; None for too few of them.
         over_rows: the same with the rows as if they were independent, which they are not.
         verdicts: of ``over_data_sets``.
-        holds: whether the claim does; None where the runs do not decide it, or are of one data set.
-            By a margin the runs that test it decide alone.
+        holds: whether the claim does; None where the runs do not decide it, or are of too few data
+            sets. By a margin the runs that test it decide alone.
         runs: how many there are.
         early: how many of them do not test the margin.
     """
@@ -105,7 +106,7 @@ def outcome(
     store: Store,
     cluster: Callable[[str], str] = data_set,
 ) -> Outcome | None:
-    """What the runs say of a claim; None if no row has two seeds of both columns.
+    """What the runs say of a claim; None if no row has enough seeds of both columns.
 
     Args:
         claim: which.
@@ -159,10 +160,10 @@ def verdicts(
     early = any(of_claim.early for of_claim in found)
     return [
         *(part for of_claim in found for part in _page(of_claim)),
-        "Intervals are 95 % by Student's t: of a row over its seeds, in pairs; over data sets with "
-        "the mean of its rows as the one number of each. Where one holds 0, or has no width, two "
-        "are not told apart, which proves no equality; they are comparable where it lies within "
-        f"our margin, {stated} of the other's mean."
+        f"Intervals are 95 % by Student's t, of {FEWEST} numbers or more: of a row over its seeds, "
+        "in pairs; over data sets with the mean of its rows as the one number of each. Where one "
+        "holds 0, or has no width, two are not told apart, which proves no equality; they are "
+        f"comparable where it lies within our margin, {stated} of the other's mean."
         + (" Runs known before the margin do not test it." if early else ""),
     ]
 
@@ -191,7 +192,7 @@ def _of_row(row: str, cell: Cell, other: Cell, metric: Metric, store: Store) -> 
 
 
 def _over_sets(shares: Mapping[str, float], cluster: Callable[[str], str]) -> Interval | None:
-    """The interval of means of data sets, from shares by row; None for a single one."""
+    """The interval of means of data sets, from shares by row; None for too few of them."""
     return interval(list(by_data_set(shares, cluster).values()))
 
 
@@ -221,10 +222,13 @@ def _page(found: Outcome) -> list[str]:
         ]
         for of_row in found.rows
     ]
-    if found.over_data_sets is not None:
-        what = f"mean of {found.data_sets} data sets, % of {claim.other}"
-        share = f"{text(found.over_data_sets, 1)} %"
-        lines.append([what, share, ", ".join(found.verdicts)])
+    if found.data_sets > 1:
+        what, over = (
+            f"mean of {found.data_sets} data sets, % of {claim.other}",
+            found.over_data_sets,
+        )
+        share = "-" if over is None else f"{text(over, 1)} %"
+        lines.append([what, share, ", ".join(found.verdicts) or TOO_FEW])
     summary = ", ".join(f"{verdict} in {n}" for verdict, n in counts.items())
     early = f" {found.early} of {found.runs} runs were known before the margin."
     heads = ["", f"{claim.metric}: {claim.column} - {claim.other}, 95 %", claim.column]

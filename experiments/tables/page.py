@@ -61,11 +61,14 @@ def _numbers(table: Table, rows: Rows, store: Store) -> str:
     """A line a row and metric."""
     columns = columns_of(rows)
     beside = {metric.name: of_rows(table, rows, metric) for metric in table.metrics}
+    for of_metric in beside.values():
+        if yardsticks.shared(of_metric, table.data_set):  # they stand below, once
+            of_metric.clear()
     names = list(
         dict.fromkeys(name for by in beside.values() for of_row in by.values() for name in of_row)
     )
     lines = [
-        _line(row, metric, columns, names, beside[metric.name][row], cells, store)
+        _line(row, metric, columns, names, beside[metric.name].get(row, {}), cells, store)
         for row, cells in rows.items()
         for metric in table.metrics
     ]
@@ -120,7 +123,7 @@ def _cell(cell: Cell | None, metric: Metric, store: Store) -> str:
     return f"{text} (paper {metric.text(*published, metric.paper_digits)})"
 
 
-def of_rows(table: Table, rows: Iterable[str], metric: Metric) -> Mapping[str, yardsticks.Numbers]:
+def of_rows(table: Table, rows: Iterable[str], metric: Metric) -> dict[str, yardsticks.Numbers]:
     """The yardsticks of each row."""
     return {
         row: yardsticks.of_row(table.name_of, table.yardsticks_row or row, metric) for row in rows

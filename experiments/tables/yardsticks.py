@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments import yardsticks
-from experiments.intervals import Interval, interval, spread, text
+from experiments.intervals import FEWEST, Interval, interval, spread, text
 from experiments.store import Store
 from experiments.tables.cells import Metric, Rows, by_data_set, columns_of, data_set, values
 from flax_linattn.bench.report import markdown
@@ -23,7 +23,7 @@ class Losses(NamedTuple):
         lost: rows in which the model's mean is the worse one.
         rows: those that have both.
         share: mean difference in per cent of the yardstick's, a data set a number.
-        over: its interval over data sets; None for a single one.
+        over: its interval over data sets; None for too few of them.
     """
 
     lost: int
@@ -53,6 +53,22 @@ def of_row(name: str, row: str, metric: Metric) -> Numbers:
     return {column: numbers for column, numbers in found.items() if numbers}
 
 
+def shared(
+    of_rows: Mapping[str, Numbers], cluster: Callable[[str], str] = data_set
+) -> Mapping[str, Numbers]:
+    """The yardsticks by data set, where its rows share them; none where rows have their own.
+
+    Args:
+        of_rows: the yardsticks by row.
+        cluster: the data set of a row.
+    """
+    by_set: dict[str, Numbers] = {}
+    for row, numbers in of_rows.items():
+        if by_set.setdefault(cluster(row), numbers) != numbers:
+            return {}
+    return by_set if len(by_set) < len(of_rows) else {}
+
+
 def comparison(
     rows: Rows,
     metric: Metric,
@@ -61,6 +77,8 @@ def comparison(
     cluster: Callable[[str], str] = data_set,
 ) -> list[str]:
     """How often the mean of a column is worse than a yardstick, and by how much.
+
+    The numbers that rows share stand above.
 
     Args:
         rows: those that were run.
@@ -77,11 +95,16 @@ def comparison(
         found = losses(column, name, rows, metric, store, of_rows, cluster)
         return "-" if found is None else "; ".join(["loses " + found.cells()[0], found.cells()[1]])
 
+    own = [
+        [f"*{name}*", *(shown(numbers.get(column), metric) for column in names)]
+        for name, numbers in shared(of_rows, cluster).items()
+    ]
     lines = [[column, *(cell(column, name) for name in names)] for column in columns_of(rows)]
     return [
-        f"Against yardsticks by {metric.name}: in how many rows a model loses to them (its mean is "
-        "the worse one), and its mean difference in % of theirs, 95 % over data sets:",
-        markdown(["", *names], lines),
+        f"Against yardsticks by {metric.name}: {'their numbers by data set, and ' if own else ''}"
+        "in how many rows a model loses to them (its mean is the worse one), and its mean "
+        f"difference in % of theirs, with a 95 % interval over {FEWEST} data sets or more:",
+        markdown(["", *names], own + lines),
     ]
 
 

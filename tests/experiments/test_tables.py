@@ -121,24 +121,24 @@ def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
     runs = [
         {"row": row, "column": column, "seed": seed, "made": {"commit": "c"},
          "report": {"test_mse": scale * value * (1 + 1e-6 * seed) + seed}}
-        for row, scale in {"r": 1.0, "s": 10.0}.items()
+        for row, scale in {"r": 1.0, "s": 10.0, "t": 100.0}.items()
         for column, value in {"a": 1.02 if row == "r" else 1.04, "b": 1.0}.items()
-        for seed in range(2)
+        for seed in range(3)
     ]  # fmt: skip
     path.write_text(json.dumps({"runs": runs}))
     table = dataclasses.replace(
         report.tables()[2],
-        cells=lambda folder: [tables.Cell(r, c, None) for r in "rs" for c in "ab"],
+        cells=lambda folder: [tables.Cell(r, c, None) for r in "rst" for c in "ab"],
         metrics=(tables.Metric("mse", "MSE"),),
         claims=(tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE"),),
     )
     text = page.render(table, "cpu", store.Store(path, "classify"))
-    shares = [100 * 0.02 / 1.5, 100 * 0.4 / 10.5]
+    shares = [100 * 0.02 / 2, 100 * 0.4 / 11, 100 * 4 / 101]
     middle, half = intervals.interval(shares)
     assert (
-        f"| mean of 2 data sets, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
+        f"| mean of 3 data sets, % of b | {middle:+.1f} ± {half:.1f} % | not told apart |" in text
     )
-    assert "worse in 2, not told apart in 0, comparable in 2 of 2 rows" in text
+    assert "worse in 3, not told apart in 0, comparable in 3 of 3 rows" in text
 
 
 def many_rows(tmp_path, differences, date="2030-01-01"):
@@ -205,7 +205,7 @@ def test_runs_older_than_a_margin_are_told(date, early, tmp_path):
 
 def test_runs_that_were_known_before_a_margin_do_not_test_it(tmp_path):
     """Though they were made again since."""
-    runs, rows = many_rows(tmp_path, {"p": 0.02, "q": 0.0201, "r": 0.3})
+    runs, rows = many_rows(tmp_path, {"p": 0.02, "q": 0.0201, "s": 0.0199, "r": 0.3})
     assert outcome(CLAIM, METRICS, rows, runs).holds is None
     stored = json.loads(runs.path.read_text())["runs"]
     for run in stored:
@@ -213,37 +213,84 @@ def test_runs_that_were_known_before_a_margin_do_not_test_it(tmp_path):
             run["made"]["known_by"] = "2026-11-20"
     runs.path.write_text(json.dumps({"runs": stored}))
     found = outcome(CLAIM, METRICS, rows, store.Store(runs.path, "classify"))
-    assert (found.early, found.data_sets, found.holds) == (4, 3, True)
-    assert [row.tested is None for row in found.rows] == [False, False, True]
+    assert (found.early, found.data_sets, found.holds) == (4, 4, True)
+    assert [row.tested is None for row in found.rows] == [False, False, False, True]
 
 
-def test_a_single_data_set_decides_nothing(tmp_path):
-    runs, rows = many_rows(tmp_path, {"p, 1": 0.02, "p, 2": 0.02})
-    assert outcome(CLAIM, METRICS, rows, runs).holds is None
+@pytest.mark.parametrize("second", ["p", "q"])
+def test_one_or_two_data_sets_decide_nothing(second, tmp_path):
+    """An interval over two would be as wide as chance has it: "-", and the reason."""
+    runs, rows = many_rows(tmp_path, {"p, 1": 0.02, f"{second}, 2": 0.0201})
+    found = outcome(CLAIM, METRICS, rows, runs)
+    assert (found.holds, found.over_data_sets, found.over_rows) == (None, None, None)
+    *_, difference, alone, verdict = findings.claim_line(
+        findings.Stored(report.tables()[2], "", runs, rows), found
+    )
+    assert (difference, alone, verdict) == ("-", "-", "not decided, too few data sets")
+    table = dataclasses.replace(
+        report.tables()[2],
+        cells=lambda folder: [cell for cells in rows.values() for cell in cells.values()],
+        metrics=METRICS,
+        claims=(CLAIM,),
+    )
+    of_both = "| mean of 2 data sets, % of b | - | not decided, too few data sets |"
+    assert (of_both in page.render(table, "cpu", runs)) == (second == "q")
+
+
+def test_a_summary_says_of_each_measure_what_decides_it(tmp_path):
+    runs, rows = many_rows(tmp_path, SHARES | {"z, one": 0.02})
+    claims = [dataclasses.replace(CLAIM, rows=of) for of in ("", "z", "one")]
+    found = [outcome(claim, METRICS, rows, runs) for claim in claims]
+    line = findings.summary_line(findings.Stored(report.tables()[2], "", runs, rows), found)
+    assert line[2] == "MSE: **holds**; MSE, z and MSE, one: not decided, too few data sets"
 
 
 def test_equal_differences_decide_nothing(tmp_path):
     """0.27027 thrice, as of accuracies on 370 sequences, has a deviation of rounding alone."""
     third = intervals.interval([100 * (349 + i) / 370 - 100 * (348 + i) / 370 for i in range(3)])
     assert not third.decides and intervals.Interval(0.0, 1.0).decides
-    runs, rows = many_rows(tmp_path, {"p": 0.02, "q": 0.02})
+    runs, rows = many_rows(tmp_path, dict.fromkeys("pqr", 0.02))
     assert outcome(CLAIM, METRICS, rows, runs).holds is None
 
 
 def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch):
-    runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
-    found = {"p, 1": 1.0, "p, 2": 2.0, "q, 1": 1.0}
+    runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1, "r, 1": 0.1})
+    found = {"p, 1": 1.0, "p, 2": 2.0, "q, 1": 1.0, "r, 1": 1.0}
     monkeypatch.setattr(
         "experiments.yardsticks.reports",
         lambda name, row: {"ridge": {0: {"test_mse": found[row]}}},
     )
     numbers = {row: yardsticks.of_row("t", row, METRICS[0]) for row in rows}
-    assert numbers == {"p, 1": {"ridge": [1.0]}, "p, 2": {"ridge": [2.0]}, "q, 1": {"ridge": [1.0]}}
+    assert numbers == {row: {"ridge": [number]} for row, number in found.items()}
     _, shown = yardsticks.comparison(rows, METRICS[0], runs, numbers)
-    middle, half = intervals.interval(
-        [50 * (1.2 * 1.001 - 1 + 0.5 * 1.001 - 1), 100 * (1.1 * 1.001 - 1)]
+    p, q = 50 * (1.2 * 1.001 - 1 + 0.5 * 1.001 - 1), 100 * (1.1 * 1.001 - 1)
+    middle, half = intervals.interval([p, q, q])
+    assert f"| a | loses 3 of 4; {middle:+.1f} ± {half:.1f} |" in shown
+    del rows["r, 1"]  # too few data sets for an interval
+    _, shown = yardsticks.comparison(rows, METRICS[0], runs, numbers)
+    assert f"| a | loses 2 of 3; {(p + q) / 2:+.1f} |" in shown
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_yardstick_that_rows_share_is_printed_once(shared, tmp_path, monkeypatch):
+    runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
+    monkeypatch.setattr(
+        "experiments.yardsticks.reports",
+        lambda name, row: {"ridge": {0: {"test_mse": 7.0 if shared or row == "p, 1" else 8.0}}},
     )
-    assert f"| a | loses 2 of 3; {middle:+.1f} ± {half:.1f} |" in shown
+    table = dataclasses.replace(
+        report.tables()[2],
+        cells=lambda folder: [cell for cells in rows.values() for cell in cells.values()],
+        metrics=METRICS,
+        claims=(),
+        yardsticks_row="",
+    )
+    text = page.render(table, "cpu", runs)
+    assert text.splitlines()[0] == (
+        "|  | a | b | seeds |" if shared else "|  | a | b | ridge | seeds |"
+    )
+    assert text.count("7.000") == (2 if shared else 1)
+    assert ("| *p* | 7.000 |\n| *q* | 7.000 |\n| a | loses" in text) == shared
 
 
 def test_only_seeds_that_both_have_are_compared(tmp_path):
