@@ -37,12 +37,12 @@ def parser(
 
 
 class _Renamed(argparse.Action):
-    """An older name of a flag, which works and says so until release 0.2."""
+    """An older name of a flag, which works until 0.3, and says so."""
 
     def __call__(
         self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
     ) -> None:
-        note = f"note: {option_string} is now --{self.dest}; the older name goes in 0.2."
+        note = f"note: {option_string} is now --{self.dest}; the older name goes with 0.3."
         print(note, file=sys.stderr)
         setattr(namespace, self.dest, values)
 

@@ -10,7 +10,7 @@ from flax_linattn.tasks import get_task
 Options = dict[str, Any]
 """Plain values by name, as config.json holds them."""
 
-LOCAL = {"seed", "csv", "train_file", "test_file"}
+LOCAL = {"seed", "runs", "csv", "train_file", "test_file"}
 """What a row's key has, or what differs between machines."""
 
 

@@ -1,4 +1,4 @@
-"""Old names of modules and classes, which work for one more release and warn.
+"""Old names of modules and classes, which work until 0.3 and warn.
 
 A line of ``MOVED`` is all that a module needs, or a package for all that is in it. Importing the
 old name gives the module of the new one, the same object.

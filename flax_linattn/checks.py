@@ -18,21 +18,24 @@ class OptionError(ValueError):
     """A value that an option cannot have, or values of several that do not go together.
 
     The message says it for Python. ``options`` name the options concerned, so that a program that
-    spells them in its own way, such as a command line, can add its names without reading the text.
+    spells them in its own way, such as a command line, can add its names without reading the text;
+    ``values`` say what would do for some of them.
 
     Args:
         message: What was expected, what came and what to do.
         *options: The names of arguments or fields, such as "batch_size".
+        **values: Further options, each with a value that would do.
 
     Example:
-        >>> error = OptionError("12 rows cannot be split over 8 devices.", "batch_size", "mesh")
-        >>> str(error), error.options
-        ('12 rows cannot be split over 8 devices.', ('batch_size', 'mesh'))
+        >>> error = OptionError("12 rows do not go over 8 devices.", "batch_size", mesh="data=4")
+        >>> str(error), error.options, error.values
+        ('12 rows do not go over 8 devices.', ('batch_size', 'mesh'), {'mesh': 'data=4'})
     """
 
-    def __init__(self, message: str, *options: str) -> None:
+    def __init__(self, message: str, *options: str, **values: bool | str) -> None:
         super().__init__(message)
-        self.options = options
+        self.options = tuple(dict.fromkeys((*options, *values)))
+        self.values = values
 
 
 def at_least(minimum: int, most: int = LARGEST, /, **numbers: int | None) -> None:

@@ -33,6 +33,10 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.forecast.task:ForecastTask",
         "train a forecaster (ETTh1, or your own CSV file)",
     ),
+    "symbols": Entry(
+        "flax_linattn.tasks.symbols.task:SymbolsTask",
+        "train on symbols that are drawn: the next one of a series, recall, copying",
+    ),
 }
 """By name. A task of one's own is an entry here, or ``register_task``."""
 

@@ -16,6 +16,8 @@ import jax
 import pytest
 from hypothesis import settings
 
+from flax_linattn.ops import registry
+
 # float32 + float64 and their like raise: a silent promotion hides a lost accumulation dtype.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -48,6 +50,12 @@ def forget_programs() -> Iterator[None]:
     yield
     if next(TESTS) % 25 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
+
+
+@pytest.fixture
+def own_mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mechanisms that a test registers are gone after it."""
+    monkeypatch.setattr(registry, "REGISTRY", dict(registry.REGISTRY))
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,10 @@ from flax_linattn import checks, ops
 
 
 def test_an_option_error_keeps_its_options_between_processes():
-    error = pickle.loads(pickle.dumps(checks.OptionError("too few.", "batch_size", "mesh")))
-    assert (str(error), error.options) == ("too few.", ("batch_size", "mesh"))
+    error = checks.OptionError("too few.", "batch_size", "mesh", mesh="data=4", causal=False)
+    error = pickle.loads(pickle.dumps(error))
+    assert (str(error), error.options) == ("too few.", ("batch_size", "mesh", "causal"))
+    assert error.values == {"mesh": "data=4", "causal": False}
 
 
 @pytest.mark.parametrize(

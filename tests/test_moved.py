@@ -1,13 +1,17 @@
 """Old names of modules: the same module, and a warning that says where it is now."""
 
 import importlib
+import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
 from flax_linattn import _moved
+
+CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 
 
 @pytest.mark.parametrize("old", _moved.MOVED)
@@ -51,6 +55,21 @@ def test_every_way_to_import(statement: str, value: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not CHANGELOG.is_file(), reason="it is not part of the installed package")
+def test_old_names_go_with_the_release_that_the_changelog_names() -> None:
+    """One for all that is not released yet."""
+
+    def named(text: str) -> set[str]:
+        return set(re.findall(r"(?:until|goes (?:with|in))(?: release)?\s+(\d+\.\d+)", text))
+
+    changelog = CHANGELOG.read_text()
+    unreleased = changelog.partition("## [Unreleased]")[2].partition("\n## [")[0]
+    assert len(named(unreleased)) == 1 and not re.search(r"for\s+one\s+release", unreleased)
+    folders = (CHANGELOG.parent / name for name in ("flax_linattn", "experiments"))
+    code = [named(path.read_text()) for folder in folders for path in folder.rglob("*.py")]
+    assert set().union(*code) <= named(changelog)
 
 
 def test_an_unknown_name_is_unknown() -> None:

@@ -19,6 +19,7 @@ MODULES = (
 )
 
 
+@pytest.mark.usefixtures("own_mechanisms")
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests(name):
     """Every example in a docstring runs and prints what it says."""

@@ -47,7 +47,7 @@ class EfficiencyResult(SphinxDirective):
         """Paths of the figures that belong to a page, from the document that shows them."""
         if page.stem == BENCH:
             return [f"../experiments/efficiency/{f.name}" for f in sorted(RESULTS.glob("*.png"))]
-        name = f"efficiency-{page.stem.replace('_', '-')}.png"
+        name = f"{page.parent.name}-{page.stem}.png".replace("_", "-")
         return [f"figures/{name}"] if Path(self.env.srcdir, "figures", name).is_file() else []
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flax_linattn.registry import TASKS, list_tasks
 
@@ -95,8 +95,8 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("FLAX_LINATTN_DEBUG"):
             raise
-        options = error.options if isinstance(error, OptionError) else ()
-        print(f"error: {error}{name_flags(options)}", file=sys.stderr)
+        flags = name_flags(error.options, error.values) if isinstance(error, OptionError) else ""
+        print(f"error: {error}{flags}", file=sys.stderr)
         return 2
     except (NonFiniteLossError, LostProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -112,15 +112,24 @@ FLAGS = {"run_dir": "run", "strategy": "parallel", "profile_steps": "profile"}
 """Options whose flags have another name."""
 
 
-def name_flags(options: Sequence[str]) -> str:
-    """The flags of options that an error names.
+def name_flags(options: Sequence[str], values: Mapping[str, bool | str] | None = None) -> str:
+    """The flags of options that an error names, with the values that would do.
 
     Example:
         >>> name_flags(["batch_size", "strategy"])
         ' (--batch-size, --parallel)'
+        >>> name_flags(["causal", "header"], {"causal": False, "header": "yes|no"})
+        ' (--no-causal, --header yes|no)'
     """
-    flags = ["--" + FLAGS.get(name, name).replace("_", "-") for name in options]
+    flags = [_flag(name, (values or {}).get(name, True)) for name in options]
     return f" ({', '.join(flags)})" if flags else ""
+
+
+def _flag(name: str, value: bool | str) -> str:
+    flag = FLAGS.get(name, name).replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {value}"
 
 
 def _train(task: str) -> Callable[[list[str]], int]:

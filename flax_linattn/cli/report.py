@@ -20,8 +20,14 @@ def print_report(report: Report) -> None:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    cells = [list(rows[0]), *(["" if v is None else str(v) for v in row.values()] for row in rows)]
+    cells = [list(rows[0]), *(list(map(_cell, row.values())) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     print()
     for line in cells:
         print("  ".join(f"{c:<{w}}" for c, w in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return str(float(f"{value:.6g}"))
+    return "" if value is None else str(value)

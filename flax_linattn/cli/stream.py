@@ -20,9 +20,10 @@ O = TypeVar("O")  # noqa: E741
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-    """What a stream reads and writes.
+    """Whose stream it is, what it reads and writes.
 
     Attributes:
+        which: of many runs in the folder this one, from 0; default the best by validation.
         input: a file to read instead of standard input (.gz and .xz too).
         state: a file to go on from, if it is there, and to save to: every so many rows, at the end,
             and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows what it holds.
@@ -32,6 +33,7 @@ class Files:
         figure: draw what came last to this PNG file (needs matplotlib).
     """
 
+    which: int | None = None
     input: Path | None = None
     state: Path | None = None
     skip_seen: bool = False

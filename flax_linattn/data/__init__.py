@@ -1,10 +1,11 @@
-"""Data: official file formats to arrays, embedded sets, transforms, splits and batches."""
+"""Data: official file formats to arrays, embedded and drawn sets, transforms, splits, batches."""
 
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.batching import Batches, BucketBatches
 from flax_linattn.data.catalog import CATALOG, Entry, Source
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.digits import load_spoken_arabic_digits
+from flax_linattn.data.drawn import DrawnBatches
 from flax_linattn.data.embedded import etth1, japanese_vowels
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
@@ -12,6 +13,9 @@ from flax_linattn.data.load import load_dataset, load_series
 from flax_linattn.data.marks import calendar_features
 from flax_linattn.data.packing import Packed, pack
 from flax_linattn.data.series import TimeSeries, is_step
+from flax_linattn.data.sets.cycles import count_cycles, follow_cycles
+from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
+from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
 from flax_linattn.data.split import stratified_split
 from flax_linattn.data.table import load_table
@@ -22,13 +26,20 @@ from flax_linattn.data.windows import Split, Windows, chronological_split
 
 __all__ = [
     "CATALOG",
+    "AssociativeRecall",
     "Batches",
     "BucketBatches",
+    "Copying",
     "DataFormatError",
+    "DrawnBatches",
     "Entry",
     "GrainBatches",
+    "Induction",
     "IteratorBatches",
+    "NextSymbol",
     "Packed",
+    "Parity",
+    "Rule",
     "Source",
     "Split",
     "Standardizer",
@@ -37,8 +48,10 @@ __all__ = [
     "Windows",
     "calendar_features",
     "chronological_split",
+    "count_cycles",
     "etth1",
     "fetch",
+    "follow_cycles",
     "interpolate_missing",
     "is_step",
     "japanese_vowels",
@@ -51,5 +64,6 @@ __all__ = [
     "load_tsf",
     "pack",
     "pad",
+    "rules_of",
     "stratified_split",
 ]

@@ -231,7 +231,7 @@ def _is_header(reader: LineReader, cells: list[str]) -> bool:
     others = [cell for cell in cells if is_number(cell) or parse_time(cell) is not None]
     if not words and ".txt" in reader.path.suffixes:
         return False
-    advice = "say whether it is a header: header=True or False (yes or no)"
+    advice = "say whether it is a header, with header=..."
     if not words:
         got = "numbers alone"
     elif others:

@@ -48,19 +48,21 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
     try:
         train, middle, test = (float(part) for part in parts.split("/"))
     except ValueError:
-        raise ValueError(
-            f"expected three parts such as 0.7/0.1/0.2 or 8640/2880/2880, got {parts!r}"
+        raise OptionError(
+            f"expected three parts such as 0.7/0.1/0.2 or 8640/2880/2880, got {parts!r}", "split"
         ) from None
     if min(train, middle, test) < 0 or train == 0:
-        raise ValueError(f"expected parts of at least 0, the first above 0, got {parts!r}")
+        raise OptionError(
+            f"expected parts of at least 0, the first above 0, got {parts!r}", "split"
+        )
     if max(train, middle, test) <= 1:
         if abs(train + middle + test - 1) > 1e-6:
-            raise ValueError(f"expected shares that add up to 1, got {parts!r}")
+            raise OptionError(f"expected shares that add up to 1, got {parts!r}", "split")
         counts = [int(train * num_steps), 0, int(test * num_steps)]
         counts[1] = num_steps - counts[0] - counts[2]
     else:
         if not all(part.is_integer() for part in (train, middle, test)):
-            raise ValueError(f"expected shares, or whole numbers of rows, got {parts!r}")
+            raise OptionError(f"expected shares, or whole numbers of rows, got {parts!r}", "split")
         counts = [int(part) for part in (train, middle, test)]
     if sum(counts) > num_steps:
         raise OptionError(

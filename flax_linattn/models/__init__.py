@@ -2,7 +2,12 @@
 
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
-from flax_linattn.models.embedding import Embedding, ObservationEmbedding, TokenEmbedding
+from flax_linattn.models.embedding import (
+    Embedding,
+    ObservationEmbedding,
+    OneHotEmbedding,
+    TokenEmbedding,
+)
 from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
@@ -11,12 +16,14 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.saved import load_model, save_model
 from flax_linattn.models.sizes import SIZES, get_size
+from flax_linattn.models.window import READOUTS, WindowModel, WindowState, window_layers
 
 __all__ = [
     "CLASSIFIER_LAYERS",
     "FORECASTER_LAYERS",
     "LANGUAGE_LAYERS",
     "POOLINGS",
+    "READOUTS",
     "SIZES",
     "Backbone",
     "BackboneState",
@@ -34,11 +41,15 @@ __all__ = [
     "Moments",
     "MomentsState",
     "ObservationEmbedding",
+    "OneHotEmbedding",
     "Pooling",
     "SequenceClassifier",
     "SumPooling",
     "TokenEmbedding",
+    "WindowModel",
+    "WindowState",
     "get_size",
     "load_model",
     "save_model",
+    "window_layers",
 ]

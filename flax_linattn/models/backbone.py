@@ -58,7 +58,7 @@ class BackboneOptions(SequenceOptions, total=False):
 
 
 class Backbone(nnx.Module):
-    """Observations to features: embedding, N blocks, a final LayerNorm.
+    """Observations to features: embedding, N blocks, a final LayerNorm unless it is left out.
 
     After Time-Series-Library's Transformer encoder (convolution over values plus positions,
     dropout, post-LN layers, final norm). Positions count real tokens only, so padding
@@ -71,6 +71,7 @@ class Backbone(nnx.Module):
         is_causal: each position sees itself and the past; needed to stream.
         max_length: most tokens of a sequence; needed for learned positions, as the default
             size of caches, and by mechanisms that learn something for each position.
+        final_norm: whether the last layer's output is normalised.
         rngs: holds the stream "params", and perhaps "dropout".
         **options: options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
             parameters are made (``nn.ParameterOptions``); and with a number of channels, those of
@@ -104,6 +105,7 @@ class Backbone(nnx.Module):
         *,
         is_causal: bool = True,
         max_length: int | None = None,
+        final_norm: bool = True,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
@@ -152,7 +154,11 @@ class Backbone(nnx.Module):
         self.max_length = max_length
         self.blocks = nnx.List(layers.block(m, rngs, **parameters) for m in mechanisms)
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
-        self.final_norm = nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
+        self.final_norm = (
+            nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
+            if final_norm
+            else None
+        )
         self.dropout = make_dropout(layers.dropout_rate, rngs)
 
     @property
@@ -163,6 +169,7 @@ class Backbone(nnx.Module):
             "layers": self.layers,
             "is_causal": self.is_causal,
             "max_length": self.max_length,
+            "final_norm": self.final_norm is not None,
             "param_dtype": self.param_dtype,
         }
 
@@ -269,7 +276,7 @@ class Backbone(nnx.Module):
                 form=form,
             )
             layers.append(layer)
-        h = self.final_norm(h)
+        h = self._normed(h)
         if not return_state:
             return h
         segment_id = runs.last if runs is not None else state.segment_id if state else None
@@ -328,9 +335,12 @@ class Backbone(nnx.Module):
             h, layer = block.step(h, layer, mask=mask, positions=positions)
             layers.append(layer)
         new = jnp.ones(x.shape[0], jnp.int32) if mask is None else mask.astype(jnp.int32)
-        return self.final_norm(h), BackboneState(
+        return self._normed(h), BackboneState(
             state.position + new, window, tuple(layers), state.segment_id
         )
+
+    def _normed(self, h: Array) -> Array:
+        return h if self.final_norm is None else self.final_norm(h)
 
     def _call_of(self, block: nn.TransformerBlock) -> Any:
         """A block's call, which keeps for its gradient what it is to keep."""
@@ -467,8 +477,8 @@ def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:
         raise OptionError(
             f"{mechanism.name!r} is not offered with is_causal={is_causal}; make the model with "
             f"is_causal={not is_causal} or with another mechanism.",
-            "causal",
             "mechanism",
+            causal=not is_causal,
         )
 
 

@@ -20,11 +20,12 @@ from flax import nnx
 from flax_linattn import nn, ops
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.classifier import SequenceClassifier
-from flax_linattn.models.embedding import ObservationEmbedding, TokenEmbedding
+from flax_linattn.models.embedding import ObservationEmbedding, OneHotEmbedding, TokenEmbedding
 from flax_linattn.models.encoder_decoder import EncoderDecoder
 from flax_linattn.models.forecaster import Forecaster
 from flax_linattn.models.language import LanguageModel
 from flax_linattn.models.layers import Layers
+from flax_linattn.models.window import WindowModel
 
 KINDS: dict[str, Any] = {
     kind.__name__: kind
@@ -34,8 +35,10 @@ KINDS: dict[str, Any] = {
         Forecaster,
         LanguageModel,
         ObservationEmbedding,
+        OneHotEmbedding,
         SequenceClassifier,
         TokenEmbedding,
+        WindowModel,
     )
 }
 """The classes that are described; each has ``options``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -326,14 +327,95 @@ class TokenEmbedding(nnx.Module):
         return jnp.einsum("...c,nc->...n", h, table, preferred_element_type=wide)
 
     def _embedded(self, x: Array, positions: Array) -> Array:
-        if not jnp.issubdtype(x.dtype, jnp.integer):
-            raise TypeError(f"tokens must have an integer dtype, got {x.dtype}.")
+        check_tokens(x)
         # Negative ones would count from the table's end.
         known = jnp.where(x < 0, self.num_tokens, x)
         h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
         h = h * jnp.asarray(self.features**0.5, h.dtype)
         h = h if self.dtype is None else h.astype(self.dtype)
         return add_positions(h, self.positions, positions)
+
+
+class OneHotEmbedding(nnx.Module):
+    """Tokens as they are: one-hot vectors, without parameters and without positions.
+
+    A token outside 0 ... N - 1 gives NaN, as it does in a :class:`TokenEmbedding`.
+
+    Args:
+        num_tokens: N; tokens are 0 ... N - 1, and features are as many.
+        rngs: not used; every embedding takes it.
+
+    Raises:
+        ValueError: there is not at least one token.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> embedding = OneHotEmbedding(3)
+        >>> h, _ = embedding(jnp.array([[2, 0]]), positions=jnp.arange(2)[None])
+        >>> h.tolist(), embedding.features
+        ([[[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]], 3)
+    """
+
+    def __init__(self, num_tokens: int, *, rngs: nnx.Rngs | None = None) -> None:
+        at_least(1, num_tokens=num_tokens)
+        self.num_tokens = self.features = int(num_tokens)
+        self.observation_shape: tuple[int, ...] = ()
+        self.max_length: int | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {"num_tokens": self.num_tokens}
+
+    @property
+    def streams(self) -> bool:
+        """Always: a token's embedding is its own."""
+        return True
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences: int [B, T] -> float32 [B, T, N]; see ``Embedding``."""
+        return self._embedded(zero_padding(x, mask)), ()
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """Nothing: no token changes another one's embedding."""
+        return ()
+
+    @automatic(1)
+    def step(
+        self,
+        x: Int[Array, "B"],
+        state: State,
+        *,
+        positions: Int[Array, "B"],
+        mask: Array | None = None,
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in a token a row: int [B] -> float32 [B, N]; see ``Embedding``."""
+        return self._embedded(x), state
+
+    def _embedded(self, x: Array) -> Array:
+        check_tokens(x)
+        x = x.astype(jnp.int32)  # a narrow dtype may not hold N
+        known = (x >= 0) & (x < self.num_tokens)
+        return jnp.where(known[..., None], jax.nn.one_hot(x, self.num_tokens), jnp.nan)
+
+
+def check_tokens(x: Array) -> None:
+    """Refuses what is no tokens.
+
+    Raises:
+        TypeError: the dtype is not an integer one.
+    """
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        raise TypeError(f"tokens must have an integer dtype, got {x.dtype}.")
 
 
 def make_position(

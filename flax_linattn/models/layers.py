@@ -44,7 +44,7 @@ class Layers:
         mechanism: the attention mechanism, by name; its hyperparameters may follow, as in
             elementwise_series:order=2. Several are one for each layer (a hybrid stack).
         norm: LayerNorm before ("pre") or after ("post") each sublayer's residual.
-        activation: of the feed-forward layers.
+        activation: of the feed-forward layers: "gelu", "relu" or "tanh".
         dropout_rate: share of features dropped in training.
         rotary: rotate queries and keys by their positions, see ``nn.RotaryPosition``.
         dtype: of the computation; parameters, sums and losses stay float32, and float64 inputs
@@ -68,7 +68,7 @@ class Layers:
     hidden_features: int | None = None
     mechanism: Mechanisms = "aaren"
     norm: Literal["pre", "post"] = "post"
-    activation: Literal["gelu", "relu"] = "gelu"
+    activation: Literal["gelu", "relu", "tanh"] = "gelu"
     dropout_rate: float = 0.1
     rotary: bool = False
     dtype: DTypeName = "float32"

@@ -49,7 +49,7 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
             loaded by ``load_model(path, like=...)``.
 
     Raises:
-        ValueError: the folder holds something else.
+        ValueError: the folder holds something else, or the model no variable.
         OSError: it cannot be written.
 
     Example:
@@ -68,6 +68,11 @@ def save_model(path: str | Path, model: nnx.Module) -> None:
     path = Path(path).absolute()
     _check_folder(path)
     arrays = checkpoint.copy_to_host(nnx.state(model))
+    if not arrays:
+        raise ValueError(
+            f"this {type(model).__name__} has no variables, so there is nothing to save; make it "
+            "again from its options."
+        )
     if jax.process_index() != 0:
         return
     folder = path / f"{PREFIX}{uuid.uuid4().hex}"

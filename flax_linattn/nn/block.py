@@ -55,7 +55,7 @@ class TransformerBlock(nnx.Module):
         hidden_features: width of the feed-forward layer, default 4 C.
         mechanism: a name or a mechanism.
         norm: "pre" or "post".
-        activation: "gelu" or "relu".
+        activation: "gelu", "relu" or "tanh".
         dropout_rate: share of features dropped in training.
         position: as in ``Attention``.
         dtype: dtype of the computation.

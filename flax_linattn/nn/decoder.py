@@ -46,7 +46,7 @@ class DecoderBlock(nnx.Module):
         hidden_features: width of the feed-forward layer, default 4 C.
         mechanism: a name or a mechanism, with a causal form.
         norm: "pre" or "post".
-        activation: "gelu" or "relu".
+        activation: "gelu", "relu" or "tanh".
         dropout_rate: share of features dropped in training.
         dtype: dtype of the computation.
         rngs: holds the stream "params", and perhaps "dropout".

@@ -19,6 +19,7 @@ from flax_linattn.typing import Array
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "relu": jax.nn.relu,
+    "tanh": jnp.tanh,
 }
 """Activations by name; GELU is the exact one, as in PyTorch."""
 
@@ -29,7 +30,7 @@ class FeedForward(nnx.Module):
     Args:
         features: C.
         hidden_features: width between the layers.
-        activation: "gelu" or "relu".
+        activation: "gelu", "relu" or "tanh".
         dropout_rate: share of features dropped in training.
         dtype: dtype of the computation.
         param_dtype: dtype of the parameters.

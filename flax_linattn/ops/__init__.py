@@ -24,7 +24,7 @@ from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.mechanisms import *  # noqa: F403  (the classes of the registry)
 from flax_linattn.ops.mechanisms.aaren import AarenState
 from flax_linattn.ops.mechanisms.taylorshift import taylorshift_n0, taylorshift_n1
-from flax_linattn.ops.registry import get_mechanism, list_mechanisms
+from flax_linattn.ops.registry import get_mechanism, list_mechanisms, register_mechanism
 
 __all__ = [
     "AarenState",
@@ -44,6 +44,7 @@ __all__ = [
     "exportable",
     "get_mechanism",
     "list_mechanisms",
+    "register_mechanism",
     "sequence_parallel",
     "taylorshift_n0",
     "taylorshift_n1",

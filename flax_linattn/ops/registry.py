@@ -65,6 +65,63 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
     return mechanism(**hyperparameters)
 
 
+def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
+    """Adds a mechanism of one's own to this process.
+
+    ``get_mechanism``, layers, options of tasks and ``models.load_model`` then know it by name. The
+    same class may come again, also made anew, as when a cell of a notebook is run twice.
+
+    Args:
+        name: of the mechanism, its class's ``name``: lower-case letters, digits and underscores.
+        mechanism_class: a subclass of :class:`Mechanism`, itself a frozen dataclass, whose fields
+            all have defaults.
+
+    Raises:
+        ValueError: the name is none, is another than the class's, or is that of another mechanism.
+        TypeError: the class is no such one.
+
+    Example:
+        >>> import dataclasses
+        >>> from flax import nnx
+        >>> from flax_linattn import nn, ops
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Sharp(ops.SoftmaxAttention):
+        ...     name = "sharp"
+        ...     about = "softmax attention with a factor of 2"
+        ...     scale: float | None = 2.0
+        >>> ops.register_mechanism("sharp", Sharp)
+        >>> ops.get_mechanism("sharp:scale=3.0").scale
+        3.0
+        >>> nn.Attention(8, 2, mechanism="sharp", rngs=nnx.Rngs(0)).mechanism == Sharp()
+        True
+    """
+    given: Any = mechanism_class
+    if not (isinstance(given, type) and issubclass(given, Mechanism)) or (
+        "__dataclass_fields__" not in vars(given)
+    ):
+        raise TypeError(
+            "expected a subclass of ops.Mechanism with @dataclasses.dataclass(frozen=True) above "
+            f"it, got {given!r}."
+        )
+    if not (name.isascii() and name.isidentifier() and name.islower()):
+        raise ValueError(
+            f"expected a name of lower-case letters, digits and underscores, got {name!r}."
+        )
+    own = mechanism_class().name
+    if own != name:
+        raise ValueError(f"the class {_where(given)} has the name {own!r}, expected {name!r}.")
+    taken = REGISTRY.get(RENAMED.get(name, name), mechanism_class)
+    if _where(taken) != _where(mechanism_class):
+        raise ValueError(
+            f"there is a mechanism {name!r} already, {_where(taken)}; choose another name."
+        )
+    REGISTRY[name] = mechanism_class
+
+
+def _where(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _known(name: str) -> str:
     """``name``, or the new one of what has been renamed; refuses an unknown one."""
     if name in RENAMED:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from flax_linattn.annotations import of_type
-from flax_linattn.checks import OptionError, at_least, choice, positive
+from flax_linattn.checks import LARGEST, OptionError, at_least, choice, positive
 from flax_linattn.models import Layers
 from flax_linattn.ops import Mechanism
 from flax_linattn.tasks.files import as_name
@@ -45,6 +45,7 @@ class FitOptions(Options):
         batch_size: examples a step.
         learning_rate: the first, or only, one.
         seed: of initialisation, order and dropout.
+        runs: so many at once, on the same data: the first has the seed, each next one a seed more.
     """
 
     epochs: int = 100
@@ -54,13 +55,16 @@ class FitOptions(Options):
     batch_size: int = 16
     learning_rate: float = 1e-3
     seed: int = 0
+    runs: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, patience=self.patience)
         at_least(1, 10**6, epochs=self.epochs)
         at_least(1, 2**20, batch_size=self.batch_size)
-        at_least(0, steps=self.steps, validate_every=self.validate_every, seed=self.seed)
+        at_least(0, steps=self.steps, validate_every=self.validate_every)
+        at_least(1, 1024, runs=self.runs)
+        at_least(0, LARGEST - self.runs + 1, seed=self.seed)
         positive(learning_rate=self.learning_rate)
 
     def passes(self, steps_per_epoch: int) -> int:
@@ -144,9 +148,27 @@ class Config:
         return self.fit.seed
 
     @property
+    def seeds(self) -> str:
+        """Of all runs, for names of folders: "0", or "0-to-15" of 16 runs."""
+        last = self.seed + self.fit.runs - 1
+        return str(self.seed) if self.fit.runs == 1 else f"{self.seed}-to-{last}"
+
+    @property
     def name(self) -> str:
         """A name for the run folder."""
-        return as_name(mechanism_name(self.layers), self.seed)
+        return as_name(mechanism_name(self.layers), self.seeds)
+
+    def of_run(self, which: int) -> Self:
+        """That of one of its runs, counted from 0: as of a single run, with a seed of its own.
+
+        Example:
+            >>> from flax_linattn import tasks
+            >>> task = tasks.get_task(tasks.list_tasks()[0])
+            >>> fit = task.Config.of(seed=7, runs=16).of_run(3).fit
+            >>> fit.seed, fit.runs
+            (10, 1)
+        """
+        return self.replace(seed=self.seed + which, runs=1)
 
     def resolve(self) -> Self:
         """With absolute paths."""

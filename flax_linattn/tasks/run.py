@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from flax_linattn import training
@@ -186,24 +187,64 @@ def reading_data(of_run: bool) -> Iterator[None]:
         ) from None
 
 
-def load_run(run_dir: str | Path) -> Run:
+def load_run(run_dir: str | Path, which: int | None = None) -> Run:
     """Loads a run of any task, with its selected parameters.
 
     Args:
         run_dir: the run folder.
+        which: of many runs in the folder this one, counted from 0; default that with the best
+            validation value (``Run.which`` tells).
+
+    Raises:
+        FileNotFoundError: there is no such run, or it has no checkpoint.
+        ValueError: its files are damaged; there is no such run of many, or it failed before it was
+            validated.
+    """
+    run_dir = Path(run_dir)
+    run = _unread(run_dir)
+    if run.config.fit.runs == 1:
+        if which not in (None, 0):
+            raise OptionError(f"{run_dir} holds a single run, got which={which}.", "which")
+        training.load_best(run.model, run_dir)
+        return run
+    which = training.best_run(run_dir) if which is None else which
+    result = training.load_many(run.model, run_dir, which)
+    if result.best_step is None:
+        failed = f"failed in step {result.failed_step}, before it was validated"
+        why = "was not validated yet" if result.failed_step is None else failed
+        raise OptionError(f"run {which} in {run_dir} {why}; it has no parameters.", "which")
+    return run._replace(which=which)
+
+
+def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
+    """Loads all runs of a folder, but for those that failed before they were validated.
+
+    Args:
+        run_dir: the run folder.
+
+    Returns:
+        Each as ``load_run`` gives it.
 
     Raises:
         FileNotFoundError: there is no such run, or it has no checkpoint.
         ValueError: its files are damaged.
     """
     run_dir = Path(run_dir)
+    run = _unread(run_dir)
+    if run.config.fit.runs == 1:
+        training.load_best(run.model, run_dir)
+        return (run,)
+    models = training.load_runs(run.model, run_dir)
+    return tuple(run._replace(model=model, which=which) for which, model in models.items())
+
+
+def _unread(run_dir: Path) -> Run:
+    """A run of a folder without its parameters."""
     task = read_task(run_dir)
     config = read_config(run_dir, task)
     problem = read_problem(run_dir, task)
     check_model(run_dir, task, config, problem)
-    model = task.model(config, problem)
-    training.load_best(model, run_dir)
-    return Run(task, config, problem, model)
+    return Run(task, config, problem, task.model(config, problem))
 
 
 def check_model(run_dir: Path, task: Task[Any, Any, Any], config: Config, problem: Problem) -> None:
@@ -216,9 +257,14 @@ def check_model(run_dir: Path, task: Task[Any, Any, Any], config: Config, proble
     """
     layers = config.layers
     first = layers.mechanism[0] if isinstance(layers.mechanism, tuple) else layers.mechanism
-    one = config.replace(num_layers=1, mechanism=first)
+    one, runs = config.replace(num_layers=1, mechanism=first), config.fit.runs
     try:
         shapes = jax.eval_shape(lambda: nnx.state(task.model(one, problem)))
+        if runs > 1:  # stacked
+            shapes = jax.eval_shape(
+                lambda state: jax.tree.map(lambda x: jnp.broadcast_to(x, (runs, *x.shape)), state),
+                shapes,
+            )
     except (TypeError, OverflowError, MemoryError) as error:
         raise ValueError(
             f"no model can be made of {CONFIG_FILE} and {PROBLEM_FILE} in {run_dir}: "

@@ -44,7 +44,8 @@ class Streaming(abc.ABC):
         self, run: Run, stream: inference.Stream, header: Sequence[Any], **options: Any
     ) -> None:
         self._run, self._stream, self.header = run, stream, header
-        self._owner = {"model": fingerprint(run.model), **options}
+        of_many = {} if run.which is None else {"which": run.which}
+        self._owner = {"model": fingerprint(run.model), **of_many, **options}
         self.num_steps = self.num_breaks = 0
         self.run_dir: Path | None = None
 

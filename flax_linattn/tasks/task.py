@@ -161,6 +161,13 @@ class Task(abc.ABC, Generic[C, D, P]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Tests a run on batches: numbers, tables, figures."""
 
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """The numbers of ``Report.yardsticks`` on the same batches, which no run's model changes.
+
+        They join the report; those of many runs are computed once.
+        """
+        return {}
+
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """How far the stream is from the parallel model; nothing where the model cannot stream.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from flax import nnx
 from flax_linattn import inference, training
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.files import write_json
+from flax_linattn.tasks.many import report_on
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run import (
+    PROBLEM_FILE,
     TEST_FILE,
     check_model,
     check_run_dir,
@@ -25,7 +29,8 @@ from flax_linattn.tasks.run import (
 )
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
-from flax_linattn.training.processes import check_same, check_shared, is_main, on_main
+from flax_linattn.training.many.placed import place_runs
+from flax_linattn.training.processes import check_same, check_shared, is_main, largest, on_main
 
 LOSS_SCALE = 2.0**15
 """The first loss scale of a run in float16."""
@@ -36,6 +41,10 @@ def train(
 ) -> dict[str, Any]:
     """Trains, selects and tests a model; everything goes to the run folder.
 
+    With the option ``runs`` so many models are trained at once: run r has the model, the order of
+    the batches and the dropout of ``config.of_run(r)``. The data are those of ``config`` for all of
+    them, so that what its seed holds out for validation all runs hold out.
+
     Args:
         task: a task, or its name.
         config: the run's options, of the task's ``Config``.
@@ -44,13 +53,14 @@ def train(
             and the task's figures. A path alone is ``Session(path)``.
 
     Returns:
-        What test.json holds: the metrics of the selected parameters, and how they were selected.
+        What test.json holds: the metrics of the selected parameters, and how they were selected;
+        of many runs means, deviations and ``runs``, a row for each.
 
     Raises:
         ValueError: bad options or data; a run folder that is taken; options that differ from
             those of the run to resume.
         FileNotFoundError: a data file, or on ``resume`` the run, is missing.
-        training.NonFiniteLossError: the loss was not finite.
+        training.NonFiniteLossError: the loss was not finite; of many runs, those of all.
         training.Interrupted: a signal came; the run was saved.
         TypeError: options of another task.
     """
@@ -71,23 +81,46 @@ def train_report(
         )
     config, run_dir = config.resolve(), Path(session.run_dir)
     parallel = training.Parallel() if session.parallel is None else session.parallel
-    placement = parallel.place(config.fit.batch_size)
+    devices, placement = _place(parallel, config)
     task.check(config, placement)
     check_same(config.to_json)
     on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
+    with ExitStack() as ends:
+        # At once where a run was begun; a new folder is made when all else was checked.
+        if largest(is_main() and session.lock_file.exists()):
+            ends.enter_context(session.holding())
+        return _train(task, config, session, devices, placement)
+
+
+def _train(
+    task: Task[Any, Any, Any],
+    config: Config,
+    session: training.Session,
+    devices: training.Placement,
+    placement: training.Placement,
+) -> Report:
+    """Trains on devices, each run placed on its own."""
+    run_dir = Path(session.run_dir)
     data = task.load(config)
     if session.resume:
         check_shared(run_dir)
         kept = read_problem(run_dir, task)
-        data = task.as_kept(data, config, kept)
+        try:
+            data = task.as_kept(data, config, kept)
+        except ValueError as error:
+            raise ValueError(
+                f"the data do not fit {run_dir / PROBLEM_FILE}; give those that the run began "
+                f"with, or restore the file from a copy: {error}"
+            ) from error
         check_same_data(run_dir, kept, task.describe(data, config))
         problem = kept  # an older version may have scaled otherwise: its parameters go with these
         check_model(run_dir, task, config, problem)
     else:
         problem = task.describe(data, config)
-    model = task.model(config, problem, placement)
-    splits = task.batches(data, config, problem, placement.spans)
-    test_batches = splits.test
+    of_runs = [config.of_run(which) for which in range(config.fit.runs)]
+    models = [task.model(of_run, problem, placement) for of_run in of_runs]
+    splits = [task.batches(data, of_run, problem, placement.spans) for of_run in of_runs]
+    test_batches = splits[0].test
     if test_batches is None:
         raise ValueError(f"the task {task.name!r} gives no batches to test on (Splits.test).")
     if is_main():
@@ -95,8 +128,10 @@ def train_report(
             print(f"note: {note}", file=sys.stderr)
         if session.progress:
             print(task.about_data(data, config), file=sys.stderr)
-            _print_summary(model, task.observation(problem))
-            print(f"on {placement}", file=sys.stderr)
+            _print_summary(models[0], task.observation(problem))
+            if len(models) > 1:
+                print(f"{len(models)} runs, seeds {config.seeds}", file=sys.stderr)
+            print(f"on {devices}", file=sys.stderr)
 
     def begin() -> None:
         check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
@@ -106,24 +141,48 @@ def train_report(
 
     with session.holding():
         on_main(begin)
-        result = training.fit(
-            model,
-            task.objective(config, problem, len(splits.train)),
-            splits,
-            config=_fit_config(config),
-            session=session,
-        )
-        tested = task.test(Run(task, config, problem, model, data), test_batches)
+        objective = task.objective(config, problem, len(splits[0].train))
+        result, fitted = _fit(models, objective, splits, _fit_config(config), session)
+        runs = [
+            Run(task, config, problem, model, data, which=which) for which, model in fitted.items()
+        ]
+        tested = report_on(run_dir, runs, test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {
             **tested.judged,
-            "best_epoch": result.best_epoch,
+            **({"best_epoch": result.best_epoch} if isinstance(result, training.FitResult) else {}),
             "epochs": result.epochs,
             "train_seconds": round(seconds, 1),
         }
         report = dataclasses.replace(tested, values=values)
         on_main(partial(_write_results, run_dir, report))
     return report
+
+
+def _place(
+    parallel: training.Parallel, config: Config
+) -> tuple[training.Placement, training.Placement]:
+    """The devices of a training, and those that each of its runs computes on."""
+    if config.fit.runs > 1:
+        return place_runs(parallel, config.fit.runs, config.fit.batch_size)
+    placement = parallel.place(config.fit.batch_size)
+    return placement, placement
+
+
+def _fit(
+    models: Sequence[nnx.Module],
+    objective: training.Objective,
+    splits: Sequence[training.Splits],
+    config: training.FitConfig,
+    session: training.Session,
+) -> tuple[training.FitResult | training.ManyResult, dict[int | None, nnx.Module]]:
+    """The result, and the models with selected parameters, by number; of a single run None."""
+    if len(models) == 1:
+        result = training.fit(models[0], objective, splits[0], config=config, session=session)
+        return result, {None: models[0]}
+    many = training.fit_many(models, objective, splits, config=config, session=session)
+    runs = enumerate(many.runs)
+    return many, {which: models[which] for which, run in runs if run.best_step is not None}
 
 
 def _write_results(run_dir: Path, report: Report) -> None:

@@ -19,6 +19,15 @@ from flax_linattn.training.config import FitConfig
 from flax_linattn.training.diagnosis import NonFiniteLossError
 from flax_linattn.training.evaluation import evaluate, make_evaluation_step
 from flax_linattn.training.fitting import FitResult, fit
+from flax_linattn.training.many import (
+    ManyResult,
+    RunResult,
+    best_run,
+    fit_many,
+    load_many,
+    load_runs,
+    read_runs,
+)
 from flax_linattn.training.objective import LossFn, Objective, Validate
 from flax_linattn.training.parallel import Parallel
 from flax_linattn.training.placement import ONE_DEVICE, Placement
@@ -41,24 +50,31 @@ __all__ = [
     "JsonLines",
     "LossFn",
     "LostProcessError",
+    "ManyResult",
     "NonFiniteLossError",
     "Objective",
     "Parallel",
     "Placement",
+    "RunResult",
     "Session",
     "Splits",
     "TensorBoard",
     "Tracker",
     "TrainState",
     "Validate",
+    "best_run",
     "evaluate",
     "fit",
+    "fit_many",
     "is_main",
     "learning_curve",
     "list_checkpoints",
     "load_best",
     "load_checkpoint",
+    "load_many",
+    "load_runs",
     "make_evaluation_step",
     "make_train_step",
+    "read_runs",
     "start_process",
 ]

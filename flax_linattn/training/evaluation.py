@@ -35,6 +35,13 @@ def make_evaluation_step(
 
     The loss function is called with ``dropout_key=None``. What it changes in the model is dropped.
     """
+    return placement.compile(evaluation_of(graphdef, loss_fn, placement), 4, donate=2)
+
+
+def evaluation_of(
+    graphdef: nnx.GraphDef[Any], loss_fn: LossFn, placement: Placement
+) -> EvaluationStep:
+    """What an evaluation step computes, not compiled; arguments as ``make_evaluation_step``."""
 
     def evaluation_step(
         params: nnx.State, model_state: nnx.State, total: Metrics, batch: Batch
@@ -48,7 +55,7 @@ def make_evaluation_step(
         sums = jax.tree.map(lambda x: jnp.where(real, x, jnp.zeros_like(x)), sums)
         return add_metrics(total, jax.lax.psum(sums, axis))
 
-    return placement.compile(evaluation_step, 4, donate=2)
+    return evaluation_step
 
 
 def metric_names(model: nnx.Module, loss_fn: LossFn, batch: Batch) -> list[str]:

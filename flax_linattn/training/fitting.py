@@ -110,9 +110,9 @@ def fit(
         >>> result.epochs, result.steps, round(float(model.kernel[0, 0]), 2)
         (9, 36, 3.0)
     """
-    _check_batches(splits)
+    check_batches(splits)
     with ExitStack() as ends:
-        ends.enter_context(together(partial(_how_to_go_on, session.run_dir)))
+        ends.enter_context(together(partial(how_to_go_on, session.run_dir)))
         with StopRequest() as stop:
             trainer = start(model, objective, splits, config, session, stop, ends)
             trainer.train()
@@ -130,7 +130,8 @@ def fit(
     )
 
 
-def _check_batches(splits: Splits) -> None:
+def check_batches(splits: Splits) -> None:
+    """Refuses what is no source of batches, or has none."""
     sources = splits.train, splits.validation
     for source in sources:
         if not hasattr(source, "batch") or not hasattr(source, "__len__"):
@@ -145,7 +146,8 @@ def _check_batches(splits: Splits) -> None:
         )
 
 
-def _how_to_go_on(run_dir: str | Path) -> str:
+def how_to_go_on(run_dir: str | Path) -> str:
+    """What to do after a process of several was lost."""
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
         return "Nothing was saved yet: start all processes again."

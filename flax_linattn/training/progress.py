@@ -90,6 +90,11 @@ class ProgressDisplay:
         parts.append(f"{line['examples_per_second']:.0f} examples/s")
         if "skipped_steps" in line:
             parts.append(f"{line['skipped_steps']} updates skipped")
+        if "runs" in line:
+            best = line["runs"]["best_step"]
+            parts.append(f"{best.count(line['step'])} of {len(best)} runs at their best")
+            self._console.print("  ".join(parts))
+            return
         at = "best_step" if "best_step" in line else "best_epoch"
         is_best = line[at] == line[at.removeprefix("best_")]
         if is_best:

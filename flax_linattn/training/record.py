@@ -47,6 +47,8 @@ class RunRecord:
             of a period's own checkpoint counts to the next period.
         history: One flat dict for each validation, a line of metrics.jsonl.
         validate_every: Steps of a period; 0 stands for those of an epoch.
+        runs: Where many are trained at once, what each has come to; none of them is the best of
+            the folder, so that ``best_step`` stays None.
     """
 
     seed: int
@@ -66,6 +68,7 @@ class RunRecord:
     saving_seconds: float = 0.0
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     validate_every: int = 0
+    runs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.validate_every = self.validate_every or self.steps_per_epoch
@@ -232,6 +235,13 @@ class RunRecord:
                     name,
                     "resume",
                 )
+        if len(self.runs) != len(now.runs):
+            raise OptionError(
+                f"The folder to resume holds {len(self.runs) or 'one'} run(s), but now there "
+                f"would be {len(now.runs) or 'one'}; give as many as it was started with.",
+                "runs",
+                "resume",
+            )
 
     def write_metrics(self, run_dir: Path) -> None:
         """Writes metrics.jsonl anew from the history.

@@ -14,16 +14,17 @@ from flax_linattn.training.record import METRICS_FILE
 
 
 class _Line(TypedDict):
-    """What is read of a line of metrics.jsonl, beside the metrics."""
+    """What is read of every line of metrics.jsonl, beside the metrics and the best."""
 
     epoch: int
     step: int
     monitor: str
-    best_epoch: int
 
 
 def learning_curve(run_dir: str | Path) -> Path | None:
     """Draws a run's loss and monitored metric over its epochs, or steps, with the best marked.
+
+    Of many runs in one folder it draws each, and their mean.
 
     Steps are drawn where validations lie within epochs.
 
@@ -56,7 +57,7 @@ def learning_curve(run_dir: str | Path) -> Path | None:
 
     unit = "step" if "best_step" in lines[-1] else "epoch"
     x = [line[unit] for line in lines]
-    best = lines[-1][f"best_{unit}"]
+    best = lines[-1].get(f"best_{unit}")
     monitor = lines[-1]["monitor"]
     names = list(dict.fromkeys(["loss", monitor]))
     figure = Figure(figsize=(4.5 * len(names), 3.4), layout="constrained")
@@ -67,16 +68,30 @@ def learning_curve(run_dir: str | Path) -> Path | None:
             values = [float("nan") if mean is None else mean for mean in means]
             marker = "o" if len(x) == 1 else None
             axes.plot(x, values, color=colour, label=part, marker=marker)
-            if part == "validation" and name == monitor:
+            for run in _of_runs(lines, f"{part}_{name}"):
+                axes.plot(x, run, color=colour, linewidth=0.5, alpha=0.5)
+            if best is not None and part == "validation" and name == monitor:
                 axes.plot(best, values[x.index(best)], "*", color=colour, ms=12, label="best")
-        axes.axvline(best, color="grey", linewidth=0.8, linestyle="--", zorder=0)
-        axes.set(xlabel=unit, ylabel=name, title=f"{name} (best {unit}: {best})")
+        if best is None:
+            axes.set(xlabel=unit, ylabel=name, title=f"{name}, mean and each run")
+        else:
+            axes.axvline(best, color="grey", linewidth=0.8, linestyle="--", zorder=0)
+            axes.set(xlabel=unit, ylabel=name, title=f"{name} (best {unit}: {best})")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(frameon=False)
     path = Path(run_dir) / "learning_curve.png"
     with write_whole(path) as file:
         figure.savefig(file, dpi=150)
     return path
+
+
+def _of_runs(lines: list[dict[str, Any]], name: str) -> list[list[float]]:
+    """A metric of each of many runs, over the validations; none of a single run's."""
+    columns = [line.get("runs", {}).get(name, ()) for line in lines]
+    return [
+        [float("nan") if value is None else value for value in run]
+        for run in zip(*columns, strict=True)
+    ]
 
 
 def _read_lines(source: Path) -> list[dict[str, Any]]:

@@ -57,6 +57,11 @@ class Session:
     def __post_init__(self) -> None:
         at_least(0, profile_steps=self.profile_steps)
 
+    @property
+    def lock_file(self) -> Path:
+        """What ``holding`` locks in the run folder."""
+        return Path(self.run_dir) / LOCK_FILE
+
     @contextmanager
     def holding(self) -> Iterator[None]:
         """Keeps other sessions out of the run folder, and clears what a kill left half written.
@@ -78,15 +83,15 @@ class Session:
             ...
             flax_linattn.storage.HeldError: another process works with the run in ...
         """
-        me, run_dir = threading.get_ident(), Path(self.run_dir)
+        me = threading.get_ident()
         if me in self._holders:
             yield
             return
         with ExitStack() as ends:
 
             def begin() -> None:
-                ends.enter_context(held(run_dir / LOCK_FILE, f"the run in {run_dir}"))
-                clear_unfinished(run_dir)
+                ends.enter_context(held(self.lock_file, f"the run in {self.run_dir}"))
+                clear_unfinished(self.run_dir)
 
             on_main(begin)
             self._holders.add(me)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,10 +25,12 @@ from flax_linattn.training.processes import announce, check_same, check_shared, 
 from flax_linattn.training.record import RunRecord
 from flax_linattn.training.session import Session
 from flax_linattn.training.signals import StopRequest
-from flax_linattn.training.state import TrainState, split_model
+from flax_linattn.training.state import Saved, TrainState, split_model
 from flax_linattn.training.train_step import make_train_step
 from flax_linattn.training.trainer import Trainer
 from flax_linattn.training.validation import Validation, check_monitor
+
+S = TypeVar("S", bound=Saved)
 
 
 def start(
@@ -74,20 +77,14 @@ def start(
     names = metric_names(model, objective.loss, first[1])
     if objective.validate is None:  # else its names are known after the first validation
         check_monitor(objective, names)
-    check = partial(check_folder, run_dir, resume=session.resume)
-    on_main(check)
-    ends.enter_context(session.holding())
-    on_main(check)  # as it is by now
-    check_shared(run_dir)
+    take_folder(session, ends)
     graphdef, params, model_state = split_model(model)
     state = placement.state(
         TrainState.create(params, model_state, objective.optimizer, names, config.loss_scale)
     )
     record = begun = RunRecord.start(config, objective, len(splits.train), sizes[0])
     if session.resume:
-        on_main(partial(set_aside_damaged, run_dir))
-        state, record = restore_latest(run_dir, state)
-        record.check_same_run(begun)
+        state, record = go_on(run_dir, state, begun)
     on_main(partial(record.write_metrics, run_dir))
     announce(f"Then start all processes again with resume=True: {run_dir}.")
     return Trainer(
@@ -112,6 +109,37 @@ def start(
         ),
         state=state,
         record=record,
-        step=int(state.step),
+        step=state.steps_done,
         stop=stop,
     )
+
+
+def take_folder(session: Session, ends: ExitStack) -> None:
+    """Holds the run folder until the end, if a session may train in it.
+
+    Raises:
+        ValueError: It may not.
+        FileNotFoundError: There is nothing to resume.
+    """
+    check = partial(check_folder, session.run_dir, resume=session.resume)
+    on_main(check)
+    ends.enter_context(session.holding())
+    on_main(check)  # as it is by now
+    check_shared(Path(session.run_dir))
+
+
+def go_on(run_dir: Path, state: S, begun: RunRecord) -> tuple[S, RunRecord]:
+    """The state and the record of the newest checkpoint that is intact.
+
+    Args:
+        run_dir: The run folder.
+        state: One of the same structure.
+        begun: The record that a new run would have: it has to be the same run.
+
+    Raises:
+        ValueError: It is another run, or no checkpoint can be read.
+    """
+    on_main(partial(set_aside_damaged, run_dir))
+    state, record = restore_latest(run_dir, state)
+    record.check_same_run(begun)
+    return state, record

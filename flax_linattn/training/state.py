@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,20 @@ def split_model(model: nnx.Module) -> tuple[nnx.GraphDef[Any], nnx.State, nnx.St
             "Pass the model itself, built with rngs."
         )
     return graphdef, params, others[0]
+
+
+class Saved(Protocol):
+    """A state that checkpoints hold."""
+
+    @property
+    def steps_done(self) -> int:
+        """Training steps done, on the host."""
+
+    def items(self) -> dict[str, tuple[Any, ...]]:
+        """Of "model" and of "training": trees of arrays."""
+
+    def with_items(self, model: tuple[Any, ...], training: tuple[Any, ...]) -> Self:
+        """The same from the trees that ``items`` gave."""
 
 
 @jax.tree_util.register_dataclass
@@ -57,10 +71,24 @@ class TrainState:
     skipped: jax.Array
     loss_scale: LossScale | None = None
 
+    @property
+    def steps_done(self) -> int:
+        """Training steps done, on the host."""
+        return int(self.step)
+
     def without_model(self) -> dict[str, Any]:
         """All but the model's variables: field -> value."""
         fields = ("step", "opt_state", "metrics", "first_bad_step", "skipped", "loss_scale")
         return {name: getattr(self, name) for name in fields}
+
+    def items(self) -> dict[str, tuple[Any, ...]]:
+        """What a checkpoint holds: the trees of each of its items."""
+        return {"model": (self.params, self.model_state), "training": (self.without_model(),)}
+
+    def with_items(self, model: tuple[Any, ...], training: tuple[Any, ...]) -> Self:
+        """The same from the trees that ``items`` gave."""
+        params, model_state = model
+        return dataclasses.replace(self, params=params, model_state=model_state, **training[0])
 
     @classmethod
     def create(

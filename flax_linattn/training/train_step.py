@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.typing import ArrayLike
 
 from flax_linattn.training.batches import Batch
 from flax_linattn.training.gradients import batch_gradients
@@ -57,8 +58,27 @@ def make_train_step(
         >>> int(step(state, {"x": jnp.ones((3, 2))}).step)
         1
     """
+    update = update_of(graphdef, loss_fn, optimizer, placement, max_skipped)
 
     def train_step(state: TrainState, batch: Batch) -> TrainState:
+        return placement.keep(update(state, batch, seed))
+
+    return placement.compile(train_step, 2, donate=0)
+
+
+def update_of(
+    graphdef: nnx.GraphDef[Any],
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    placement: Placement,
+    max_skipped: int,
+) -> Callable[[TrainState, Batch, ArrayLike], TrainState]:
+    """What a training step computes, ``(state, batch, seed) -> state``, not compiled.
+
+    Arguments as those of ``make_train_step``.
+    """
+
+    def update(state: TrainState, batch: Batch, seed: ArrayLike) -> TrainState:
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         loss, grads, metrics, model_state = batch_gradients(
             graphdef,
@@ -90,16 +110,15 @@ def make_train_step(
         if scale is not None:
             changed = scale.after(finite)
             scale = jax.tree.map(lambda a, b: jnp.where(verdict.counts, a, b), changed, scale)
-        kept = dataclasses.replace(
+        return dataclasses.replace(
             kept,
             step=state.step + verdict.counts.astype(jnp.int32),
             skipped=verdict.skipped,
             first_bad_step=verdict.first_bad_step,
             loss_scale=scale,
         )
-        return placement.keep(kept)
 
-    return placement.compile(train_step, 2, donate=0)
+    return update
 
 
 def _all_finite(tree: Any) -> jax.Array:

@@ -113,7 +113,7 @@ class Trainer:
             if self.step % LOG_EVERY_STEPS == 0:
                 means = self._train_means()
                 self.display.metrics(means, record.examples / record.seconds)
-                self._track(_prefixed("train", means))
+                self._track(prefixed("train", means))
             # At the end of the period the checkpoint waits for the validation.
             if self.step < last_step and self._saves_at_step():
                 self._save()
@@ -126,11 +126,16 @@ class Trainer:
         if validation is None:
             self._interrupt(self._asked_to_stop())
         self._check_monitored(validation[self.objective.monitor])
-        self._track(_prefixed("train", train) | _prefixed("validation", validation))
+        self._track(prefixed("train", train) | prefixed("validation", validation))
         improved = record.end_period(self.step, train, validation, int(self.state.skipped))
-        self.timer.restart()  # Validation is no training time.
         empty = jax.tree.map(jnp.zeros_like, self.state.metrics)
         self.state = dataclasses.replace(self.state, metrics=empty)
+        self._close_period(improved)
+
+    def _close_period(self, improved: bool) -> None:
+        """Writes down and saves a period that the record has taken in."""
+        record = self.record
+        self.timer.restart()  # Validation is no training time.
         on_main(partial(record.append_metrics, self.run_dir))
         self.display.validation(record.history[-1])
         at_validations = self.config.checkpoint_every_steps is None
@@ -231,5 +236,6 @@ class Trainer:
         raise Interrupted(signum, message)
 
 
-def _prefixed(part: str, metrics: dict[str, float]) -> dict[str, float]:
+def prefixed(part: str, metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics by the names that metrics.jsonl has for a part of the data."""
     return {f"{part}_{name}": value for name, value in metrics.items()}

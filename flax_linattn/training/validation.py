@@ -13,7 +13,12 @@ from flax_linattn.checks import OptionError
 from flax_linattn.training.diagnosis import NonFiniteLossError
 from flax_linattn.training.evaluation import EvaluationStep
 from flax_linattn.training.loader import Loader
-from flax_linattn.training.metrics import mean_metrics, non_finite_arrays, zero_metrics
+from flax_linattn.training.metrics import (
+    Metrics,
+    mean_metrics,
+    non_finite_arrays,
+    zero_metrics,
+)
 from flax_linattn.training.objective import Objective
 from flax_linattn.training.processes import check_same, of_main
 from flax_linattn.training.signals import StopRequest
@@ -45,11 +50,18 @@ class Validation:
             TypeError: ``validate`` returns other things than names and numbers.
             NonFiniteLossError: It returns an infinite number.
         """
-        means = self._means(state, stop)
-        if means is None or self.objective.validate is None:
-            return means
+        zeros = self.loader.placement.state(zero_metrics(state.metrics))
+        total = self._sums(zeros, state, stop)
+        if total is None:
+            return None
+        if self.objective.validate is None:
+            return mean_metrics(total)
         if jax.process_count() == 1 and stop.signum is not None:
             return None
+        return self._joined(mean_metrics(total), state)
+
+    def _joined(self, means: dict[str, float], state: TrainState) -> dict[str, float]:
+        """These metrics and those that ``validate`` gives."""
         numbers = self._numbers(state)
         if both := sorted(means.keys() & numbers.keys()):
             raise ValueError(
@@ -68,14 +80,14 @@ class Validation:
             for array in non_finite_arrays(self.loader.source.batch(index))
         ]
 
-    def _means(self, state: TrainState, stop: StopRequest) -> dict[str, float] | None:
-        total = self.loader.placement.state(zero_metrics(state.metrics))
+    def _sums(self, total: Metrics, state: TrainState, stop: StopRequest) -> Metrics | None:
+        """Over all batches; None if asked to stop."""
         for index in range(len(self.loader)):
             if jax.process_count() == 1 and stop.signum is not None:
                 return None
             _, batch = self.loader.load(index)
             total = self.evaluation_step(state.params, state.model_state, total, batch)
-        return mean_metrics(total)
+        return total
 
     def _numbers(self, state: TrainState) -> dict[str, float]:
         """What ``validate`` returns in the main process."""

@@ -2,10 +2,14 @@
 
 import doctest
 import re
+import runpy
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
+
+from flax_linattn import ops, tasks, training
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 BLOCK = re.compile(r"^```\{doctest\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -44,3 +48,18 @@ def test_guide(name: str) -> None:
     with jax.numpy_dtype_promotion("standard"):  # as users have it, and optax needs it
         runner.run(test, out=report.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(report)
+
+
+def test_a_mechanism_written_by_hand_is_on_the_ladder(own_mechanisms, tmp_path):
+    """The file of the guide on symbols: its mechanism agrees with its reference, and is trained."""
+    runpy.run_path(str(GUIDES / "relu.py"))
+    relu = ops.get_mechanism("relu")
+    q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 2, 4))
+    expected = relu.reference(q, k, v, is_causal=True)
+    for form in ("parallel", "chunked", "recurrent"):
+        y = relu.attend(q, k, v, is_causal=True, form=form)
+        assert jnp.allclose(y, expected, atol=1e-5)
+    sizes = {"base": 4, "features": 4, "delay": 1, "context": 6, "epochs": 3, "test_series": 1}
+    config = tasks.get_task("symbols").Config.of(mechanism="relu", **sizes)
+    values = tasks.train("symbols", config, training.Session(tmp_path, progress=False))
+    assert values["mechanism"] == "relu"

@@ -53,7 +53,11 @@ def language_model() -> Any:
     return _steps_of(model, jnp.array([3, 5]))
 
 
-CASES = [classifier, forecaster, encoder_decoder, language_model]
+def window_model() -> Any:
+    return _steps_of(models.WindowModel(TOKENS, 3, rngs=nnx.Rngs(0)), jnp.array([3, 5]))
+
+
+CASES = [classifier, forecaster, encoder_decoder, language_model, window_model]
 
 
 @functools.cache

@@ -27,6 +27,7 @@ def every_model():
         models.SequenceClassifier(3, 4, **SIZES, rngs=rngs),
         models.Forecaster(3, 4, **SIZES, rngs=rngs),
         models.LanguageModel(11, **SIZES, rngs=rngs),
+        models.WindowModel(11, 5, rngs=rngs),
         Language(),  # a user's own, with nothing inherited
     ]
 

@@ -87,6 +87,20 @@ def test_a_mechanism_with_fewer_positions_than_the_model_is_refused():
         backbone(mechanism="aft:max_length=2", max_length=3)
 
 
+def test_the_final_norm_may_be_left_out():
+    """Its parameters with it, in parallel and by steps; nothing else changes."""
+    normed, bare = backbone(num_layers=1), backbone(num_layers=1, final_norm=False)
+    state = nnx.state(normed, nnx.Param)
+    del state["final_norm"]
+    assert jax.tree.structure(state) == jax.tree.structure(nnx.state(bare, nnx.Param))
+    bare = nnx.merge(nnx.graphdef(bare), state)
+    x = normal(7, 2, 5, CHANNELS)
+    h = call(bare, x)
+    assert_close(call(normed.final_norm, h), call(normed, x), "float32")
+    assert not np.allclose(h, call(normed, x), atol=1e-2)
+    assert_close(run_steps(bare, x, bare.init_state(2))[0], h, "float32")
+
+
 def test_max_length_sizes_the_caches():
     model = backbone("softmax")
     assert [layer.capacity for layer in model.init_state(2).layers] == [MAX_LENGTH] * 2

@@ -44,6 +44,7 @@ MODELS = {
         embedding_padding="causal",
     ),
     "language": partial(models.LanguageModel, TOKENS, layers=TINY),
+    "window": partial(models.WindowModel, TOKENS, 3),
 }  # fmt: skip
 # The classifier runs the block, and the encoder-decoder both blocks.
 SLOW = {"learned", "block", "decoder", *ATTENTION} - {"attention-softmax", "attention-aaren"}
@@ -58,7 +59,7 @@ def split(mesh: Any, tree: Any) -> Any:
 
 def observations(kind: str) -> Any:
     tokens = np.arange(BATCH * LENGTH, dtype=np.int32).reshape(BATCH, LENGTH) % TOKENS
-    return tokens if kind == "language" else normal(0, BATCH, LENGTH, CHANNELS)
+    return tokens if kind in ("language", "window") else normal(0, BATCH, LENGTH, CHANNELS)
 
 
 def make(kind: str, **parameters: Any) -> Any:

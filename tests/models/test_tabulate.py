@@ -23,6 +23,7 @@ MODULES = {
     "classifier": (lambda: models.SequenceClassifier(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "forecaster": (lambda: models.Forecaster(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "language model": (lambda: models.LanguageModel(11, **SIZES, rngs=nnx.Rngs(0)), TOKENS),
+    "window model": (lambda: models.WindowModel(11, 5, rngs=nnx.Rngs(0)), TOKENS),
     "encoder-decoder": (
         lambda: models.EncoderDecoder(3, 4, label_length=2, **SIZES, rngs=nnx.Rngs(0)),
         VALUES,

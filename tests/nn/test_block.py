@@ -70,8 +70,10 @@ def plain_block(block, x):
         h = x @ first.kernel[...] + first.bias[...]
         if block.feed_forward.activation == "gelu":
             h = 0.5 * h * (1 + jax.scipy.special.erf(h / np.float32(np.sqrt(2))))
-        else:
+        elif block.feed_forward.activation == "relu":
             h = jnp.where(h > 0, h, 0.0)
+        else:
+            h = 1 - 2 / (jnp.exp(2 * h) + 1)
         return h @ second.kernel[...] + second.bias[...]
 
     def attend(x):
@@ -84,7 +86,7 @@ def plain_block(block, x):
     return plain_norm(block.feed_forward_norm, x + feed_forward(x))
 
 
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("activation", ["gelu", "relu", "tanh"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_block_is_its_equations(norm, activation):
     block = make(norm=norm, activation=activation)
@@ -187,7 +189,7 @@ def test_layer_norm_statistics_are_float32():
     ("options", "message"),
     [
         ({"norm": "middle"}, "norm must be one of pre, post, got 'middle'"),
-        ({"activation": "swish"}, "activation must be one of gelu, relu, got 'swish'"),
+        ({"activation": "swish"}, "activation must be one of gelu, relu, tanh, got 'swish'"),
         ({"mechanism": "rnn"}, "'rnn'"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 from flax_linattn import registry
 
-SYMBOLS = registry.Entry("tests.tasks.symbols:SymbolsTask", "next symbols of a real series")
+BINS = registry.Entry("tests.tasks.bins:BinsTask", "next symbols of a real series")
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def no_figures(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def third_task():
+def outside_task():
     """A task that the package does not know, registered for the tests of a module."""
-    registry.register_task("symbols", *SYMBOLS)
-    yield "symbols"
-    del registry.TASKS["symbols"]
+    registry.register_task("bins", *BINS)
+    yield "bins"
+    del registry.TASKS["bins"]

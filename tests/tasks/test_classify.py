@@ -185,7 +185,9 @@ def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsy
     report = json.loads((folder / "test.json").read_text())
     assert "TEST SET" in report["selected_on"]
     assert "stream_max_error" not in tasks.evaluate_run(folder)
-    assert "cannot stream" in fail(capsys, "stream", str(folder), "--sequence", "0")
+    message = fail(capsys, "stream", str(folder), "--sequence", "0")
+    assert "cannot stream" in message and "=" not in message
+    assert message.endswith("(--mechanism, --causal, --embedding causal)\n")
     longer = tmp_path / "longer.ts"
     train = Path(toy[1]).read_text()
     longer.write_text(train[: train.index("@data")] + "@data\n1,2,3,4,5:1,2,3,4,5:up\n")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flax_linattn import models, ops, tasks
+from flax_linattn import models, ops, tasks, training
+from flax_linattn.tasks.run import read_config
 from tests.tasks.commands import fail
 
 STORED = Path(__file__).parent / "stored" / "runs.tar.gz"
@@ -120,6 +121,16 @@ def test_text_that_is_no_json(stored, harmed, name, content):
     with pytest.raises(ValueError, match=r"not valid JSON") as caught:
         tasks.load_run(stored / "classify")
     assert str(path) in str(caught.value)
+
+
+def test_a_problem_with_a_class_less_is_named_on_resume(stored, harmed):
+    """Where the data have a label that the run's file does not know."""
+    path = stored / "classify" / "problem.json"
+    classes = json.loads(path.read_text())["classes"]
+    harmed("classify/problem.json", changed(path, classes=classes[:2] + classes[3:]))
+    config = read_config(path.parent)
+    with pytest.raises(ValueError, match=r"the data do not fit .*problem.json"):
+        tasks.train("classify", config, training.Session(path.parent, resume=True, progress=False))
 
 
 def test_a_problem_that_is_gone_is_not_made_anew(stored, harmed, capsys):

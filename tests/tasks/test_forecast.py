@@ -17,7 +17,11 @@ from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream, Row
 from flax_linattn.tasks.forecast.data import describe, make_windows, standardize
-from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_forecaster
+from flax_linattn.tasks.forecast.evaluate import (
+    compile_forecast,
+    evaluate_forecaster,
+    evaluate_yardsticks,
+)
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
 from flax_linattn.tasks.forecast.model import learning_rate, make_loss
 from flax_linattn.tasks.forecast.rows import parse_rows
@@ -90,7 +94,7 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
             break
     arrays = standardize(data.load_table(csv), run.problem)
     windows = make_windows(arrays, run.config, range(160, 163 + HORIZON), seed=None)
-    few = evaluate_forecaster(run, windows)
+    few = evaluate_forecaster(run, windows) | evaluate_yardsticks(run, windows)
     assert few["num_test_windows"] == 4
     np.testing.assert_allclose(few["test_mse"], np.mean(squares), rtol=1e-4)
     np.testing.assert_allclose(few["naive_mse"], np.mean(naives), rtol=1e-4)
@@ -362,7 +366,8 @@ def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
     options += ["--label-length", "4", "--epochs", "1"]
     assert cli.main([*args, *options]) == 0
     assert "stream_max_error" not in tasks.evaluate_run(folder)
-    assert 'Train one with model="decoder"' in fail(capsys, "stream", str(folder))
+    message = fail(capsys, "stream", str(folder))
+    assert "Train a decoder" in message and message.endswith("(--mechanism, --model decoder)\n")
 
 
 def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
@@ -522,6 +527,16 @@ def test_a_split_that_a_file_is_too_short_for_names_its_option(tmp_path, capsys)
     args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
     message = fail(capsys, *args)
     assert "has 100 rows, and 8640/2880/2880 needs 14400" in message and "(--split)" in message
+    for split in ("0.7/0.1", "0.7/0.1/0.3", "-1/1/1", "60.5/20/10"):
+        assert fail(capsys, *args, "--split", split).endswith("(--split)\n")
+
+
+def test_a_first_line_that_may_be_damaged_asks_for_its_flag(tmp_path, capsys):
+    path = tmp_path / "sensor.csv"
+    path.write_text("1.5,2x\n" + "1,2\n" * 200)
+    args = ["train", "forecast", "--csv", str(path), "--run", str(tmp_path / "run"), *SMALL]
+    message = fail(capsys, *args)
+    assert "say whether it is a header" in message and message.endswith("(--header yes|no)\n")
 
 
 def test_the_scale_is_that_of_the_published_protocol(csv):

@@ -309,7 +309,7 @@ def test_a_fault_of_the_fit_is_no_missing_file(monkeypatch, capsys):
 
     monkeypatch.setattr(forecast, "fit_ridge", diverge)
     with pytest.raises(np.linalg.LinAlgError):
-        run.task.test(run, windows)
+        run.task.yardsticks(run, windows)
     assert capsys.readouterr().err == ""
 
 

@@ -132,21 +132,21 @@ def stream_error(model: models.SequenceClassifier, batches: training.BatchSource
         model: one that streams.
         batches: the test data.
     """
-    graphdef, variables = nnx.split(model)
-
-    @jax.jit
-    def errors(variables: Any, batch: dict[str, Array]) -> Array:
-        model = nnx.merge(graphdef, variables)
-        x, mask = batch["values"], batch["mask"]
-        parallel = jax.nn.softmax(model(x, mask=mask, every_step=True))
-        streamed = jax.nn.softmax(inference.unroll(model, x, mask))
-        return jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)
-
+    errors = partial(_stream_errors, *nnx.split(model))
     largest, steps = 0.0, 0
     for index in range(len(batches)):
         batch = batches.batch(index)
         real = batch["mask"] & (batch["weight"] > 0)[:, None]
         # Unlike max(), it keeps NaN.
-        largest = float(np.maximum(largest, jnp.max(errors(variables, {**batch, "mask": real}))))
+        largest = float(np.maximum(largest, jnp.max(errors({**batch, "mask": real}))))
         steps += int(real.sum())
     return {"stream_max_error": largest, "stream_steps": steps}
+
+
+@partial(jax.jit, static_argnums=0)  # of many runs compiled once
+def _stream_errors(graphdef: nnx.GraphDef[Any], variables: Any, batch: dict[str, Array]) -> Array:
+    model = nnx.merge(graphdef, variables)
+    x, mask = batch["values"], batch["mask"]
+    parallel = jax.nn.softmax(model(x, mask=mask, every_step=True))
+    streamed = jax.nn.softmax(inference.unroll(model, x, mask))
+    return jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,20 +18,20 @@ from flax_linattn.typing import Array
 
 def confusion(model: models.SequenceClassifier, batches: training.BatchSource) -> NDArray[np.int64]:
     """Counts of examples by class and prediction, [classes, classes]."""
-    graphdef, variables = nnx.split(model)
-
-    @jax.jit
-    def predict(variables: Any, batch: dict[str, Array]) -> Array:
-        logits = nnx.merge(graphdef, variables)(batch["values"], mask=batch["mask"])
-        return jnp.argmax(logits, axis=-1)
-
+    predict = partial(_predict, *nnx.split(model))
     counts = np.zeros((model.num_classes, model.num_classes), np.int64)
     for index in range(len(batches)):
         batch = batches.batch(index)
         real = batch["weight"] > 0
-        predictions = np.asarray(predict(variables, batch))
+        predictions = np.asarray(predict(batch))
         counts += count(batch["labels"][real], predictions[real], model.num_classes)
     return counts
+
+
+@partial(jax.jit, static_argnums=0)  # of many runs compiled once
+def _predict(graphdef: nnx.GraphDef[Any], variables: Any, batch: dict[str, Array]) -> Array:
+    logits = nnx.merge(graphdef, variables)(batch["values"], mask=batch["mask"])
+    return jnp.argmax(logits, axis=-1)
 
 
 def count(

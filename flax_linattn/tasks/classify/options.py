@@ -125,6 +125,13 @@ class ClassifyConfig(Config):
                 "embedding",
                 "padding",
             )
+        if self.data.buckets > 1 and self.fit.runs > 1:
+            raise OptionError(
+                "many runs at once need batches of one length; pad to a single one, or train the "
+                "runs one after another.",
+                "buckets",
+                "runs",
+            )
 
     @property
     def name(self) -> str:
@@ -132,7 +139,7 @@ class ClassifyConfig(Config):
         data = self.data
         dataset = "japanese-vowels" if data.train_file is None else data.train_file.name
         selected = ["selected-on-test"] if data.select_on == "test" else []
-        parts = [dataset.split(".")[0], mechanism_name(self.layers), *selected, self.seed]
+        parts = [dataset.split(".")[0], mechanism_name(self.layers), *selected, self.seeds]
         return as_name(*parts)
 
 

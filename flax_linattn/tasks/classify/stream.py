@@ -79,9 +79,12 @@ class ClassifyStream(Streaming):
     ) -> None:
         at_least(1, max_length=max_length)
         if not run.model.streams:
-            raise ValueError(
-                "the run cannot stream: its model looks at the future. Train one with causal=True, "
-                'embedding="causal" and a mechanism with a causal form.'
+            raise OptionError(
+                "the run cannot stream: its model looks at the future. Train one that is causal, "
+                "with a causal embedding and a mechanism that has a causal form.",
+                "mechanism",
+                causal=True,
+                embedding="causal",
             )
         self._sequence = sequence
         self._max_length = run.problem.max_length if max_length is None else max_length
@@ -136,7 +139,8 @@ class ClassifyStream(Streaming):
         try:
             logits = self._stream.step(scaled.astype(np.float32))
         except OptionError as error:  # no room is left
-            raise OptionError(f"{error} A blank line begins one.", *error.options) from error
+            message = f"{error} A blank line begins one."
+            raise OptionError(message, *error.options, **error.values) from error
         self._last = last
         self.num_steps += 1
         probabilities = np.asarray(jax.nn.softmax(logits[0]))

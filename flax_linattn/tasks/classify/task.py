@@ -174,7 +174,7 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         return make_batches(test, run.config, run.problem, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Accuracy, that of the yardsticks, figures of each class."""
+        """Accuracy, figures of each class."""
         assert isinstance(batches, data.BucketBatches)
         tested = evaluate.evaluate_classifier(run.model, batches, run.problem)
         counts = np.array(tested["confusion"])
@@ -186,7 +186,6 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
             else "validation share of the training data",
             "num_test": int(counts.sum()),
             **tested,
-            **evaluate.evaluate_yardsticks(run, batches),
         }
         draw = partial(draw_confusion, counts, run.problem.classes)
         return Report(
@@ -195,6 +194,11 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
             figures={"confusion.png": draw},
             yardsticks=evaluate.YARDSTICKS,
         )
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of the most frequent class, the nearest neighbour, a ridge."""
+        assert isinstance(batches, data.BucketBatches)
+        return evaluate.evaluate_yardsticks(run, batches)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of class probabilities, over all steps of all sequences."""

@@ -30,7 +30,11 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
         series = data.etth1()
         return series if channels is None else series.select(channels)
     header = {"auto": None, "yes": True, "no": False}[source.header]
-    series = data.load_series(source.csv, header=header, channels=channels, times=source.times)
+    try:
+        series = data.load_series(source.csv, header=header, channels=channels, times=source.times)
+    except OptionError as error:
+        error.values["header"] = "yes|no"  # as the option has it
+        raise
     if (beyond := np.argwhere(np.abs(series.values) > _LARGEST)).size:
         row, channel = beyond[0].tolist()
         raise OptionError(

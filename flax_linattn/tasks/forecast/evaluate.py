@@ -32,20 +32,16 @@ Forecast = Callable[[dict[str, NDArray], NDArray[np.int64]], NDArray]
 """Forecasts [N, H, targets] of windows [N, L + H, ...], and the last row that each knows [N]."""
 
 
-def evaluate_forecaster(
-    run: Run, windows: data.Windows, ridge: Ridge | None = None
-) -> dict[str, Any]:
-    """Tests a run on windows, beside the yardsticks.
+def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
+    """Tests a run on windows.
 
     Args:
         run: the run.
         windows: of the series scaled by the run's standardizer, in the order of time.
-        ridge: that of the run's training rows, if at hand.
 
     Returns:
-        MSE, MAE and RMSE over all windows, steps and known targets, of the model ("test"), of
-        repeating the last observation ("naive") and the last season ("seasonal naive"), and of the
-        ridge, on standardised values and (``original_``) on those of the file.
+        MSE, MAE and RMSE over all windows, steps and known targets, on standardised values and
+        (``original_``) on those of the file.
     """
     config, problem = run.config, run.problem
     forecast = compile_forecast(run)
@@ -58,14 +54,23 @@ def evaluate_forecaster(
         "targets": ", ".join(problem.target_names),
         "num_test_windows": windows.num_examples,
         **errors_of({"test": lambda batch, _: np.asarray(forecast(batch))}, run, windows),
-        **evaluate_yardsticks(run, windows, ridge),
     }
 
 
 def evaluate_yardsticks(
     run: Run, windows: data.Windows, ridge: Ridge | None = None
 ) -> dict[str, Any]:
-    """Errors of what a model has to beat; see ``evaluate_forecaster``."""
+    """Errors of what a model has to beat, as ``evaluate_forecaster`` gives those of the model.
+
+    Args:
+        run: the run.
+        windows: as there.
+        ridge: that of the run's training rows, if at hand.
+
+    Returns:
+        Those of repeating the last observation ("naive") and the last season ("seasonal naive"),
+        and of the ridge.
+    """
     options, targets = run.config.data, list(run.problem.targets)
     series = windows.arrays["values"][:, targets]
 
@@ -142,15 +147,15 @@ def fitted_ridge(run: Run, targets: NDArray | None = None) -> Ridge:
 
 def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:
     """The forecasts [B, H, targets] of windows, as one compiled program."""
-    graphdef, variables = nnx.split(run.model)
-    last = jnp.array([run.config.data.input_length - 1])
+    return partial(_forecast, *nnx.split(run.model), run.config.data.input_length)
 
-    @jax.jit
-    def forecast(variables: Any, batch: dict[str, Array]) -> Array:
-        model = nnx.merge(graphdef, variables)
-        return predict(model, batch, run.config.data.input_length, last)[:, 0]
 
-    return partial(forecast, variables)
+@partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
+def _forecast(
+    graphdef: nnx.GraphDef[Any], variables: Any, input_length: int, batch: dict[str, Array]
+) -> Array:
+    model = nnx.merge(graphdef, variables)
+    return predict(model, batch, input_length, jnp.array([input_length - 1]))[:, 0]
 
 
 def load_series(run: Run, path: Path | None = None) -> data.TimeSeries:
@@ -193,10 +198,13 @@ def stream_error(run: Run, windows: data.Windows, most: int) -> dict[str, Any]:
     end = int(windows.starts[-1]) + options.input_length + options.horizon
     seen = [arrays[name] for name in ("values", "marks") if name in arrays]
     x = np.concatenate(seen, axis=-1)[begin : min(begin + most, end)][None]
+    return {
+        "stream_max_error": float(_stream_error(graphdef, variables, x)),
+        "stream_steps": x.shape[1],
+    }
 
-    @jax.jit
-    def error(variables: Any, x: Array) -> Array:
-        model = nnx.merge(graphdef, variables)
-        return jnp.max(jnp.abs(model(x, every_step=True) - inference.unroll(model, x)))
 
-    return {"stream_max_error": float(error(variables, x)), "stream_steps": x.shape[1]}
+@partial(jax.jit, static_argnums=0)
+def _stream_error(graphdef: nnx.GraphDef[Any], variables: Any, x: Array) -> Array:
+    model = nnx.merge(graphdef, variables)
+    return jnp.max(jnp.abs(model(x, every_step=True) - inference.unroll(model, x)))

@@ -150,7 +150,7 @@ class ForecastConfig(Config):
         csv = self.data.csv
         dataset = "etth1" if csv is None else csv.name.split(".")[0]
         parts = [dataset, self.model.model, mechanism_name(self.layers)]
-        return as_name(*parts, self.data.horizon, self.seed)
+        return as_name(*parts, self.data.horizon, self.seeds)
 
     def resolve(self) -> Self:
         """With absolute paths, and the default split."""

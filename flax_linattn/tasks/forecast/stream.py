@@ -66,10 +66,12 @@ class ForecastStream(Streaming):
 
     def __init__(self, run: Run, *, context: int | None = None) -> None:
         if not run.model.streams:
-            raise ValueError(
+            raise OptionError(
                 f"a run with the model {run.config.model.model!r} and mechanism "
                 f"{mechanism_name(run.config.layers)!r} cannot stream: it looks at whole windows. "
-                'Train one with model="decoder" and a mechanism with a state.'
+                "Train a decoder with a mechanism that has a state.",
+                "mechanism",
+                model="decoder",
             )
         context = run.config.data.input_length if context is None else context
         if context < 0 or context == 1:

@@ -26,6 +26,7 @@ from flax_linattn.tasks.forecast.data import (
 from flax_linattn.tasks.forecast.evaluate import (
     YARDSTICKS,
     evaluate_forecaster,
+    evaluate_yardsticks,
     fitted_ridge,
     load_series,
     read_targets,
@@ -172,13 +173,18 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         return make_windows(standardize(series, run.problem), run.config, rows, seed=None)
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Errors, beside those of the yardsticks."""
+        """Errors, and some forecasts as a figure."""
         assert isinstance(batches, data.Windows)
         draw = partial(draw_forecasts, run, batches)
+        values = evaluate_forecaster(run, batches)
+        return Report(values, figures={"forecasts.png": draw}, yardsticks=YARDSTICKS)
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Errors of the last observation, the last season, a ridge."""
+        assert isinstance(batches, data.Windows)
         targets = at_hand(partial(read_targets, run))
         ridge = None if targets is None else fitted_ridge(run, targets)
-        values = evaluate_forecaster(run, batches, ridge)
-        return Report(values, figures={"forecasts.png": draw}, yardsticks=YARDSTICKS)
+        return evaluate_yardsticks(run, batches, ridge)
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of forecasts, on standardised values, after each of the first 300 test rows.

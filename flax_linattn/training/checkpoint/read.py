@@ -6,7 +6,7 @@ import dataclasses
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flax import nnx
 
@@ -30,7 +30,9 @@ from flax_linattn.training.checkpoint.folder import (
 )
 from flax_linattn.training.processes import is_main
 from flax_linattn.training.record import RunRecord
-from flax_linattn.training.state import TrainState, split_model
+from flax_linattn.training.state import Saved, split_model
+
+S = TypeVar("S", bound=Saved)
 
 
 def set_aside_damaged(run_dir: str | Path) -> None:
@@ -82,7 +84,7 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, RunRecord]:
+def restore_latest(run_dir: str | Path, state: S) -> tuple[S, RunRecord]:
     """Reads the newest checkpoint that can be read; newer ones are set aside, and named.
 
     Args:
@@ -129,6 +131,7 @@ def load_checkpoint(model: nnx.Module, path: str | Path) -> None:
         raise FileNotFoundError(f"There is no checkpoint folder {path}.")
     _, params, model_state = split_model(model)
     progress = _read_whole(path)
+    _check_single(path, progress)
     nnx.update(model, *read_arrays(path, "model", progress, params, model_state))
 
 
@@ -177,11 +180,13 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
     newest: CorruptCheckpointError | None = None
     for checkpoint in reversed(checkpoints):
         try:
-            best = best_path(run_dir, read_progress(checkpoint.path))
+            progress = read_progress(checkpoint.path)
         except CorruptCheckpointError as error:
             newest = newest or error
             print(f"warning: {error} Using an older one.", file=sys.stderr)
             continue
+        _check_single(checkpoint.path, progress)
+        best = best_path(run_dir, progress)
         if best is None:
             raise ValueError(
                 f"No epoch of the run in {run_dir} has finished, so there is no best one yet. "
@@ -201,6 +206,14 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
     )
 
 
+def _check_single(path: Path, progress: Progress) -> None:
+    """Refuses a checkpoint of many runs where one is asked for."""
+    if runs := progress["record"].get("runs"):
+        raise ValueError(
+            f"The checkpoint {path} holds {len(runs)} runs; read one of them with load_many."
+        )
+
+
 def _set_aside(path: Path, warning: str) -> None:
     """Frees a checkpoint's name, so that the run can save that step again."""
     aside = path.with_name(f"corrupt_{path.name}")
@@ -210,6 +223,34 @@ def _set_aside(path: Path, warning: str) -> None:
     print(f"warning: {warning}", file=sys.stderr)
 
 
+def read_newest(run_dir: str | Path) -> tuple[Path, Progress]:
+    """The newest checkpoint that is whole, and what it holds beside its arrays.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint.
+        CorruptCheckpointError: None is whole.
+    """
+    checkpoints = list_checkpoints(run_dir)
+    if not checkpoints:
+        raise FileNotFoundError(f"There is no checkpoint in {checkpoints_folder(run_dir)}.")
+    newest: CorruptCheckpointError | None = None
+    for checkpoint in reversed(checkpoints):
+        try:
+            return checkpoint.path, _read_whole(checkpoint.path)
+        except CorruptCheckpointError as error:
+            newest = newest or error
+            print(f"warning: {error} Using an older one.", file=sys.stderr)
+    raise CorruptCheckpointError(
+        f"None of the {len(checkpoints)} checkpoints in {checkpoints_folder(run_dir)} can be read. "
+        f"The newest: {newest} Restore the folder from a copy, or train again in another run_dir."
+    )
+
+
+def read_model(path: Path, *trees: Any) -> tuple[Any, ...]:
+    """The model's variables in a checkpoint that is whole, as trees like these."""
+    return read_arrays(path, "model", read_progress(path), *trees)
+
+
 def _read_whole(path: Path) -> Progress:
     """A checkpoint's progress, once all its files are checked."""
     progress = read_progress(path)
@@ -217,10 +258,10 @@ def _read_whole(path: Path) -> Progress:
     return progress
 
 
-def _read_state(path: Path, like: TrainState) -> tuple[TrainState, RunRecord]:
+def _read_state(path: Path, like: S) -> tuple[S, RunRecord]:
     progress = _read_whole(path)
-    params, model_state = read_arrays(path, "model", progress, like.params, like.model_state)
+    items = like.items()
+    model = read_arrays(path, "model", progress, *items["model"])
     other = "optimizer, or what the loss function reports, is not what was"
-    (training,) = read_arrays(path, "training", progress, like.without_model(), other=other)
-    state = TrainState(params=params, model_state=model_state, **training)
-    return state, RunRecord(**progress["record"])
+    training = read_arrays(path, "training", progress, *items["training"], other=other)
+    return like.with_items(model, training), RunRecord(**progress["record"])

@@ -14,7 +14,7 @@ from flax_linattn.training.checkpoint.folder import list_checkpoints
 from flax_linattn.training.checkpoint.write import Snapshot, write_checkpoint
 from flax_linattn.training.processes import LostProcessError, is_main, largest
 from flax_linattn.training.record import RunRecord
-from flax_linattn.training.state import TrainState
+from flax_linattn.training.state import Saved
 
 
 class Saver:
@@ -60,7 +60,7 @@ class Saver:
         if value is None:
             self.wait()
 
-    def save(self, state: TrainState, record: RunRecord) -> None:
+    def save(self, state: Saved, record: RunRecord) -> None:
         """Saves a checkpoint of the state as it is now."""
         self.wait()
         if not is_main() and all(x.is_fully_replicated for x in jax.tree.leaves(state)):

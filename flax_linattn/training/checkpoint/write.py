@@ -26,7 +26,7 @@ from flax_linattn.training.checkpoint.folder import (
     read_progress,
 )
 from flax_linattn.training.record import RunRecord
-from flax_linattn.training.state import TrainState
+from flax_linattn.training.state import Saved
 
 
 class Snapshot(NamedTuple):
@@ -43,13 +43,10 @@ class Snapshot(NamedTuple):
     record: dict[str, Any]
 
     @classmethod
-    def take(cls, state: TrainState, record: RunRecord) -> Snapshot:
+    def take(cls, state: Saved, record: RunRecord) -> Snapshot:
         """Copies a state and a record."""
-        arrays = {
-            "model": copy_to_host(state.params, state.model_state),
-            "training": copy_to_host(state.without_model()),
-        }
-        return cls(int(state.step), arrays, dataclasses.asdict(record))
+        arrays = {item: copy_to_host(*trees) for item, trees in state.items().items()}
+        return cls(state.steps_done, arrays, dataclasses.asdict(record))
 
 
 def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) -> Path:

@@ -30,7 +30,7 @@ from flax_linattn.tasks.placed import placed_layers
 
 
 @dataclasses.dataclass(frozen=True)
-class SymbolsData(Options):
+class BinsData(Options):
     """Which symbols.
 
     Attributes:
@@ -45,27 +45,27 @@ class SymbolsData(Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class SymbolsModel(ModelOptions):
+class BinsModel(ModelOptions):
     """The language model."""
 
     layers: Layers = Layers(features=16, num_layers=1, num_heads=2, hidden_features=16)  # noqa: RUF009
 
 
 @dataclasses.dataclass(frozen=True)
-class SymbolsConfig(Config):
+class BinsConfig(Config):
     """All options."""
 
-    data: SymbolsData = SymbolsData()
-    model: SymbolsModel = SymbolsModel()
+    data: BinsData = BinsData()
+    model: BinsModel = BinsModel()
     fit: FitOptions = FitOptions(epochs=3, batch_size=16)  # noqa: RUF009
 
     @property
     def name(self):
-        return as_name("symbols", self.seed)
+        return as_name("bins", self.seeds)
 
 
 @dataclasses.dataclass(frozen=True)
-class SymbolsProblem(Problem):
+class BinsProblem(Problem):
     """The borders of the bins, and a checksum of the values."""
 
     borders: tuple[float, ...]
@@ -83,7 +83,7 @@ class SymbolsProblem(Problem):
 
 
 @dataclasses.dataclass(frozen=True)
-class SymbolsStreamOptions:
+class BinsStreamOptions:
     """A number a line.
 
     Attributes:
@@ -107,13 +107,13 @@ def loss(model, batch, dropout_key):
     return total / count, {"loss": (total, count)}
 
 
-class SymbolsTask(AnyTask[SymbolsConfig, Split, SymbolsProblem]):
+class BinsTask(AnyTask[BinsConfig, Split, BinsProblem]):
     """Next symbols."""
 
-    name: ClassVar[str] = "symbols"
-    Config = SymbolsConfig
-    Problem = SymbolsProblem
-    StreamOptions = SymbolsStreamOptions
+    name: ClassVar[str] = "bins"
+    Config = BinsConfig
+    Problem = BinsProblem
+    StreamOptions = BinsStreamOptions
 
     def load(self, config):
         values = data.etth1().values[: config.data.rows, -1]
@@ -122,7 +122,7 @@ class SymbolsTask(AnyTask[SymbolsConfig, Split, SymbolsProblem]):
     def describe(self, data_, config):
         shares = np.arange(1, config.data.num_symbols) / config.data.num_symbols
         borders = np.quantile(data_.train, shares)
-        return SymbolsProblem(tuple(borders.tolist()), checksum(data_))
+        return BinsProblem(tuple(borders.tolist()), checksum(data_))
 
     def batches(self, data_, config, problem, spans):
         def of(values, seed):
@@ -169,10 +169,12 @@ class SymbolsTask(AnyTask[SymbolsConfig, Split, SymbolsProblem]):
         metrics = training.evaluate(run.model, loss, batches)
         values = {
             "test_bits": metrics["loss"] / np.log(2),
-            "guess_bits": float(np.log2(run.config.data.num_symbols)),
             "symbols": len(batches),
         }
         return Report(values, yardsticks=Yardsticks("bits", ("guess",)))
+
+    def yardsticks(self, run, batches):
+        return {"guess_bits": float(np.log2(run.config.data.num_symbols))}
 
     def stream_error(self, run, batches):
         symbols = batches.batch(0)["symbols"]
@@ -182,10 +184,10 @@ class SymbolsTask(AnyTask[SymbolsConfig, Split, SymbolsProblem]):
         return {"stream_max_error": error, "stream_steps": symbols.size}
 
     def stream(self, run, options):
-        return SymbolsStream(run, options)
+        return BinsStream(run, options)
 
 
-class SymbolsStream(Streaming):
+class BinsStream(Streaming):
     """The probabilities of the next symbol after each number."""
 
     def __init__(self, run, options):

@@ -1,0 +1,1 @@
+"""Next symbols: the expressive-attention paper's evaluation, and what it leaves out."""

@@ -1,0 +1,73 @@
+"""By what runs on symbols are judged: stated before the runs that test it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scipy.stats import beta
+
+from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Word
+
+STATED = "2026-11-23T23:25:00+00:00"
+"""When all that stands here was stated."""
+
+RIGHT = 0.999
+"""The paper's 100 % is printed without decimals, and 98.8 % is not it: a tenth of a per cent lies
+between, and is known to a third of that from 25,600 guesses."""
+
+ABOUT = 0.05
+"""The paper's plateaus are read off figures, "about" 0.55 and 0.2."""
+
+LEARNED = Rule(
+    f"A run reaches 100 % where at least {RIGHT:g} of its test guesses are right.", STATED
+)
+MOST = Rule(
+    "Runs of a kind do something where the share that did lies above a half by its exact 95 % "
+    "interval (Clopper and Pearson), and do not where it lies below.",
+    STATED,
+)
+PLATEAU = Rule(
+    f"A plateau is the paper's where the median of the runs is within {ABOUT:g} of it.", STATED
+)
+
+
+class Share(NamedTuple):
+    """How many of some runs did something, and the 95 % interval of the share."""
+
+    did: int
+    of: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Clopper and Pearson's."""
+        did, others = self.did, self.of - self.did
+        low = beta.ppf(0.025, did, others + 1) if did else 0.0
+        high = beta.ppf(0.975, did + 1, others) if others else 1.0
+        return float(low), float(high)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.did} of {self.of} ({100 * low:.0f} to {100 * high:.0f} %)"
+
+
+def learned(accuracies: Sequence[float | None]) -> Share:
+    """How many runs reached 100 %; one that failed did not."""
+    return Share(sum((a or 0.0) >= RIGHT for a in accuracies), len(accuracies))
+
+
+def most(share: Share, *rules: Rule) -> Word:
+    """The word of "runs of this kind do it"."""
+    low, high = share.interval
+    word = HOLDS if low > 0.5 else FAILS if high < 0.5 else OPEN
+    return Word(word, *rules, MOST)
+
+
+def opposite(word: Word) -> Word:
+    """The word of the contrary."""
+    return Word({HOLDS: FAILS, FAILS: HOLDS}.get(word, word), *word.rules)
+
+
+def about(median: float, printed: float) -> Word:
+    """The word of "the plateau is there"."""
+    return Word(HOLDS if abs(median - printed) <= ABOUT else FAILS, PLATEAU)

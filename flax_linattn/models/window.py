@@ -1,0 +1,302 @@
+"""Prediction from a window: the expressive-attention paper's model, and how it streams.
+
+Gros, "Reorganizing attention-space geometry with expressive attention", 2024 (arXiv 2407.18601),
+"Experimental settings": one-hot tokens of dimension d = N, no positions, one causal block of a
+single head, layer norms on entry to attention and feed-forward (tanh, width 4 d), skip
+connections, and a matrix from the uppermost layer to the next symbol. No norm stands before that
+matrix. The paper leaves open whether it takes the last token or all of the context: both are
+here, by the name of ``readout``. A matrix has no bias, so this one has none; the four projections
+and the feed-forward layers have theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+
+import jax.numpy as jnp
+from einops import rearrange
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+from flax_linattn import nn
+from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, check_state
+from flax_linattn.models.embedding import OneHotEmbedding, check_tokens
+from flax_linattn.models.layers import Layers
+from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.ops.contract.checks import check_mask
+from flax_linattn.ops.contract.masks import zero_padding
+from flax_linattn.ops.contract.state import exportable
+from flax_linattn.typing import Array, Mask
+
+READOUTS = ("flatten", "last")
+"""What scores are read from: the flattened context, or its last token."""
+
+OPTIONS = (*(f.name for f in dataclasses.fields(Layers)), *nn.ParameterOptions.__annotations__)
+"""Of a window model, beside its own."""
+
+
+def window_layers(num_symbols: int, **options: Any) -> Layers:
+    """The layers of a window model unless others are given: the paper's, d = N wide.
+
+    Args:
+        num_symbols: N.
+        **options: of :class:`Layers`, in place of the paper's.
+
+    Example:
+        >>> layers = window_layers(16, mechanism="softmax:scale=1")
+        >>> layers.features, layers.num_layers, layers.num_heads, layers.activation
+        (16, 1, 1, 'tanh')
+    """
+    paper: dict[str, Any] = {
+        "features": num_symbols,
+        "num_layers": 1,
+        "num_heads": 1,
+        "mechanism": "expressive",
+        "norm": "pre",
+        "activation": "tanh",
+        "dropout_rate": 0.0,
+    }
+    return Layers(**paper | options)
+
+
+@exportable
+class WindowState(NamedTuple):
+    """The last tokens of each row.
+
+    Attributes:
+        tokens: int32 [B, context], the newest last; 0 before the first.
+        num_tokens: int32 [B], how many of them there are.
+    """
+
+    tokens: Int[Array, "B T"]
+    num_tokens: Int[Array, "B"]
+
+
+class WindowOptions(TypedDict, total=False):
+    """Options of a call of ``WindowModel``, see there."""
+
+    mask: Mask | None
+    state: WindowState | None
+    dropout_key: Array | None
+    form: str
+
+
+class WindowModel(nnx.Module):
+    """Scores of the next symbol from the last ``context`` ones, after Gros (module docstring).
+
+    It streams with any causal mechanism, and in constant memory: the state is the window itself,
+    and each step computes all of it again. Tokens that a window does not have yet are masked.
+
+    Args:
+        num_symbols: N; symbols are 0 ... N - 1, and features are as many.
+        context: tokens of a window.
+        readout: "flatten", a matrix [context * N, N] of the whole context, so that each place
+            has its own weights; or "last", a matrix [N, N] of the last token.
+        layers: of the backbone; default ``window_layers(num_symbols)``.
+        rngs: holds the stream "params", and perhaps "dropout".
+        **options: options of ``layers`` by name (mechanism, num_layers, ...), and how parameters
+            are made (``nn.ParameterOptions``).
+
+    Raises:
+        ValueError: an option that is unknown or out of range, layers of another width, or a
+            mechanism that is not causal.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.WindowModel(5, 4, mechanism="softmax:scale=1", rngs=nnx.Rngs(0))
+        >>> series = jnp.array([[1, 2, 3, 0, 3, 3, 1]])
+        >>> stream = inference.Stream(model)
+        >>> for t in range(7):
+        ...     scores = stream.step(series[:, t])
+        >>> bool(jnp.allclose(scores, model(series[:, -4:]), atol=1e-5))
+        True
+        >>> inference.generate(model, series, 3).tokens.shape       # greedy
+        (1, 3)
+    """
+
+    def __init__(
+        self,
+        num_symbols: int,
+        context: int,
+        *,
+        readout: Literal["flatten", "last"] = "flatten",
+        layers: Layers | None = None,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        at_least(2, num_symbols=num_symbols)
+        at_least(1, context=context)
+        choice(READOUTS, readout=readout)
+        num_symbols, context = int(num_symbols), int(context)
+        for name in options:
+            choice(OPTIONS, option=name)
+        layers, options = (layers or window_layers(num_symbols)).take(options)
+        for mechanism in layers.mechanisms:
+            if not mechanism.capabilities.causal:
+                raise OptionError(
+                    f"{mechanism.name!r} is not causal, as a window model is; choose another "
+                    "mechanism.",
+                    "mechanism",
+                )
+        self.num_symbols = num_symbols
+        self.context = context
+        self.readout: Literal["flatten", "last"] = readout
+        self.backbone = Backbone(
+            OneHotEmbedding(num_symbols),
+            layers,
+            max_length=context,
+            final_norm=False,
+            rngs=rngs,
+            **options,
+        )
+        self.head = linear(
+            num_symbols * (context if readout == "flatten" else 1),
+            num_symbols,
+            use_bias=False,
+            rngs=rngs,
+            **{name: options[name] for name in HEAD_OPTIONS if name in options},
+        )
+
+    @overload
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[WindowOptions],
+    ) -> Float[Array, "B symbols"]: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        return_state: Literal[True],
+        **options: Unpack[WindowOptions],
+    ) -> tuple[Float[Array, "B symbols"], WindowState]: ...
+
+    @automatic(1)
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        mask: Mask | None = None,
+        state: WindowState | None = None,
+        return_state: bool = False,
+        dropout_key: Array | None = None,
+        form: str = "auto",
+    ) -> Array | tuple[Array, WindowState]:
+        """Scores of the symbol after each row, of which the last ``context`` real tokens count.
+
+        Args:
+            x: symbols int [B, T], T >= 1; T = context in training.
+            mask: bool [B, T], True = a real token; padding may stand anywhere.
+            state: what an earlier call returned; its tokens come first.
+            return_state: return ``(scores, state)``.
+            dropout_key: a key turns dropout on (training).
+            form: see ``ops.Mechanism.attend``.
+
+        Returns:
+            Scores float32 [B, N], and the state if asked for. Without any token they are 0; an
+            unknown symbol gives NaN.
+
+        Raises:
+            ValueError: wrong shapes.
+            TypeError: wrong dtypes.
+        """
+        check_tokens(x)
+        if x.ndim != 2 or x.shape[1] == 0:
+            raise ValueError(f"expected tokens [B, T >= 1], got {x.shape}.")
+        if state is not None:
+            check_state(state, WindowState)
+        mask = check_mask("mask", mask, x.shape)
+        if mask is None and state is None and x.shape[1] >= self.context:
+            tokens, real = x[:, -self.context :], None
+        else:
+            tokens, real = self._last(x, mask, state)
+        h = self.backbone(tokens, mask=real, dropout_key=dropout_key, form=form)
+        h = zero_padding(h, real)
+        h = h[:, -1] if self.readout == "last" else rearrange(h, "b t c -> b (t c)")
+        scores = self.head(h).astype(jnp.float32)
+        if not return_state:
+            return scores
+        real = jnp.ones(tokens.shape, bool) if real is None else real
+        return scores, WindowState(tokens.astype(jnp.int32), jnp.sum(real, 1, dtype=jnp.int32))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "num_symbols": self.num_symbols,
+            "context": self.context,
+            "readout": self.readout,
+            "layers": self.backbone.layers,
+            "param_dtype": self.backbone.param_dtype,
+        }
+
+    @property
+    def dropout(self) -> nnx.Dropout:
+        """The backbone's."""
+        return self.backbone.dropout
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Of one observation, see ``Embedding``."""
+        return self.backbone.observation_shape
+
+    @property
+    def streams(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def constant_memory(self) -> bool:
+        """Always: the state is the window, whatever the mechanism."""
+        return True
+
+    @property
+    def num_positions(self) -> int | None:
+        """None: a stream has no end, since the window slides."""
+        return None
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> WindowState:
+        """The empty window of each row; ``max_length`` and ``dtype`` change nothing."""
+        return WindowState(
+            jnp.zeros((batch_size, self.context), jnp.int32), jnp.zeros(batch_size, jnp.int32)
+        )
+
+    @automatic(1)
+    def step(
+        self, x: Int[Array, "B"], state: WindowState, *, mask: Array | None = None
+    ) -> tuple[Float[Array, "B symbols"], WindowState]:
+        """Takes in one token a row: x int [B] -> scores [B, N] and the new state.
+
+        ``mask`` bool [B]: where False the state stays as it is.
+        """
+        check_state(state, WindowState)
+        if x.shape != state.num_tokens.shape:
+            raise ValueError(
+                f"expected a token for each row of the state, {state.num_tokens.shape}, got "
+                f"{x.shape}."
+            )
+        mask = check_mask("mask", mask, x.shape)
+        real = None if mask is None else mask[:, None]
+        return self(x[:, None], mask=real, state=state, return_state=True)
+
+    def _last(self, x: Array, mask: Array | None, state: WindowState | None) -> tuple[Array, Array]:
+        """The last tokens of the state and x, behind padding, and which are real."""
+        state = self.init_state(x.shape[0]) if state is None else state
+        before = jnp.arange(self.context) >= self.context - state.num_tokens[:, None]
+        real = jnp.concatenate([before, jnp.ones(x.shape, bool) if mask is None else mask], axis=1)
+        tokens = jnp.concatenate([state.tokens, x.astype(jnp.int32)], axis=1)
+        last = jnp.argsort(real, axis=1, stable=True)[:, -self.context :]  # padding comes first
+        tokens, real = (jnp.take_along_axis(a, last, axis=1) for a in (tokens, real))
+        return zero_padding(tokens, real), real

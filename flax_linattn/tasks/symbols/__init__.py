@@ -1,0 +1,22 @@
+"""Symbols: the next one of a series (the expressive-attention paper's ladder), and recall."""
+
+from flax_linattn.tasks.symbols.options import (
+    SymbolsConfig,
+    SymbolsData,
+    SymbolsFit,
+    SymbolsModel,
+    recall,
+)
+from flax_linattn.tasks.symbols.problem import SymbolsProblem
+from flax_linattn.tasks.symbols.stream import SymbolsStream, SymbolsStreamOptions
+
+__all__ = [
+    "SymbolsConfig",
+    "SymbolsData",
+    "SymbolsFit",
+    "SymbolsModel",
+    "SymbolsProblem",
+    "SymbolsStream",
+    "SymbolsStreamOptions",
+    "recall",
+]

@@ -1,0 +1,63 @@
+"""What is drawn for a run on symbols."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from flax_linattn import data, training
+from flax_linattn.checks import choice
+from flax_linattn.data.sets.nt import RULES
+from flax_linattn.data.sets.recall import AskedSequences
+from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.symbols.options import RECALL, SymbolsConfig, SymbolsData
+
+Drawn: TypeAlias = data.NextSymbol | AskedSequences
+
+ROWS = 100
+"""Symbols asked for of a series that is validated or tested on, as the paper has it."""
+
+
+def drawn_of(options: SymbolsData) -> Drawn:
+    """The series or sequences that options name.
+
+    Raises:
+        ValueError: there are no such, or of no such size.
+    """
+    if "+" not in options.rules:
+        choice((*RULES, *RECALL), rules=options.rules)
+    match options.rules:
+        case "recall":
+            return data.AssociativeRecall(options.num_pairs, options.context, options.base)
+        case "copying":
+            return data.Copying(max(1, options.context // 2), options.base)
+        case "induction":
+            return data.Induction(options.context, options.base)
+        case "parity":
+            return data.Parity(options.context)
+    rules = data.rules_of(options.rules, options.base, options.delay, options.condition)
+    return data.NextSymbol(rules, options.context)
+
+
+def make_batches(drawn: Drawn, config: SymbolsConfig) -> training.Splits:
+    """Batches to train, validate and test on, each drawn from a stream of its own.
+
+    An epoch of training is one batch: one series cut into windows, or as many sequences. Those of
+    validation and test are a series each, of ``ROWS`` windows, or as many sequences, and always the
+    same.
+    """
+    seed = config.seed
+
+    def fixed(series: int, stream: int) -> data.DrawnBatches:
+        return data.DrawnBatches(drawn, ROWS, series, seed=seed, stream=stream, fixed=True)
+
+    return training.Splits(
+        data.DrawnBatches(drawn, config.fit.batch_size, 1, seed=seed, stream=0),
+        fixed(config.data.validation_series, 1),
+        fixed(config.data.test_series, 2),
+    )
+
+
+def checksum_of(splits: training.Splits) -> str:
+    """Of the first batch of each part."""
+    firsts = [source.batch(0) for source in splits if source is not None]
+    return checksum(batch[name] for batch in firsts for name in sorted(batch))

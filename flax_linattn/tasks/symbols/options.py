@@ -1,0 +1,145 @@
+"""Options of runs on symbols."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from flax_linattn.checks import OptionError, at_least, positive, rate
+from flax_linattn.models import Layers, window_layers
+from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+
+RECALL = ("recall", "copying", "induction", "parity")
+"""Sequences that are no series: what they ask for stands in the sequence itself."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsData(Options):
+    """Which symbols, drawn anew for every step.
+
+    Attributes:
+        rules: of the series whose next symbol is asked for: nt, nt-s, nt-r, or a mixture of them
+            joined by +, such as nt+nt-s; or sequences that ask for their own symbols: recall,
+            copying, induction, parity.
+        base: how many different symbols there are.
+        delay: of series, tau: the next symbol follows from the last delay + 1.
+        context: symbols that a guess is made from; the length of a sequence that is no series.
+        condition: of nt-r, when its rare event is: x1=0 is where the last symbol is 0.
+        num_pairs: of recall, keys with their values.
+        validation_series: series of 100 symbols, or hundreds of sequences, to validate on.
+        test_series: the same, to test on.
+    """
+
+    rules: str = "nt"
+    base: int = 16
+    delay: int = 2
+    context: int = 32
+    condition: str = "x1=0"
+    num_pairs: int = 8
+    validation_series: int = 16
+    test_series: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(2, 2**16, base=self.base)
+        at_least(1, 2**16, delay=self.delay, num_pairs=self.num_pairs, context=self.context)
+        at_least(1, 2**20, validation_series=self.validation_series, test_series=self.test_series)
+
+    @property
+    def recalls(self) -> bool:
+        """Whether the sequences are no series."""
+        return self.rules in RECALL
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsModel(ModelOptions):
+    """The model: of series a ``models.WindowModel``, of other sequences a ``LanguageModel``.
+
+    Attributes:
+        layers: of the backbone; those of series are as wide as there are symbols.
+        readout: of series, whether the guess is read from the whole context ("flatten", weights for
+            each position) or from its last symbol ("last").
+        position: of other sequences, how their embedding tells positions.
+    """
+
+    layers: Layers = window_layers(16)  # noqa: RUF009  (frozen)
+    readout: Literal["flatten", "last"] = "flatten"
+    position: Literal["none", "learned", "sinusoidal"] = "sinusoidal"
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsFit(FitOptions):
+    """How the model is trained; an epoch is one new series, or batch of sequences.
+
+    Attributes:
+        optimizer: "sgd", or "adam".
+        momentum: of sgd.
+        loss: the squared difference to a one for the right symbol and zeros, summed over symbols,
+            or the cross-entropy.
+        lower_at: the epoch after which the learning rate is a tenth; 0 = never.
+    """
+
+    epochs: int = 2000
+    validate_every: int = 50
+    patience: int = 10**6
+    batch_size: int = 40
+    learning_rate: float = 0.005
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.9
+    loss: Literal["squared", "cross_entropy"] = "squared"
+    lower_at: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate(momentum=self.momentum)
+        positive(learning_rate=self.learning_rate)
+        at_least(0, lower_at=self.lower_at)
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsConfig(Config):
+    """Everything that a run on symbols depends on."""
+
+    data: SymbolsData = SymbolsData()
+    model: SymbolsModel = SymbolsModel()
+    fit: SymbolsFit = SymbolsFit()
+
+    def __post_init__(self) -> None:
+        features = self.layers.features
+        if not self.data.recalls and features != self.data.base:
+            raise OptionError(
+                f"a series of {self.data.base} symbols takes features={self.data.base}, one for "
+                f"each, got {features}.",
+                "features",
+                "base",
+            )
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        data = self.data
+        size = [f"{data.num_pairs}-pairs"] if data.rules == "recall" else []
+        size += [] if data.recalls else [f"N{data.base}T{data.delay}"]
+        mechanism = mechanism_name(self.layers)
+        return as_name(data.rules, *size, data.context, mechanism, self.seeds)
+
+
+def recall(config: SymbolsConfig) -> SymbolsConfig:
+    """Multi-query associative recall, small: two layers of 64 features, Adam on the cross-entropy.
+
+    Source: S. Arora et al., "Zoology" (2023), whose sizes begin there.
+    """
+    return config.replace(
+        rules="recall",
+        base=128,
+        context=64,
+        num_pairs=8,
+        features=64,
+        num_layers=2,
+        activation="gelu",
+        batch_size=64,
+        optimizer="adam",
+        learning_rate=1e-3,
+        loss="cross_entropy",
+    )

@@ -1,0 +1,130 @@
+"""The task of symbols, as the commands see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn import ops, training
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.symbols import evaluate
+from flax_linattn.tasks.symbols.data import Drawn, checksum_of, drawn_of, make_batches
+from flax_linattn.tasks.symbols.model import Model, build_model, make_loss, make_optimizer
+from flax_linattn.tasks.symbols.options import SymbolsConfig, recall
+from flax_linattn.tasks.symbols.problem import SymbolsProblem
+from flax_linattn.tasks.symbols.stream import SymbolsStream, SymbolsStreamOptions
+from flax_linattn.tasks.task import Report, Task
+
+
+class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
+    """The next symbol of a series, or the one that a sequence asks for."""
+
+    name = "symbols"
+    Config = SymbolsConfig
+    Problem = SymbolsProblem
+    StreamOptions = SymbolsStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
+
+    def mechanisms(self) -> Sequence[str]:
+        """Those with a causal form."""
+        return tuple(
+            name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.causal
+        )
+
+    def check(self, config: SymbolsConfig, placement: training.Placement) -> None:
+        """Refuses what does not go together."""
+        if placement.spans > 1:
+            raise OptionError("symbols are not split along time; leave seq out.", "mesh")
+        for mechanism in config.layers.mechanisms:
+            if not mechanism.capabilities.causal:
+                raise OptionError(
+                    f"{mechanism.name!r} has no causal form, which guesses need; choose one of "
+                    f"{', '.join(self.mechanisms())}.",
+                    "mechanism",
+                )
+
+    def load(self, config: SymbolsConfig) -> Drawn:
+        """What draws them."""
+        return drawn_of(config.data)
+
+    def describe(self, data: Drawn, config: SymbolsConfig) -> SymbolsProblem:
+        """How many there are, and a checksum."""
+        checksum = checksum_of(make_batches(data, config))
+        return SymbolsProblem(data.num_tokens, data.chance, checksum)
+
+    def about_data(self, data: Drawn, config: SymbolsConfig) -> str:
+        """Rules and sizes."""
+        given, fit = config.data, config.fit
+        if given.recalls:
+            what = f"{given.rules}: sequences of {given.context} symbols out of {data.num_tokens}"
+        else:
+            what = (
+                f"{given.rules}: series of {given.base} symbols with a delay of {given.delay}, of "
+                f"which {given.context} are seen"
+            )
+        return f"{what}; {fit.batch_size} guesses an epoch, {data.chance:.3g} right by chance"
+
+    def batches(
+        self, data: Drawn, config: SymbolsConfig, problem: SymbolsProblem, spans: int
+    ) -> training.Splits:
+        """Drawn by the run's seed."""
+        return make_batches(data, config)
+
+    def model(
+        self,
+        config: SymbolsConfig,
+        problem: SymbolsProblem,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> Model:
+        """A ``models.WindowModel`` or ``models.LanguageModel``."""
+        return build_model(config, problem, placement)
+
+    def objective(
+        self, config: SymbolsConfig, problem: SymbolsProblem, steps_per_epoch: int
+    ) -> training.Objective:
+        """The squared difference, SGD; selected by accuracy."""
+        return training.Objective(
+            make_loss(config.fit.loss), make_optimizer(config.fit), monitor="accuracy", mode="max"
+        )
+
+    def observation(self, problem: SymbolsProblem) -> jax.ShapeDtypeStruct:
+        """A symbol."""
+        return jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
+        """Drawn by the run's seed, and never trained on."""
+        if file is not None:
+            raise OptionError(
+                "symbols are drawn, not read; leave the test file out, and change the options of "
+                "a run to test another one.",
+                "test_file",
+            )
+        splits = make_batches(drawn_of(run.config.data), run.config)
+        if checksum_of(splits) != run.problem.checksum:
+            raise ValueError(
+                "the data of the run have changed since: this version of NumPy or of the library "
+                "draws others."
+            )
+        assert splits.test is not None
+        return splits.test
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Accuracy and success over fresh series."""
+        return Report(evaluate.test_values(run, batches), yardsticks=evaluate.YARDSTICKS)
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Chance, the longest match, one earlier symbol."""
+        return evaluate.yardstick_values(run, batches)
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of scores, over a series or a hundred sequences."""
+        return evaluate.stream_error(run, batches) if run.model.streams else {}
+
+    def stream(self, run: Run, options: SymbolsStreamOptions) -> SymbolsStream:
+        """The next symbol after each."""
+        return SymbolsStream(run, max_length=options.max_length)

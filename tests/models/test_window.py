@@ -1,0 +1,260 @@
+"""The window model: the paper's equations in NumPy, windows that slide, parameters in a batch."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import inference, models, ops
+from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.models.cases import moved
+from tests.nn.cases import LAYOUTS, STACKED, call, run_steps
+
+SYMBOLS, CONTEXT, ROWS = 6, 4, 3
+PAPER = ("softmax:scale=1", "expressive")
+readouts = pytest.mark.parametrize("readout", models.READOUTS)
+
+
+@functools.cache
+def window_model(mechanism="expressive", readout="flatten", context=CONTEXT, **options):
+    model = models.WindowModel(
+        SYMBOLS, context, readout=readout, mechanism=mechanism, rngs=nnx.Rngs(0), **options
+    )
+    return moved(model)
+
+
+def symbols(seed, *shape):
+    return np.random.default_rng(seed).integers(0, SYMBOLS, shape).astype(np.int32)
+
+
+def equations(model, tokens):
+    """The paper's model of one window in float64, which may lack its first tokens.
+
+    A bilayer with layer norms on entry and skip connections; rows of attention sum to 1.
+    """
+    tree = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    params = jax.tree.map(lambda p: np.asarray(p, np.float64), tree)
+    block, readout = params["backbone"]["blocks"][0], params["head"]["kernel"]
+
+    def norm(x, p):
+        x = x - x.mean(axis=-1, keepdims=True)
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
+
+    def linear(x, p):
+        return x @ p["kernel"] + p["bias"]
+
+    x = np.eye(SYMBOLS)[tokens]  # token dimension d = N, no positions
+    layer, entry = block["attention"], norm(x, block["attention_norm"])
+    q, k, v = (linear(entry, layer[f"{name}_projection"]) for name in ("query", "key", "value"))
+    z = q @ k.T
+    softmax = model.backbone.mechanisms[0].name == "softmax"
+    weights = np.tril(np.exp(z) if softmax else z**2 / (1 + z**2))
+    x = x + linear(weights / weights.sum(axis=1, keepdims=True) @ v, layer["out_projection"])
+    layer, entry = block["feed_forward"], norm(x, block["feed_forward_norm"])
+    assert layer["expand"]["kernel"].shape == (SYMBOLS, 4 * SYMBOLS)
+    x = x + linear(np.tanh(linear(entry, layer["expand"])), layer["contract"])
+    if model.readout == "last":
+        return x[-1] @ readout
+    return x.ravel() @ readout[-x.size :]
+
+
+@readouts
+@pytest.mark.parametrize("mechanism", PAPER)
+def test_it_is_the_papers_equations(mechanism, readout):
+    model, x = window_model(mechanism, readout), symbols(0, ROWS, CONTEXT)
+    assert model.head.bias is None
+    scores = call(model, x)
+    assert scores.shape == (ROWS, SYMBOLS)
+    assert scores.dtype == np.float32
+    assert_close(scores, np.stack([equations(model, row) for row in x]), "float32")
+
+
+@readouts
+@pytest.mark.parametrize("mechanism", PAPER)
+def test_steps_are_the_equations_of_the_last_tokens(mechanism, readout):
+    """Before the window is full, while it slides, and where a step is masked."""
+    model, x = window_model(mechanism, readout), symbols(1, ROWS, 3 * CONTEXT)
+    mask = np.random.default_rng(2).random(x.shape) < 0.8
+    by_steps, state = run_steps(model, x, model.init_state(ROWS), mask)
+    for row in range(ROWS):
+        for t in np.flatnonzero(mask[row]):
+            seen = x[row, : t + 1][mask[row, : t + 1]][-CONTEXT:]
+            assert_close(by_steps[row, t], equations(model, seen), "float32")
+        assert state.tokens[row].tolist() == x[row][mask[row]][-CONTEXT:].tolist()
+    assert state.num_tokens.tolist() == [CONTEXT] * ROWS
+
+
+@readouts
+@pytest.mark.parametrize("mechanism", STACKED)
+def test_a_step_is_the_call_on_the_last_tokens(mechanism, readout):
+    """With any mechanism that is causal, those that learn something for each place too."""
+    model, x = window_model(mechanism, readout), symbols(3, ROWS, 2 * CONTEXT)
+    by_steps, state = run_steps(model, x, model.init_state(ROWS))
+    for t in range(2 * CONTEXT):
+        assert_close(by_steps[:, t], call(model, x[:, : t + 1]), "float32")
+    assert_close(by_steps[:, -1], call(model, x[:, -CONTEXT:]), "float32")
+    whole, after = call(model, x, return_state=True)
+    assert_close(whole, by_steps[:, -1], "float32")
+    assert_same_bits(after, jax.tree.map(np.asarray, state))
+    _, first = call(model, x[:, :3], return_state=True)
+    assert_close(call(model, x[:, 3:], state=first), whole, "float32")
+
+
+def test_a_step_is_the_same_numbers_as_the_call():
+    """To the last bit, of a window that is not full as of one that is."""
+    model, x = window_model(), jnp.asarray(symbols(4, ROWS, CONTEXT + 1))
+    state = model.init_state(ROWS)
+    for t in range(CONTEXT + 1):
+        scores, state = model.step(x[:, t], state)
+        mask = np.arange(CONTEXT) >= CONTEXT - np.asarray(state.num_tokens)[:, None]
+        assert_same_bits(scores, model(state.tokens, mask=mask))
+
+
+@readouts
+def test_padding_anywhere_changes_nothing(readout):
+    """What stands there is no symbol; a row of padding alone has scores of 0."""
+    model, x = window_model(readout=readout), symbols(5, len(LAYOUTS), 4)
+    rows = np.full(LAYOUTS.shape, 99, np.int32)
+    rows[LAYOUTS] = x.ravel()
+    assert_close(call(model, rows, mask=LAYOUTS), call(model, x), "float32")
+    nothing = np.zeros(LAYOUTS.shape, bool)
+    scores, state = call(model, rows, mask=nothing, return_state=True)
+    assert not scores.any()
+    assert_same_bits(state, jax.tree.map(np.asarray, model.init_state(len(rows))))
+
+
+def test_a_masked_step_keeps_the_state():
+    model, x = window_model(), symbols(6, ROWS, 3)
+    _, state = run_steps(model, x[:, :2], model.init_state(ROWS))
+    _, after = run_steps(model, x[:, 2:] + 99, state, np.zeros((ROWS, 1), bool))
+    assert_same_bits(after, state)
+
+
+@readouts
+def test_parameters_in_a_batch(readout):
+    """Many models of one kind in one program, as sweeps train them."""
+    many = [models.WindowModel(SYMBOLS, CONTEXT, readout=readout, rngs=nnx.Rngs(s)) for s in (0, 1)]
+    graph = nnx.graphdef(many[0])
+    assert graph == nnx.graphdef(many[1])
+    states = [nnx.state(model) for model in many]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    x = symbols(7, 2, ROWS, CONTEXT)
+
+    @jax.jit
+    def run(states, x):
+        def loss(state, x):
+            return jnp.mean(jnp.square(nnx.merge(graph, state)(x)))
+
+        return jax.vmap(jax.value_and_grad(loss))(states, x)
+
+    losses, gradients = run(stacked, x)
+    for i, model in enumerate(many):
+        assert_close(losses[i], np.mean(call(model, x[i]) ** 2), "float32")
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_it_streams_without_end_in_constant_memory():
+    model = window_model("softmax:scale=1")
+    assert model.streams and model.constant_memory and model.num_positions is None
+    assert model.observation_shape == ()
+    x = symbols(8, 2, 10 * CONTEXT)
+    stream = inference.Stream(model, batch_size=2)
+    for t in range(x.shape[1]):
+        scores = stream.step(x[:, t])
+    assert stream.num_compilations == 1
+    assert_close(scores, call(model, x[:, -CONTEXT:]), "float32")
+    assert_close(inference.Stream(model, batch_size=2).prefill(x, chunk_size=7), scores, "float32")
+    sizes = inference.summarize(model, jax.ShapeDtypeStruct((1,), "int32"))
+    assert sizes.state_bytes == 4 * (CONTEXT + 1)
+
+
+def test_it_generates_the_most_likely_symbols():
+    model, x = window_model(), symbols(9, 2, CONTEXT)
+    generated = np.asarray(inference.generate(model, jnp.asarray(x), 5).tokens)
+    for t in range(5):
+        seen = np.concatenate([x, generated[:, :t]], axis=1)[:, -CONTEXT:]
+        np.testing.assert_array_equal(generated[:, t], call(model, seen).argmax(axis=-1))
+
+
+def test_a_mechanism_that_learns_places_has_as_many_as_the_window():
+    model = window_model("aft")
+    assert model.backbone.mechanisms[0].max_length == CONTEXT
+    with pytest.raises(ValueError, match="'aft' is to have 2 positions and the model 4"):
+        window_model("aft:max_length=2")
+
+
+def test_layers_may_be_others():
+    layers = models.window_layers(SYMBOLS, num_heads=2, activation="relu", hidden_features=5)
+    model = models.WindowModel(SYMBOLS, 2, layers=layers, num_layers=2, rngs=nnx.Rngs(0))
+    assert model.backbone.layers == models.window_layers(
+        SYMBOLS, num_heads=2, activation="relu", hidden_features=5, num_layers=2
+    )
+    assert call(model, symbols(10, 1, 2)).shape == (1, SYMBOLS)
+
+
+def test_dropout_only_with_a_key():
+    model, x = window_model(dropout_rate=0.5), symbols(11, ROWS, CONTEXT)
+    sure = call(model, x)
+    assert_same_bits(call(model, x), sure)
+    assert not np.allclose(call(model, x, dropout_key=jax.random.key(0)), sure, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_symbols": 1}, "num_symbols must be at least 2, got 1"),
+        ({"context": 0}, "context must be at least 1, got 0"),
+        ({"readout": "mean"}, "readout must be one of flatten, last, got 'mean'"),
+        ({"mechanism": "nystrom"}, "'nystrom' is not causal, as a window model is; choose another"),
+        ({"mechanism": ops.get_mechanism("linformer")}, "'linformer' is not causal"),
+        ({"layers": models.Layers(8)}, "the embedding has 6 features and the layers 8; make them"),
+        ({"mechanisn": "aaren"}, "got 'mechanisn'; did you mean 'mechanism'"),
+        ({"is_causal": False}, "option must be one of features, .*got 'is_causal'"),
+    ],
+)
+def test_wrong_options(options, message):
+    sizes = {"num_symbols": SYMBOLS, "context": CONTEXT} | options
+    with pytest.raises(ValueError, match=message):
+        models.WindowModel(**sizes, rngs=nnx.Rngs(0))
+
+
+def test_wrong_arrays():
+    model, state = window_model(), window_model().init_state(2)
+    for x, error, message in (
+        (jnp.ones((2, 4)), TypeError, "tokens must have an integer dtype, got float32"),
+        (jnp.ones(2, int), ValueError, r"expected tokens \[B, T >= 1\], got \(2,\)"),
+        (jnp.ones((2, 0), int), ValueError, r"expected tokens \[B, T >= 1\], got \(2, 0\)"),
+    ):
+        with pytest.raises(error, match=message):
+            model(x)
+    x = jnp.ones((2, 4), int)
+    with pytest.raises(ValueError, match=r"mask must have shape \(2, 4\), got \(2, 3\)"):
+        model(x, mask=jnp.ones((2, 3), bool))
+    with pytest.raises(ValueError, match="expected a WindowState, of init_state or an earlier"):
+        model(x, state=(1, 2))
+    with pytest.raises(ValueError, match=r"a token for each row of the state, \(2,\), got \(3,\)"):
+        model.step(jnp.ones(3, int), state)
+    assert np.isnan(call(model, x.at[0, 1].set(SYMBOLS)))[0].all()
+
+
+def test_one_hot_tokens():
+    embedding = models.OneHotEmbedding(300)
+    assert isinstance(embedding, models.Embedding) and embedding.features == 300
+    assert embedding.max_length is None and embedding.observation_shape == ()
+    assert jax.tree.leaves(nnx.state(embedding)) == []
+    x = jnp.array([[0, 299, 7]])
+    h, state = embedding(x, positions=x, mask=jnp.array([[True, True, False]]))
+    assert h.dtype == jnp.float32
+    np.testing.assert_array_equal(h[0, :2], np.eye(300)[[0, 299]])
+    step, _ = embedding.step(x[:, 1].astype(jnp.int16), state, positions=x[:, 1])
+    np.testing.assert_array_equal(step, h[:, 1])
+    assert embedding(x.astype(jnp.uint8), positions=x)[0].shape == (1, 3, 300)
+    for token in (-1, 300):
+        assert np.isnan(embedding.step(jnp.array([token]), state, positions=x[:, 0])[0]).all()
+    with pytest.raises(TypeError, match="tokens must have an integer dtype, got float32"):
+        embedding(jnp.ones((1, 2)), positions=x)
+    with pytest.raises(ValueError, match="num_tokens must be at least 1, got 0"):
+        models.OneHotEmbedding(0)

@@ -1,0 +1,269 @@
+"""Runs on symbols: what their models learn, what is refused, and what their streams say."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import data, models, ops, tasks, training
+from flax_linattn.ops.mechanisms import REGISTRY
+from flax_linattn.tasks.symbols import SymbolsConfig, recall
+from flax_linattn.tasks.symbols.data import drawn_of, make_batches
+from flax_linattn.tasks.symbols.model import make_loss, make_optimizer
+from flax_linattn.tasks.symbols.yardsticks import Lag, longest_match, matches
+from tests.tasks.commands import fail, one_line, succeed
+
+TINY = [
+    *("--base", "4", "--delay", "1", "--context", "8", "--features", "4"),
+    *("--epochs", "6", "--validate-every", "2", "--test-series", "2", "--parallel", "none"),
+]
+
+
+def tiny(**options):
+    sizes = {"base": 4, "delay": 1, "context": 8, "features": 4}
+    return SymbolsConfig.of(**sizes | options)
+
+
+def test_the_default_model_is_that_of_the_paper():
+    config = SymbolsConfig.of()
+    task = tasks.get_task("symbols")
+    problem = task.describe(task.load(config), config)
+    model = task.model(config, problem)
+    assert isinstance(model, models.WindowModel)
+    layers = config.layers
+    assert (layers.features, layers.num_layers, layers.num_heads) == (16, 1, 1)
+    assert (layers.norm, layers.activation, layers.dropout_rate) == ("pre", "tanh", 0)
+    assert (config.fit.optimizer, config.fit.loss) == ("sgd", "squared")
+    assert config.fit.momentum > 0
+    batch = make_batches(task.load(config), config).train.batch(0)
+    assert batch["tokens"].shape == (40, 32)
+    # Shifted windows of one series.
+    np.testing.assert_array_equal(batch["tokens"][1:, :-1], batch["tokens"][:-1, 1:])
+    np.testing.assert_array_equal(batch["tokens"][1:, -1], batch["target"][:-1])
+
+
+@pytest.mark.parametrize("kind", ["squared", "cross_entropy"])
+def test_the_loss_is_what_it_says(kind):
+    config = tiny(loss=kind)
+    task = tasks.get_task("symbols")
+    drawn = task.load(config)
+    model = task.model(config, task.describe(drawn, config))
+    batch = make_batches(drawn, config).train.batch(3)
+    loss, metrics = make_loss(kind)(model, batch, None)
+    scores = np.asarray(model(batch["tokens"]), np.float64)
+    right = np.eye(4)[batch["target"]]
+    if kind == "squared":
+        expected = ((scores - right) ** 2).sum(-1).mean()
+    else:
+        expected = (np.log(np.exp(scores).sum(-1)) - (scores * right).sum(-1)).mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    hits = scores.argmax(-1) == batch["target"]
+    assert [float(x) for x in metrics["accuracy"]] == [hits.sum(), 40]
+    assert [float(x) for x in metrics["success"]] == [hits.all(), 1]
+
+
+def test_the_loss_of_sequences_counts_what_is_asked():
+    config = recall(SymbolsConfig.of()).replace(
+        base=16, context=24, num_pairs=3, features=8, batch_size=5
+    )
+    task = tasks.get_task("symbols")
+    drawn = task.load(config)
+    model = task.model(config, task.describe(drawn, config))
+    assert isinstance(model, models.LanguageModel)
+    batch = make_batches(drawn, config).train.batch(0)
+    loss, metrics = make_loss("cross_entropy")(model, batch, None)
+    scores = np.asarray(model(batch["tokens"]), np.float64)
+    nats = np.log(np.exp(scores).sum(-1)) - np.take_along_axis(
+        scores, batch["targets"][..., None], -1
+    ).squeeze(-1)
+    np.testing.assert_allclose(loss, nats[batch["asked"]].mean(), rtol=1e-5)
+    hits = scores.argmax(-1) == batch["targets"]
+    assert float(metrics["accuracy"][1]) == 15
+    assert float(metrics["accuracy"][0]) == hits[batch["asked"]].sum()
+    assert float(metrics["success"][0]) == (hits | ~batch["asked"]).all(1).sum()
+    assert float(metrics["success"][1]) == 5
+
+
+def test_parts_are_drawn_apart_and_evaluation_stays():
+    splits = make_batches(drawn_of(tiny().data), tiny())
+    firsts = [source.batch(0)["tokens"][:8] for source in splits]
+    assert all((firsts[i] != firsts[j]).any() for i in range(3) for j in range(i))
+    for source in splits[1:]:
+        again = source.batch(len(source))["tokens"]
+        np.testing.assert_array_equal(again, source.batch(0)["tokens"])
+    assert len(splits.train) == 1
+    assert (splits.train.batch(0)["tokens"] != splits.train.batch(1)["tokens"]).any()
+
+
+def slow_match(tokens):
+    """The longest match, one place after another."""
+    guesses = []
+    for t in range(len(tokens)):
+        best, guess = 0, tokens[t]
+        for place in range(t):
+            length = 0
+            while length <= place and tokens[place - length] == tokens[t - length]:
+                length += 1
+            if length and length >= best:
+                best, guess = length, tokens[place + 1]
+        guesses.append(guess)
+    return guesses
+
+
+def test_the_longest_match_is_the_longest():
+    tokens = np.random.default_rng(0).integers(3, size=(20, 17))
+    expected = [slow_match(row.tolist()) for row in tokens]
+    np.testing.assert_array_equal(longest_match(tokens), expected)
+
+
+def test_the_longest_match_recalls_what_it_is_asked():
+    rng = np.random.default_rng(0)
+    for task in (data.AssociativeRecall(3, 20, 16), data.Induction(20, 16)):
+        assert matches(task.draw(rng, 50)) in [(150, 150), (50, 50)]
+    right, asked = matches(data.Parity(20).draw(rng, 50))
+    assert 0.3 < right / asked < 0.7
+
+
+# N16T2 modulo 2, 4, 8 and 16 comes again after 7, 14, 28 and 56 symbols.
+@pytest.mark.parametrize("context, lag, expected", [(16, 14, 1 / 4), (32, 28, 1 / 2), (64, 56, 1)])
+def test_one_lag_guesses_by_the_cycles(context, lag, expected):
+    states = np.stack(np.meshgrid(*[np.arange(16)] * 3), axis=-1).reshape(-1, 3)
+    series = np.concatenate([states, data.Rule(16, 2).follow(states, context - 2)], axis=1)
+    every = {"tokens": series[:, :context], "target": series[:, context]}
+    whole = Lag.fit([every], 16)
+    assert (whole.lag, whole.right(every) / 4096) == (lag, expected)
+    drawn = drawn_of(SymbolsConfig.of(context=context).data)
+    rng = np.random.default_rng(0)
+    found = Lag.fit((drawn.draw(rng, 40) for _ in range(500)), 16)
+    assert found.lag == lag
+    assert found.right(every) / 4096 == pytest.approx(expected, abs=0.05)
+
+
+def test_a_mechanism_learns_a_small_rule(tmp_path):
+    """N2T1: 3 symbols that come again and again, as the paper's appendix of small cases has it."""
+    config = SymbolsConfig.of(
+        base=2, delay=1, context=6, features=2, epochs=600, learning_rate=0.02, test_series=20
+    )
+    values = tasks.train("symbols", config, training.Session(tmp_path, progress=False))
+    assert values["test_accuracy"] > 0.9 > values["chance_accuracy"]
+
+
+def test_the_learning_rate_is_lowered():
+    config = tiny(lower_at=3)
+    optimizer = make_optimizer(config.fit)
+    params = {"w": np.float32(1)}
+    state, steps = optimizer.init(params), []
+    for _ in range(5):
+        # As in the training step: optax mixes dtypes.
+        with jax.numpy_dtype_promotion("standard"):
+            _, state = optimizer.update({"w": np.float32(1)}, state, params)
+        steps.append(float(state.hyperparams["learning_rate"]))
+    np.testing.assert_allclose(steps, [0.005] * 3 + [0.0005] * 2, rtol=1e-6)
+
+
+def fast(names, *kept):
+    """Of these the ones that are kept are fast tests, the others slow."""
+    return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+MECHANISMS = tasks.get_task("symbols").mechanisms()
+
+
+@pytest.mark.parametrize("name", fast(MECHANISMS, "softmax", "aaren", "expressive"))
+def test_every_causal_mechanism_can_be_trained(name):
+    config = tiny(mechanism=name)
+    task = tasks.get_task("symbols")
+    drawn = task.load(config)
+    model = task.model(config, task.describe(drawn, config))
+    batch = make_batches(drawn, config).train.batch(0)
+    loss = make_loss("squared")
+    grads = nnx.grad(lambda model: loss(model, batch, None)[0])(model)
+    leaves = [np.asarray(x) for x in jax.tree.leaves(grads)]
+    assert all(np.isfinite(x).all() for x in leaves)
+    assert any(np.any(x != 0) for x in leaves)
+
+
+RULES = ["nt-r", "nt+nt-s", "recall", "copying", "induction", "parity"]
+
+
+@pytest.mark.parametrize("rules", fast(RULES, "nt+nt-s", "recall"))
+def test_other_symbols(tmp_path, capsys, rules):
+    folder = str(tmp_path / "run")
+    sizes = ["--num-pairs", "2", "--readout", "last", "--position", "learned"]
+    succeed(capsys, "train", "symbols", "--rules", rules, *TINY, *sizes, "--run", folder)
+    stored = json.loads((tmp_path / "run" / "test.json").read_text())
+    report = tasks.evaluate_run(folder)
+    assert report["test_accuracy"] == stored["test_accuracy"]
+    assert report["stream_max_error"] < 1e-4
+    assert report["rules"] == rules
+
+
+def test_a_stream_guesses_once_its_window_is_full(tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    succeed(capsys, "train", "symbols", *TINY, "--run", folder)
+    model = tasks.load_run(folder).model
+    series = data.Rule(4, 1).follow([1, 3], 12)
+    lines = tmp_path / "series.txt"
+    lines.write_text("\n".join(map(str, [*series, "", *series[:9]])) + "\n")
+    out = succeed(capsys, "stream", folder, "--input", str(lines)).splitlines()
+    rows = [line.split(",") for line in out[1:]]
+    assert out[0] == "step,prediction,right,guesses"
+    assert [row[0] for row in rows] == [str(i) for i in [*range(1, 13), *range(1, 10)]]
+    assert [row[1] for row in rows[:7]] == [""] * 7
+    windows = np.lib.stride_tricks.sliding_window_view(series, 8)
+    guesses = np.asarray(model(windows)).argmax(-1)
+    assert [int(row[1]) for row in rows[7:12]] == guesses.tolist()
+    right = int((guesses[:-1] == series[8:]).sum())
+    assert rows[11][2:] == [str(right), "4"]
+    assert [row[1] for row in rows[12:19]] == [""] * 7  # a blank line began a new series
+
+
+@pytest.mark.parametrize(
+    "args, message",
+    [
+        (["--base", "1"], "base must be at least 2, got 1. (--base)"),
+        (["--delay", "9"], "context"),
+        (["--context", "1"], "cannot hold the state"),
+        (["--mechanism", "linformer"], "'linformer' has no causal form"),
+        (["--mechanism", "bidirectional_aaren"], "has no causal form"),
+        (["--rules", "nt+fibonacci"], "must be one of nt, nt-s, nt-r, got"),
+        (["--rules", "fibonacci"], "nt-r, recall, copying"),
+        (["--rules", "nt+nt"], "twice"),
+        (["--rules", "nt-r", "--condition", "x9=0"], "condition"),
+        (["--base", "8"], "takes features=8"),
+        (["--rules", "recall", "--num-pairs", "8"], "num_pairs"),
+        (["--momentum", "1.5"], "momentum"),
+        (["--lower-at", "-1"], "lower_at"),
+    ],
+)
+def test_what_is_refused(capsys, tmp_path, args, message):
+    given = ["train", "symbols", *TINY, *args, "--run", str(tmp_path / "run")]
+    told = one_line(fail(capsys, *given))
+    assert message in told, told
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_test_files_are_refused(capsys, tmp_path):
+    succeed(capsys, "train", "symbols", *TINY, "--run", str(tmp_path))
+    file = tmp_path / "config.json"
+    assert "drawn, not read" in fail(capsys, "evaluate", str(tmp_path), "--test-file", str(file))
+
+
+def test_a_mechanism_of_ones_own(tmp_path, capsys):
+    """By name, in a run of the package's commands."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Sharp(ops.SoftmaxAttention):
+        name = "sharp"
+        about = "softmax attention with a factor of 2"
+        scale: float | None = 2.0
+
+    ops.register_mechanism("sharp", Sharp)
+    try:
+        succeed(capsys, "train", "symbols", *TINY, "--mechanism", "sharp", "--run", str(tmp_path))
+        assert tasks.load_run(tmp_path).config.layers.mechanisms == (Sharp(),)
+    finally:
+        del REGISTRY["sharp"]

@@ -1,0 +1,310 @@
+"""Many runs at once: each is the run that ``fit`` would train alone."""
+
+import json
+import signal
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from flax_linattn.training import (
+    FitConfig,
+    Interrupted,
+    JsonLines,
+    NonFiniteLossError,
+    Objective,
+    Parallel,
+    Session,
+    Splits,
+    best_run,
+    fit,
+    fit_many,
+    learning_curve,
+    list_checkpoints,
+    load_best,
+    load_checkpoint,
+    load_many,
+    load_runs,
+    read_runs,
+)
+from tests.training.problem import (
+    Net,
+    Source,
+    bits,
+    fingerprint,
+    loss_fn,
+    make_batches,
+    poison_at,
+    read_metrics,
+    signal_at,
+)
+
+RUNS = 4
+OPTIMIZER = optax.adamw(0.05)
+RATES = optax.inject_hyperparams(optax.sgd, hyperparam_dtype=np.float32)(
+    learning_rate=0.1, momentum=0.5
+)
+SCHEDULED = optax.inject_hyperparams(optax.sgd)(learning_rate=lambda step: 0.1)
+
+
+def splits_of(runs=RUNS, train=None):
+    """Batches in an order of its own for each run."""
+    validation = make_batches(count=10, seed=None)
+    trains = [make_batches(seed=r) for r in range(runs)] if train is None else train
+    return [Splits(batches, validation) for batches in trains]
+
+
+def train(run_dir, *, runs=RUNS, models=None, splits=None, optimizer=OPTIMIZER, rates=None,
+          loss=loss_fn, monitor="loss", mode="min", validate=None, resume=False, parallel=None,
+          trackers=(), **config):  # fmt: skip
+    models = [Net(seed) for seed in range(runs)] if models is None else models
+    config = {"epochs": 3, "seed": 3} | config
+    result = fit_many(
+        models,
+        Objective(loss, optimizer, monitor, mode, validate),
+        splits_of(runs) if splits is None else splits,
+        config=FitConfig(**config),
+        hyperparameters=rates,
+        session=Session(
+            run_dir,
+            resume=resume,
+            progress=False,
+            parallel=Parallel("none") if parallel is None else parallel,
+            trackers=trackers,
+        ),
+    )
+    return models, result
+
+
+def train_alone(run_dir, r, optimizer=OPTIMIZER, loss=loss_fn, **config):
+    model, config = Net(r), {"epochs": 3, "seed": 3 + r} | config
+    result = fit(
+        model,
+        Objective(loss, optimizer),
+        splits_of()[r],
+        config=FitConfig(**config),
+        session=Session(run_dir, progress=False, parallel=Parallel("none")),
+    )
+    return model, result
+
+
+def assert_close(model, other):
+    for a, b in zip(*map(jax.tree.leaves, map(nnx.state, (model, other))), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("config", [{"epochs": 3}, {"epochs": None, "steps": 12}])
+def test_each_run_is_the_one_that_fit_trains(tmp_path, config):
+    models, result = train(tmp_path / "many", **config)
+    for r, model in enumerate(models):
+        alone, one = train_alone(tmp_path / f"alone{r}", r, **config)
+        assert_close(model, alone)
+        assert result.runs[r].best_step == one.best_step
+        np.testing.assert_allclose(result.runs[r].best_value, one.best_value, rtol=1e-5)
+        for line, expected in zip(result.history, one.history, strict=True):
+            for name in ("train_loss", "validation_loss", "train_accuracy"):
+                np.testing.assert_allclose(line["runs"][name][r], expected[name], rtol=1e-4)
+    means = [np.mean(line["runs"]["validation_loss"]) for line in result.history]
+    np.testing.assert_allclose(means, [line["validation_loss"] for line in result.history])
+    assert result.steps == len(result.history) * 5 if "steps" not in config else 12
+
+
+def test_a_run_goes_on_to_equal_bits_after_every_step(tmp_path):
+    whole = tmp_path / "whole"
+    models, result = train(whole)
+    parts = tmp_path / "parts"
+    for step in range(result.steps):
+        first, *rest = [make_batches(seed=r) for r in range(RUNS)]
+        with pytest.raises(Interrupted):
+            train(parts, splits=splits_of(train=[signal_at(first, step), *rest]), resume=step > 0)
+        assert list_checkpoints(parts)[-1].step == step + 1
+    resumed, _ = train(parts, resume=True)
+    for part in ("metrics", "arrays"):
+        assert fingerprint(parts)[part] == fingerprint(whole)[part]
+    assert [bits(m) for m in resumed] == [bits(m) for m in models]
+    assert read_metrics(whole)[-1]["runs"]["best_step"] == [run.best_step for run in result.runs]
+
+
+def test_a_kill_between_checkpoints_is_made_up_for(tmp_path):
+    models, _ = train(tmp_path / "whole", checkpoint_every_steps=4)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(_):
+        raise Killed
+
+    killed = [Source(make_batches(seed=r), 10, kill) for r in range(RUNS)]
+    with pytest.raises(Killed):
+        train(tmp_path / "killed", splits=splits_of(train=killed), checkpoint_every_steps=4)
+    resumed, _ = train(tmp_path / "killed", resume=True, checkpoint_every_steps=4)
+    assert [bits(m) for m in resumed] == [bits(m) for m in models]
+
+
+def test_learning_rates_side_by_side(tmp_path):
+    rates = [{"learning_rate": rate} for rate in (0.3, 0.1, 0.03, 0.01)]
+    models, _ = train(tmp_path / "many", optimizer=RATES, rates=rates)
+    for r, rate in enumerate(rates):
+        alone, _ = train_alone(tmp_path / f"alone{r}", r, optax.sgd(**rate, momentum=0.5))
+        assert_close(models[r], alone)
+
+
+def test_a_run_that_fails_ends_alone(tmp_path):
+    trains = [make_batches(seed=r) for r in range(RUNS)]
+    healthy, _ = train(tmp_path / "healthy")
+    trains[1] = poison_at(trains[1], 7)
+    trains[2] = poison_at(trains[2], 0)
+    models, result = train(tmp_path / "many", splits=splits_of(train=trains))
+    assert [run.failed_step for run in result.runs] == [None, 8, 1, None]
+    assert [run.best_step for run in result.runs][1:3] == [5, None]
+    assert list(load_runs(Net(), tmp_path / "many")) == [0, 1, 3]
+    assert result.runs[2].best_value is None
+    for r in (0, 3):
+        assert bits(models[r]) == bits(healthy[r])
+    assert bits(models[2]) == bits(Net(2))
+    assert result.history[-1]["runs"]["validation_loss"][1:3] == [None, None]
+    assert np.isfinite([line["validation_loss"] for line in result.history]).all()
+
+
+def test_if_all_runs_fail_it_is_an_error(tmp_path):
+    poisoned = [poison_at(make_batches(seed=r), 5 + r) for r in range(RUNS)]
+    before = [Net(r) for r in range(RUNS)]
+    with pytest.raises(NonFiniteLossError, match=r"All 4 .* first in step 6 .* last in step 9"):
+        train(tmp_path, models=before, splits=splits_of(train=poisoned))
+    assert [bits(m) for m in before] == [bits(Net(r)) for r in range(RUNS)]
+
+
+def test_patience_counts_for_each_run(tmp_path):
+    rates = [{"learning_rate": rate} for rate in (0.3, 1e-9, 0.1, 1e-9)]
+
+    def validate(model, step):
+        return {"slow": abs(float(model.layers[0].kernel[0, 0])) + step * 1e-9}
+
+    _, result = train(
+        tmp_path / "many", optimizer=RATES, rates=rates, epochs=6, patience=2,
+        monitor="slow", validate=validate,
+    )  # fmt: skip
+    stopped = [run.stopped_early for run in result.runs]
+    assert stopped[1] and stopped[3]
+    assert [run.best_step for run in result.runs][1::2] == [5, 5]
+    last = result.history[-1]["runs"]["validation_slow"]
+    assert [value is None for value in last][1::2] == [True, True] or result.epochs == 3
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_devices_split_the_runs(tmp_path, devices):
+    alone, _ = train(tmp_path / "alone")
+    mesh = Parallel("jit", f"data={devices}")
+    models, result = train(tmp_path / "split", parallel=mesh)
+    for model, other in zip(models, alone, strict=True):
+        assert_close(model, other)
+    with pytest.raises(Interrupted):
+        first, *rest = [make_batches(seed=r) for r in range(RUNS)]
+        stopping = splits_of(train=[signal_at(first, 6, signal.SIGTERM), *rest])
+        train(tmp_path / "stopped", splits=stopping, parallel=mesh)
+    resumed, _ = train(tmp_path / "stopped", resume=True, parallel=mesh)
+    assert [bits(m) for m in resumed] == [bits(m) for m in models]
+    assert len(result.runs) == RUNS
+
+
+def test_folders_tell_what_the_runs_came_to(tmp_path):
+    models, result = train(tmp_path)
+    assert read_runs(tmp_path) == result.runs
+    for r, model in enumerate(models):
+        loaded = Net(9)
+        assert load_many(loaded, tmp_path, r) == result.runs[r]
+        assert bits(loaded) == bits(model)
+    values = [run.best_value for run in result.runs]
+    assert best_run(tmp_path) == values.index(min(values))
+    every = load_runs(Net(9), tmp_path)
+    assert list(every) == list(range(RUNS))
+    assert [bits(every[r]) for r in every] == [bits(model) for model in models]
+    assert learning_curve(tmp_path).is_file()
+
+
+def test_of_a_value_to_raise_the_best_is_the_largest(tmp_path):
+    _, result = train(tmp_path, monitor="accuracy", mode="max", epochs=1)
+    values = [run.best_value for run in result.runs]
+    assert len(set(values)) > 1 and best_run(tmp_path) == values.index(max(values))
+
+
+def test_before_any_validation_no_run_is_the_best(tmp_path):
+    first, *rest = [make_batches(seed=r) for r in range(RUNS)]
+    with pytest.raises(Interrupted):
+        train(tmp_path, splits=splits_of(train=[signal_at(first, 1), *rest]))
+    for read in (best_run, lambda run_dir: load_runs(Net(), run_dir)):
+        with pytest.raises(ValueError, match=r"no run in .* was validated yet"):
+            read(tmp_path)
+
+
+def test_trackers_get_means_and_the_speed_of_all_runs(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    _, result = train(tmp_path, trackers=[JsonLines(path)])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [line["step"] for line in result.history]
+    for line, kept in zip(lines, result.history, strict=True):
+        assert line["validation_loss"] == kept["validation_loss"]
+        assert line["examples_per_second"] > 0
+
+
+def test_reading_what_is_not_there(tmp_path):
+    train(tmp_path / "many")
+    with pytest.raises(ValueError, match="which"):
+        load_many(Net(), tmp_path / "many", RUNS)
+    with pytest.raises(ValueError, match="holds 4 runs; read one of them with load_many"):
+        load_best(Net(), tmp_path / "many")
+    with pytest.raises(ValueError, match="holds 4 runs"):
+        load_checkpoint(Net(), list_checkpoints(tmp_path / "many")[-1].path)
+    train_alone(tmp_path / "one", 0)
+    with pytest.raises(ValueError, match="single run; read it with load_best"):
+        load_many(Net(), tmp_path / "one", 0)
+    with pytest.raises(FileNotFoundError):
+        read_runs(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"variable|not the one"):
+        load_many(Net(width=5), tmp_path / "many", 0)
+
+
+def test_another_number_of_runs_cannot_go_on(tmp_path):
+    train(tmp_path / "many")
+    with pytest.raises(ValueError, match=r"runs|model"):
+        train(tmp_path / "many", runs=2, resume=True, epochs=4)
+    models, result = train(tmp_path / "many", resume=True, epochs=4)
+    assert result.epochs == 4 and len(models) == RUNS
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"models": []}, "expected a model for each run, got none"),
+        ({"splits": splits_of(3)}, "expected splits of each of the 4 runs .* got 3"),
+        ({"rates": [{}] * 2}, "expected hyperparameters of each of the 4 runs .* got 2"),
+        ({"models": [Net(0), Net(1), Net(2), Net(3, width=5)]}, "runs 0 and 3 have other"),
+        ({"rates": [{"learning_rate": 0.1}] * 4}, "no hyperparameter .*inject_hyperparams"),
+        (
+            {"rates": [{"learning_rate": 0.1}] * 4, "optimizer": SCHEDULED},
+            "learning_rate follows a schedule",
+        ),
+        ({"seed": 2**32 - 2}, "too large for 4 runs"),
+        ({"parallel": Parallel("pmap")}, "split over devices by runs alone"),
+        ({"parallel": Parallel("jit", "data=2,seq=2")}, "split over devices by runs alone"),
+        ({"parallel": Parallel("jit", "data=3")}, "4 runs cannot be split evenly over 3 dev"),
+        ({"parallel": Parallel("none", accumulate=3)}, "8 rows cannot be taken in 3 equal"),
+        ({"monitor": "f1"}, "monitor"),
+    ],
+)
+def test_what_does_not_fit_together(tmp_path, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, **arguments)
+    assert not list_checkpoints(tmp_path)
+
+
+def test_batches_of_other_shapes(tmp_path):
+    trains = [make_batches(seed=r) for r in range(RUNS)]
+    trains[2] = make_batches(seed=2, size=10, count=50)
+    with pytest.raises(ValueError, match="batches of one shape in a step"):
+        train(tmp_path / "shapes", splits=splits_of(train=trains))
+    trains[2] = make_batches(seed=2, count=60)
+    with pytest.raises(ValueError, match="equally many batches"):
+        train(tmp_path / "numbers", splits=splits_of(train=trains))
