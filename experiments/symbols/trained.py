@@ -105,7 +105,9 @@ def train_cells(
 
 
 def _hyperparameters(config: SymbolsConfig, cell: Cell) -> dict[str, float]:
-    """Of SGD: those in which runs differ."""
+    """Those of the optimizer in which runs differ."""
+    if config.fit.optimizer == "adam":
+        return {"learning_rate": cell.learning_rate}
     if config.fit.lower_at:
         return {"momentum": cell.momentum}
     return {"learning_rate": cell.learning_rate, "momentum": cell.momentum}
