@@ -16,13 +16,20 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.saved import load_model, save_model
 from flax_linattn.models.sizes import SIZES, get_size
-from flax_linattn.models.window import READOUTS, WindowModel, WindowState, window_layers
+from flax_linattn.models.window import (
+    PROJECTIONS,
+    READOUTS,
+    WindowModel,
+    WindowState,
+    window_layers,
+)
 
 __all__ = [
     "CLASSIFIER_LAYERS",
     "FORECASTER_LAYERS",
     "LANGUAGE_LAYERS",
     "POOLINGS",
+    "PROJECTIONS",
     "READOUTS",
     "SIZES",
     "Backbone",

@@ -5,13 +5,16 @@ Gros, "Reorganizing attention-space geometry with expressive attention", 2024 (a
 single head, layer norms on entry to attention and feed-forward (tanh, width 4 d), skip
 connections, and a matrix from the uppermost layer to the next symbol. No norm stands before that
 matrix. The paper leaves open whether it takes the last token or all of the context: both are
-here, by the name of ``readout``. A matrix has no bias, so this one has none; the four projections
-and the feed-forward layers have theirs.
+here, by the name of ``readout``. Its query, key and value matrices act "specifically for each
+token", and what is attended to is added without another matrix: by ``projections="position"``
+each position of the window has three matrices of its own. Matrices have no bias; the feed-forward
+layers have theirs.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
@@ -34,6 +37,9 @@ from flax_linattn.typing import Array, Mask
 
 READOUTS = ("flatten", "last")
 """What scores are read from: the flattened context, or its last token."""
+
+PROJECTIONS = ("position", "shared")
+"""Whose queries, keys and values are: each position's own, or all positions'."""
 
 OPTIONS = (*(f.name for f in dataclasses.fields(Layers)), *nn.ParameterOptions.__annotations__)
 """Of a window model, beside its own."""
@@ -96,6 +102,9 @@ class WindowModel(nnx.Module):
         context: tokens of a window.
         readout: "flatten", a matrix [context * N, N] of the whole context, so that each place
             has its own weights; or "last", a matrix [N, N] of the last token.
+        projections: "position", matrices of queries, keys and values for each position, and none
+            after attention; a learned query has one for all. Or "shared", the four projections of
+            ``nn.Attention``.
         layers: of the backbone; default ``window_layers(num_symbols)``.
         rngs: holds the stream "params", and perhaps "dropout".
         **options: options of ``layers`` by name (mechanism, num_layers, ...), and how parameters
@@ -126,6 +135,7 @@ class WindowModel(nnx.Module):
         context: int,
         *,
         readout: Literal["flatten", "last"] = "flatten",
+        projections: Literal["position", "shared"] = "position",
         layers: Layers | None = None,
         rngs: nnx.Rngs,
         **options: Any,
@@ -133,6 +143,7 @@ class WindowModel(nnx.Module):
         at_least(2, num_symbols=num_symbols)
         at_least(1, context=context)
         choice(READOUTS, readout=readout)
+        choice(PROJECTIONS, projections=projections)
         num_symbols, context = int(num_symbols), int(context)
         for name in options:
             choice(OPTIONS, option=name)
@@ -147,6 +158,7 @@ class WindowModel(nnx.Module):
         self.num_symbols = num_symbols
         self.context = context
         self.readout: Literal["flatten", "last"] = readout
+        self.projections: Literal["position", "shared"] = projections
         self.backbone = Backbone(
             OneHotEmbedding(num_symbols),
             layers,
@@ -155,6 +167,9 @@ class WindowModel(nnx.Module):
             rngs=rngs,
             **options,
         )
+        if projections == "position":
+            for block in self.backbone.blocks:
+                _project_by_position(block.attention, context, options, rngs)
         self.head = linear(
             num_symbols * (context if readout == "flatten" else 1),
             num_symbols,
@@ -236,6 +251,7 @@ class WindowModel(nnx.Module):
             "num_symbols": self.num_symbols,
             "context": self.context,
             "readout": self.readout,
+            "projections": self.projections,
             "layers": self.backbone.layers,
             "param_dtype": self.backbone.param_dtype,
         }
@@ -300,3 +316,26 @@ class WindowModel(nnx.Module):
         last = jnp.argsort(real, axis=1, stable=True)[:, -self.context :]  # padding comes first
         tokens, real = (jnp.take_along_axis(a, last, axis=1) for a in (tokens, real))
         return zero_padding(tokens, real), real
+
+
+def _project_by_position(
+    attention: nn.Attention, context: int, options: Mapping[str, Any], rngs: nnx.Rngs
+) -> None:
+    """Gives queries, keys and values matrices of each position, and takes the last matrix away."""
+    names = ["key_projection", "value_projection"]
+    if not attention.mechanism.capabilities.learned_query:
+        names.append("query_projection")
+    for name in names:
+        shared: nnx.Linear = getattr(attention, name)
+        own = nn.PositionLinear(
+            context,
+            shared.in_features,
+            shared.out_features,
+            use_bias=False,
+            dtype=shared.dtype,
+            param_dtype=shared.param_dtype,
+            kernel_init=options.get("kernel_init"),
+            rngs=rngs,
+        )
+        setattr(attention, name, own)
+    attention.out_projection = None

@@ -6,7 +6,7 @@ from flax_linattn.nn.cell import AttentionCell
 from flax_linattn.nn.decoder import DecoderBlock, DecoderState
 from flax_linattn.nn.embedding import ValueEmbedding
 from flax_linattn.nn.feed_forward import FeedForward
-from flax_linattn.nn.linear import ParameterOptions, UniformFanIn, linear
+from flax_linattn.nn.linear import ParameterOptions, PositionLinear, UniformFanIn, linear
 from flax_linattn.nn.norm import LayerNorm
 from flax_linattn.nn.position import (
     LearnedPosition,
@@ -27,6 +27,7 @@ __all__ = [
     "LayerNorm",
     "LearnedPosition",
     "ParameterOptions",
+    "PositionLinear",
     "QueryKeyPosition",
     "RotaryPosition",
     "SinusoidalPosition",

@@ -148,7 +148,7 @@ class Attention(nnx.Module):
         self.query_projection = linear(in_features, qkv_features, **options, **init)
         self.key_projection = linear(in_features, qkv_features, **options, **init)
         self.value_projection = linear(in_features, qkv_features, **options, **init)
-        self.out_projection = linear(
+        self.out_projection: nnx.Linear | None = linear(
             qkv_features,
             out_features,
             **options,
@@ -401,7 +401,8 @@ class Attention(nnx.Module):
         return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)
 
     def _out(self, y: Array) -> Array:
-        return self.out_projection(rearrange(y, "... h v -> ... (h v)"))
+        y = rearrange(y, "... h v -> ... (h v)")
+        return y if self.out_projection is None else self.out_projection(y)
 
 
 _POSITIONS = (

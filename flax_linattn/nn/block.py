@@ -109,7 +109,7 @@ class TransformerBlock(nnx.Module):
             rngs=rngs,
             **parameters,
         )
-        param_dtype = self.attention.out_projection.param_dtype
+        param_dtype = self.attention.value_projection.param_dtype
         self.attention_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
         self.feed_forward_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
         self.dropout = make_dropout(dropout_rate, rngs)

@@ -102,7 +102,7 @@ class DecoderBlock(nnx.Module):
             rngs=rngs,
             **parameters,
         )
-        param_dtype = self.attention.out_projection.param_dtype
+        param_dtype = self.attention.value_projection.param_dtype
         self.norms = nnx.List(
             LayerNorm(features, param_dtype=param_dtype, rngs=rngs) for _ in range(3)
         )

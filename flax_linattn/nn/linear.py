@@ -1,9 +1,9 @@
-"""The linear layer of all modules, initialised as PyTorch does."""
+"""The linear layers of all modules, initialised as PyTorch does."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -99,3 +99,72 @@ def linear(
         bias_init=init if bias_init is None else bias_init,
         rngs=rngs,
     )
+
+
+class PositionLinear(nnx.Linear):
+    """A linear layer with weights of its own at each position: y[t] = x[t] @ kernel[t] + bias[t].
+
+    Args:
+        num_positions: T, of every sequence.
+        in_features: of the inputs.
+        out_features: of the outputs.
+        kernel_init: initialiser of the kernel of each position; default
+            ``UniformFanIn(in_features)``.
+        bias_init: the same of the bias.
+        rngs: holds the stream "params".
+        **options: as of ``nnx.Linear`` (use_bias, dtype, param_dtype).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import nn
+        >>> layer = nn.PositionLinear(5, 16, 8, rngs=nnx.Rngs(0))
+        >>> layer.kernel.shape, layer(jnp.ones((3, 5, 16))).shape
+        ((5, 16, 8), (3, 5, 8))
+    """
+
+    def __init__(
+        self,
+        num_positions: int,
+        in_features: int,
+        out_features: int,
+        *,
+        kernel_init: nnx.Initializer | None = None,
+        bias_init: nnx.Initializer | None = None,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        def of_each(init: nnx.Initializer | None) -> nnx.Initializer:
+            one = UniformFanIn(in_features) if init is None else init
+
+            def draw(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+                keys = jax.random.split(key, num_positions)
+                return jax.vmap(lambda key: one(key, shape, dtype))(keys)
+
+            return draw
+
+        super().__init__(
+            in_features,
+            out_features,
+            kernel_init=of_each(kernel_init),
+            bias_init=of_each(bias_init),
+            rngs=rngs,
+            **options,
+        )
+        self.num_positions = num_positions
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        """Maps x [..., T, in_features] -> [..., T, out_features].
+
+        Raises:
+            ValueError: another number of positions.
+        """
+        if inputs.ndim < 2 or inputs.shape[-2] != self.num_positions:
+            raise ValueError(
+                f"expected inputs of {self.num_positions} positions, [..., {self.num_positions}, "
+                f"{self.in_features}], got shape {inputs.shape}."
+            )
+        bias = None if self.bias is None else self.bias[...]
+        x, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
+        y = jnp.einsum("...ti,tio->...to", x, kernel, out_sharding=out_sharding)
+        return y if bias is None else y + bias

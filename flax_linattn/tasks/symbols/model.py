@@ -42,7 +42,16 @@ def build_model(
             rngs=rngs,
         )
     return models.WindowModel(
-        problem.num_tokens, context, readout=config.model.readout, layers=layers, rngs=rngs
+        problem.num_tokens,
+        context,
+        readout=config.model.readout,
+        projections=config.model.projections,
+        layers=layers,
+        kernel_init=nnx.initializers.variance_scaling(
+            config.model.init_scale**2, "fan_in", "normal"
+        ),
+        bias_init=nnx.initializers.zeros_init(),
+        rngs=rngs,
     )
 
 

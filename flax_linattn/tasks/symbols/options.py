@@ -60,12 +60,22 @@ class SymbolsModel(ModelOptions):
         layers: of the backbone; those of series are as wide as there are symbols.
         readout: of series, whether the guess is read from the whole context ("flatten", weights for
             each position) or from its last symbol ("last").
+        projections: of series, whether each position of the context has matrices of its own for its
+            query, key and value ("position"), or all have the same ("shared").
+        init_scale: of series, the standard deviation of initial kernels, times 1/sqrt(fan-in);
+            biases begin at 0.
         position: of other sequences, how their embedding tells positions.
     """
 
     layers: Layers = window_layers(16)  # noqa: RUF009  (frozen)
     readout: Literal["flatten", "last"] = "flatten"
+    projections: Literal["position", "shared"] = "position"
+    init_scale: float = 0.1
     position: Literal["none", "learned", "sinusoidal"] = "sinusoidal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(init_scale=self.init_scale)
 
 
 @dataclasses.dataclass(frozen=True)
