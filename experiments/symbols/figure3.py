@@ -4,7 +4,9 @@
 
 Expressive-attention paper, figure 3. Its context lengths are lost; ours stand on both sides of the
 longest cycle, 56 symbols, and of half of it: from a context of 56 on, the symbol to be guessed
-stands in it a cycle before; from 28 on, half a cycle before, where it is the same modulo 8.
+stands in it a cycle before; from 28 on, half a cycle before, where it is the same modulo 8. The
+standard setting was fitted to what the paper tells of this figure, by other seeds; beside it, at
+the middle context, each attention by the setting that is best for itself.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from experiments.symbols.ladder import (
 from experiments.symbols.rules import LEARNED, RIGHT, STATED, about, most, opposite
 from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, all_of
 
-AMPLE, SMALL, SMALLER = 64, 32, 16
+AMPLE, SMALL, SMALLER = 64, 32, 24
 """Contexts: the paper's largest, its smallest, and the one that it tells of beside the figure."""
 
 SOON = Rule(
@@ -69,6 +71,12 @@ def plateau(rows: Rows) -> Verdict:
     return Verdict(about(median(row), 0.55), f"median {median(row):.3f}")
 
 
+def structural(rows: Rows) -> Verdict:
+    """By the setting that is best for it."""
+    row = row_of(rows, DOT_PRODUCT, SMALL, DOT_PRODUCT)
+    return Verdict(opposite(most(share(row), LEARNED)), ours([row]))
+
+
 def escapes(context: int) -> Callable[[Rows], Verdict]:
     def judge(rows: Rows) -> Verdict:
         row = row_of(rows, EXPRESSIVE, context)
@@ -88,6 +96,8 @@ EXPERIMENT = Measured(
                 Place("nt", 16, 2, AMPLE),
                 Place("nt", 16, 2, SMALL, (EXPRESSIVE, DOT_PRODUCT, DEFAULT)),
                 Place("nt", 16, 2, SMALLER),
+                Place("nt", 16, 2, SMALL, (DOT_PRODUCT, DEFAULT), setting=DOT_PRODUCT),
+                Place("nt", 16, 2, SMALL, (EXPRESSIVE,), setting=EXPRESSIVE),
             )
         )
     },
@@ -105,6 +115,7 @@ EXPERIMENT = Measured(
         ),
         Statement(WHERE, "dot-product attention does not at the smallest context", trapped),
         Statement(WHERE, "it stays at about 0.55", plateau),
+        Statement(WHERE, "whatever the initial conditions and the training", structural),
         Statement(WHERE, "expressive attention reaches 100 % there", escapes(SMALL)),
         Statement(
             WHERE,

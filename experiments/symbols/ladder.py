@@ -11,7 +11,7 @@ import numpy as np
 
 from experiments.measured import Rows
 from experiments.symbols.rules import RIGHT, Share, learned
-from experiments.symbols.search import stored_standard
+from experiments.symbols.search import Setting, stored_setting
 from experiments.symbols.trained import Cell, train_cells
 from experiments.verdicts import NotMeasuredError
 from flax_linattn.bench import Journal
@@ -21,6 +21,9 @@ from flax_linattn.tasks.symbols import SymbolsConfig
 
 EXPRESSIVE, DOT_PRODUCT, DEFAULT = "expressive", "softmax:scale=1", "softmax"
 """The paper's two attentions, both with a factor of 1, and ours with the customary K**-0.5."""
+
+
+STANDARD = "standard"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Place:
     context: int
     mechanisms: tuple[str, ...] = (EXPRESSIVE, DOT_PRODUCT)
     runs: int = 16
+    setting: str = STANDARD
+    """The search's standard, or the attention whose best setting it is."""
 
     def __str__(self) -> str:
         return f"N{self.base}T{self.delay} {self.rules}, context {self.context}"
@@ -47,7 +52,7 @@ class Size:
     batch: int = 40
     every: int = 50
     """Epochs from one validation to the next."""
-    validation: int = 4
+    validation: int = 16
     """Series of 100 symbols."""
     test: int = 256
     lower_at: int = 0
@@ -57,15 +62,13 @@ class Size:
 def measure(size: Size, journal: Journal) -> None:
     for place in size.places:
         for mechanism in place.mechanisms:
-            setting = stored_standard(mechanism)
-            key = {**dataclasses.asdict(place), "mechanism": mechanism, **setting}
+            setting = stored_setting(None if place.setting == STANDARD else place.setting)
+            key = {**dataclasses.asdict(place), "mechanism": mechanism, **setting._asdict()}
             del key["mechanisms"]
             journal.row(key, partial(train_place, size, place, mechanism, setting))
 
 
-def train_place(
-    size: Size, place: Place, mechanism: str, setting: Mapping[str, Any]
-) -> dict[str, Any]:
+def train_place(size: Size, place: Place, mechanism: str, setting: Setting) -> dict[str, Any]:
     """All runs of an attention, which differ in their seeds."""
     config = SymbolsConfig.of(
         rules=place.rules,
@@ -73,28 +76,30 @@ def train_place(
         features=place.base,
         delay=place.delay,
         context=place.context,
-        readout=setting["readout"],
+        readout=setting.readout,
+        projections=setting.projections,
+        init_scale=setting.init_scale,
         mechanism=mechanism,
         batch_size=size.batch,
         epochs=size.epochs,
         validate_every=size.every,
         validation_series=size.validation,
         test_series=size.test,
-        learning_rate=setting["learning_rate"],
+        learning_rate=setting.learning_rate,
         lower_at=size.lower_at,
     )
-    cells = [Cell(setting["learning_rate"], setting["momentum"], r) for r in range(place.runs)]
+    cells = [Cell(setting.learning_rate, setting.momentum, r) for r in range(place.runs)]
     return train_cells(config, cells, place.rules.split("+") if "+" in place.rules else ())
 
 
-def row_of(rows: Rows, mechanism: str, context: int) -> dict[str, Any]:
+def row_of(rows: Rows, mechanism: str, context: int, setting: str = STANDARD) -> dict[str, Any]:
     """The runs of an attention at a context.
 
     Raises:
         NotMeasuredError: there are none.
     """
     for row in rows:
-        if (row["mechanism"], row["context"]) == (mechanism, context):
+        if (row["mechanism"], row["context"], row["setting"]) == (mechanism, context, setting):
             return row
     raise NotMeasuredError(f"{mechanism} at a context of {context}")
 
@@ -138,6 +143,7 @@ def table(rows: Rows, size: Size) -> str:
                 f"N{row['base']}T{row['delay']} {row['rules']}",
                 str(row["context"]),
                 f"`{row['mechanism']}`",
+                _set(row),
                 str(share(row)),
                 f"{median(row):.3f}",
                 f"{min(tested):.3f} to {max(tested):.3f}" if tested else "-",
@@ -149,48 +155,61 @@ def table(rows: Rows, size: Size) -> str:
         "task",
         "context",
         "attention",
+        "setting",
         "reach 100 %",
         "accuracy, median",
         "least to most",
         "median epoch of 100 %",
         "NaN",
     ]
-    settings = {
-        row["mechanism"]: f"`{row['mechanism']}` {row['readout']}, rate {row['learning_rate']:g}, "
-        f"momentum {row['momentum']:g}"
-        for row in rows
-    }
+    settings = {_set(row): Setting._make(row[name] for name in Setting._fields) for row in rows}
+    told = "; ".join(f"{name}: {setting}" for name, setting in settings.items())
     note = (
-        f"{size.epochs:,} epochs; tested on {100 * size.test:,} guesses "
-        "with the parameters that validated best. Settings, by the search: "
-        f"{'; '.join(settings.values())}. `softmax` alone has the factor K**-0.5, unlike the "
-        "paper's."
+        f"{size.epochs:,} epochs; tested on {100 * size.test:,} guesses with the parameters that "
+        f"validated best. Settings, by the search (readout, projections, scale): {told}. "
+        "`softmax` alone has the factor K**-0.5, unlike the paper's."
     )
     return f"{markdown(header, lines)}\n\n{note}"
 
 
 def draw(rows: Rows) -> Any:
-    """Accuracy against epochs: each run thin, the mean of each attention thick."""
+    """Accuracy against epochs by the standard setting.
+
+    The mean of each attention is thick; each run, where attentions are few, thin.
+    """
     figure_class = import_figure()
     places = list(dict.fromkeys((row["rules"], row["context"]) for row in rows))
     figure = figure_class(figsize=(3.6 * len(places), 3.2), layout="constrained")
     axes = figure.subplots(1, len(places), squeeze=False, sharey=True)[0]
-    colours = {EXPRESSIVE: "tab:blue", DOT_PRODUCT: "tab:orange", DEFAULT: "tab:green"}
+    first = [EXPRESSIVE, DOT_PRODUCT, DEFAULT]
+    others = dict.fromkeys(row["mechanism"] for row in rows if row["mechanism"] not in first)
+    looks = {
+        name: (f"C{n % 10}", "-" if n < 10 else "--") for n, name in enumerate([*first, *others])
+    }
     for axis, (rules, context) in zip(axes, places, strict=True):
         for row in rows:
-            if (row["rules"], row["context"]) != (rules, context):
+            if (row["rules"], row["context"], row["setting"]) != (rules, context, STANDARD):
                 continue
             curves = np.array([run["accuracies"] for run in row["runs"]], float)
-            colour = colours.get(row["mechanism"])
-            axis.plot(row["epochs"], curves.T, color=colour, linewidth=0.4, alpha=0.5)
+            colour, line = looks[row["mechanism"]]
+            if not others:
+                axis.plot(row["epochs"], curves.T, color=colour, linewidth=0.4, alpha=0.5)
             mean = np.nanmean(curves, axis=0)
-            axis.plot(row["epochs"], mean, color=colour, linewidth=1.8, label=row["mechanism"])
+            axis.plot(row["epochs"], mean, line, color=colour, lw=1.8, label=row["mechanism"])
         axis.set(xlabel="epoch", title=f"N{row['base']}T{row['delay']} {rules}, context {context}")
         axis.set_ylim(0, 1.02)
     axes[0].set_ylabel("accuracy")
     every = max(axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
-    every.legend(frameon=False, fontsize=8)
+    if others:
+        figure.legend(*every.get_legend_handles_labels(), loc="outside right", frameon=False)
+    else:
+        every.legend(frameon=False, fontsize=8)
     return figure
+
+
+def _set(row: Mapping[str, Any]) -> str:
+    """The setting's name, for people."""
+    return STANDARD if row["setting"] == STANDARD else f"best for `{row['setting']}`"
 
 
 def ours(rows: Sequence[Mapping[str, Any]]) -> str:

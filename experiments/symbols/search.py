@@ -107,13 +107,13 @@ class Size:
         *((32, *reading) for reading in BESIDE),
     )
     """Context and reading."""
-    learning_rates: tuple[float, ...] = (0.005, 0.01, 0.02)
-    momenta: tuple[float, ...] = (0.5, 0.9)
+    learning_rates: tuple[float, ...] = (0.002, 0.005, 0.01, 0.02)
+    momenta: tuple[float, ...] = (0.9,)
     seeds: int = 2
     batch: int = 40
     """The paper's numbers of sequences and epochs give about 42."""
     epochs: int = 2000
-    every: int = 50
+    every: int = 100
     """Epochs from one validation to the next."""
     validation: int = 16
     """Series of 100 symbols to validate on."""
@@ -258,7 +258,7 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "": "batches of other sizes, more seeds, Adam, rates that fall, and other scales and "
+        "": "other momenta, batches of other sizes, more seeds, Adam, rates that fall, and other scales and "
         "contexts, for want of time"
     },
 )

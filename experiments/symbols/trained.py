@@ -60,18 +60,21 @@ def train_cells(
     fit = config.fit
     numbers = [_hyperparameters(config, cell) for cell in cells]
     with tempfile.TemporaryDirectory() as folder:
-        result = training.fit_many(
-            models,
-            dataclasses.replace(objective, validate=validate if apart else None),
-            splits,
-            config=training.FitConfig(
-                epochs=fit.epochs,
-                validate_every=fit.validate_every,
-                checkpoint_every_steps=fit.epochs,
-            ),
-            session=training.Session(folder, progress=False),
-            hyperparameters=numbers,
-        )
+        try:
+            result = training.fit_many(
+                models,
+                dataclasses.replace(objective, validate=validate if apart else None),
+                splits,
+                config=training.FitConfig(
+                    epochs=fit.epochs,
+                    validate_every=fit.validate_every,
+                    checkpoint_every_steps=fit.epochs,
+                ),
+                session=training.Session(folder, progress=False),
+                hyperparameters=numbers,
+            )
+        except training.NonFiniteLossError as error:
+            return _all_failed(cells, error.steps, apart)
 
     def curve(name: str, r: int) -> list[float | None]:
         values = [line["runs"][f"validation_{name}"][r] for line in result.history]
@@ -102,6 +105,25 @@ def train_cells(
             }
         )
     return {"epochs": [line["epoch"] for line in result.history], "runs": rows}
+
+
+def _all_failed(
+    cells: Sequence[Cell], steps: Sequence[int], alone: Sequence[str]
+) -> dict[str, Any]:
+    """As ``train_cells``, of runs none of which was left to validate."""
+    nothing = {
+        "best_epoch": None,
+        "validation_accuracy": None,
+        "test_accuracy": None,
+        "test_success": None,
+        "accuracies": [],
+    }
+    by_rule = {name: {"accuracies": [], "test_accuracy": None} for name in alone}
+    rows = [
+        {**cell._asdict(), "failed": step, **nothing, **({"alone": by_rule} if alone else {})}
+        for cell, step in zip(cells, steps, strict=True)
+    ]
+    return {"epochs": [], "runs": rows}
 
 
 def _hyperparameters(config: SymbolsConfig, cell: Cell) -> dict[str, float]:

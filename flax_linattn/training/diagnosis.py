@@ -24,7 +24,15 @@ NAMED = 4
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss, a gradient or a parameter became NaN or infinite."""
+    """The loss, a gradient or a parameter became NaN or infinite.
+
+    Attributes:
+        steps: Of many runs, the step in which each did.
+    """
+
+    def __init__(self, message: str, steps: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.steps = tuple(steps)
 
 
 def what_is_not_finite(

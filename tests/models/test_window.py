@@ -16,12 +16,22 @@ from tests.nn.cases import LAYOUTS, STACKED, call, run_steps
 SYMBOLS, CONTEXT, ROWS = 6, 4, 3
 PAPER = ("softmax:scale=1", "expressive")
 readouts = pytest.mark.parametrize("readout", models.READOUTS)
+kinds = pytest.mark.parametrize(
+    ("readout", "projections"),
+    [("flatten", "position"), ("last", "position"), ("flatten", "shared"), ("last", "shared")],
+)
 
 
 @functools.cache
-def window_model(mechanism="expressive", readout="flatten", context=CONTEXT, **options):
+def window_model(mechanism="expressive", readout="flatten", projections="position", **options):
     model = models.WindowModel(
-        SYMBOLS, context, readout=readout, mechanism=mechanism, rngs=nnx.Rngs(0), **options
+        SYMBOLS,
+        CONTEXT,
+        readout=readout,
+        projections=projections,
+        mechanism=mechanism,
+        rngs=nnx.Rngs(0),
+        **options,
     )
     return moved(model)
 
@@ -44,6 +54,8 @@ def equations(model, tokens):
         return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-5) * p["scale"] + p["bias"]
 
     def linear(x, p):
+        if p["kernel"].ndim == 3:  # of each position; those before the first token are unused
+            return np.einsum("ti,tio->to", x, p["kernel"][-len(x) :])
         return x @ p["kernel"] + p["bias"]
 
     x = np.eye(SYMBOLS)[tokens]  # token dimension d = N, no positions
@@ -52,7 +64,10 @@ def equations(model, tokens):
     z = q @ k.T
     softmax = model.backbone.mechanisms[0].name == "softmax"
     weights = np.tril(np.exp(z) if softmax else z**2 / (1 + z**2))
-    x = x + linear(weights / weights.sum(axis=1, keepdims=True) @ v, layer["out_projection"])
+    attended = weights / weights.sum(axis=1, keepdims=True) @ v
+    shared = model.projections == "shared"
+    assert ("out_projection" in layer) == shared
+    x = x + (linear(attended, layer["out_projection"]) if shared else attended)
     layer, entry = block["feed_forward"], norm(x, block["feed_forward_norm"])
     assert layer["expand"]["kernel"].shape == (SYMBOLS, 4 * SYMBOLS)
     x = x + linear(np.tanh(linear(entry, layer["expand"])), layer["contract"])
@@ -61,10 +76,10 @@ def equations(model, tokens):
     return x.ravel() @ readout[-x.size :]
 
 
-@readouts
+@kinds
 @pytest.mark.parametrize("mechanism", PAPER)
-def test_it_is_the_papers_equations(mechanism, readout):
-    model, x = window_model(mechanism, readout), symbols(0, ROWS, CONTEXT)
+def test_it_is_the_papers_equations(mechanism, readout, projections):
+    model, x = window_model(mechanism, readout, projections), symbols(0, ROWS, CONTEXT)
     assert model.head.bias is None
     scores = call(model, x)
     assert scores.shape == (ROWS, SYMBOLS)
@@ -72,11 +87,11 @@ def test_it_is_the_papers_equations(mechanism, readout):
     assert_close(scores, np.stack([equations(model, row) for row in x]), "float32")
 
 
-@readouts
+@kinds
 @pytest.mark.parametrize("mechanism", PAPER)
-def test_steps_are_the_equations_of_the_last_tokens(mechanism, readout):
+def test_steps_are_the_equations_of_the_last_tokens(mechanism, readout, projections):
     """Before the window is full, while it slides, and where a step is masked."""
-    model, x = window_model(mechanism, readout), symbols(1, ROWS, 3 * CONTEXT)
+    model, x = window_model(mechanism, readout, projections), symbols(1, ROWS, 3 * CONTEXT)
     mask = np.random.default_rng(2).random(x.shape) < 0.8
     by_steps, state = run_steps(model, x, model.init_state(ROWS), mask)
     for row in range(ROWS):
@@ -195,6 +210,22 @@ def test_layers_may_be_others():
     assert call(model, symbols(10, 1, 2)).shape == (1, SYMBOLS)
 
 
+def test_a_learned_query_is_projected_once_for_all_positions():
+    attention = window_model("aaren").backbone.blocks[0].attention
+    assert attention.query_projection.kernel.shape == (SYMBOLS, SYMBOLS)
+    assert attention.key_projection.kernel.shape == (CONTEXT, SYMBOLS, SYMBOLS)
+
+
+def test_initialisers_reach_the_projections_of_positions():
+    init = nnx.initializers.variance_scaling(0.01, "fan_in", "normal")
+    model = models.WindowModel(16, 64, kernel_init=init, rngs=nnx.Rngs(0))
+    attention = model.backbone.blocks[0].attention
+    for layer in (attention.query_projection, attention.key_projection, attention.value_projection):
+        kernel = np.asarray(layer.kernel[...])
+        np.testing.assert_allclose(kernel.std(), 0.1 / 4, rtol=0.03)
+        assert not np.allclose(kernel[0], kernel[1])
+
+
 def test_dropout_only_with_a_key():
     model, x = window_model(dropout_rate=0.5), symbols(11, ROWS, CONTEXT)
     sure = call(model, x)
@@ -208,6 +239,7 @@ def test_dropout_only_with_a_key():
         ({"num_symbols": 1}, "num_symbols must be at least 2, got 1"),
         ({"context": 0}, "context must be at least 1, got 0"),
         ({"readout": "mean"}, "readout must be one of flatten, last, got 'mean'"),
+        ({"projections": "own"}, "projections must be one of position, shared, got 'own'"),
         ({"mechanism": "nystrom"}, "'nystrom' is not causal, as a window model is; choose another"),
         ({"mechanism": ops.get_mechanism("linformer")}, "'linformer' is not causal"),
         ({"layers": models.Layers(8)}, "the embedding has 6 features and the layers 8; make them"),

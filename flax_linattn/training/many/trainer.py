@@ -43,7 +43,8 @@ class ManyTrainer(Trainer):
             steps = [cast(int, step) for step in failed]
             raise NonFiniteLossError(
                 f"All {len(steps)} runs became NaN or infinite, the first in step {min(steps)} and "
-                f"the last in step {max(steps)}. A smaller learning rate may help."
+                f"the last in step {max(steps)}. A smaller learning rate may help.",
+                steps,
             )
         self._track(
             prefixed("train", mean_of_runs(train, judged.told))
