@@ -70,7 +70,14 @@ def measure(size: Size, journal: Journal) -> None:
 
 def train_place(size: Size, place: Place, mechanism: str, setting: Setting) -> dict[str, Any]:
     """All runs of an attention, which differ in their seeds."""
-    config = SymbolsConfig.of(
+    config = config_of(size, place, mechanism, setting)
+    cells = [Cell(setting.learning_rate, setting.momentum, r) for r in range(place.runs)]
+    return train_cells(config, cells, place.rules.split("+") if "+" in place.rules else ())
+
+
+def config_of(size: Size, place: Place, mechanism: str, setting: Setting) -> SymbolsConfig:
+    """What the runs of an attention share."""
+    return SymbolsConfig.of(
         rules=place.rules,
         base=place.base,
         features=place.base,
@@ -88,8 +95,6 @@ def train_place(size: Size, place: Place, mechanism: str, setting: Setting) -> d
         learning_rate=setting.learning_rate,
         lower_at=size.lower_at,
     )
-    cells = [Cell(setting.learning_rate, setting.momentum, r) for r in range(place.runs)]
-    return train_cells(config, cells, place.rules.split("+") if "+" in place.rules else ())
 
 
 def row_of(rows: Rows, mechanism: str, context: int, setting: str = STANDARD) -> dict[str, Any]:

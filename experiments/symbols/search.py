@@ -258,8 +258,8 @@ EXPERIMENT = Measured(
     measure=measure,
     table=table,
     left_out={
-        "": "other momenta, batches of other sizes, more seeds, Adam, rates that fall, and other scales and "
-        "contexts, for want of time"
+        "": "other momenta, batches of other sizes, more seeds, Adam, rates that fall, and other "
+        "scales and contexts, for want of time"
     },
 )
 

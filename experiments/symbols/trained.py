@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flax_linattn import training
@@ -20,22 +20,41 @@ class Cell(NamedTuple):
     seed: int
 
 
-def train_cells(
+class Trained(NamedTuple):
+    """Runs of one configuration, with the parameters that validated best."""
+
+    models: Sequence[Any]
+    splits: Sequence[training.Splits]
+    apart: Mapping[str, training.Splits]
+    """Batches of each rule of a mixture alone."""
+    objective: training.Objective
+    result: training.ManyResult
+
+    def test(self, run: int) -> dict[str, float]:
+        """Metrics on the run's own test series."""
+        return self._evaluate(run, self.splits[run].test)
+
+    def test_accuracy_alone(self, run: int, rule: str) -> float:
+        """On one rule of a mixture."""
+        return self._evaluate(run, self.apart[rule].test)["accuracy"]
+
+    def _evaluate(self, run: int, source: training.BatchSource | None) -> dict[str, float]:
+        assert source is not None
+        return training.evaluate(self.models[run], self.objective.loss, source)
+
+
+def train_models(
     config: SymbolsConfig, cells: Sequence[Cell], alone: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> Trained:
     """Trains runs that differ in rate, momentum and seed, in one program.
 
     Args:
         config: what they share.
         cells: each of them; where the learning rate is lowered later, they have the config's.
-        alone: rules of a mixture, by each of which the runs are validated and tested as well.
+        alone: rules of a mixture, by each of which the runs are validated as well.
 
-    Returns:
-        "epochs", those of the validations; "runs", of each its cell, "accuracies" at these epochs,
-        "failed" (the epoch in which it became NaN or infinite, or None), and of the parameters
-        that validated best "best_epoch", "validation_accuracy", "test_accuracy" and
-        "test_success". Of a run that failed before it was validated these are None. With
-        ``alone`` also "alone": by rule, the "accuracies" and the "test_accuracy".
+    Raises:
+        NonFiniteLossError: all runs became NaN or infinite before they were validated.
     """
     task = get_task("symbols")
     configs = [config.replace(seed=cell.seed) for cell in cells]
@@ -50,48 +69,62 @@ def train_cells(
     }
     objective = task.objective(config, problem, 1)
 
-    def accuracy(model: Any, source: training.BatchSource | None) -> float:
-        assert source is not None
-        return training.evaluate(model, objective.loss, source)["accuracy"]
-
     def validate(model: Any, step: int) -> dict[str, float]:
-        return {f"{name}_alone": accuracy(model, own.validation) for name, own in apart.items()}
+        return {
+            f"{name}_alone": training.evaluate(model, objective.loss, own.validation)["accuracy"]
+            for name, own in apart.items()
+            if own.validation is not None
+        }
 
     fit = config.fit
-    numbers = [_hyperparameters(config, cell) for cell in cells]
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            result = training.fit_many(
-                models,
-                dataclasses.replace(objective, validate=validate if apart else None),
-                splits,
-                config=training.FitConfig(
-                    epochs=fit.epochs,
-                    validate_every=fit.validate_every,
-                    checkpoint_every_steps=fit.epochs,
-                ),
-                session=training.Session(folder, progress=False),
-                hyperparameters=numbers,
-            )
-        except training.NonFiniteLossError as error:
-            return _all_failed(cells, error.steps, apart)
+        result = training.fit_many(
+            models,
+            dataclasses.replace(objective, validate=validate if apart else None),
+            splits,
+            config=training.FitConfig(
+                epochs=fit.epochs,
+                validate_every=fit.validate_every,
+                checkpoint_every_steps=fit.epochs,
+            ),
+            session=training.Session(folder, progress=False),
+            hyperparameters=[_hyperparameters(config, cell) for cell in cells],
+        )
+    return Trained(models, splits, apart, objective, result)
+
+
+def train_cells(
+    config: SymbolsConfig, cells: Sequence[Cell], alone: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What runs came to that ``train_models`` trains.
+
+    Returns:
+        "epochs", those of the validations; "runs", of each its cell, "accuracies" at these epochs,
+        "failed" (the step in which it became NaN or infinite, or None), and of the parameters
+        that validated best "best_epoch", "validation_accuracy", "test_accuracy" and
+        "test_success". Of a run that failed before it was validated these are None. With
+        ``alone`` also "alone": by rule, the "accuracies" and the "test_accuracy".
+    """
+    try:
+        trained = train_models(config, cells, alone)
+    except training.NonFiniteLossError as error:
+        return _all_failed(cells, error.steps, alone)
+    history = trained.result.history
 
     def curve(name: str, r: int) -> list[float | None]:
-        values = [line["runs"][f"validation_{name}"][r] for line in result.history]
+        values = [line["runs"][f"validation_{name}"][r] for line in history]
         return [None if value is None else round(value, 4) for value in values]
 
     rows = []
-    for r, (cell, run) in enumerate(zip(cells, result.runs, strict=True)):
+    for r, (cell, run) in enumerate(zip(cells, trained.result.runs, strict=True)):
         tested: dict[str, float | None] = {"accuracy": None, "success": None}
         by_rule: dict[str, dict[str, Any]] = {
-            name: {"accuracies": curve(f"{name}_alone", r), "test_accuracy": None} for name in apart
+            name: {"accuracies": curve(f"{name}_alone", r), "test_accuracy": None} for name in alone
         }
         if run.best_step is not None:
-            test = splits[r].test
-            assert test is not None
-            tested |= training.evaluate(models[r], objective.loss, test)
-            for name, own in apart.items():
-                by_rule[name]["test_accuracy"] = accuracy(models[r], own.test)
+            tested |= trained.test(r)
+            for name in alone:
+                by_rule[name]["test_accuracy"] = trained.test_accuracy_alone(r, name)
         rows.append(
             {
                 **cell._asdict(),
@@ -101,10 +134,10 @@ def train_cells(
                 "test_accuracy": tested["accuracy"],
                 "test_success": tested["success"],
                 "accuracies": curve("accuracy", r),
-                **({"alone": by_rule} if apart else {}),
+                **({"alone": by_rule} if alone else {}),
             }
         )
-    return {"epochs": [line["epoch"] for line in result.history], "runs": rows}
+    return {"epochs": [line["epoch"] for line in history], "runs": rows}
 
 
 def _all_failed(
