@@ -6,7 +6,7 @@ None of the papers measures it. Element-wise attention is said to keep softmax a
 "spikiness" and not to compress history; the Aaren paper's appendix G fears that a learned query
 limits language models. Both are tested from outside: a causal language model of two blocks and one
 head answers what stands in a sequence, at equal width, and at the width at which the state of the
-stream has about as many bytes as that of all others. Three learning rates each, one chosen on
+stream has about as many bytes as that of all others. Two learning rates each, one chosen on
 validation data.
 """
 
@@ -66,8 +66,8 @@ class Size:
     width: int = 32
     state_bytes: int = 2048
     batch: int = 32
-    learning_rates: tuple[float, ...] = (0.001, 0.003, 0.01)
-    steps: int = 2000
+    learning_rates: tuple[float, ...] = (0.001, 0.003)
+    steps: int = 1000
     every: int = 200
     """Steps from one validation to the next."""
     validation: int = 2
