@@ -23,13 +23,13 @@ from flax import nnx
 
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
+from experiments.symbols.mechanisms import EVERY
 from experiments.symbols.trained import Cell, train_cells
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, all_of
 from flax_linattn import inference, models
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks import get_task
 from flax_linattn.tasks.symbols import SymbolsConfig
 from flax_linattn.tasks.symbols.options import recall as preset
 
@@ -118,14 +118,8 @@ def width_of(size: Size, mechanism: str) -> int:
     )
 
 
-SLOW = ("aft", "performer", "rfa")
-"""Ten times as slow as the others in training, at these sizes."""
-
-
 def measure(size: Size, journal: Journal) -> None:
-    for mechanism in get_task("symbols").mechanisms():
-        if mechanism in SLOW:
-            continue
+    for mechanism in EVERY:
         for equal, width in (("width", size.width), ("bytes", width_of(size, mechanism))):
             for rules, pairs in size.tasks:
                 key = {"rules": rules, "pairs": pairs, "mechanism": mechanism, "equal": equal}
