@@ -64,7 +64,7 @@ EXPERIMENT = Measured(
     about="expressive attention, figure 4",
     sizes={
         "": Size(
-            tuple(Place("nt", 2, 5, context) for context in (CONTEXT, 32)), epochs=10000, every=200
+            tuple(Place("nt", 2, 5, context) for context in (CONTEXT, 32)), epochs=5000, every=200
         )
     },
     measure=measure,

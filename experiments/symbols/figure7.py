@@ -23,7 +23,7 @@ from experiments.symbols.ladder import (
     row_of,
     table,
 )
-from experiments.symbols.rules import about
+from experiments.symbols.rules import about, near
 from experiments.verdicts import Verdict
 
 SMALLER, LARGER = 64, 128
@@ -32,7 +32,8 @@ SMALLER, LARGER = 64, 128
 def stands_at(mechanism: str, context: int, printed: float) -> Callable[[Rows], Verdict]:
     def judge(rows: Rows) -> Verdict:
         row = row_of(rows, mechanism, context)
-        return Verdict(about(median(row), printed), f"median {median(row):.3f}")
+        judged = near if printed > 0.98 else about
+        return Verdict(judged(median(row), printed), f"median {median(row):.3f}")
 
     return judge
 

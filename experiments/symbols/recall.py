@@ -35,8 +35,8 @@ from flax_linattn.tasks.symbols.options import recall as preset
 
 SOFTMAX = "softmax"
 NEAR = 0.05
-"""Of the accuracy: a thousand sequences of four questions are known to 0.01 at worst (a standard error),
-and the rest is left to the one seed."""
+"""Of the accuracy: its standard error over a thousand sequences is 0.01 at most, and the rest is
+left to the one seed."""
 
 AS_SOFTMAX = Rule(
     f"A mechanism recalls as softmax attention does where, at equal width, its test accuracy is at "
@@ -59,7 +59,9 @@ class Size:
         ("induction", 0),
         ("parity", 0),
     )
-    """Rules, and pairs of recall."""
+    """Rules, and pairs of recall: at equal width."""
+    tasks_of_bytes: tuple[tuple[str, int], ...] = (("recall", 4), ("recall", 8))
+    """At equal bytes."""
     symbols: int = 32
     length: int = 32
     width: int = 32
@@ -119,8 +121,11 @@ def width_of(size: Size, mechanism: str) -> int:
 
 def measure(size: Size, journal: Journal) -> None:
     for mechanism in EVERY:
-        for equal, width in (("width", size.width), ("bytes", width_of(size, mechanism))):
-            for rules, pairs in size.tasks:
+        for equal, width, tasks in (
+            ("width", size.width, size.tasks),
+            ("bytes", width_of(size, mechanism), size.tasks_of_bytes),
+        ):
+            for rules, pairs in tasks:
                 key = {"rules": rules, "pairs": pairs, "mechanism": mechanism, "equal": equal}
                 journal.row(key, partial(train, size, mechanism, width, rules, pairs))
 
@@ -164,7 +169,7 @@ def recalls_as_softmax(mechanism: str) -> Callable[[Rows], Verdict]:
         words, told = [], []
         for pairs in sorted({row["pairs"] for row in rows if row["rules"] == "recall"}):
             own, softmax = (
-                row_of(rows, name, "width", "recall", pairs)["test_accuracy"]
+                row_of(rows, name, "width", "recall", pairs)["test_accuracy"] or 0.0
                 for name in (mechanism, SOFTMAX)
             )
             words.append(Word(HOLDS if own >= softmax - NEAR else FAILS, AS_SOFTMAX))
@@ -172,6 +177,11 @@ def recalls_as_softmax(mechanism: str) -> Callable[[Rows], Verdict]:
         return Verdict(all_of(words), "; ".join(told))
 
     return judge
+
+
+def number(accuracy: float | None) -> str:
+    """For a table; None of runs that became NaN or infinite."""
+    return "NaN" if accuracy is None else f"{accuracy:.3f}"
 
 
 def name_of(rules: str, pairs: int) -> str:
@@ -182,13 +192,16 @@ def name_of(rules: str, pairs: int) -> str:
 def table(rows: Rows, size: Size) -> str:
     """A line a mechanism, at equal width and at equal bytes."""
     parts = []
-    header = ["attention", "width", "bytes of state", *(name_of(*task) for task in size.tasks)]
-    titles = {"width": "At equal width", "bytes": f"At about {size.state_bytes:,} bytes of state"}
-    for equal, title in titles.items():
+    kinds = (
+        ("width", "At equal width", size.tasks),
+        ("bytes", f"At about {size.state_bytes:,} bytes of state", size.tasks_of_bytes),
+    )
+    for equal, title, tasks in kinds:
+        header = ["attention", "width", "bytes of state", *(name_of(*task) for task in tasks)]
         lines = []
         for mechanism in dict.fromkeys(row["mechanism"] for row in rows):
-            own = [row_of(rows, mechanism, equal, *task) for task in size.tasks]
-            scores = [f"{row['test_accuracy']:.3f}" for row in own]
+            own = [row_of(rows, mechanism, equal, *task) for task in tasks]
+            scores = [number(row["test_accuracy"]) for row in own]
             width, state = own[0]["features"], own[0]["state_bytes"]
             lines.append([f"`{mechanism}`", str(width), f"{state:,}", *scores])
         parts += [f"{title}:", markdown(header, lines)]
@@ -203,28 +216,25 @@ def table(rows: Rows, size: Size) -> str:
 
 
 def draw(rows: Rows) -> Any:
-    """Accuracy against bytes of state, a panel a task, a line a mechanism."""
-    tasks = list(dict.fromkeys((row["rules"], row["pairs"]) for row in rows))
-    figure = import_figure()(figsize=(9.6, 5.6), layout="constrained")
-    axes = figure.subplots(2, (len(tasks) + 1) // 2, sharex=True, sharey=True).ravel()
+    """Accuracy of recall against bytes of state, a panel a number of pairs, a line a mechanism."""
+    tasks = list(dict.fromkeys(row["pairs"] for row in rows if row["equal"] == "bytes"))
+    figure = import_figure()(figsize=(4.2 * len(tasks) + 1.6, 3.8), layout="constrained")
+    axes = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
     mechanisms = list(dict.fromkeys(row["mechanism"] for row in rows))
-    for axis, task in zip(axes, tasks, strict=False):
+    for axis, pairs in zip(axes, tasks, strict=True):
         for n, mechanism in enumerate(mechanisms):
-            own = [row_of(rows, mechanism, equal, *task) for equal in ("bytes", "width")]
+            own = [row_of(rows, mechanism, equal, "recall", pairs) for equal in ("bytes", "width")]
             axis.plot(
                 [row["state_bytes"] for row in own],
-                [row["test_accuracy"] for row in own],
-                color=f"C{n % 10}",
-                linestyle="-" if n < 10 else "--",
+                [row["test_accuracy"] or 0.0 for row in own],
+                color=f"C{n}",
+                linewidth=0.8,
                 marker="o",
-                markevery=[1],
                 label=mechanism,
             )
-        axis.set(title=name_of(*task), xscale="log", ylim=(0, 1.03))
-    for axis in axes[-3:]:
+        axis.set(title=name_of("recall", pairs), xscale="log", ylim=(0, 1.03))
         axis.set_xlabel("bytes of state")
-    for axis in axes[::3]:
-        axis.set_ylabel("accuracy")
+    axes[0].set_ylabel("accuracy")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right", frameon=False)
     return figure
 

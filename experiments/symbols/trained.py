@@ -20,15 +20,14 @@ class Cell(NamedTuple):
     seed: int
 
 
-class Trained(NamedTuple):
-    """Runs of one configuration, with the parameters that validated best."""
+class Runs(NamedTuple):
+    """Runs of one configuration: freshly made, or with the parameters that validated best."""
 
     models: Sequence[Any]
     splits: Sequence[training.Splits]
     apart: Mapping[str, training.Splits]
     """Batches of each rule of a mixture alone."""
     objective: training.Objective
-    result: training.ManyResult
 
     def test(self, run: int) -> dict[str, float]:
         """Metrics on the run's own test series."""
@@ -43,18 +42,13 @@ class Trained(NamedTuple):
         return training.evaluate(self.models[run], self.objective.loss, source)
 
 
-def train_models(
-    config: SymbolsConfig, cells: Sequence[Cell], alone: Sequence[str] = ()
-) -> Trained:
-    """Trains runs that differ in rate, momentum and seed, in one program.
+def make_runs(config: SymbolsConfig, cells: Sequence[Cell], alone: Sequence[str] = ()) -> Runs:
+    """Runs that differ in rate, momentum and seed, not trained yet.
 
     Args:
         config: what they share.
         cells: each of them; where the learning rate is lowered later, they have the config's.
         alone: rules of a mixture, by each of which the runs are validated as well.
-
-    Raises:
-        NonFiniteLossError: all runs became NaN or infinite before they were validated.
     """
     task = get_task("symbols")
     configs = [config.replace(seed=cell.seed) for cell in cells]
@@ -76,12 +70,22 @@ def train_models(
             if own.validation is not None
         }
 
+    objective = dataclasses.replace(objective, validate=validate if apart else None)
+    return Runs(models, splits, apart, objective)
+
+
+def train_runs(runs: Runs, config: SymbolsConfig, cells: Sequence[Cell]) -> training.ManyResult:
+    """Trains them in one program, and leaves their best parameters in them.
+
+    Raises:
+        NonFiniteLossError: all became NaN or infinite before they were validated.
+    """
     fit = config.fit
     with tempfile.TemporaryDirectory() as folder:
-        result = training.fit_many(
-            models,
-            dataclasses.replace(objective, validate=validate if apart else None),
-            splits,
+        return training.fit_many(
+            runs.models,
+            runs.objective,
+            runs.splits,
             config=training.FitConfig(
                 epochs=fit.epochs,
                 validate_every=fit.validate_every,
@@ -90,13 +94,12 @@ def train_models(
             session=training.Session(folder, progress=False),
             hyperparameters=[_hyperparameters(config, cell) for cell in cells],
         )
-    return Trained(models, splits, apart, objective, result)
 
 
 def train_cells(
     config: SymbolsConfig, cells: Sequence[Cell], alone: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """What runs came to that ``train_models`` trains.
+    """Trains runs, and says what they came to.
 
     Returns:
         "epochs", those of the validations; "runs", of each its cell, "accuracies" at these epochs,
@@ -105,18 +108,19 @@ def train_cells(
         "test_success". Of a run that failed before it was validated these are None. With
         ``alone`` also "alone": by rule, the "accuracies" and the "test_accuracy".
     """
+    trained = make_runs(config, cells, alone)
     try:
-        trained = train_models(config, cells, alone)
+        result = train_runs(trained, config, cells)
     except training.NonFiniteLossError as error:
         return _all_failed(cells, error.steps, alone)
-    history = trained.result.history
+    history = result.history
 
     def curve(name: str, r: int) -> list[float | None]:
         values = [line["runs"][f"validation_{name}"][r] for line in history]
         return [None if value is None else round(value, 4) for value in values]
 
     rows = []
-    for r, (cell, run) in enumerate(zip(cells, trained.result.runs, strict=True)):
+    for r, (cell, run) in enumerate(zip(cells, result.runs, strict=True)):
         tested: dict[str, float | None] = {"accuracy": None, "success": None}
         by_rule: dict[str, dict[str, Any]] = {
             name: {"accuracies": curve(f"{name}_alone", r), "test_accuracy": None} for name in alone

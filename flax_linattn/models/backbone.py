@@ -184,7 +184,7 @@ class Backbone(nnx.Module):
         return (
             self.is_causal
             and self.input_embedding.streams
-            and all(m.capabilities.recurrent for m in self.mechanisms)
+            and all(block.attention.streams for block in self.blocks)
         )
 
     @property
@@ -378,6 +378,11 @@ class Backbone(nnx.Module):
         for mechanism in self.mechanisms:
             if not mechanism.capabilities.recurrent:
                 raise ValueError(no_state(mechanism.name))
+        if not all(block.attention.streams for block in self.blocks):
+            raise ValueError(
+                "each position of these layers has weights of its own, so that they cannot stream; "
+                "step the model around them, which keeps its window."
+            )
         if not self.streams:
             why = "is not causal" if not self.is_causal else "has an embedding that is not causal"
             raise ValueError(

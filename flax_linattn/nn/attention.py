@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
-from flax_linattn.nn.linear import linear
+from flax_linattn.nn.linear import PositionLinear, linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition, token_positions
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
@@ -325,6 +325,12 @@ class Attention(nnx.Module):
                 f"{self.mechanism.name!r} offers no cross-attention; leave context out."
             )
 
+    @property
+    def streams(self) -> bool:
+        """Whether ``step`` is offered: not where each position has weights of its own."""
+        by_position = isinstance(self.key_projection, PositionLinear)
+        return self.mechanism.capabilities.recurrent and not by_position
+
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
     ) -> State:
@@ -365,8 +371,14 @@ class Attention(nnx.Module):
             y [B, out_features] and the new state.
 
         Raises:
-            ValueError: shapes that do not fit, or positions are missing.
+            ValueError: shapes that do not fit, positions are missing, or each position has weights
+                of its own.
         """
+        if isinstance(self.key_projection, PositionLinear):
+            raise ValueError(
+                "each position of this layer has weights of its own, so that it takes whole "
+                "windows alone; step the model around it."
+            )
         if x.ndim != 2 or x.shape[1] != self.in_features:
             raise ValueError(f"expected x as [B, {self.in_features}], got shape {x.shape}.")
         x = zero_padding(x, mask)

@@ -111,8 +111,10 @@ class PositionLinear(nnx.Linear):
         kernel_init: initialiser of the kernel of each position; default
             ``UniformFanIn(in_features)``.
         bias_init: the same of the bias.
+        use_bias: whether there is a bias.
+        dtype: dtype of the computation, default that of inputs and parameters together.
+        param_dtype: dtype of the parameters.
         rngs: holds the stream "params".
-        **options: as of ``nnx.Linear`` (use_bias, dtype, param_dtype).
 
     Example:
         >>> import jax.numpy as jnp
@@ -131,15 +133,26 @@ class PositionLinear(nnx.Linear):
         *,
         kernel_init: nnx.Initializer | None = None,
         bias_init: nnx.Initializer | None = None,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
-        **options: Any,
     ) -> None:
         def of_each(init: nnx.Initializer | None) -> nnx.Initializer:
             one = UniformFanIn(in_features) if init is None else init
 
-            def draw(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
-                keys = jax.random.split(key, num_positions)
-                return jax.vmap(lambda key: one(key, shape, dtype))(keys)
+            def draw(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> Any:
+                first: Any = one(key, shape, dtype)
+                carries = isinstance(first, nnx.VariableMetadata)  # a sharding, perhaps
+
+                def values(key: jax.Array) -> Any:
+                    drawn: Any = one(key, shape, dtype)
+                    return drawn.raw_value if carries else drawn
+
+                every = jax.vmap(values)(jax.random.split(key, num_positions))
+                if not carries:
+                    return every
+                return dataclasses.replace(first, raw_value=every, metadata=_shifted(first))
 
             return draw
 
@@ -148,8 +161,10 @@ class PositionLinear(nnx.Linear):
             out_features,
             kernel_init=of_each(kernel_init),
             bias_init=of_each(bias_init),
+            use_bias=use_bias,
+            dtype=dtype,
+            param_dtype=param_dtype,
             rngs=rngs,
-            **options,
         )
         self.num_positions = num_positions
 
@@ -168,3 +183,11 @@ class PositionLinear(nnx.Linear):
         x, kernel, bias = self.promote_dtype((inputs, self.kernel[...], bias), dtype=self.dtype)
         y = jnp.einsum("...ti,tio->...to", x, kernel, out_sharding=out_sharding)
         return y if bias is None else y + bias
+
+
+def _shifted(drawn: nnx.VariableMetadata[Any]) -> dict[str, Any]:
+    """The metadata of one position's weights for those of all, whose first axis is not split."""
+    metadata = dict(drawn.metadata)
+    if metadata.get("out_sharding") is not None:
+        metadata["out_sharding"] = (None, *metadata["out_sharding"])
+    return metadata

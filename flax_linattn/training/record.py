@@ -235,6 +235,13 @@ class RunRecord:
                     name,
                     "resume",
                 )
+
+    def check_same_runs(self, now: RunRecord) -> None:
+        """Checks that a restored record is of the same runs as the one that this one begins.
+
+        Raises:
+            OptionError: If there are more or fewer, or their hyperparameters differ.
+        """
         if len(self.runs) != len(now.runs):
             raise OptionError(
                 f"The folder to resume holds {len(self.runs) or 'one'} run(s), but now there "
@@ -242,6 +249,16 @@ class RunRecord:
                 "runs",
                 "resume",
             )
+        for r, (before, given) in enumerate(zip(self.runs, now.runs, strict=True)):
+            if before.get("hyperparameters") != given["hyperparameters"]:
+                raise OptionError(
+                    f"Run {r} to resume was started with the hyperparameters "
+                    f"{before.get('hyperparameters')}, but now they are "
+                    f"{given['hyperparameters']}. Resume with those that it was started with, or "
+                    "start new runs in another run_dir.",
+                    "hyperparameters",
+                    "resume",
+                )
 
     def write_metrics(self, run_dir: Path) -> None:
         """Writes metrics.jsonl anew from the history.

@@ -14,7 +14,11 @@ from flax import nnx
 
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.training.batches import Splits
-from flax_linattn.training.checkpoint.folder import check_folder
+from flax_linattn.training.checkpoint.folder import (
+    check_folder,
+    list_checkpoints,
+    read_progress,
+)
 from flax_linattn.training.checkpoint.read import restore_latest, set_aside_damaged
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.evaluation import make_evaluation_step, metric_names
@@ -140,6 +144,8 @@ def go_on(run_dir: Path, state: S, begun: RunRecord) -> tuple[S, RunRecord]:
         ValueError: It is another run, or no checkpoint can be read.
     """
     on_main(partial(set_aside_damaged, run_dir))
+    for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
+        RunRecord(**read_progress(newest.path)["record"]).check_same_runs(begun)
     state, record = restore_latest(run_dir, state)
     record.check_same_run(begun)
     return state, record

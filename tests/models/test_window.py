@@ -216,6 +216,19 @@ def test_a_learned_query_is_projected_once_for_all_positions():
     assert attention.key_projection.kernel.shape == (CONTEXT, SYMBOLS, SYMBOLS)
 
 
+def test_layers_with_weights_of_each_position_do_not_step_alone():
+    """The window model steps by whole windows; its layers would take rows for positions."""
+    backbone = window_model().backbone
+    assert not backbone.streams
+    assert window_model(projections="shared").backbone.streams
+    attention = backbone.blocks[0].attention
+    state = attention.init_state(CONTEXT, CONTEXT)
+    with pytest.raises(ValueError, match="each position of this layer has weights of its own"):
+        attention.step(jnp.ones((CONTEXT, SYMBOLS)), state)
+    with pytest.raises(ValueError, match="so that they cannot stream"):
+        backbone.init_state(2)
+
+
 def test_initialisers_reach_the_projections_of_positions():
     init = nnx.initializers.variance_scaling(0.01, "fan_in", "normal")
     model = models.WindowModel(16, 64, kernel_init=init, rngs=nnx.Rngs(0))

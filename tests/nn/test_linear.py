@@ -1,9 +1,11 @@
 """Linear layers: weights of each position."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AxisType
 
 from flax_linattn import nn
 from tests.contract.tolerances import assert_close
@@ -30,6 +32,18 @@ def test_dtypes_are_those_of_linear():
     layer = nn.PositionLinear(POSITIONS, IN, OUT, dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     assert layer.kernel.dtype == jnp.float32
     assert layer(jnp.ones((POSITIONS, IN))).dtype == jnp.bfloat16
+
+
+def test_an_initialiser_may_carry_a_sharding():
+    init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("in", "out"))
+    axes = (AxisType.Auto,) * 2
+    with jax.set_mesh(jax.make_mesh((1, 1), ("in", "out"), axis_types=axes)):
+        layer = nn.PositionLinear(POSITIONS, IN, OUT, kernel_init=init, rngs=nnx.Rngs(0))
+    assert layer.kernel.out_sharding == (None, "in", "out")
+    plain = nn.PositionLinear(
+        POSITIONS, IN, OUT, kernel_init=nnx.initializers.lecun_normal(), rngs=nnx.Rngs(0)
+    )
+    np.testing.assert_array_equal(layer.kernel[...], plain.kernel[...])
 
 
 @pytest.mark.parametrize("shape", [(IN,), (2, POSITIONS - 1, IN)])

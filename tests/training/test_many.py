@@ -169,11 +169,55 @@ def test_a_run_that_fails_ends_alone(tmp_path):
 
 
 def test_if_all_runs_fail_it_is_an_error(tmp_path):
-    poisoned = [poison_at(make_batches(seed=r), 5 + r) for r in range(RUNS)]
+    poisoned = [poison_at(make_batches(seed=r), r) for r in range(RUNS)]
     before = [Net(r) for r in range(RUNS)]
-    with pytest.raises(NonFiniteLossError, match=r"All 4 .* first in step 6 .* last in step 9"):
+    message = r"All 4 .* first in step 1 .* last in step 4"
+    with pytest.raises(NonFiniteLossError, match=message) as raised:
         train(tmp_path, models=before, splits=splits_of(train=poisoned))
+    assert raised.value.steps == (1, 2, 3, 4)
     assert [bits(m) for m in before] == [bits(Net(r)) for r in range(RUNS)]
+
+
+def test_if_all_runs_fail_later_their_best_stay(tmp_path):
+    """What a run came to does not depend on whether others fail, too."""
+    poisoned = [poison_at(make_batches(seed=r), 5 + r) for r in range(RUNS)]
+    models, result = train(tmp_path / "many", splits=splits_of(train=poisoned))
+    assert [run.failed_step for run in result.runs] == [6, 7, 8, 9]
+    assert [run.best_step for run in result.runs] == [5] * RUNS
+    healthy, _ = train(tmp_path / "healthy", epochs=1)
+    assert [bits(m) for m in models] == [bits(m) for m in healthy]
+    assert read_metrics(tmp_path / "many")[-1]["validation_loss"] is None
+
+
+def test_a_validation_of_ones_own_fails_one_run(tmp_path):
+    seen = []
+
+    def validate(model, step):
+        seen.append(step)
+        return {"own": float("inf") if len(seen) == 2 else 1.0}  # of the second run
+
+    _, result = train(tmp_path, validate=validate, monitor="own")
+    assert [run.failed_step for run in result.runs] == [None, 5, None, None]
+    assert [run.best_step for run in result.runs] == [15, None, 15, 15]
+
+
+def test_batches_that_cannot_be_hashed(tmp_path):
+    class Plain(Source):
+        __hash__ = None
+
+    plain = Plain(make_batches(seed=0), at=-1, action=None)
+    _, result = train(tmp_path, splits=splits_of(train=[plain] * RUNS), epochs=1)
+    assert result.epochs == 1
+
+
+def test_other_hyperparameters_cannot_go_on(tmp_path):
+    rates = [{"learning_rate": rate} for rate in (0.1, 0.2, 0.3, 0.4)]
+    train(tmp_path, optimizer=RATES, rates=rates)
+    for others in (rates[::-1], None):
+        with pytest.raises(ValueError, match="Run 0 to resume was started with the hyperparameter"):
+            train(tmp_path, optimizer=RATES, rates=others, resume=True, epochs=4)
+    _, result = train(tmp_path, optimizer=RATES, rates=rates, resume=True, epochs=4)
+    assert result.epochs == 4
 
 
 def test_patience_counts_for_each_run(tmp_path):
@@ -268,7 +312,7 @@ def test_reading_what_is_not_there(tmp_path):
 
 def test_another_number_of_runs_cannot_go_on(tmp_path):
     train(tmp_path / "many")
-    with pytest.raises(ValueError, match=r"runs|model"):
+    with pytest.raises(ValueError, match=r"holds 4 run\(s\), but now there would be 2"):
         train(tmp_path / "many", runs=2, resume=True, epochs=4)
     models, result = train(tmp_path / "many", resume=True, epochs=4)
     assert result.epochs == 4 and len(models) == RUNS

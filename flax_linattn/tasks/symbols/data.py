@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 from flax_linattn import data, training
-from flax_linattn.checks import choice
+from flax_linattn.checks import OptionError, choice
 from flax_linattn.data.sets.nt import RULES
 from flax_linattn.data.sets.recall import AskedSequences
 from flax_linattn.tasks.files import checksum
@@ -25,17 +26,37 @@ def drawn_of(options: SymbolsData) -> Drawn:
     """
     if "+" not in options.rules:
         choice((*RULES, *RECALL), rules=options.rules)
+    if options.recalls:
+        try:
+            return _asked(options)
+        except OptionError as error:
+            raise _by_our_names(error) from None
+    rules = data.rules_of(options.rules, options.base, options.delay, options.condition)
+    return data.NextSymbol(rules, options.context)
+
+
+def _asked(options: SymbolsData) -> AskedSequences:
+    """Sequences that ask for their own symbols."""
     match options.rules:
         case "recall":
             return data.AssociativeRecall(options.num_pairs, options.context, options.base)
         case "copying":
-            return data.Copying(max(1, options.context // 2), options.base)
+            if options.context % 2:
+                raise OptionError(
+                    f"copying takes an even length, a half to copy it to, got {options.context}.",
+                    "length",
+                )
+            return data.Copying(options.context // 2, options.base)
         case "induction":
             return data.Induction(options.context, options.base)
-        case "parity":
-            return data.Parity(options.context)
-    rules = data.rules_of(options.rules, options.base, options.delay, options.condition)
-    return data.NextSymbol(rules, options.context)
+    return data.Parity(options.context)
+
+
+def _by_our_names(error: OptionError) -> OptionError:
+    """The error with the names that the options have here."""
+    names = {"length": "context", "num_symbols": "base", "num_copied": "context"}
+    text = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), str(error))
+    return OptionError(text, *(names.get(name, name) for name in error.options))
 
 
 def make_batches(drawn: Drawn, config: SymbolsConfig) -> training.Splits:

@@ -15,6 +15,7 @@ from flax_linattn.tasks.symbols.data import drawn_of, make_batches
 from flax_linattn.tasks.symbols.model import make_loss
 from flax_linattn.tasks.symbols.yardsticks import Lag, matches
 from flax_linattn.tasks.yardsticks import Yardsticks
+from flax_linattn.typing import Array
 
 YARDSTICKS = Yardsticks("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
 
@@ -61,11 +62,18 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     return {"one_lag_accuracy": right / count, "one_lag": found.lag}
 
 
+@nnx.jit
+def _scores(model: Any, tokens: Array) -> Array:
+    """Compiled once for models that are alike."""
+    scores: Array = model(tokens)
+    return scores
+
+
 def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     """The largest difference between streamed and parallel scores, over the first batch."""
     batch = batches.batch(0)
     model = run.model
-    parallel = np.asarray(nnx.jit(lambda model, x: model(x))(model, batch["tokens"]))
+    parallel = np.asarray(_scores(model, jnp.asarray(batch["tokens"])))
     if "target" in batch:  # windows of one series, each one symbol later
         context = batch["tokens"].shape[1]
         series = np.concatenate([batch["tokens"][0], batch["tokens"][1:, -1]])

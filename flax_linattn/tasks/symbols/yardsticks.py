@@ -83,13 +83,14 @@ class Lag(NamedTuple):
         """
         parts = [(batch["tokens"], batch["target"]) for batch in batches]
         tokens, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
-        tables = []
+        most, best = -1, cls(0, np.zeros(0, np.int64))
         for lag in range(1, tokens.shape[1] + 1):
             pairs = tokens[:, -lag].astype(np.int64) * num_symbols + targets
-            tables.append(np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, -1))
-        right = [table.max(axis=1).sum() for table in tables]
-        best = int(np.argmax(right))
-        return cls(best + 1, tables[best].argmax(axis=1))
+            table = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, -1)
+            right = int(table.max(axis=1).sum())
+            if right > most:
+                most, best = right, cls(lag, table.argmax(axis=1))
+        return best
 
     def right(self, batch: Mapping[str, NDArray]) -> int:
         """How many of a batch's targets it guesses."""

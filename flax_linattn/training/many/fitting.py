@@ -78,7 +78,8 @@ def fit_many(
     - The best parameters are kept in the checkpoints, each run's own; ``load_many`` reads them.
     - ``patience`` counts for each run; one that runs out of it stays as it is.
     - A run whose numbers become NaN or infinite ends alone: its result names the step, and its
-      model gets the best parameters before, if there was a validation. If all do, it is an error.
+      model gets the best parameters before, if there was a validation. If all do before their
+      first, it is an error.
 
     Args:
         models: One for each run, alike but for the values of their variables.
@@ -96,7 +97,7 @@ def fit_many(
         ValueError: As ``fit``; or runs that are not alike, or as many of each.
         TypeError: As ``fit``.
         FileNotFoundError: If there is nothing to resume.
-        NonFiniteLossError: If all runs became NaN or infinite.
+        NonFiniteLossError: If all runs became NaN or infinite before they were validated.
         OSError: If a checkpoint cannot be written.
         Interrupted: After a SIGINT or SIGTERM, with the runs saved.
 
@@ -122,7 +123,7 @@ def fit_many(
     num_runs = len(models)
     of_runs = [splits] * num_runs if isinstance(splits, Splits) else list(splits)
     _check_numbers(num_runs, splits=of_runs, hyperparameters=hyperparameters)
-    for parts in dict.fromkeys(of_runs):
+    for parts in of_runs:
         check_batches(parts)
     with ExitStack() as ends:
         ends.enter_context(together(partial(how_to_go_on, session.run_dir)))
@@ -189,7 +190,9 @@ def _start(
         ]
     )
     state = placement.state(state)
-    record = begun = ManyRecord.begin(config, objective, len(sources[0]), batch_size, num_runs)
+    record = begun = ManyRecord.begin(
+        config, objective, len(sources[0]), batch_size, hyperparameters or [{}] * num_runs
+    )
     if session.resume:
         state, restored = go_on(run_dir, state, begun)
         record = ManyRecord.of(restored)

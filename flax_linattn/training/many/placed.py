@@ -90,7 +90,9 @@ class StackedBatches:
 
     def batch(self, step: int, rows: slice = slice(None)) -> Batch:
         """The batches of a step, of the runs that ``rows`` names."""
-        batches = [source.batch(step) for source in self._sources[rows]]
+        sources = self._sources[rows]
+        drawn = {id(source): source.batch(step) for source in sources}  # once where they share it
+        batches = [drawn[id(source)] for source in sources]
         names = set(batches[0])
         shapes = [{name: np.shape(x) for name, x in batch.items()} for batch in batches]
         if any(shape != shapes[0] for shape in shapes):

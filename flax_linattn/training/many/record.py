@@ -20,6 +20,8 @@ Means = Mapping[str, float]
 class RunProgress(TypedDict):
     """What one of the runs has come to, as checkpoints hold it."""
 
+    hyperparameters: dict[str, float]
+    """Those of the optimizer that were given to it."""
     best_value: float | None
     """The best monitored value so far; None before the first."""
     best_epoch: int | None
@@ -68,19 +70,24 @@ class ManyRecord(RunRecord):
         objective: Objective,
         steps_per_epoch: int,
         batch_size: int,
-        num_runs: int,
+        hyperparameters: Sequence[Mapping[str, float]],
     ) -> ManyRecord:
-        """The record before the first step."""
-        nothing = RunProgress(
-            best_value=None,
-            best_epoch=None,
-            best_step=None,
-            bad_epochs=0,
-            failed_step=None,
-            stopped=False,
-        )
+        """The record before the first step; hyperparameters of each run."""
         record = RunRecord.start(config, objective, steps_per_epoch, batch_size)
-        record.runs = [dict(nothing) for _ in range(num_runs)]
+        record.runs = [
+            dict(
+                RunProgress(
+                    hyperparameters={name: float(value) for name, value in given.items()},
+                    best_value=None,
+                    best_epoch=None,
+                    best_step=None,
+                    bad_epochs=0,
+                    failed_step=None,
+                    stopped=False,
+                )
+            )
+            for given in hyperparameters
+        ]
         return cls.of(record)
 
     @property

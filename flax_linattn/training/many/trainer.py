@@ -38,7 +38,7 @@ class ManyTrainer(Trainer):
         bad_steps = np.asarray(self.state.first_bad_step).tolist()
         judged = record.judge(self.step, validation, bad_steps, self.config.patience)
         failed = [run["failed_step"] for run in record.runs]
-        if None not in failed:
+        if None not in failed and all(run["best_step"] is None for run in record.runs):
             self.saver.settle()
             steps = [cast(int, step) for step in failed]
             raise NonFiniteLossError(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flax_linattn.training.diagnosis import NonFiniteLossError
 from flax_linattn.training.many.state import ManyState
 from flax_linattn.training.metrics import Metrics, mean_metrics, zero_metrics
 from flax_linattn.training.signals import StopRequest
@@ -49,8 +50,9 @@ class ManyValidation(Validation):
             if stop.signum is not None:
                 return None
             one: TrainState = jax.tree.map(lambda x, r=r: x[r], state.runs)
-            means[r] = self._joined(means[r], one)
-        added = set(means[int(np.argmax(active))]) - set(means[int(np.argmin(active))])
-        for r in np.flatnonzero(~active):
-            means[r] |= dict.fromkeys(added, float("nan"))
-        return means
+            try:
+                means[r] = self._joined(means[r], one)
+            except NonFiniteLossError:  # it fails alone: its monitor is NaN
+                means[r] = {}
+        every = {self.objective.monitor: None} | {name: None for own in means for name in own}
+        return [{name: own.get(name, float("nan")) for name in every} for own in means]
