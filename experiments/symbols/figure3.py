@@ -124,8 +124,8 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": "other batch sizes than that of the search, and context lengths between ours; the setting is fitted to this figure"
-        ", by the first two of these sixteen seeds"
+        "": "other batch sizes than that of the search, and context lengths between ours; the "
+        "setting is fitted to this figure, by the first two of these sixteen seeds"
     },
 )
 

@@ -25,7 +25,7 @@ from experiments.symbols.ladder import (
     row_of,
     table,
 )
-from experiments.symbols.rules import STATED, about, near
+from experiments.symbols.rules import STATED, about
 from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Verdict, Word
 from flax_linattn.bench.report import markdown
 
@@ -59,7 +59,7 @@ def plateau(rows: Rows) -> Verdict:
 def solves_both(rows: Rows) -> Verdict:
     row = row_of(rows, EXPRESSIVE, CONTEXT)
     medians = [float(np.median(of_rule(row, rule))) for rule in ("nt", "nt-s")]
-    words = [near(median, 0.99) for median in medians]
+    words = [about(median, 0.99) for median in medians]
     word = HOLDS if all(word == HOLDS for word in words) else FAILS
     return Verdict(Word(word, *words[0].rules), f"medians {medians[0]:.3f}, {medians[1]:.3f}")
 
