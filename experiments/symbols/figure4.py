@@ -45,11 +45,12 @@ SOONER = Rule(
 
 def sooner(rows: Rows) -> Verdict:
     found = [reached(row_of(rows, name, CONTEXT), LEFT) for name in (EXPRESSIVE, DOT_PRODUCT)]
-    p = float(mannwhitneyu(*found).pvalue)
-    medians = [float(np.median(epochs)) for epochs in found]
-    word = OPEN if p > 0.05 else HOLDS if medians[0] < medians[1] else FAILS
-    told = [f"{m:,.0f}" if np.isfinite(m) else "never" for m in medians]
-    return Verdict(Word(word, SOONER), f"median epoch {told[0]} against {told[1]} (p = {p:.2g})")
+    test = mannwhitneyu(*found)
+    first = test.statistic < len(found[0]) * len(found[1]) / 2  # of the ranks: some never leave
+    word = OPEN if test.pvalue > 0.05 else HOLDS if first else FAILS
+    left = [int(np.sum(np.isfinite(epochs))) for epochs in found]
+    told = f"{left[0]} of {len(found[0])} left it, {left[1]} of {len(found[1])} of dot-product"
+    return Verdict(Word(word, SOONER), f"{told} (p = {test.pvalue:.2g})")
 
 
 def both_learn(rows: Rows) -> Verdict:
