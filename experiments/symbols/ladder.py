@@ -184,13 +184,14 @@ def draw(rows: Rows) -> Any:
     """
     figure_class = import_figure()
     places = list(dict.fromkeys((row["rules"], row["context"]) for row in rows))
-    figure = figure_class(figsize=(3.6 * len(places), 3.2), layout="constrained")
-    axes = figure.subplots(1, len(places), squeeze=False, sharey=True)[0]
     first = [EXPRESSIVE, DOT_PRODUCT, DEFAULT]
     others = dict.fromkeys(row["mechanism"] for row in rows if row["mechanism"] not in first)
+    width = 3.6 * len(places) + (2.6 if others else 0)  # a legend beside the panels
+    figure = figure_class(figsize=(width, 3.2), layout="constrained")
     looks = {
         name: (f"C{n % 10}", "-" if n < 10 else "--") for n, name in enumerate([*first, *others])
     }
+    axes = figure.subplots(1, len(places), squeeze=False, sharey=True)[0]
     for axis, (rules, context) in zip(axes, places, strict=True):
         for row in rows:
             if (row["rules"], row["context"], row["setting"]) != (rules, context, STANDARD):
