@@ -136,7 +136,10 @@ def _known(name: str) -> str:
         return name
     close = difflib.get_close_matches(name, REGISTRY, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise ValueError(f"unknown mechanism {name!r}; choose one of: {', '.join(REGISTRY)}.{hint}")
+    raise ValueError(
+        f"unknown mechanism {name!r}; choose one of: {', '.join(REGISTRY)}.{hint} One of "
+        "your own has to be registered first, by importing the module that does so."
+    )
 
 
 def _check_type(expects: str, value: Any, hint: Any) -> None:

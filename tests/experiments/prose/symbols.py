@@ -55,7 +55,9 @@ def turned() -> list[float]:
 
 SENTENCES: list[Sentence] = [
     Sentence(
-        "dot-product attention comes to {:.2f} at best and expressive attention to {:.2f}", turned
+        "dot-product attention comes to {:.2f} in the better of two seeds and expressive attention "
+        "to {:.2f}",
+        turned,
     ),
     Sentence(
         "with a context of 32, {} of {} runs of expressive attention reach 100 %, {} of {} of "
