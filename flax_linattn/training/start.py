@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_linattn.checkpoint.arrays import fingerprint
+from flax_linattn.checkpoint.arrays import CorruptCheckpointError, fingerprint
 from flax_linattn.training.batches import Splits
 from flax_linattn.training.checkpoint.folder import (
     check_folder,
@@ -145,7 +145,8 @@ def go_on(run_dir: Path, state: S, begun: RunRecord) -> tuple[S, RunRecord]:
     """
     on_main(partial(set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
-        RunRecord(**read_progress(newest.path)["record"]).check_same_runs(begun)
+        with suppress(CorruptCheckpointError):  # an older one may be read below
+            RunRecord(**read_progress(newest.path)["record"]).check_same_runs(begun)
     state, record = restore_latest(run_dir, state)
     record.check_same_run(begun)
     return state, record
