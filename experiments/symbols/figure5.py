@@ -9,7 +9,7 @@ comes again after 63, 126, 252 and 504 symbols; ours is the context from which o
 
 from __future__ import annotations
 
-from experiments.measured import Measured, Rows
+from experiments.measured import Measured
 from experiments.statements import Statement
 from experiments.symbols.ladder import (
     DOT_PRODUCT,
@@ -17,32 +17,14 @@ from experiments.symbols.ladder import (
     Place,
     Size,
     draw,
+    learns,
     measure,
-    median,
-    ours,
-    row_of,
-    share,
+    stands_at,
     table,
+    trapped,
 )
-from experiments.symbols.rules import LEARNED, about, most, opposite
-from experiments.verdicts import Verdict
 
 CONTEXT = 128
-
-
-def trapped(rows: Rows) -> Verdict:
-    row = row_of(rows, DOT_PRODUCT, CONTEXT)
-    return Verdict(opposite(most(share(row), LEARNED)), ours([row]))
-
-
-def plateau(rows: Rows) -> Verdict:
-    row = row_of(rows, DOT_PRODUCT, CONTEXT)
-    return Verdict(about(median(row), 0.2), f"median {median(row):.3f}")
-
-
-def escapes(rows: Rows) -> Verdict:
-    row = row_of(rows, EXPRESSIVE, CONTEXT)
-    return Verdict(most(share(row), LEARNED), ours([row]))
 
 
 WHERE = "expressive attention, figure 5"
@@ -55,9 +37,11 @@ EXPERIMENT = Measured(
     table=table,
     draw=draw,
     statements=(
-        Statement(WHERE, "dot-product attention does not learn N16T5", trapped),
-        Statement(WHERE, "it stays at about 0.2", plateau),
-        Statement(WHERE, "expressive attention reaches 100 %", escapes),
+        Statement(
+            WHERE, "dot-product attention does not learn N16T5", trapped(DOT_PRODUCT, CONTEXT)
+        ),
+        Statement(WHERE, "it stays at about 0.2", stands_at(DOT_PRODUCT, CONTEXT, 0.2)),
+        Statement(WHERE, "expressive attention reaches 100 %", learns(EXPRESSIVE, CONTEXT)),
         Statement(
             WHERE,
             "at the largest context both become unstable",

@@ -8,9 +8,7 @@ that the last symbol is 0. Of its two contexts one is 128; ours has fewer runs, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from experiments.measured import Measured, Rows
+from experiments.measured import Measured
 from experiments.statements import Statement
 from experiments.symbols.ladder import (
     DOT_PRODUCT,
@@ -19,23 +17,11 @@ from experiments.symbols.ladder import (
     Size,
     draw,
     measure,
-    median,
-    row_of,
+    stands_at,
     table,
 )
-from experiments.symbols.rules import about, near
-from experiments.verdicts import Verdict
 
 SMALLER, LARGER = 64, 128
-
-
-def stands_at(mechanism: str, context: int, printed: float) -> Callable[[Rows], Verdict]:
-    def judge(rows: Rows) -> Verdict:
-        row = row_of(rows, mechanism, context)
-        judged = near if printed > 0.98 else about
-        return Verdict(judged(median(row), printed), f"median {median(row):.3f}")
-
-    return judge
 
 
 WHERE = "expressive attention, figure 7"

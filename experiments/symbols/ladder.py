@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from experiments.measured import Rows
-from experiments.symbols.rules import RIGHT, Share, learned
+from experiments.symbols.rules import (
+    LEARNED,
+    RIGHT,
+    Share,
+    about,
+    learned,
+    most,
+    near,
+    opposite,
+)
 from experiments.symbols.search import Setting, stored_setting
 from experiments.symbols.trained import Cell, train_cells
-from experiments.verdicts import NotMeasuredError
+from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
@@ -24,6 +33,8 @@ EXPRESSIVE, DOT_PRODUCT, DEFAULT = "expressive", "softmax:scale=1", "softmax"
 
 
 STANDARD = "standard"
+
+Judge: TypeAlias = Callable[[Rows], Verdict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,3 +234,34 @@ def ours(rows: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(
         f"{row['mechanism']} {share(row)} reach 100 %, median {median(row):.2f}" for row in rows
     )
+
+
+def learns(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
+    """Whether most runs of an attention reach 100 %."""
+
+    def judge(rows: Rows) -> Verdict:
+        row = row_of(rows, mechanism, context, setting)
+        return Verdict(most(share(row), LEARNED), ours([row]))
+
+    return judge
+
+
+def trapped(mechanism: str, context: int, setting: str = STANDARD) -> Judge:
+    """Whether most do not."""
+
+    def judge(rows: Rows) -> Verdict:
+        found = learns(mechanism, context, setting)(rows)
+        return Verdict(opposite(found.word), found.ours)
+
+    return judge
+
+
+def stands_at(mechanism: str, context: int, printed: float) -> Judge:
+    """Whether the median run comes to what the paper prints."""
+
+    def judge(rows: Rows) -> Verdict:
+        found = median(row_of(rows, mechanism, context))
+        judged = near if printed > 0.98 else about
+        return Verdict(judged(found, printed), f"median {found:.3f}")
+
+    return judge

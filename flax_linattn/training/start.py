@@ -145,7 +145,7 @@ def go_on(run_dir: Path, state: S, begun: RunRecord) -> tuple[S, RunRecord]:
     """
     on_main(partial(set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
-        with suppress(CorruptCheckpointError):  # an older one may be read below
+        with suppress(CorruptCheckpointError):  # none is intact, which is told below
             RunRecord(**read_progress(newest.path)["record"]).check_same_runs(begun)
     state, record = restore_latest(run_dir, state)
     record.check_same_run(begun)
