@@ -1,0 +1,326 @@
+"""Sequences of events at irregular times."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import at_least, listed, same_number, shown
+
+UNMARKED = ("event",)
+"""The marks of events that have none."""
+
+
+class Piece(NamedTuple):
+    """Consecutive events of one sequence, by their indices in it.
+
+    Attributes:
+        sequence: Of which.
+        start: The first event, given or not.
+        forecast: The first event that is forecast; ``stop`` if none is.
+        stop: Behind the last event, above ``start``.
+    """
+
+    sequence: int
+    start: int
+    forecast: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EventSequences:
+    """Sequences of events, each with a time and a mark.
+
+    The first events of a sequence may be given: they are history, which a model or a process sees,
+    and the others are forecast. The gap before the first event, from the begin on, belongs to that
+    event: it is forecast with it, or is part of the history where the first event is given. A begin
+    stands where an event before the first one would; nothing is known of what was before it.
+
+    Args:
+        name: Of the data set.
+        times: Of the events of each sequence, float64 [n], n >= 1, which never go backwards; in one
+            unit, which is seconds since 1970-01-01 UTC where ``dates``.
+        marks: Of the same events, int32 [n], as indices into ``mark_names``.
+        mark_names: All marks that there may be.
+        begin: When the observation of each sequence began, float64 [N], at or before its first
+            event; NaN where that is not known, None where it is of no sequence.
+        end: When the observation of each sequence ended, float64 [N], at or after its last event;
+            None where it ended with that.
+        dates: Whether the times are dates.
+        given: How many first events of each sequence are history and not forecast, int64 [N], from
+            0 to n, and from 1 where the begin is not known. None gives those ones alone: 1 where
+            the begin is not known, 0 elsewhere.
+        lines: Of the same events, their lines in the file that they are from, int64 [n], from 1;
+            None where there is none.
+
+    Raises:
+        ValueError: A sequence is empty, or something does not fit.
+
+    Example:
+        >>> events = EventSequences("visits", (np.array([0.5, 2.0]),), (np.array([1, 0]),),
+        ...                         ("buy", "look"), end=np.array([3.0]))
+        >>> len(events), events.num_events, events.num_forecast, events.ends.tolist()
+        (1, 2, 1, [3.0])
+    """
+
+    name: str
+    times: tuple[NDArray[np.float64], ...]
+    marks: tuple[NDArray[np.int32], ...]
+    mark_names: tuple[str, ...] = UNMARKED
+    begin: NDArray[np.float64] | None = None
+    end: NDArray[np.float64] | None = None
+    dates: bool = False
+    given: NDArray[np.int64] | None = None
+    lines: tuple[NDArray[np.int64], ...] | None = None
+
+    def __post_init__(self) -> None:
+        same_number(times=self.times, marks=self.marks)
+        if not self.times:
+            raise ValueError(f"{self.name}: expected at least one sequence of events, got none.")
+        if len(set(self.mark_names)) < len(self.mark_names):
+            raise ValueError(
+                f"{self.name}: expected different names of marks, got {listed(self.mark_names)}."
+            )
+        for what, values in (("begin", self.begin), ("end", self.end), ("given", self.given)):
+            if values is not None and np.shape(values) != (len(self.times),):
+                raise ValueError(
+                    f"{self.name}: expected {what} of each of {len(self.times)} sequences, got "
+                    f"shape {np.shape(values)}."
+                )
+        if self.lines is not None:
+            same_number(times=self.times, lines=self.lines)
+        for index, (times, marks) in enumerate(zip(self.times, self.marks, strict=True)):
+            self._check_events(index, times, marks)
+        self._check_bounds()
+        self._check_given()
+
+    def _check_events(self, index: int, times: NDArray, marks: NDArray) -> None:
+        where = f"{self.name}: sequence {index}"
+        if times.ndim != 1 or times.shape != marks.shape or not times.size:
+            raise ValueError(
+                f"{where}: expected as many marks as times, [n] of at least one event, got "
+                f"{times.shape} and {marks.shape}."
+            )
+        if self.lines is not None and self.lines[index].shape != times.shape:
+            raise ValueError(
+                f"{where}: expected a line of each of {len(times)} events, got "
+                f"{self.lines[index].shape}."
+            )
+        if (bad := np.flatnonzero(~np.isfinite(times))).size:
+            at = int(bad[0])
+            raise ValueError(
+                f"{self.name}: {self.place(index, at)}: expected a finite time, got {times[at]}."
+            )
+        if (back := np.flatnonzero(np.diff(times) < 0)).size:
+            at = int(back[0]) + 1
+            raise ValueError(
+                f"{self.name}: {self.place(index, at)}: times go backwards, from "
+                f"{times[at - 1]:.15g} to {times[at]:.15g}; sort the events of a sequence by time."
+            )
+        if not np.issubdtype(marks.dtype, np.integer):
+            raise ValueError(
+                f"{where}: expected marks as whole numbers, indices into mark_names, got "
+                f"{marks.dtype}."
+            )
+        if marks.min() < 0 or marks.max() >= len(self.mark_names):
+            raise ValueError(
+                f"{where}: expected marks from 0 to {len(self.mark_names) - 1}, got "
+                f"{marks.min()} to {marks.max()}."
+            )
+
+    def _check_bounds(self) -> None:
+        first = np.array([times[0] for times in self.times])
+        last = np.array([times[-1] for times in self.times])
+        begins, ends = self.begins, self.ends
+        if (bad := np.flatnonzero(np.isinf(begins) | (begins > first))).size:
+            at = int(bad[0])
+            raise ValueError(
+                f"{self.name}: sequence {at}: expected a finite begin at or before its first event "
+                f"at {first[at]:.15g}, or NaN, got {begins[at]:.15g}."
+            )
+        if (bad := np.flatnonzero(~(np.isfinite(ends) & (ends >= last)))).size:
+            at = int(bad[0])
+            raise ValueError(
+                f"{self.name}: sequence {at}: expected a finite end at or after its last event at "
+                f"{last[at]:.15g}, got {ends[at]:.15g}."
+            )
+
+    def _check_given(self) -> None:
+        if self.given is None:
+            return
+        if not np.issubdtype(self.given.dtype, np.integer):
+            raise ValueError(
+                f"{self.name}: expected given as whole numbers, got {self.given.dtype}."
+            )
+        least = np.isnan(self.begins).astype(np.int64)
+        most = np.array([len(times) for times in self.times])
+        if (bad := np.flatnonzero((self.given < least) | (self.given > most))).size:
+            at = int(bad[0])
+            reason = ", as its begin is not known" if least[at] else ""
+            raise ValueError(
+                f"{self.name}: sequence {at}: expected from {least[at]} to {most[at]} given events"
+                f"{reason}, got {self.given[at]}."
+            )
+
+    def __len__(self) -> int:
+        """Number of sequences."""
+        return len(self.times)
+
+    @property
+    def num_events(self) -> int:
+        """Events of all sequences."""
+        return sum(len(times) for times in self.times)
+
+    @property
+    def begins(self) -> NDArray[np.float64]:
+        """When the observation of each began, float64 [N]; NaN where that is not known."""
+        return np.full(len(self), np.nan) if self.begin is None else self.begin
+
+    @property
+    def ends(self) -> NDArray[np.float64]:
+        """When the observation of each ended, float64 [N]."""
+        return np.array([times[-1] for times in self.times]) if self.end is None else self.end
+
+    @property
+    def num_given(self) -> NDArray[np.int64]:
+        """How many first events of each sequence are history and not forecast, int64 [N]."""
+        return np.isnan(self.begins).astype(np.int64) if self.given is None else self.given
+
+    @property
+    def num_forecast(self) -> int:
+        """Events that are forecast, of all sequences: all but the given ones."""
+        return self.num_events - int(self.num_given.sum())
+
+    def gaps(self) -> tuple[NDArray[np.float64], ...]:
+        """Times since the event before, or the begin, of the events that are forecast."""
+        return tuple(
+            np.diff(times, prepend=begin)[given:]
+            for times, begin, given in zip(self.times, self.begins, self.num_given, strict=True)
+        )
+
+    def place(self, sequence: int, event: int) -> str:
+        """Where an event is, for a message: its line in the file, where that is known.
+
+        Args:
+            sequence: From 0.
+            event: Of the sequence, from 0.
+
+        Example:
+            >>> one = EventSequences("a", (np.arange(2.0),), (np.zeros(2, np.int32),))
+            >>> one.place(0, 1)
+            'sequence 0, event 1, from 0'
+            >>> dataclasses.replace(one, lines=(np.array([2, 3]),)).place(0, 1)
+            'line 3'
+        """
+        if self.lines is not None:
+            return f"line {self.lines[sequence][event]}"
+        return f"sequence {sequence}, event {event}, from 0"
+
+    def with_marks(self, mark_names: Sequence[str]) -> EventSequences:
+        """The same events, their marks as indices into another list of names.
+
+        Args:
+            mark_names: All marks that there may be, in any order.
+
+        Raises:
+            ValueError: An event has a mark that is not among them.
+
+        Example:
+            >>> events = EventSequences("a", (np.arange(2.0),), (np.array([0, 1]),), ("x", "y"))
+            >>> events.with_marks(("y", "z", "x")).marks[0].tolist()
+            [2, 0]
+            >>> events.with_marks(("x",))
+            Traceback (most recent call last):
+            ...
+            ValueError: a: sequence 0, event 1, from 0: the mark 'y' is none of the marks known: x.
+        """
+        indices = {name: index for index, name in enumerate(mark_names)}
+        new = np.array([indices.get(name, -1) for name in self.mark_names], np.int32)
+        marks = tuple(new[own] for own in self.marks)
+        for sequence, own in enumerate(marks):
+            if (unknown := np.flatnonzero(own < 0)).size:
+                event = int(unknown[0])
+                name = self.mark_names[self.marks[sequence][event]]
+                raise ValueError(
+                    f"{self.name}: {self.place(sequence, event)}: the mark {shown(name)} is none "
+                    f"of the marks known: {listed(mark_names)}."
+                )
+        return dataclasses.replace(self, marks=marks, mark_names=tuple(mark_names))
+
+    def select(self, chosen: Sequence[int] | NDArray[np.int64] | range) -> EventSequences:
+        """Some of the sequences, in this order."""
+        index = np.asarray(chosen, np.int64)
+        return dataclasses.replace(
+            self,
+            times=tuple(self.times[i] for i in index),
+            marks=tuple(self.marks[i] for i in index),
+            begin=None if self.begin is None else self.begin[index],
+            end=None if self.end is None else self.end[index],
+            given=None if self.given is None else self.given[index],
+            lines=None if self.lines is None else tuple(self.lines[i] for i in index),
+        )
+
+    def cut(self, length: int, history: int = 0) -> EventSequences:
+        """Pieces of at most ``length`` forecast events of one sequence, in the order of time.
+
+        Together they forecast the same events as the whole, with the same gaps. The begin of a
+        piece is the event before its first one. A piece begins with up to ``history`` events before
+        its forecast ones, which are given; the first of a sequence has at least one of those that
+        the whole has given. A sequence of given events alone stays one piece.
+
+        Args:
+            length: Forecast events.
+            history: Given events.
+
+        Raises:
+            OptionError: ``length`` is below 1, or ``history`` below 0.
+
+        Example:
+            >>> one = EventSequences("a", (np.arange(5.0),), (np.zeros(5, np.int32),),
+            ...                      begin=np.zeros(1))
+            >>> pieces = one.cut(2)
+            >>> [times.tolist() for times in pieces.times], pieces.begins.tolist()
+            ([[0.0, 1.0], [2.0, 3.0], [4.0]], [0.0, 1.0, 3.0])
+            >>> pieces = one.cut(2, history=1)
+            >>> [times.tolist() for times in pieces.times], pieces.num_given.tolist()
+            ([[0.0, 1.0], [1.0, 2.0, 3.0], [3.0, 4.0]], [0, 1, 1])
+        """
+        at_least(1, length=length)
+        at_least(0, history=history)
+        pieces = []
+        for sequence, (times, given) in enumerate(zip(self.times, self.num_given, strict=True)):
+            for forecast in range(given, max(len(times), given + 1), length):
+                kept = history if forecast > given else max(history, 1)
+                stop = min(forecast + length, len(times))
+                pieces.append(Piece(sequence, max(forecast - kept, 0), int(forecast), stop))
+        return self.pieces(pieces)
+
+    def pieces(self, pieces: Sequence[Piece]) -> EventSequences:
+        """Pieces of the sequences, each a sequence of its own, in this order.
+
+        The begin of a piece is the event before its first one, or that of the whole. It ends with
+        its last event, or as the whole.
+        """
+        times, marks, begins, ends, lines = [], [], [], [], []
+        all_begins, all_ends = self.begins, self.ends
+        for sequence, start, _, stop in pieces:
+            own = self.times[sequence]
+            times.append(own[start:stop])
+            marks.append(self.marks[sequence][start:stop])
+            begins.append(own[start - 1] if start else all_begins[sequence])
+            ends.append(all_ends[sequence] if stop == len(own) else own[stop - 1])
+            if self.lines is not None:
+                lines.append(self.lines[sequence][start:stop])
+        return dataclasses.replace(
+            self,
+            times=tuple(times),
+            marks=tuple(marks),
+            begin=np.array(begins),
+            end=None if self.end is None else np.array(ends),
+            given=np.array([piece.forecast - piece.start for piece in pieces], np.int64),
+            lines=None if self.lines is None else tuple(lines),
+        )

@@ -1,0 +1,96 @@
+"""Training, validation and test parts of sequences of events."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flax_linattn.checks import OptionError, choice
+from flax_linattn.data.events.sequences import EventSequences, Piece
+from flax_linattn.data.windows import Split, chronological_split
+
+LEAST_SEQUENCES = 3
+"""From so many sequences on, whole ones go into the parts."""
+
+
+class EventSplit(NamedTuple):
+    """Sequences of events for training, validation and test.
+
+    Attributes:
+        train: The first sequences, or the first events of each.
+        validation: Those after.
+        test: Those after them.
+    """
+
+    train: EventSequences
+    validation: EventSequences
+    test: EventSequences
+
+
+def split_events(
+    events: EventSequences, split: str = "0.6/0.2/0.2", by: str | None = None
+) -> EventSplit:
+    """Splits sequences of events into three parts, each with events to forecast.
+
+    Args:
+        events: Of N sequences.
+        split: Training, validation and test, separated by "/": shares, or numbers, as
+            ``chronological_split`` takes them. Of sequences; or, by time, of the forecast events of
+            each sequence.
+        by: "sequences" takes whole ones in their order, unshuffled. "time" cuts each sequence: in a
+            later part, all events before the part are given, so that it has its whole history. None
+            takes sequences if there are 3 or more, and time otherwise.
+
+    Raises:
+        OptionError: The split is no such text, does not fit the events, or leaves a part without an
+            event to forecast.
+
+    Example:
+        >>> import numpy as np
+        >>> one = EventSequences("a", (np.arange(10.0),), (np.zeros(10, np.int32),),
+        ...                      begin=np.zeros(1))
+        >>> train, validation, test = split_events(one, "0.5/0.2/0.3")
+        >>> train.num_forecast, validation.num_forecast, test.num_forecast
+        (5, 2, 3)
+        >>> len(test.times[0]), test.num_given.tolist(), test.gaps()[0].tolist()
+        (10, [7], [1.0, 1.0, 1.0])
+    """
+    if by is None:
+        by = "sequences" if len(events) >= LEAST_SEQUENCES else "time"
+    choice(("sequences", "time"), by=by)
+    parts = _whole(events, split) if by == "sequences" else _by_time(events, split)
+    for name, part in zip(EventSplit._fields, parts, strict=True):
+        if not any(piece.forecast < piece.stop for piece in part):
+            raise OptionError(
+                f"{events.name}: expected an event to forecast in each part, but {split} by {by} "
+                f"leaves none for {name}; give it a larger share, or more events.",
+                "split",
+            )
+    return EventSplit(*(events.pieces(part) for part in parts))
+
+
+def _whole(events: EventSequences, split: str) -> list[list[Piece]]:
+    """Whole sequences for each part."""
+    given = events.num_given.tolist()
+    return [
+        [Piece(i, 0, given[i], len(events.times[i])) for i in part]
+        for part in _ranges(events.name, len(events), split, "sequences")
+    ]
+
+
+def _by_time(events: EventSequences, split: str) -> list[list[Piece]]:
+    """Of each sequence the events for each part, behind all that are before them."""
+    parts: list[list[Piece]] = [[], [], []]
+    for sequence, given in enumerate(events.num_given.tolist()):
+        what = f"events to forecast of sequence {sequence}"
+        number = len(events.times[sequence]) - given
+        for part, own in zip(parts, _ranges(events.name, number, split, what), strict=True):
+            if own:
+                part.append(Piece(sequence, 0, given + own.start, given + own.stop))
+    return parts
+
+
+def _ranges(name: str, number: int, split: str, what: str) -> Split:
+    try:
+        return chronological_split(number, split)
+    except OptionError as error:
+        raise OptionError(f"{name}: {number} {what}: {error}", "split") from None

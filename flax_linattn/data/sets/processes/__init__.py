@@ -1,0 +1,23 @@
+"""Point processes of known likelihood: drawn, scored and fitted, in NumPy with float64."""
+
+from flax_linattn.data.sets.processes.hawkes import HawkesProcess
+from flax_linattn.data.sets.processes.hawkes_fit import MOST_MARKS
+from flax_linattn.data.sets.processes.marks import IndependentMarks, mark_frequencies
+from flax_linattn.data.sets.processes.poisson import PoissonProcess
+from flax_linattn.data.sets.processes.process import LogLikelihood, Process
+from flax_linattn.data.sets.processes.renewal import RenewalProcess
+from flax_linattn.data.sets.processes.sine import SIN, SIN_END, SinePoisson
+
+__all__ = [
+    "MOST_MARKS",
+    "SIN",
+    "SIN_END",
+    "HawkesProcess",
+    "IndependentMarks",
+    "LogLikelihood",
+    "PoissonProcess",
+    "Process",
+    "RenewalProcess",
+    "SinePoisson",
+    "mark_frequencies",
+]

@@ -1,0 +1,105 @@
+"""Interactions of users with items."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from flax_linattn.data import DataFormatError
+from flax_linattn.data.events import load_events, load_jodie
+
+HEADER = "user_id,item_id,timestamp,state_label,comma_separated_list_of_features\n"
+
+
+def write(folder, text, name="toy.csv"):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("sequence", ["user_id", "item_id"])
+def test_wikipedia_as_it_is(sequence, data_dir):
+    path = data_dir / "wikipedia_jodie" / "ml_wikipedia.txt.gz"
+    events = load_events(path, sequence=sequence, format="jodie")
+    rows = np.array(gzip.decompress(path.read_bytes()).split(), np.float64).reshape(-1, 3)
+    own, other = (0, 1) if sequence == "user_id" else (1, 0)
+    assert events.num_events == len(rows) == 157_474
+    assert len(events) == len(np.unique(rows[:, own]))
+    assert len(events.mark_names) == len(np.unique(rows[:, other]))
+    assert events.lines is not None and events.begin is None and not events.dates
+    names = np.array(events.mark_names, np.float64)
+    assert (np.diff(names) > 0).all()
+    for index in range(0, len(events), 97):
+        lines = events.lines[index]
+        chosen = np.flatnonzero(rows[:, own] == rows[lines[0] - 1, own])
+        np.testing.assert_array_equal(lines, chosen + 1)
+        np.testing.assert_array_equal(events.times[index], rows[chosen, 2])
+        np.testing.assert_array_equal(names[events.marks[index]], rows[chosen, other])
+
+
+def test_both_forms_are_the_same(tmp_path):
+    rows = [(f"u{i * 7 % 3}", i * i % 5, i * 0.5) for i in range(12)]
+    plain = write(tmp_path, "".join(f"{u} {i}\t{t}\n" for u, i, t in rows), "toy.txt")
+    features = [",".join(["-0.5"] * (1 + n % 4)) for n in range(12)]  # ragged
+    official = write(
+        tmp_path,
+        HEADER
+        + "".join(f"{u},{i},{t},0,{x}\n" for (u, i, t), x in zip(rows, features, strict=True)),
+    )
+    one, other = load_jodie(plain, end=6), load_events(official, end=6)
+    for mine, its in zip((*one.times, *one.marks), (*other.times, *other.marks), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    assert one.mark_names == other.mark_names == ("0", "1", "4")
+    assert one.ends.tolist() == [6.0, 6.0, 6.0]
+
+
+def test_what_is_a_sequence_and_what_a_mark(tmp_path):
+    path = write(tmp_path, HEADER.replace("_id", "") + "a,7,0,0,1\n\nb,7,1,1,1\na,10,1,1,1\n")
+    by_item = load_events(path, sequence="item_id")
+    assert [own.tolist() for own in by_item.times] == [[0.0, 1.0], [1.0]]
+    assert by_item.mark_names == ("a", "b")
+    labels = load_jodie(path, mark="state_label")
+    assert [own.tolist() for own in labels.marks] == [[0, 1], [1]]
+    assert load_jodie(path).mark_names == ("7", "10")
+    with pytest.raises(ValueError, match="sequence must be one of user_id, item_id, got 'user'"):
+        load_jodie(path, sequence="user")
+    with pytest.raises(ValueError, match="mark and sequence must be different, got 'user_id'"):
+        load_jodie(path, mark="user_id")
+    with pytest.raises(DataFormatError, match=r"toy\.txt:1: expected a header with state_label"):
+        load_jodie(write(tmp_path, "a b 1\n", "toy.txt"), mark="state_label")
+
+
+def test_rows_may_be_sorted(tmp_path):
+    path = write(tmp_path, "1 5 3\n2 5 2.5\n1 6 0\n", "toy.txt")
+    with pytest.raises(
+        DataFormatError, match=r"toy\.txt:2: .*of their times, from 3\.0 on, got 2\.5; .*sort=True"
+    ) as refused:
+        load_events(path)
+    assert refused.value.options == ("sort",)
+    events = load_events(path, sort=True)
+    assert [own.tolist() for own in events.times] == [[0.0, 3.0], [2.5]]
+    assert events.lines is not None and events.lines[0].tolist() == [3, 1]
+    assert [own.tolist() for own in events.marks] == [[1, 0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"toy\.csv:1: expected rows of events after the header, got none"),
+        (HEADER, r"toy\.csv:1: expected rows of events after the header, got none"),
+        ("user,time,x\n1,2,3\n", r"toy\.csv:1: expected a header that begins with user_id,item_id"),
+        ("1,2,3,0,0\n", r"toy\.csv:1: expected a header that begins with user_id"),
+        (HEADER + "1,2,3\n", r"toy\.csv:2: expected user, item, timestamp, .* got '1,2,3'"),
+        (HEADER + "1,2,soon,0,0\n", r"toy\.csv:2: expected a timestamp, .* got 'soon'"),
+        (HEADER + "1,2,2024-01-01,0,0\n", r"dates are read from a table, with format='table'"),
+        (HEADER + "1,2,inf,0,0\n", r"got 'inf'"),
+        (HEADER + "1,-2,3,0,0\n", r"toy\.csv:2: expected item_id as a whole number .* got '-2'"),
+        (HEADER + "1.5,2,3,0,0\n", r"toy\.csv:2: expected user_id as a whole number .* got '1\.5'"),
+        (HEADER + ",2,3,0,0\n", r"toy\.csv:2: expected user_id as .* got ''"),
+        (HEADER + "nan,2,3,0,0\n", r"got 'nan'"),
+        ("1 2 3\n1 2\n", r"toy\.csv:2: expected user, item and timestamp, separated by blanks"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, message):
+    with pytest.raises(DataFormatError, match=message):
+        load_jodie(write(tmp_path, text))
