@@ -82,7 +82,6 @@ def config_of(size: Size, mechanism: str, width: int, rules: str, pairs: int) ->
         rules=rules,
         base=size.symbols,
         context=size.length,
-        num_pairs=max(pairs, 1),
         features=width,
         mechanism=mechanism,
         batch_size=size.batch,
@@ -90,6 +89,7 @@ def config_of(size: Size, mechanism: str, width: int, rules: str, pairs: int) ->
         validate_every=size.every,
         validation_series=size.validation,
         test_series=size.test,
+        **({"num_pairs": pairs} if pairs else {}),
     )
     assert isinstance(config, SymbolsConfig)
     return config

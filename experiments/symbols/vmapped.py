@@ -3,7 +3,8 @@
     python -m experiments.symbols.vmapped
 
 Not of the paper, which averages over 16 runs and does not say how long they take. Seconds an epoch
-of one run by ``fit`` and of 16 by ``fit_many``, in turns, batches and checkpoints left out.
+of one run by ``fit`` and of 16 by ``fit_many``, as one group and in the groups of the default, in
+turns, batches and checkpoints left out.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Size:
 
 def measure(size: Size, journal: Journal) -> None:
     for context in size.contexts:
-        journal.row({"context": context}, partial(time_both, size, context))
+        journal.row({"context": context}, partial(time_all, size, context))
 
 
-def time_both(size: Size, context: int) -> dict[str, Any]:
+def time_all(size: Size, context: int) -> dict[str, Any]:
     task = get_task("symbols")
     configs = [
         SymbolsConfig.of(context=context, seed=seed, validation_series=1, test_series=1)
@@ -52,20 +53,28 @@ def time_both(size: Size, context: int) -> dict[str, Any]:
         epochs=size.epochs, validate_every=size.epochs, checkpoint_every_steps=size.epochs
     )
 
-    def session(folder: str) -> training.Session:
-        return training.Session(folder, progress=False)
+    def session(folder: str, at_once: int | None = None) -> training.Session:
+        parallel = training.Parallel("none", runs_at_once=at_once)
+        return training.Session(folder, progress=False, parallel=parallel)
 
     def one(folder: str) -> Any:
         model = task.model(configs[0], problem)
         return training.fit(model, objective, splits[0], config=fit, session=session(folder))
 
-    def many(folder: str) -> Any:
+    def many(at_once: int | None, folder: str) -> Any:
         models = [task.model(config, problem) for config in configs]
-        return training.fit_many(models, objective, splits, config=fit, session=session(folder))
+        return training.fit_many(
+            models, objective, splits, config=fit, session=session(folder, at_once)
+        )
 
-    times: dict[str, list[float]] = {"one": [], "many": []}
+    ways: dict[str, Callable[[str], Any]] = {
+        "one": one,
+        "many": partial(many, size.runs),
+        "groups": partial(many, None),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(size.rounds + 1):
-        for name, train in (("one", one), ("many", many)):
+        for name, train in ways.items():
             times[name].append(_seconds(train) / size.epochs)
     return {name: spread(seconds[1:]) for name, seconds in times.items()}
 
@@ -76,27 +85,24 @@ def _seconds(train: Callable[[str], Any]) -> float:
     return float(line["seconds"] - line["data_seconds"])
 
 
+WAYS = {"many": "at once", "groups": "in groups"}
+"""Of 16 runs: in one group, and in those of the default, which rows of before 2026-11-24 lack."""
+
+
 def table(rows: Rows, size: Size) -> str:
-    """Milliseconds an epoch, and what a row of single runs would take."""
+    """Milliseconds an epoch, times one run, and what a row of single runs would take."""
+    ways = {name: text for name, text in WAYS.items() if all(name in row for row in rows)}
     lines = []
     for row in rows:
-        one, many = (1000 * row[name]["median"] for name in ("one", "many"))
-        lines.append(
-            [
-                str(row["context"]),
-                number(one),
-                number(many),
-                f"{many / one:.1f}",
-                f"{size.runs * one / many:.2f}",
-            ]
-        )
-    header = [
-        "context",
-        "one run, ms an epoch",
-        f"{size.runs} at once",
-        "times one",
-        f"{size.runs} in a row over at once",
-    ]
+        one = 1000 * row["one"]["median"]
+        cells = [str(row["context"]), number(one)]
+        for name in ways:
+            many = 1000 * row[name]["median"]
+            cells += [number(many), f"{many / one:.1f}", f"{size.runs * one / many:.2f}"]
+        lines.append(cells)
+    header = ["context", "one run, ms an epoch"]
+    for text in ways.values():
+        header += [f"{size.runs} {text}", "times one", f"{size.runs} in a row over {text}"]
     return markdown(header, lines)
 
 

@@ -48,6 +48,8 @@ class Devices:
         mesh: axes of the mesh, such as data=4,seq=2; default all devices along data.
         shard_parameters: split parameters and optimizer state over the devices, too (FSDP).
         accumulate: take the gradient of a batch in so many parts.
+        runs_at_once: of many runs so many at once on each device, one group after another; default
+            all, and on a CPU as many as its cache holds.
         tensorboard: write event files for TensorBoard into the run folder (needs tensorboardX).
         profile: trace so many steps with jax.profiler into the run folder.
         distributed: one of several processes, as SLURM, Open MPI or Cloud TPU start them.
@@ -61,6 +63,7 @@ class Devices:
     mesh: str | None = None
     shard_parameters: bool = False
     accumulate: int = 1
+    runs_at_once: int | None = None
     tensorboard: bool = False
     profile: int = 0
     distributed: bool = False
@@ -168,7 +171,11 @@ def _session(run_dir: Path, resume: bool, devices: Devices) -> training.Session:
     if devices.tensorboard:
         trackers.append(training.TensorBoard(run_dir / "tensorboard"))
     parallel = training.Parallel(
-        devices.parallel, devices.mesh, devices.shard_parameters, devices.accumulate
+        devices.parallel,
+        devices.mesh,
+        devices.shard_parameters,
+        devices.accumulate,
+        runs_at_once=devices.runs_at_once,
     )
     return training.Session(
         run_dir,

@@ -208,7 +208,7 @@ def load_run(run_dir: str | Path, which: int | None = None) -> Run:
         training.load_best(run.model, run_dir)
         return run
     which = training.best_run(run_dir) if which is None else which
-    result = training.load_many(run.model, run_dir, which)
+    result = training.load_run(run.model, run_dir, which)
     if result.best_step is None:
         failed = f"failed in step {result.failed_step}, before it was validated"
         why = "was not validated yet" if result.failed_step is None else failed

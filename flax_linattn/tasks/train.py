@@ -13,6 +13,7 @@ from typing import Any
 from flax import nnx
 
 from flax_linattn import inference, training
+from flax_linattn.checks import OptionError
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.many import report_on
@@ -165,6 +166,13 @@ def _place(
     """The devices of a training, and those that each of its runs computes on."""
     if config.fit.runs > 1:
         return place_runs(parallel, config.fit.runs, config.fit.batch_size)
+    if parallel.runs_at_once is not None:
+        raise OptionError(
+            f"runs_at_once={parallel.runs_at_once} is for many runs, but there is one; leave it "
+            "out, or train several.",
+            "runs_at_once",
+            "runs",
+        )
     placement = parallel.place(config.fit.batch_size)
     return placement, placement
 

@@ -7,6 +7,9 @@ training batches; a *period* is what lies between two validations. A *split* is 
 and the *placement* where arrays live.
 """
 
+from typing import TYPE_CHECKING
+
+from flax_linattn import _moved
 from flax_linattn.training.batches import BatchSource, Splits
 from flax_linattn.training.checkpoint import (
     Checkpoint,
@@ -24,7 +27,7 @@ from flax_linattn.training.many import (
     RunResult,
     best_run,
     fit_many,
-    load_many,
+    load_run,
     load_runs,
     read_runs,
 )
@@ -71,10 +74,13 @@ __all__ = [
     "list_checkpoints",
     "load_best",
     "load_checkpoint",
-    "load_many",
+    "load_run",
     "load_runs",
     "make_evaluation_step",
     "make_train_step",
     "read_runs",
     "start_process",
 ]
+
+if not TYPE_CHECKING:  # a type checker reads the names above
+    __getattr__ = _moved.old_names(__name__, load_many="load_run")

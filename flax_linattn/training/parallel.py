@@ -34,6 +34,9 @@ class Parallel:
         accumulate: take the gradient of a batch in so many parts, one after another, for batches
             whose gradient does not fit the memory.
         time_arrays: arrays of a batch [B, T, ...] that "seq" splits along T.
+        runs_at_once: of many runs (``fit_many``) so many at once on each device, one group after
+            another. Default: all of them; on CPUs as many as keep their largest arrays in a core's
+            cache. Other groups change results by rounding.
 
     Raises:
         OptionError: a setting out of range.
@@ -48,6 +51,7 @@ class Parallel:
     shard_parameters: bool = False
     accumulate: int = 1
     time_arrays: tuple[str, ...] = ("values", "mask", "segment_ids")
+    runs_at_once: int | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in get_args(Strategy):
@@ -56,7 +60,7 @@ class Parallel:
                 f"{self.strategy!r}.",
                 "strategy",
             )
-        at_least(1, accumulate=self.accumulate)
+        at_least(1, accumulate=self.accumulate, runs_at_once=self.runs_at_once)
         if self.mesh is not None:
             object.__setattr__(self, "mesh", _axes(self.mesh))
         if self.strategy == "none" and (self.mesh is not None or self.shard_parameters):

@@ -227,9 +227,10 @@ class Trainer:
             done += f" of {config.steps}"
         else:
             done += f" ({self.record.epochs_done} of {config.epochs} epochs finished)"
+        same = "runs" if self.record.runs else "run"
         message = (
             f"Stopped by {signal.Signals(signum).name} {done}. "
-            f"Saved {path}. To go on, start the same run again with resume=True."
+            f"Saved {path}. To go on, start the same {same} again with resume=True."
         )
         if is_main():
             print(message, file=sys.stderr)

@@ -2,24 +2,33 @@
 
 import dataclasses
 import json
+import shlex
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 
-from flax_linattn import data, models, ops, tasks, training
+from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
-from flax_linattn.tasks.symbols import SymbolsConfig, recall
+from flax_linattn.tasks.symbols import SymbolsConfig, SymbolsData, recall
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
 from flax_linattn.tasks.symbols.model import make_loss, make_optimizer
+from flax_linattn.tasks.symbols.options import RECALL
+from flax_linattn.tasks.symbols.questions import Questions
+from flax_linattn.tasks.symbols.task import SymbolsTask
 from flax_linattn.tasks.symbols.yardsticks import Lag, longest_match, matches
 from tests.tasks.commands import fail, one_line, succeed
+from tests.training.problem import signal_at
 
 TINY = [
     *("--base", "4", "--delay", "1", "--context", "8", "--features", "4"),
     *("--epochs", "6", "--validate-every", "2", "--test-series", "2", "--parallel", "none"),
 ]
+
+
+SEQUENCES = [arg for arg in TINY if arg not in ("--delay", "1")]
+"""What those that are no series take."""
 
 
 def tiny(**options):
@@ -192,8 +201,10 @@ RULES = ["nt-r", "nt+nt-s", "recall", "copying", "induction", "parity"]
 @pytest.mark.parametrize("rules", fast(RULES, "nt+nt-s", "recall"))
 def test_other_symbols(tmp_path, capsys, rules):
     folder = str(tmp_path / "run")
-    sizes = ["--num-pairs", "2", "--readout", "last", "--position", "learned"]
-    succeed(capsys, "train", "symbols", "--rules", rules, *TINY, *sizes, "--run", folder)
+    series = rules not in RECALL
+    args = [*TINY, "--readout", "last"] if series else [*SEQUENCES, "--position", "learned"]
+    pairs = ["--num-pairs", "2"] if rules == "recall" else []
+    succeed(capsys, "train", "symbols", "--rules", rules, *args, *pairs, "--run", folder)
     stored = json.loads((tmp_path / "run" / "test.json").read_text())
     report = tasks.evaluate_run(folder)
     assert report["test_accuracy"] == stored["test_accuracy"]
@@ -221,6 +232,110 @@ def test_a_stream_guesses_once_its_window_is_full(tmp_path, capsys):
     assert [row[1] for row in rows[12:19]] == [""] * 7  # a blank line began a new series
 
 
+ASKED = {
+    "recall": {"base": 16, "context": 20, "num_pairs": 3},
+    "copying": {"base": 5, "context": 8},
+    "induction": {"base": 5, "context": 9},
+    "parity": {"context": 7},
+}
+
+
+@pytest.mark.parametrize("rules", ASKED)
+def test_what_a_stream_is_asked_is_what_sequences_ask(rules):
+    """Of drawn sequences the same places and answers, also where a state was saved between."""
+    options = SymbolsData(rules, **ASKED[rules])
+    drawn = drawn_of(options)
+    batch = drawn.draw(np.random.default_rng(0), 50)
+    whole = Questions(options, drawn.num_tokens)
+    for tokens, targets, asked in zip(
+        *(batch[n] for n in ("tokens", "targets", "asked")), strict=True
+    ):
+        whole.reset()
+        parts = Questions(options, drawn.num_tokens)
+        answers = []
+        for step, token in enumerate(tokens.tolist()):
+            answers.append(whole.answer(token))
+            again = Questions(options, drawn.num_tokens)
+            again.restore(step, json.loads(json.dumps(parts.facts())))
+            parts = again
+            assert parts.answer(token) == answers[-1]
+        expected = [int(y) if a else None for y, a in zip(targets, asked, strict=True)]
+        assert answers == expected
+
+
+@pytest.mark.parametrize("rules", ASKED)
+@pytest.mark.parametrize("kept", [None, "12", [1.0], [True], [99], [1, 2, 3, 4, 5, 6, 7, 8], {}])
+def test_what_no_stream_leaves(rules, kept):
+    questions = Questions(SymbolsData(rules, **ASKED[rules]), 17)
+    with pytest.raises(ValueError, match=f"what 1 symbols of {rules} leave to answer from, got"):
+        questions.restore(1, kept)
+    assert questions.facts() == []
+
+
+def test_behind_what_is_asked_a_stream_asks_nothing():
+    copying = Questions(SymbolsData("copying", base=5, context=4), 6)
+    assert [copying.answer(x) for x in (1, 2, 5, 1, 2, 5)] == [None, None, 1, 2, None, None]
+    induction = Questions(SymbolsData("induction", base=5, context=4), 6)
+    assert [induction.answer(x) for x in (5, 3, 1, 5, 5)] == [None, None, None, 3, 3]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_stream_counts_what_is_asked(tmp_path, capsys):
+    """The right guesses at the questions, and no others; a state keeps what answers stand in."""
+    folder, state = str(tmp_path / "run"), str(tmp_path / "state.npz")
+    args = [*SEQUENCES, "--rules", "copying", "--runs", "2"]
+    succeed(capsys, "train", "symbols", *args, "--run", folder)
+    run = tasks.load_run(folder)
+    drawn = drawn_of(run.config.data)
+    batch = drawn.draw(np.random.default_rng(5), 3)
+    lines = "\n\n".join("\n".join(map(str, row)) for row in batch["tokens"]).splitlines()
+    guesses = np.asarray(run.model(batch["tokens"])).argmax(-1)
+    hits = ((guesses == batch["targets"]) & batch["asked"]).cumsum()
+    outputs = []
+    for part in (lines[:6], lines[6:]):  # in the middle of a sequence's second half
+        file = tmp_path / "part.txt"
+        file.write_text("\n".join(part) + "\n")
+        told = succeed(capsys, "stream", folder, "--input", str(file), "--state", state)
+        outputs += [line.split(",") for line in told.splitlines()[1:]]
+    assert [int(row[1]) for row in outputs] == guesses.ravel().tolist()
+    assert [int(row[2]) for row in outputs] == hits.tolist()
+    assert [int(row[3]) for row in outputs] == batch["asked"].cumsum().tolist()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_runs_in_groups_are_those_at_once(tmp_path, capsys):
+    """On two devices, each of which loops over its runs, with a mechanism that scans."""
+    args = [*TINY, "--runs", "4", "--mechanism", "aaren", "--epochs", "2"]
+    mesh = ["--parallel", "jit", "--mesh", "data=2", "--runs-at-once", "1"]
+    succeed(capsys, "train", "symbols", *args, "--run", str(tmp_path / "whole"))
+    succeed(capsys, "train", "symbols", *args, *mesh, "--run", str(tmp_path / "groups"))
+    runs = [tasks.load_runs(tmp_path / name) for name in ("whole", "groups")]
+    for run, other in zip(*runs, strict=True):
+        for a, b in zip(*(jax.tree.leaves(nnx.state(r.model)) for r in (run, other)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    """In Python and by the command, which then does."""
+    batches = SymbolsTask.batches
+
+    def stopping(task, data, config, problem, spans):
+        splits = batches(task, data, config, problem, spans)
+        one_signal = signal_at(splits.train, 3) if config.seed == 0 else splits.train
+        return splits._replace(train=one_signal)
+
+    args = ["train", "symbols", *TINY, "--runs", "2", "--run", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(SymbolsTask, "batches", stopping)
+        assert cli.main(args) == 130
+    told = capsys.readouterr().err.splitlines()
+    assert "To go on, start the same runs again with resume=True." in told[-2]
+    assert told[-1] == shlex.join(["flax-linattn", *args, "--resume"])
+    succeed(capsys, *shlex.split(told[-1])[1:])
+    assert len(json.loads((tmp_path / "test.json").read_text())["runs"]) == 2
+
+
 @pytest.mark.parametrize(
     "args, message",
     [
@@ -234,10 +349,20 @@ def test_a_stream_guesses_once_its_window_is_full(tmp_path, capsys):
         (["--rules", "nt+nt"], "twice"),
         (["--rules", "nt-r", "--condition", "x9=0"], "condition"),
         (["--base", "8"], "takes features=8"),
-        (["--rules", "recall", "--num-pairs", "8"], "context must be at least 32, 4 tokens"),
-        (["--rules", "recall", "--num-pairs", "8"], "(--context, --num-pairs)"),
-        (["--rules", "recall", "--context", "32", "--num-pairs", "8"], "base must be at least 16"),
-        (["--rules", "copying", "--context", "5"], "copying takes an even context, a half to"),
+        (["--rules", "recall", "--delay", "2"], "context must be at least 32, 4 tokens"),
+        (["--rules", "recall", "--delay", "2"], "(--context, --num-pairs)"),
+        (["--rules", "recall", "--delay", "2", "--context", "32"], "base must be at least 16"),
+        (["--rules", "copying", "--delay", "2", "--context", "5"], "copying takes an even context"),
+        (["--rules", "copying"], "delay is an option of series, which copying is not; leave it"),
+        (["--rules", "parity", "--delay", "2", "--readout", "last"], "(--readout, --rules)"),
+        (["--rules", "parity", "--delay", "2", "--projections", "shared"], "projections is an"),
+        (["--rules", "parity", "--delay", "2", "--init-scale", "1"], "init_scale is an option of"),
+        (["--rules", "nt+nt-s", "--condition", "x1=1"], "condition is an option of the rules nt-r"),
+        (["--num-pairs", "2"], "num_pairs is an option of the rules recall, which nt is not"),
+        (["--position", "none"], "position is an option of sequences that are no series, which"),
+        (["--optimizer", "adam", "--momentum", "0.5"], "(--momentum, --optimizer)"),
+        (["--runs-at-once", "2"], "runs_at_once=2 is for many runs"),
+        (["--runs", "2", "--runs-at-once", "0"], "runs_at_once must be at least 1, got 0"),
         (["--rules", "nt", "--init-scale", "0"], "init_scale must be positive"),
         (["--momentum", "1.5"], "momentum"),
         (["--lower-at", "-1"], "lower_at"),
@@ -248,6 +373,22 @@ def test_what_is_refused(capsys, tmp_path, args, message):
     told = one_line(fail(capsys, *given))
     assert message in told, told
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_mixtures_with_a_rare_event_have_its_condition():
+    assert SymbolsConfig.of(rules="nt+nt-r", condition="x1=1").data.condition == "x1=1"
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_runs_of_before_may_have_options_that_change_nothing(tmp_path, capsys):
+    succeed(capsys, "train", "symbols", *SEQUENCES, "--rules", "parity", "--run", str(tmp_path))
+    file = tmp_path / "config.json"
+    kept = json.loads(file.read_text())
+    older = {"delay": 1, "condition": "x1=1", "num_pairs": 2, "readout": "last", "init_scale": 1.0}
+    file.write_text(json.dumps(kept | older))
+    assert tasks.load_run(tmp_path).config.to_json() == {
+        name: value for name, value in kept.items() if name not in ("task", "format")
+    }
 
 
 def test_test_files_are_refused(capsys, tmp_path):

@@ -1,14 +1,17 @@
 """Many runs at once: each is the run that ``fit`` would train alone."""
 
 import json
+import re
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax import nnx
 
+from flax_linattn import training
 from flax_linattn.training import (
     FitConfig,
     Interrupted,
@@ -25,10 +28,12 @@ from flax_linattn.training import (
     list_checkpoints,
     load_best,
     load_checkpoint,
-    load_many,
+    load_run,
     load_runs,
     read_runs,
 )
+from flax_linattn.training.many.groups import CACHE, over_runs
+from flax_linattn.training.many.placed import place_runs
 from tests.training.problem import (
     Net,
     Source,
@@ -237,6 +242,86 @@ def test_patience_counts_for_each_run(tmp_path):
     assert [value is None for value in last][1::2] == [True, True] or result.epochs == 3
 
 
+@pytest.mark.parametrize("at_once, devices", [(1, 1), (2, 1), (4, 1), (4, 2), (2, 2), (3, 2)])
+def test_groups_of_runs_go_one_after_another(tmp_path, at_once, devices):
+    """Six runs, of which 4 leave a smaller group over; three on each of two devices."""
+    runs = 6
+    settings = {"epochs": 2, "runs": runs, "splits": splits_of(runs)}
+    expected, one = train(
+        tmp_path / "whole", parallel=Parallel("none", runs_at_once=99), **settings
+    )
+    mesh = ("jit", f"data={devices}") if devices > 1 else ("none",)
+    parallel = Parallel(*mesh, runs_at_once=at_once)
+    models, result = train(tmp_path / "groups", parallel=parallel, **settings)
+    for model, other in zip(models, expected, strict=True):
+        assert_close(model, other)
+    for run, other in zip(result.runs, one.runs, strict=True):
+        assert run.best_step == other.best_step
+        np.testing.assert_allclose(run.best_value, other.best_value, rtol=1e-5)
+    for line, other in zip(result.history, one.history, strict=True):
+        for name in ("train_loss", "validation_loss", "train_accuracy", "validation_accuracy"):
+            np.testing.assert_allclose(line["runs"][name], other["runs"][name], rtol=1e-4)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_groups_go_on_to_equal_bits(tmp_path, devices):
+    parallel = Parallel("jit", f"data={devices}", runs_at_once=1)
+    whole, _ = train(tmp_path / "whole", parallel=parallel, epochs=2)
+    first, *rest = [make_batches(seed=r) for r in range(RUNS)]
+    with pytest.raises(Interrupted):
+        stopping = splits_of(train=[signal_at(first, 6), *rest])
+        train(tmp_path / "parts", splits=stopping, parallel=parallel, epochs=2)
+    resumed, _ = train(tmp_path / "parts", resume=True, parallel=parallel, epochs=2)
+    assert [bits(m) for m in resumed] == [bits(m) for m in whole]
+
+
+def test_a_run_that_fails_ends_alone_in_its_group(tmp_path):
+    trains = [make_batches(seed=r) for r in range(RUNS)]
+    parallel = Parallel("none", runs_at_once=2)
+    healthy, _ = train(tmp_path / "healthy", parallel=parallel)
+    trains[1] = poison_at(trains[1], 7)
+    models, result = train(tmp_path / "many", splits=splits_of(train=trains), parallel=parallel)
+    assert [run.failed_step for run in result.runs] == [None, 8, None, None]
+    for r in (0, 2, 3):
+        assert bits(models[r]) == bits(healthy[r])
+
+
+def sizes_of_groups(function, *arrays, placement):
+    """The lengths of the loops over groups that a program of many runs has."""
+    jaxpr = jax.make_jaxpr(over_runs(function, placement))(*arrays)
+    return [int(length) for length in re.findall(r"length=(\d+)", str(jaxpr))]
+
+
+@pytest.mark.parametrize(
+    "numbers, runs, loops",
+    [
+        (64, 16, []),  # all at once
+        (CACHE // 4 // 16, 16, []),
+        (CACHE // 4 // 4, 16, [4]),  # four at once
+        (CACHE // 4 // 4, 7, [7]),  # a number that no other divides
+        (CACHE, 6, [6]),  # one is larger than the cache
+    ],
+)
+def test_on_a_cpu_groups_fit_the_cache(numbers, runs, loops):
+    placement, _ = place_runs(Parallel("none"), runs, 1)
+    x = np.ones((runs, numbers), np.float32)
+    assert sizes_of_groups(lambda x: (x + 1).sum(), x, placement=placement) == loops
+
+
+def test_what_counts_is_the_largest_array_within(monkeypatch):
+    """Also of what loops and compiled functions compute; on accelerators nothing does."""
+    placement, _ = place_runs(Parallel("none"), 4, 1)
+    x = np.ones((4, 3), np.float32)
+
+    @jax.jit
+    def inner(x):
+        return jax.lax.fori_loop(0, 2, lambda i, y: jnp.tile(x, CACHE // 6)[:3] + y, x)
+
+    assert 4 in sizes_of_groups(inner, x, placement=placement)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert 4 not in sizes_of_groups(inner, x, placement=placement)
+
+
 @pytest.mark.parametrize("devices", [2, 4])
 def test_devices_split_the_runs(tmp_path, devices):
     alone, _ = train(tmp_path / "alone")
@@ -258,7 +343,7 @@ def test_folders_tell_what_the_runs_came_to(tmp_path):
     assert read_runs(tmp_path) == result.runs
     for r, model in enumerate(models):
         loaded = Net(9)
-        assert load_many(loaded, tmp_path, r) == result.runs[r]
+        assert load_run(loaded, tmp_path, r) == result.runs[r]
         assert bits(loaded) == bits(model)
     values = [run.best_value for run in result.runs]
     assert best_run(tmp_path) == values.index(min(values))
@@ -296,18 +381,23 @@ def test_trackers_get_means_and_the_speed_of_all_runs(tmp_path):
 def test_reading_what_is_not_there(tmp_path):
     train(tmp_path / "many")
     with pytest.raises(ValueError, match="which"):
-        load_many(Net(), tmp_path / "many", RUNS)
-    with pytest.raises(ValueError, match="holds 4 runs; read one of them with load_many"):
+        load_run(Net(), tmp_path / "many", RUNS)
+    with pytest.raises(ValueError, match="holds 4 runs; read one of them with load_run"):
         load_best(Net(), tmp_path / "many")
     with pytest.raises(ValueError, match="holds 4 runs"):
         load_checkpoint(Net(), list_checkpoints(tmp_path / "many")[-1].path)
     train_alone(tmp_path / "one", 0)
     with pytest.raises(ValueError, match="single run; read it with load_best"):
-        load_many(Net(), tmp_path / "one", 0)
+        load_run(Net(), tmp_path / "one", 0)
     with pytest.raises(FileNotFoundError):
         read_runs(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"variable|not the one"):
-        load_many(Net(width=5), tmp_path / "many", 0)
+        load_run(Net(width=5), tmp_path / "many", 0)
+
+
+def test_the_old_name_of_load_run_warns():
+    with pytest.warns(DeprecationWarning, match="load_many is flax_linattn.training.load_run"):
+        assert training.load_many is load_run
 
 
 def test_another_number_of_runs_cannot_go_on(tmp_path):

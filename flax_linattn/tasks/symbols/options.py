@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from flax_linattn.checks import OptionError, at_least, positive, rate
 from flax_linattn.models import Layers, window_layers
@@ -116,6 +117,16 @@ class SymbolsConfig(Config):
     fit: SymbolsFit = SymbolsFit()
 
     def __post_init__(self) -> None:
+        options = self.flat()
+        for name, whose in _not_taken(options).items():
+            if options[name] != _DEFAULTS[name]:
+                chooses = "optimizer" if name == "momentum" else "rules"
+                raise OptionError(
+                    f"{name} is an option of {whose}, which {options[chooses]} is not; leave it "
+                    "out.",
+                    name,
+                    chooses,
+                )
         features = self.layers.features
         if not self.data.recalls and features != self.data.base:
             raise OptionError(
@@ -125,6 +136,19 @@ class SymbolsConfig(Config):
                 "base",
             )
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """As ``Config.from_json``; options that change nothing are left out.
+
+        Runs of before 2026-11-24 may have such, which are refused now.
+
+        Example:
+            >>> SymbolsConfig.from_json({"rules": "parity", "delay": 5}).data.delay
+            2
+        """
+        none = _not_taken(_DEFAULTS | dict(values))
+        return super().from_json({n: value for n, value in values.items() if n not in none})
+
     @property
     def name(self) -> str:
         """A name for the run folder."""
@@ -133,6 +157,31 @@ class SymbolsConfig(Config):
         size += [] if data.recalls else [f"N{data.base}T{data.delay}"]
         mechanism = mechanism_name(self.layers)
         return as_name(data.rules, *size, data.context, mechanism, self.seeds)
+
+
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default
+    for part in (SymbolsData, SymbolsModel, SymbolsFit)
+    for field in dataclasses.fields(part)
+}
+
+
+def _not_taken(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options that change nothing beside these others, and whose they are."""
+    rules = str(options["rules"])
+    none: dict[str, str] = {}
+    if rules in RECALL:
+        series = ("delay", "readout", "projections", "init_scale")
+        none |= dict.fromkeys(series, "series")
+    else:
+        none["position"] = "sequences that are no series"
+    if "nt-r" not in rules.split("+"):
+        none["condition"] = "the rules nt-r"
+    if rules != "recall":
+        none["num_pairs"] = "the rules recall"
+    if options["optimizer"] != "sgd":
+        none["momentum"] = "the optimizer sgd"
+    return none
 
 
 def recall(config: SymbolsConfig) -> SymbolsConfig:

@@ -13,6 +13,7 @@ from flax_linattn.checks import OptionError, at_least, shown
 from flax_linattn.tasks.facts import read_count
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.streaming import Streaming
+from flax_linattn.tasks.symbols.questions import Questions
 
 NONE = -1
 """A guess that there is none of yet."""
@@ -35,7 +36,9 @@ class SymbolsStreamOptions:
 class SymbolsStream(Streaming):
     """The next symbol after each, and how many guesses so far were right.
 
-    A window model says nothing before its context is full: it has not learned to.
+    A window model says nothing before its context is full: it has not learned to. Of sequences that
+    are no series only what is asked for counts: where the symbols so far ask, they hold the answer,
+    too (``Questions``).
 
     Args:
         run: the trained run.
@@ -51,6 +54,7 @@ class SymbolsStream(Streaming):
         if not run.model.streams:
             raise ValueError("the run cannot stream: its mechanism has no causal form.")
         self._first = 1 if data.recalls else data.context
+        self._questions = Questions(data, run.problem.num_tokens) if data.recalls else None
         length = data.context if max_length is None else max_length
         super().__init__(
             run,
@@ -80,6 +84,8 @@ class SymbolsStream(Streaming):
         if observation is None:
             self._stream.reset()
             self._guess = NONE
+            if self._questions is not None:
+                self._questions.reset()
             self.num_breaks += 1
             return None
         try:
@@ -88,22 +94,34 @@ class SymbolsStream(Streaming):
             raise OptionError(f"{error} A blank line begins one.", *error.options) from error
         if np.isnan(scores).any():
             raise ValueError("the model's scores are NaN: its numbers overflow.")
-        if self._guess != NONE:
-            self._guesses += 1
-            self._right += self._guess == observation
         self.num_steps += 1
-        step = self._stream.num_steps
-        self._guess = int(scores.argmax()) if step >= self._first else NONE
-        return [step, "" if self._guess == NONE else self._guess, self._right, self._guesses]
+        step, said = self._stream.num_steps, int(scores.argmax())
+        if self._questions is None:
+            if self._guess != NONE:
+                self._count(self._guess == observation)
+            self._guess = said if step >= self._first else NONE
+            return self._cells(step, self._guess)
+        answer = self._questions.answer(observation)
+        if answer is not None:
+            self._count(said == answer)
+        return self._cells(step, said)
+
+    def _count(self, right: bool) -> None:
+        self._guesses += 1
+        self._right += right
+
+    def _cells(self, step: int, guess: int) -> Sequence[Any]:
+        return [step, "" if guess == NONE else guess, self._right, self._guesses]
 
     def facts(self) -> dict[str, Any]:
-        """The step within the sequence, the last guess, and the counts."""
-        return {
+        """The step within the sequence, the last guess or what answers stand in, and the counts."""
+        counts = {
             "step": self._stream.num_steps,
             "next": self._guess - NONE,
             "right": self._right,
             "guesses": self._guesses,
         }
+        return counts if self._questions is None else {**counts, "kept": self._questions.facts()}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on within the sequence."""
@@ -114,6 +132,8 @@ class SymbolsStream(Streaming):
             raise ValueError(
                 f"{right} of {guesses} guesses cannot be right, or {guess} be the next"
             )
+        if self._questions is not None:
+            self._questions.restore(step, facts.get("kept"))
         self._stream.num_steps = step
         self._guess, self._right, self._guesses = guess + NONE, right, guesses
 

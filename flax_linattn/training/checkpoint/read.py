@@ -210,7 +210,7 @@ def _check_single(path: Path, progress: Progress) -> None:
     """Refuses a checkpoint of many runs where one is asked for."""
     if runs := progress["record"].get("runs"):
         raise ValueError(
-            f"The checkpoint {path} holds {len(runs)} runs; read one of them with load_many."
+            f"The checkpoint {path} holds {len(runs)} runs; read one of them with load_run."
         )
 
 

@@ -4,7 +4,7 @@ from flax_linattn.training.many.fitting import ManyResult, fit_many
 from flax_linattn.training.many.results import (
     RunResult,
     best_run,
-    load_many,
+    load_run,
     load_runs,
     read_runs,
 )
@@ -14,7 +14,7 @@ __all__ = [
     "RunResult",
     "best_run",
     "fit_many",
-    "load_many",
+    "load_run",
     "load_runs",
     "read_runs",
 ]

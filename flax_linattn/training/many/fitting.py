@@ -71,11 +71,12 @@ def fit_many(
     """Trains many runs of one model at once, and leaves the best parameters in each model.
 
     The runs differ in their initial parameters, in their batches, in what they draw, and where
-    asked in hyperparameters of the optimizer; all are one program (``jax.vmap``), which on several
-    devices is split by runs. Run r computes what ``fit`` does with the seed ``config.seed + r``, to
-    rounding. Validations, checkpoints, resuming and signals are those of ``fit``, but for these:
+    asked in hyperparameters of the optimizer; all are one program. Several devices split the runs,
+    and each takes its own in groups, see ``Parallel.runs_at_once``. Run r computes what ``fit``
+    does with the seed ``config.seed + r``, to rounding. Validations, checkpoints, resuming and
+    signals are those of ``fit``, but for these:
 
-    - The best parameters are kept in the checkpoints, each run's own; ``load_many`` reads them.
+    - The best parameters are kept in the checkpoints, each run's own; ``load_run`` reads them.
     - ``patience`` counts for each run; one that runs out of it stays as it is.
     - A run whose numbers become NaN or infinite ends alone: its result names the step, and its
       model gets the best parameters before, if there was a validation. If all do before their

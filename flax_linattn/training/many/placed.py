@@ -19,7 +19,26 @@ from flax_linattn.training.placement import DATA, SEQUENCE, Placement
 
 @dataclasses.dataclass(frozen=True)
 class RunsPlacement(Placement):
-    """A placement that splits what it is given by runs, the first axis of every array."""
+    """A placement that splits what it is given by runs, the first axis of every array.
+
+    Attributes:
+        runs_at_once: as in ``Parallel``.
+    """
+
+    runs_at_once: int | None = None
+
+    @property
+    def devices(self) -> int:
+        """Over how many the runs are split."""
+        return 1 if self.mesh is None else self.mesh.shape[DATA]
+
+    @property
+    def platform(self) -> str:
+        """Of the devices: "cpu", "gpu" or "tpu"."""
+        if self.mesh is None:
+            return jax.default_backend()
+        platform: str = self.mesh.devices.flat[0].platform
+        return platform
 
     def _of_leaf(self, leaf: Any) -> NamedSharding:
         assert self.mesh is not None
@@ -63,7 +82,8 @@ def place_runs(
         )
     placement = dataclasses.replace(parallel, accumulate=1).place(num_runs)
     names = [field.name for field in dataclasses.fields(Placement)]
-    runs = RunsPlacement(**{name: getattr(placement, name) for name in names})
+    of_all = {name: getattr(placement, name) for name in names}
+    runs = RunsPlacement(**of_all, runs_at_once=parallel.runs_at_once)
     return runs, Parallel("none", accumulate=parallel.accumulate).place(batch_size)
 
 

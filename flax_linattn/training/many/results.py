@@ -62,7 +62,7 @@ def read_runs(run_dir: str | Path) -> tuple[RunResult, ...]:
     return results_of(_newest(run_dir)[1].runs)
 
 
-def load_many(model: nnx.Module, run_dir: str | Path, which: int) -> RunResult:
+def load_run(model: nnx.Module, run_dir: str | Path, which: int) -> RunResult:
     """Reads the best parameters of one of the runs in a folder into a model of the same structure.
 
     Args:

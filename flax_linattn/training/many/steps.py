@@ -13,6 +13,7 @@ from flax import nnx
 
 from flax_linattn.training.batches import Batch
 from flax_linattn.training.evaluation import EvaluationStep, evaluation_of
+from flax_linattn.training.many.groups import over_runs
 from flax_linattn.training.many.placed import RunsPlacement, seeds_of
 from flax_linattn.training.many.state import ManyState, chosen
 from flax_linattn.training.objective import LossFn
@@ -33,9 +34,10 @@ def make_many_step(
 ) -> TrainStep:
     """Returns the compiled ``(state, batches) -> state``; arguments as ``make_train_step``'s.
 
-    Run r draws as a single run with the seed ``seed + r`` does.
+    Run r draws as a single run with the seed ``seed + r`` does. The runs go through each device in
+    groups, see ``over_runs``.
     """
-    update = jax.vmap(update_of(graphdef, loss_fn, optimizer, alone, max_skipped))
+    update = over_runs(update_of(graphdef, loss_fn, optimizer, alone, max_skipped), placement)
     seeds = seeds_of(seed, num_runs)
 
     def step(state: ManyState, batches: Batch) -> ManyState:
@@ -53,7 +55,7 @@ def make_many_evaluation(
     graphdef: nnx.GraphDef[Any], loss_fn: LossFn, placement: RunsPlacement
 ) -> EvaluationStep:
     """As ``make_evaluation_step``, with R in front of every array."""
-    evaluate = jax.vmap(evaluation_of(graphdef, loss_fn, ONE_DEVICE))
+    evaluate = over_runs(evaluation_of(graphdef, loss_fn, ONE_DEVICE), placement)
     return placement.compile(evaluate, 4, donate=2)
 
 
