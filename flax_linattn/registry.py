@@ -29,6 +29,10 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.classify.task:ClassifyTask",
         "train a time-series classifier (JapaneseVowels, or your own files)",
     ),
+    "events": Entry(
+        "flax_linattn.tasks.events.task:EventsTask",
+        "train on events at irregular times (drawn ones, or your own file): when comes the next?",
+    ),
     "forecast": Entry(
         "flax_linattn.tasks.forecast.task:ForecastTask",
         "train a forecaster (ETTh1, or your own CSV file)",

@@ -12,6 +12,7 @@ from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.load import load_dataset, load_series
 from flax_linattn.data.marks import calendar_features
 from flax_linattn.data.packing import Packed, pack
+from flax_linattn.data.ragged import RaggedBatches
 from flax_linattn.data.series import TimeSeries, is_step
 from flax_linattn.data.sets.cycles import count_cycles, follow_cycles
 from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
@@ -39,6 +40,7 @@ __all__ = [
     "NextSymbol",
     "Packed",
     "Parity",
+    "RaggedBatches",
     "Rule",
     "Source",
     "Split",

@@ -205,8 +205,7 @@ class BucketBatches(Batches):
             )
         self._time_arrays = {"mask", *time_arrays}
         self._bucket = np.searchsorted(self._lengths, needed)
-        counts = np.bincount(self._bucket)
-        self._num_batches = int(np.sum(-(-counts // batch_size)))
+        self._num_batches = count_buckets(self._bucket, batch_size)
         self._tokens = int(mask.sum()), int(np.sum(self._lengths[self._bucket]))
 
     def __len__(self) -> int:
@@ -224,8 +223,7 @@ class BucketBatches(Batches):
         rng = None if self.seed is None else np.random.default_rng([self.seed, epoch])
         if rng is not None:
             order = rng.permutation(self.num_examples)
-        members = [order[self._bucket[order] == i] for i in range(len(self._lengths))]
-        plan = np.concatenate([in_rows(part, self.batch_size) for part in members if part.size])
+        plan = bucket_rows(self._bucket, len(self._lengths), self.batch_size, order)
         if rng is None or len(self._lengths) == 1:  # one bucket is Batches
             return plan
         return rng.permutation(plan, axis=0)
@@ -236,6 +234,26 @@ class BucketBatches(Batches):
             name: array[examples, :length] if name in self._time_arrays else array[examples]
             for name, array in self.arrays.items()
         }
+
+
+def count_buckets(bucket: NDArray[np.int64], batch_size: int) -> int:
+    """Batches of an epoch, each of examples of one bucket; int64 [N] says whose bucket is which."""
+    return int(np.sum(-(-np.bincount(bucket) // batch_size)))
+
+
+def bucket_rows(
+    bucket: NDArray[np.int64], num_buckets: int, batch_size: int, order: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Batches of examples of one bucket, [batches, batch_size], by bucket; -1 = filler.
+
+    Args:
+        bucket: int64 [N], of each example.
+        num_buckets: more than the largest of them.
+        batch_size: rows.
+        order: in which examples are taken, int64 [N].
+    """
+    members = [order[bucket[order] == i] for i in range(num_buckets)]
+    return np.concatenate([in_rows(part, batch_size) for part in members if part.size])
 
 
 def check_names(arrays: Iterable[str]) -> None:

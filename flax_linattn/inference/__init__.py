@@ -1,5 +1,6 @@
 """Recurrent inference with trained models."""
 
+from flax_linattn.inference.events import DrawnEvents, EventModel, draw_events
 from flax_linattn.inference.generate import Generated, generate
 from flax_linattn.inference.model import StreamingModel
 from flax_linattn.inference.prefill import prefill
@@ -10,6 +11,8 @@ from flax_linattn.inference.stream import Stream
 from flax_linattn.inference.summary import Summary, summarize
 
 __all__ = [
+    "DrawnEvents",
+    "EventModel",
     "Generated",
     "Rollout",
     "StateFile",
@@ -17,6 +20,7 @@ __all__ = [
     "StreamingModel",
     "Summary",
     "describe_state",
+    "draw_events",
     "gather_rows",
     "generate",
     "load_state",

@@ -9,9 +9,12 @@ from flax_linattn.models.embedding import (
     TokenEmbedding,
 )
 from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
+from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
+from flax_linattn.models.event_forecaster import EVENT_LAYERS, EventForecaster, NextEvent
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
+from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.saved import load_model, save_model
@@ -26,6 +29,7 @@ from flax_linattn.models.window import (
 
 __all__ = [
     "CLASSIFIER_LAYERS",
+    "EVENT_LAYERS",
     "FORECASTER_LAYERS",
     "LANGUAGE_LAYERS",
     "POOLINGS",
@@ -37,16 +41,21 @@ __all__ = [
     "ClassifierState",
     "Embedding",
     "EncoderDecoder",
+    "EventColumns",
+    "EventEmbedding",
+    "EventForecaster",
     "Forecaster",
     "ForecasterState",
     "HorizonState",
     "LanguageModel",
     "LastPooling",
     "Layers",
+    "LogNormalMixture",
     "MeanPooling",
     "Mechanisms",
     "Moments",
     "MomentsState",
+    "NextEvent",
     "ObservationEmbedding",
     "OneHotEmbedding",
     "Pooling",

@@ -22,6 +22,8 @@ from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.classifier import SequenceClassifier
 from flax_linattn.models.embedding import ObservationEmbedding, OneHotEmbedding, TokenEmbedding
 from flax_linattn.models.encoder_decoder import EncoderDecoder
+from flax_linattn.models.event_embedding import EventEmbedding
+from flax_linattn.models.event_forecaster import EventForecaster
 from flax_linattn.models.forecaster import Forecaster
 from flax_linattn.models.language import LanguageModel
 from flax_linattn.models.layers import Layers
@@ -32,6 +34,8 @@ KINDS: dict[str, Any] = {
     for kind in (
         Backbone,
         EncoderDecoder,
+        EventEmbedding,
+        EventForecaster,
         Forecaster,
         LanguageModel,
         ObservationEmbedding,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -176,15 +176,22 @@ def _print_stream(
                     cells = stream.cells(observation)
                 taken += 1
                 if cells is not None:
-                    if not printed:
-                        print(join_cells(stream.header), flush=True)
-                        printed = True
-                    print(join_cells(cells), flush=True)
+                    printed = _print_line(stream, cells, printed)
                 if state is not None and taken % save_every == 0:
                     stream.save(state)
+        for cells in stream.last_cells():
+            printed = _print_line(stream, cells, printed)
     if not printed:
         seen = stream.num_rows
         say("no new observation came" if seen else "no observation came: give one a line")
+
+
+def _print_line(stream: Streaming, cells: Sequence[Any], printed: bool) -> bool:
+    """Prints a line, and the header before the first."""
+    if not printed:
+        print(join_cells(stream.header), flush=True)
+    print(join_cells(cells), flush=True)
+    return True
 
 
 def _say_end(stream: Streaming, say: Say) -> None:

@@ -100,6 +100,11 @@ class Streaming(abc.ABC):
         return self.num_steps + self.num_breaks
 
     @property
+    def state_bytes(self) -> int:
+        """Of the model's state."""
+        return inference.state_bytes(self._stream.state)
+
+    @property
     def last_time(self) -> datetime | None:
         """Of the last observation, where observations have times."""
         return None
@@ -112,6 +117,10 @@ class Streaming(abc.ABC):
             observation: what it holds.
         """
         return number <= self.num_rows
+
+    def last_cells(self) -> Iterator[Sequence[Any]]:
+        """Lines that follow those of the observations, at the end of the input."""
+        yield from ()
 
     def end(self) -> str | None:
         """What there is to say at the end of the stream."""

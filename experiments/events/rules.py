@@ -1,0 +1,54 @@
+"""By what runs on events are judged: stated before the runs that test it.
+
+A likelihood of times depends on their unit, and so does its mean; the difference of two does not.
+So likelihoods are compared by differences, in natural logarithms an event, and never by shares.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from experiments.intervals import Interval, interval
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, Rule, Word
+
+STATED = "2026-11-24T08:45:00+00:00"
+"""When all that stands here was stated."""
+
+MARGIN = 0.05
+"""Of the NLL an event, in natural logarithms: the paper prints deviations over seeds from 0.02
+(StackOverflow) to 0.15 (Uber) for what it calls comparable."""
+
+SHARE = 0.02
+
+COMPARABLE = Rule(
+    f"Two models are comparable where the 95 % interval of the difference of their NLL an event "
+    f"lies within {MARGIN:g} on either side, and one is worse where it lies beyond: paired by "
+    "seed, the mean of a data set one number, by Student's t over data sets.",
+    STATED,
+)
+NEAR_TRUE = Rule(
+    f"A model has found a process where its NLL an event, on the same test events, is within "
+    f"{100 * SHARE:g} % of that of the process itself.",
+    STATED,
+)
+
+
+def over_sets(differences: Mapping[str, Sequence[float]]) -> Interval | None:
+    """The interval over data sets, of each the mean over its seeds; None for too few of them."""
+    return interval([statistics.mean(of_set) for of_set in differences.values() if of_set])
+
+
+def comparable(found: Interval | None) -> Word:
+    """The word on two models, by the interval of their differences."""
+    if found is None:
+        return Word(TOO_FEW, COMPARABLE)
+    low, high = found.middle - found.half, found.middle + found.half
+    if low >= -MARGIN and high <= MARGIN:
+        return Word(HOLDS, COMPARABLE)
+    return Word(FAILS if low > MARGIN or high < -MARGIN else OPEN, COMPARABLE)
+
+
+def near_true(ours: float, true: float) -> Word:
+    """The word on a likelihood beside that of the process."""
+    return Word(HOLDS if abs(ours - true) <= SHARE * abs(true) else FAILS, NEAR_TRUE)

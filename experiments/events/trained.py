@@ -1,0 +1,51 @@
+"""Runs on events, trained at once and forgotten but for what they came to."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import numpy as np
+
+from flax_linattn import tasks, training
+from flax_linattn.tasks.events import EventsConfig
+from flax_linattn.tasks.events.score import Scores, score
+
+SHARES = tuple((np.arange(50) + 0.5) / 50)
+"""Of the quantiles of integrated intensities that are kept for the figures."""
+
+KEPT = ("nll", "time_nll", "mark_nll", "rmse", "mae", "mark_accuracy", "ks")
+
+
+def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:
+    """Trains the runs of a configuration, and tests each.
+
+    Returns:
+        Of each run its seed, the best epoch, what ``KEPT`` names of the test, and "quantiles", of
+        the integrated intensities at ``SHARES``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        tasks.train("events", config, training.Session(folder, progress=False))
+        return [_tested(run) for run in tasks.load_runs(folder)]
+
+
+def _tested(run: tasks.Run) -> dict[str, Any]:
+    batches = run.task.test_batches(run, None)
+    values = run.task.test(run, batches).values
+    found: Scores = score(run.model, batches.events, run.problem)
+    return {
+        "seed": run.config.seed + (run.which or 0),
+        **{name: values.get(f"test_{name}") for name in KEPT},
+        "num_test_events": values["num_test_events"],
+        "quantiles": [round(float(x), 5) for x in np.quantile(found.rescaled, SHARES)],
+    }
+
+
+def yardsticks(config: EventsConfig) -> dict[str, Any]:
+    """What the runs have to beat."""
+    task = tasks.get_task("events")
+    config = config.resolve()
+    data = task.load(config)
+    problem = task.describe(data, config)
+    run = tasks.Run(task, config, problem, None, data)
+    return task.yardsticks(run, task.batches(data, config, problem, 1).test)

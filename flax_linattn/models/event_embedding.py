@@ -1,0 +1,219 @@
+"""What leads events into a backbone: their mark, the gap before them, and phases of their time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+from flax_linattn import nn
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models.embedding import (
+    EMBEDDING_INIT,
+    PositionName,
+    add_positions,
+    make_position,
+)
+from flax_linattn.nn.linear import UniformFanIn
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.ops.contract.masks import Runs, zero_padding
+from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+
+FREQUENCIES = tuple(math.pi / 8 * 2**n for n in range(6))
+"""Of the waves that a gap's scaled logarithm is told by: from 16 deviations to half a one."""
+
+LARGEST_MARK = 2**24
+"""Up to which float32 holds every whole number: marks stand in a row with the times."""
+
+
+class EventColumns(NamedTuple):
+    """What an observation of ``EventEmbedding`` holds, column by column.
+
+    Attributes:
+        log_gap: [...], log of the time since the event before, in units of the model's scale; 0
+            where ``known`` is.
+        known: [...], 1 where there was an event before, or the begin of the observation; else 0.
+        mark: [...], which of the M marks; M of the begin of an observation, which is no event.
+        waves: [..., 2 P], of the time's phase in each of the P periods the cosines, then the sines.
+    """
+
+    log_gap: Array
+    known: Array
+    mark: Array
+    waves: Array
+
+    @classmethod
+    def of(cls, x: Array) -> EventColumns:
+        """Takes observations [..., 3 + 2 P] apart."""
+        return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:])
+
+    def joined(self) -> Array:
+        """The observations [..., 3 + 2 P]."""
+        first = jnp.stack([self.log_gap, self.known, self.mark], axis=-1)
+        return jnp.concatenate([first, self.waves], axis=-1)
+
+
+class EventEmbedding(nnx.Module):
+    """Embeds events: a table of marks, plus a short convolution over marks and times.
+
+    The gap before an event goes in by its logarithm, told by waves of ``FREQUENCIES``, so that no
+    unit is too large or too small; where in each of some periods the event lies (the hour of a day,
+    the day of a week) goes in by a cosine and a sine, which the host computes in float64. The
+    transformer Hawkes process (Zuo et al., 2020) adds such waves of the absolute time, of
+    geometrically growing periods; here these are a choice of ``periods``. Its embedding is an
+    event's own, as with ``kernel_size=1``.
+
+    A mark outside 0 ... M gives NaN: never the embedding of another one.
+
+    Args:
+        num_marks: M; marks are 0 ... M - 1, and M stands for the begin of an observation.
+        features: C.
+        kernel_size: events that the convolution sees, the last of them among them.
+        periods: lengths of the P periods, in units of the model's scale.
+        spread: the deviation of the logarithms of gaps, by which they are divided.
+        position: of the place in the sequence: "none", "sinusoidal" or "learned".
+        max_length: most tokens of a sequence; needed for learned positions.
+        dtype: dtype of the computation.
+        param_dtype: dtype of the parameters.
+        embedding_init: initialiser of the table.
+        kernel_init: of the convolution.
+        rngs: holds the stream "params".
+
+    Raises:
+        ValueError: an option out of range.
+        TypeError: (from the calls) observations of another dtype than float32 and float64.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> embedding = EventEmbedding(3, 8, periods=(24.0, 168.0), rngs=nnx.Rngs(0))
+        >>> h, _ = embedding(jnp.ones((2, 5, 7)), positions=jnp.arange(5)[None])
+        >>> h.shape, embedding.observation_shape
+        ((2, 5, 8), (7,))
+    """
+
+    def __init__(
+        self,
+        num_marks: int,
+        features: int,
+        *,
+        kernel_size: int = 4,
+        periods: Sequence[float] = (),
+        spread: float = 1.0,
+        position: PositionName = "none",
+        max_length: int | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        embedding_init: nnx.Initializer = EMBEDDING_INIT,
+        kernel_init: nnx.Initializer | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        at_least(1, features=features)
+        at_least(1, LARGEST_MARK - 1, num_marks=num_marks)
+        for name, value in (("spread", spread), *(("periods", period) for period in periods)):
+            if not 0 < value < math.inf:
+                raise OptionError(f"{name} must be positive and finite, got {value}.", name)
+        self.num_marks = num_marks
+        self.features = features
+        self.periods = tuple(float(period) for period in periods)
+        self.spread = float(spread)
+        self.observation_shape: tuple[int, ...] = (3 + 2 * len(self.periods),)
+        self.max_length = max_length if position == "learned" else None
+        self.position: PositionName = position
+        self.dtype = dtype
+        self.table = nnx.Param(
+            embedding_init(rngs.params(), (num_marks + 1, features), param_dtype)
+        )
+        told = 2 + 2 * len(FREQUENCIES) + 2 * len(self.periods)
+        self.window = nn.ValueEmbedding(
+            told + features,
+            features,
+            kernel_size=kernel_size,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init or UniformFanIn(kernel_size * (told + features)),
+            rngs=rngs,
+        )
+        self.positions = make_position(position, features, max_length, rngs)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "num_marks": self.num_marks,
+            "features": self.features,
+            "kernel_size": self.window.kernel_size,
+            "periods": self.periods,
+            "spread": self.spread,
+            "position": self.position,
+            "max_length": self.max_length,
+            "dtype": self.dtype,
+            "param_dtype": self.table.dtype,
+        }
+
+    @property
+    def streams(self) -> bool:
+        """Always: the convolution looks only at the past."""
+        return True
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Float[Array, "B T W"],
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences of observations, see ``EventColumns``; as ``Embedding``."""
+        marks, told = self._told(zero_padding(x, mask))
+        h, state = self.window(told, mask=mask, runs=runs, state=state, return_state=True)
+        return self._added(h, marks, positions), state
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """The window of the convolution, empty."""
+        return self.window.init_state(batch_size, dtype)
+
+    @automatic(1)
+    def step(
+        self,
+        x: Float[Array, "B W"],
+        state: State,
+        *,
+        positions: Int[Array, "B"],
+        mask: Array | None = None,
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in an event a row; see ``Embedding``."""
+        marks, told = self._told(x)
+        h, state = self.window.step(told, state, mask=mask)
+        return self._added(h, marks, positions), state
+
+    def _told(self, x: Array) -> tuple[Array, Array]:
+        """The table's rows [..., C], and with them what is known of the times [..., inputs]."""
+        if x.dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(
+                f"observations of events must be float32 or float64, got {x.dtype}, which has no "
+                "number for every mark; cast them, for example x.astype(jnp.float32)."
+            )
+        log_gap, known, mark, waves = EventColumns.of(x)
+        angles = (log_gap / self.spread)[..., None] * jnp.asarray(FREQUENCIES, x.dtype)
+        gap = jnp.concatenate(
+            [(log_gap / self.spread)[..., None], jnp.cos(angles), jnp.sin(angles)], axis=-1
+        )
+        told = jnp.concatenate([known[..., None], gap * known[..., None], waves], axis=-1)
+        unknown = (mark < 0) | (mark > self.num_marks) | (mark != jnp.round(mark))
+        token = jnp.where(unknown, self.num_marks + 1, mark)
+        marks = jnp.take(
+            self.table[...], token.astype(jnp.int32), axis=0, mode="fill", fill_value=jnp.nan
+        )
+        return marks, jnp.concatenate([told, marks.astype(told.dtype)], axis=-1)
+
+    def _added(self, h: Array, marks: Array, positions: Array) -> Array:
+        h = h + (marks * jnp.asarray(self.features**0.5, marks.dtype)).astype(h.dtype)
+        return add_positions(h, self.positions, positions)

@@ -1,0 +1,323 @@
+"""The next event after each event: causal backbone, mixture of log-normals, marks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Unpack, overload
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float
+
+from flax_linattn.checks import at_least
+from flax_linattn.models.backbone import (
+    HEAD_OPTIONS,
+    Backbone,
+    BackboneOptions,
+    BackboneState,
+    as_backbone,
+)
+from flax_linattn.models.embedding import PositionName
+from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
+from flax_linattn.models.forecaster import check_causal
+from flax_linattn.models.layers import Layers
+from flax_linattn.models.log_normal import LogNormalMixture
+from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.typing import Array, Mask, SegmentIds
+
+EVENT_LAYERS = Layers(
+    features=64, num_layers=2, num_heads=4, hidden_features=128, norm="pre", dropout_rate=0.0
+)
+"""The layers of a forecaster of events unless others are given."""
+
+LEAST_DEVIATION = 0.01
+"""Of a component, in deviations of all log gaps: those that repeat have no endless density."""
+
+
+class NextEvent(NamedTuple):
+    """What is known of the next event: its time and its mark, independent of each other.
+
+    Attributes:
+        gap: distribution of the time until then, in units of the model's scale.
+        mark_logits: float32 [..., M].
+    """
+
+    gap: LogNormalMixture
+    mark_logits: Float[Array, "... M"]
+
+    def log_marks(self) -> Float[Array, "... M"]:
+        """Log probabilities of the marks."""
+        return jax.nn.log_softmax(self.mark_logits, axis=-1)
+
+
+class EventForecaster(nnx.Module):
+    """What comes next, after each event of a sequence: a transformer Hawkes process.
+
+    The time to the next event is a mixture of log-normal distributions and its mark a softmax,
+    independent of each other given the history, as in the model that the Aaren paper's table 2
+    builds on (Bae et al., "Meta temporal point processes", 2023, after Zuo et al., 2020, and Shchur
+    et al., 2020). Departures: gaps go in by their logarithm instead of times by waves (see
+    ``EventEmbedding``), and the mixture is one of log gaps in units of their deviation, so that
+    seconds and years train alike.
+
+    Times are told in units of a scale, of which the model knows nothing: the geometric mean of the
+    gaps is a good one. ``next_event`` takes the output apart.
+
+    Args:
+        backbone: a :class:`Backbone` on an :class:`EventEmbedding`; or M, a number of marks, for
+            one of these.
+        kernel_size: of the embedding for so many marks, default 4.
+        periods: of the same, in units of the scale.
+        spread: the deviation of log gaps; that of the embedding, where one is given.
+        num_components: K, of the mixture.
+        position: of the embedding for so many marks.
+        layers: of the backbone for so many marks.
+        rngs: holds the stream "params", and perhaps "dropout".
+        **options: further arguments of that :class:`Backbone` (num_layers, mechanism with a causal
+            form, max_length, ...).
+
+    Raises:
+        ValueError: an option out of range, or a backbone that looks at the future or at something
+            else than events.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import models
+        >>> model = models.EventForecaster(3, features=16, num_layers=1, num_heads=2,
+        ...                                rngs=nnx.Rngs(0))
+        >>> x = models.EventColumns(log_gap=jnp.zeros((2, 5)), known=jnp.ones((2, 5)),
+        ...                         mark=jnp.ones((2, 5)), waves=jnp.zeros((2, 5, 0))).joined()
+        >>> following = model.next_event(model(x))
+        >>> following.gap.log_mean().shape, following.log_marks().shape
+        ((2, 5), (2, 5, 3))
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone | int,
+        *,
+        kernel_size: int | None = None,
+        periods: Sequence[float] | None = None,
+        spread: float | None = None,
+        num_components: int = 8,
+        position: PositionName | None = None,
+        layers: Layers | None = None,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        at_least(1, 1024, num_components=num_components)
+        if isinstance(backbone, Backbone):
+            backbone, of_head = as_backbone(
+                backbone,
+                layers,
+                EVENT_LAYERS,
+                rngs=rngs,
+                kernel_size=kernel_size,
+                periods=periods,
+                spread=spread,
+                position=position,
+                **options,
+            )
+        else:
+            at_least(1, num_marks=backbone)
+            layers, options = (layers or EVENT_LAYERS).take(options)
+            check_causal(layers)
+            of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
+            embedding = EventEmbedding(
+                int(backbone),
+                layers.features,
+                kernel_size=4 if kernel_size is None else kernel_size,
+                periods=() if periods is None else periods,
+                spread=1.0 if spread is None else spread,
+                position="none" if position is None else position,
+                max_length=options.get("max_length"),
+                dtype=layers.compute_dtype,
+                param_dtype=options.get("param_dtype", jnp.float32),
+                kernel_init=options.get("kernel_init"),
+                rngs=rngs,
+            )
+            backbone = Backbone(embedding, layers, rngs=rngs, **options)
+        given = backbone.input_embedding
+        if not backbone.is_causal or not isinstance(given, EventEmbedding):
+            raise ValueError(
+                "a forecaster of events tells the next one after each: it needs a backbone with "
+                "is_causal=True and an EventEmbedding."
+            )
+        self.num_marks = given.num_marks
+        self.num_components = num_components
+        self.spread = given.spread
+        self.periods = given.periods
+        self.backbone = backbone
+        features = backbone.layers.features
+        # In float32 whatever the layers compute in: times need it, and so the outputs have it.
+        of_head["dtype"] = jnp.float32
+        self.hidden = linear(features, features, rngs=rngs, **of_head)
+        self.times = linear(features, 3 * num_components, rngs=rngs, **of_head)
+        self.marks = linear(features, self.num_marks, rngs=rngs, **of_head)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "backbone": self.backbone,
+            "num_components": self.num_components,
+            "param_dtype": self.hidden.param_dtype,
+        }
+
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered."""
+        return self.backbone.streams
+
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        return self.backbone.num_positions
+
+    @overload
+    def __call__(
+        self,
+        x: Float[Array, "B T W"],
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[BackboneOptions],
+    ) -> Float[Array, "B T outputs"]: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Float[Array, "B T W"],
+        *,
+        return_state: Literal[True],
+        **options: Unpack[BackboneOptions],
+    ) -> tuple[Float[Array, "B T outputs"], BackboneState]: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Float[Array, "B T W"],
+        *,
+        return_state: bool,
+        **options: Unpack[BackboneOptions],
+    ) -> Float[Array, "B T outputs"] | tuple[Float[Array, "B T outputs"], BackboneState]: ...
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Float[Array, "B T W"],
+        *,
+        mask: Mask | None = None,
+        segment_ids: SegmentIds | None = None,
+        state: BackboneState | None = None,
+        return_state: bool = False,
+        dropout_key: Array | None = None,
+        form: str = "auto",
+    ) -> Array | tuple[Array, BackboneState]:
+        """Maps whole sequences; arguments as those of ``Backbone``.
+
+        Args:
+            x: observations float32 [B, T, 3 + 2 P], see ``EventColumns``.
+            mask: bool [B, T], True = an event.
+            segment_ids: int [B, T], packed sequences.
+            state: what an earlier call returned.
+            return_state: return ``(outputs, state)``.
+            dropout_key: a key turns dropout on (training).
+            form: see ``ops.Mechanism.attend``.
+
+        Returns:
+            float32 [B, T, 3 K + M], which ``next_event`` takes apart, and the state if asked for.
+        """
+        options: BackboneOptions = {
+            "mask": mask,
+            "segment_ids": segment_ids,
+            "state": state,
+            "dropout_key": dropout_key,
+            "form": form,
+        }
+        if return_state:
+            h, after = self.backbone(x, return_state=True, **options)
+            return self._outputs(h), after
+        return self._outputs(self.backbone(x, **options))
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> BackboneState:
+        """The state before the first event; see ``Backbone.init_state``."""
+        return self.backbone.init_state(batch_size, max_length, dtype=dtype)
+
+    @automatic(1)
+    def step(
+        self, x: Float[Array, "B W"], state: BackboneState, *, mask: Array | None = None
+    ) -> tuple[Float[Array, "B outputs"], BackboneState]:
+        """Takes in one event a row: x [B, 3 + 2 P] -> outputs [B, 3 K + M] and the new state.
+
+        ``mask`` bool [B]: where False the state stays as it is.
+        """
+        h, state = self.backbone.step(x, state, mask=mask)
+        return self._outputs(h), state
+
+    def next_event(self, outputs: Float[Array, "... outputs"]) -> NextEvent:
+        """What outputs say of the next event.
+
+        Args:
+            outputs: [..., 3 K + M], of a call or of ``step``.
+        """
+        return next_event(outputs, self.num_components, self.spread)
+
+    def observation(
+        self, before: Float[Array, "... W"], log_gap: Array, mark: Array
+    ) -> Float[Array, "... W"]:
+        """The observation of an event that follows another, as for futures that are drawn.
+
+        Its phases are those of the one before, turned by the gap in float32: exact enough for as
+        many periods as 1e4.
+
+        Args:
+            before: [..., 3 + 2 P], of the event before.
+            log_gap: [...], log of the time since then, in units of the scale.
+            mark: [...], int.
+        """
+        waves = EventColumns.of(before).waves
+        log_gap = log_gap.astype(before.dtype)
+        if self.periods:
+            cosine, sine = jnp.split(waves, 2, axis=-1)
+            turns = jnp.exp(log_gap)[..., None] / jnp.asarray(self.periods, waves.dtype)
+            turns = jnp.minimum(turns, jnp.finfo(waves.dtype).max)  # whole ones, as all large ones
+            angle = 2 * math.pi * (turns - jnp.floor(turns))
+            c, s = jnp.cos(angle), jnp.sin(angle)
+            waves = jnp.concatenate([c * cosine - s * sine, c * sine + s * cosine], axis=-1)
+        known = jnp.ones_like(log_gap)
+        return EventColumns(log_gap, known, mark.astype(before.dtype), waves).joined()
+
+    def _outputs(self, h: Array) -> Array:
+        times = self.times(jnp.tanh(self.hidden(h)))
+        return jnp.concatenate([times, self.marks(h)], axis=-1)
+
+
+def next_event(
+    outputs: Float[Array, "... outputs"], num_components: int, spread: float
+) -> NextEvent:
+    """What outputs of an ``EventForecaster`` of so many components say, without the model.
+
+    Args:
+        outputs: [..., 3 K + M].
+        num_components: K.
+        spread: of the model.
+    """
+    K = num_components
+    weights, means, deviations = jnp.split(outputs[..., : 3 * K], 3, axis=-1)
+    # Components begin side by side over the gaps that there are, a single one in their middle.
+    begin = jnp.linspace(-1.5, 1.5, K, dtype=outputs.dtype) if K > 1 else 0.0
+    return NextEvent(
+        LogNormalMixture(
+            jax.nn.log_softmax(weights, axis=-1),
+            (means + begin) * spread,
+            (jax.nn.softplus(deviations) + LEAST_DEVIATION) * spread,
+        ),
+        outputs[..., 3 * K :],
+    )

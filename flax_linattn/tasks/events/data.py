@@ -1,0 +1,284 @@
+"""The events of a run: read or drawn, split, and told as the model takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import OptionError
+from flax_linattn.data.events import EventSequences, EventSplit, load_events, split_events
+from flax_linattn.data.sets import processes
+from flax_linattn.tasks.events.options import EventsConfig, EventsData
+from flax_linattn.tasks.events.problem import EventsProblem
+from flax_linattn.tasks.files import checksum
+
+DAY = 86_400.0
+CALENDAR = (DAY, 7 * DAY)
+"""The periods of dates, in seconds."""
+
+NOTHING, EVENT, END = 0, 1, 2
+"""What a model is asked for after a token: nothing, the next event, or that none comes until the
+end of the observation."""
+
+DRAWN_SEED = 0
+"""Of drawn events, which are the same in all runs."""
+DRAWN_END = 100.0
+DRAWN_SEQUENCES = 200
+
+PROCESSES: dict[str, processes.Process] = {
+    "hawkes": processes.HawkesProcess([0.2], [[0.8]], decay=1.0),
+    "hawkes-marked": processes.HawkesProcess(
+        [0.1, 0.1, 0.05], [[0.5, 0.0, 0.2], [0.3, 0.3, 0.0], [0.0, 0.4, 0.1]], decay=2.0
+    ),
+    "poisson": processes.PoissonProcess([1.0]),
+    "poisson-sine": processes.SIN,
+    "renewal": processes.RenewalProcess([0.5, 0.5], [-1.0, 1.0], [0.5, 0.5]),
+}
+"""By the name of ``EventsData.process``."""
+
+
+def load_data(source: EventsData) -> EventSequences:
+    """The events of a run.
+
+    Raises:
+        ValueError: a damaged file, or options that do not fit it.
+        FileNotFoundError: there is no such file.
+    """
+    if source.file is None:
+        end = processes.SIN_END if source.process == "poisson-sine" else DRAWN_END
+        number = source.num_sequences or DRAWN_SEQUENCES
+        return PROCESSES[source.process].draw(number, end, seed=DRAWN_SEED)
+    events = load_events(
+        source.file,
+        source.marks_file,
+        format=source.file_format,
+        time=source.time,
+        mark=source.mark,
+        sequence=source.sequence,
+        sort=source.sort,
+        timezone=source.timezone,
+        begin=source.begin or None,
+        end=source.end or None,
+    )
+    if not source.num_sequences:
+        return events
+    return events.select(range(min(source.num_sequences, len(events))))
+
+
+def split_data(events: EventSequences, source: EventsData) -> EventSplit:
+    """Training, validation and test."""
+    by = None if source.split_by == "auto" else source.split_by
+    return split_events(events, source.split, by=by)
+
+
+def describe(parts: EventSplit, config: EventsConfig) -> EventsProblem:
+    """What a run has to know of its data; scales are those of the training part.
+
+    Raises:
+        ValueError: nothing to learn scales from.
+    """
+    train = parts.train
+    gaps = np.concatenate(train.gaps())
+    above = gaps[gaps > 0]
+    if not above.size:
+        raise OptionError(
+            f"{train.name}: the events to train on have no gap above 0, and so no scale of time; "
+            "give another split, or events at several times.",
+            "split",
+        )
+    resolution = config.model.resolution or float(above.min())
+    logs = np.log(np.maximum(gaps, resolution))
+    spread = float(logs.std())
+    given = config.model.given_periods()
+    periods = (CALENDAR if train.dates else ()) if given is None else given
+    scale = config.model.scale or float(np.exp(logs.mean()))
+    problem = EventsProblem(
+        dataset=train.name,
+        mark_names=train.mark_names,
+        dates=train.dates,
+        scale=scale,
+        spread=spread if spread > 1e-3 else 1.0,
+        resolution=resolution,
+        periods=periods,
+        clock=_clock(scale, train) if config.model.clock else (),
+        lengths=(config.fit.length + config.fit.history + 1,),
+        checksum={"train": checksum_of(train), "test": checksum_of(parts.test)},
+    )
+    sizes = [piece.stop - piece.start for piece in _pieces(tokens_of(train, problem), config)]
+    shares = np.quantile(sizes, (0.5, 1.0))
+    lengths = tuple(sorted({math.ceil(length) for length in shares}))
+    return dataclasses.replace(problem, lengths=lengths)
+
+
+def _clock(scale: float, events: EventSequences) -> tuple[float, ...]:
+    """Periods from the scale on to four times the longest sequence, as in Vaswani et al., 2017."""
+    longest = max(
+        float(own[-1] - origin) for own, origin in zip(events.times, origins(events), strict=True)
+    )
+    last = max(4 * longest, 10 * scale)
+    return tuple(np.geomspace(2 * math.pi * scale, max(last, 4 * math.pi * scale), 16).tolist())
+
+
+def origins(events: EventSequences) -> NDArray[np.float64]:
+    """When each sequence began, or its first event, float64 [N]."""
+    first = np.array([own[0] for own in events.times])
+    return np.where(np.isnan(events.begins), first, events.begins)
+
+
+def checksum_of(events: EventSequences) -> str:
+    """Of times, marks and bounds."""
+    return checksum([*events.times, *events.marks, events.begins, events.ends, events.num_given])
+
+
+class Tokens(NamedTuple):
+    """What a model takes in of a sequence, and what it is asked after each token.
+
+    Attributes:
+        observations: float32 [n, 3 + 2 P], see ``models.EventColumns``; the first is the begin of
+            the observation where that is known.
+        log_gap: float32 [n], log of the time to the next event, or to the end, in units of the
+            scale.
+        mark: int32 [n], of the next event.
+        asked: int8 [n], NOTHING, EVENT or END.
+    """
+
+    observations: NDArray[np.float32]
+    log_gap: NDArray[np.float32]
+    mark: NDArray[np.int32]
+    asked: NDArray[np.int8]
+
+    def cut(self, start: int, stop: int) -> Tokens:
+        """Those from one to before another."""
+        at = slice(start, stop)
+        return Tokens(self.observations[at], self.log_gap[at], self.mark[at], self.asked[at])
+
+
+def tokens_of(events: EventSequences, problem: EventsProblem) -> list[Tokens]:
+    """The tokens of each sequence."""
+    return [_tokens(events, index, problem) for index in range(len(events))]
+
+
+def _tokens(events: EventSequences, index: int, problem: EventsProblem) -> Tokens:
+    times, marks = events.times[index], events.marks[index]
+    begin, end = events.begins[index], events.ends[index]
+    begins = not np.isnan(begin)
+    if begins:
+        times = np.concatenate([[begin], times])
+        marks = np.concatenate([[problem.num_marks], marks]).astype(np.int32)
+    gaps = np.diff(times)
+    log_gaps = log_gap(gaps, problem)
+    rest = end - times[-1]
+    asked = np.full(len(times), EVENT, np.int8)
+    asked[: int(events.num_given[index]) - 1 + begins] = NOTHING
+    asked[-1] = END if rest > 0 else NOTHING
+    last = math.log(rest / problem.scale) if rest > 0 else 0.0
+    return Tokens(
+        observations(times, marks, np.concatenate([[np.nan], log_gaps]), times[0], problem),
+        np.concatenate([log_gaps, [last]]).astype(np.float32),
+        np.concatenate([marks[1:], [0]]).astype(np.int32),
+        asked,
+    )
+
+
+def log_gap(gaps: NDArray[np.float64], problem: EventsProblem) -> NDArray[np.float64]:
+    """Logs of gaps in units of the scale, none below the resolution: float64 of their shape."""
+    return np.log(np.maximum(gaps, problem.resolution) / problem.scale)
+
+
+def observations(
+    times: NDArray[np.float64],
+    marks: NDArray[np.integer],
+    log_gaps: NDArray[np.float64],
+    origin: float,
+    problem: EventsProblem,
+) -> NDArray[np.float32]:
+    """Events as the model takes them in: float32 [n, 3 + 2 P].
+
+    Args:
+        times: float64 [n], in the file's unit.
+        marks: [n].
+        log_gaps: float64 [n], before each, of ``log_gap``; NaN = nothing is known before.
+        origin: when the sequence began.
+        problem: of the run.
+    """
+    known = ~np.isnan(log_gaps)
+    turns = [times[:, None] / np.array(problem.periods)] if problem.periods else []
+    if problem.clock:
+        turns.append((times - origin)[:, None] / np.array(problem.clock))
+    angles = (
+        2 * np.pi * (np.concatenate(turns, axis=1) % 1.0) if turns else np.zeros((len(times), 0))
+    )
+    first = np.stack([np.where(known, log_gaps, 0.0), known, marks], axis=1)
+    return np.concatenate([first, np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+class Piece(NamedTuple):
+    """Tokens of a sequence that are learned from at once.
+
+    Attributes:
+        sequence: which.
+        start: the first token.
+        asked: the first token after which something is asked.
+        stop: behind the last.
+    """
+
+    sequence: int
+    start: int
+    asked: int
+    stop: int
+
+
+def _pieces(tokens: list[Tokens], config: EventsConfig) -> list[Piece]:
+    """Pieces of all sequences: at most ``length`` tokens asked after, ``history`` before them."""
+    pieces = []
+    for index, own in enumerate(tokens):
+        asked = np.flatnonzero(own.asked)
+        if not asked.size:
+            continue
+        for first in range(int(asked[0]), int(asked[-1]) + 1, config.fit.length):
+            stop = min(first + config.fit.length, int(asked[-1]) + 1)
+            pieces.append(Piece(index, max(0, first - config.fit.history), first, stop))
+    return pieces
+
+
+class EventBatches(data.RaggedBatches):
+    """Batches of pieces of sequences of events.
+
+    Attributes:
+        events: the whole sequences.
+    """
+
+    events: EventSequences
+
+
+def make_batches(
+    events: EventSequences, config: EventsConfig, problem: EventsProblem, *, seed: int | None
+) -> EventBatches:
+    """Pieces of sequences, in batches."""
+    tokens = tokens_of(events, problem)
+    arrays: dict[str, list[NDArray]] = {name: [] for name in Tokens._fields}
+    for piece in _pieces(tokens, config):
+        own = tokens[piece.sequence].cut(piece.start, piece.stop)
+        asked = own.asked.copy()
+        asked[: piece.asked - piece.start] = NOTHING
+        for name, values in own._replace(asked=asked)._asdict().items():
+            arrays[name].append(values)
+    longest = max(len(values) for values in arrays["asked"])
+    batches = EventBatches(
+        arrays, config.fit.batch_size, lengths=(*problem.lengths, longest), seed=seed
+    )
+    batches.events = events
+    return batches
+
+
+def groups(tokens: list[Tokens], rows: int) -> Iterator[list[int]]:
+    """Sequences of about one length, so many at a time, the longest first."""
+    order = sorted(range(len(tokens)), key=lambda i: (-len(tokens[i].asked), i))
+    for first in range(0, len(order), rows):
+        yield order[first : first + rows]

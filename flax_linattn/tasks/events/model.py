@@ -1,0 +1,78 @@
+"""The model of a run on events, its loss and its optimizer."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from flax_linattn import models, training
+from flax_linattn.tasks.events.data import END, EVENT
+from flax_linattn.tasks.events.options import EventsConfig, EventsFit
+from flax_linattn.tasks.events.problem import EventsProblem
+from flax_linattn.tasks.placed import placed_layers
+from flax_linattn.typing import Array
+
+CLIP_NORM = 1.0
+"""Of gradients: a gap far out in a tail has a steep one."""
+NO_EVENT = 1e-3
+"""Events that a batch of survivals alone counts as, so that its mean and its sum both exist."""
+
+
+def build_model(
+    config: EventsConfig,
+    problem: EventsProblem,
+    placement: training.Placement = training.ONE_DEVICE,
+) -> models.EventForecaster:
+    """The freshly initialised model of a run.
+
+    Raises:
+        ValueError: an option that the model does not take.
+    """
+    return models.EventForecaster(
+        problem.num_marks,
+        kernel_size=config.model.kernel_size,
+        periods=problem.all_periods,
+        spread=problem.spread,
+        num_components=config.model.num_components,
+        layers=placed_layers(config.layers, placement),
+        max_length=problem.lengths[-1],
+        rngs=nnx.Rngs(config.seed),
+    )
+
+
+def events_loss(
+    model: models.EventForecaster, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Negative log likelihood a forecast event, in natural logarithms, times in units of the scale.
+
+    The survival of the last interval counts in the sum, and not as an event.
+    """
+    outputs = model(batch["observations"], mask=batch["mask"], dropout_key=dropout_key)
+    following = model.next_event(outputs)
+    weight = jnp.where(batch["mask"], batch["weight"][:, None], 0)
+    event, end = (jnp.where(batch["asked"] == kind, weight, 0) for kind in (EVENT, END))
+    gaps, marks = following.gap, following.log_marks()
+    time = -jnp.sum(gaps.log_density(batch["log_gap"]) * event)
+    mark = -jnp.sum(jnp.take_along_axis(marks, batch["mark"][..., None], axis=-1)[..., 0] * event)
+    survival = -jnp.sum(gaps.log_survival(batch["log_gap"]) * end)
+    right = jnp.argmax(marks, axis=-1) == batch["mark"]
+    total, count = time + mark + survival, jnp.maximum(jnp.sum(event), NO_EVENT)
+    return total / count, {
+        "loss": (total, count),
+        "time_nll": (time + survival, count),
+        "mark_nll": (mark, count),
+        "mark_accuracy": (jnp.sum(jnp.where(right, event, 0)), count),
+    }
+
+
+def make_optimizer(fit: EventsFit) -> optax.GradientTransformation:
+    """Adam, on clipped gradients."""
+    return optax.chain(optax.clip_by_global_norm(CLIP_NORM), optax.adam(fit.learning_rate))
+
+
+def in_file_units(nll: float, problem: EventsProblem) -> float:
+    """A negative log likelihood an event, of times in units of the scale, of those of the file."""
+    return nll + math.log(problem.scale)

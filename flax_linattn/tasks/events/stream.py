@@ -1,0 +1,385 @@
+"""A trained model over a stream: events in, what is known of the next one out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import inference
+from flax_linattn.checks import LARGEST, OptionError, at_least
+from flax_linattn.data.cells import is_number
+from flax_linattn.data.events.clock import date_of
+from flax_linattn.models.event_forecaster import next_event
+from flax_linattn.tasks.events.data import log_gap, observations
+from flax_linattn.tasks.events.figures import draw_intensity
+from flax_linattn.tasks.events.rows import Event, EventLines
+from flax_linattn.tasks.facts import read_count, read_numbers
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.streaming import Streaming
+from flax_linattn.typing import Array
+
+DRAWN = 100
+"""Last events of the figure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EventsStreamOptions:
+    """Options of a stream of events.
+
+    An event is a line: its time, and its mark where the run has any, separated by a comma; a first
+    line may name the columns. A blank line begins a new sequence. What comes out are times from the
+    event to the next one, in the unit of the run's file (of dates, seconds).
+
+    Attributes:
+        quantiles: of the time to the next event, separated by commas.
+        marks: how many of the likeliest marks are told.
+        within: also tell the probability of an event within so long a time; 0 = leave it out.
+        begin: when the observation of each sequence began, for a run whose data say so: the first
+            event is then forecast, too.
+        max_length: most events of a sequence, for mechanisms with a cache; default one more than
+            the run was trained on at once.
+        simulate: say nothing of each event, and draw so many futures after the last one.
+        events: of each future.
+        seed: of the futures.
+    """
+
+    quantiles: str = "0.05,0.5,0.95"
+    marks: int = 1
+    within: float = 0.0
+    begin: str = ""
+    max_length: int | None = None
+    simulate: int = 0
+    events: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(0, 2**20, marks=self.marks)
+        at_least(1, 2**20, events=self.events)
+        at_least(0, 2**16, simulate=self.simulate)
+        at_least(0, LARGEST, seed=self.seed)
+        at_least(1, max_length=self.max_length)
+        if not 0 <= self.within < float("inf"):
+            raise OptionError(f"within must be at least 0 and finite, got {self.within}.", "within")
+        self.shares()
+
+    def shares(self) -> tuple[float, ...]:
+        """The quantiles as numbers.
+
+        Raises:
+            OptionError: one is not between 0 and 1.
+        """
+        cells = [cell for cell in self.quantiles.split(",") if cell.strip()]
+        shares = tuple(float(cell) if is_number(cell.strip()) else -1.0 for cell in cells)
+        if not all(0 < share < 1 for share in shares):
+            raise OptionError(
+                f"quantiles must be numbers between 0 and 1, separated by commas, got "
+                f"{self.quantiles!r}.",
+                "quantiles",
+            )
+        return shares
+
+
+class Seen(NamedTuple):
+    """An event of a stream, and what the model said after it.
+
+    Attributes:
+        time: of the event, or of the begin of a sequence.
+        outputs: of the model after it, float32 [outputs].
+        observation: as the model took it in, float32 [W].
+    """
+
+    time: float
+    outputs: NDArray[np.float32]
+    observation: NDArray[np.float32]
+
+
+class EventsStream(Streaming):
+    """The next event after each, and how well each event was foreseen.
+
+    Args:
+        run: the trained run.
+        options: as there.
+
+    Attributes:
+        log_likelihood: of the events so far, those before a restart too, in natural logarithms and
+            the unit of the run's file; without the survival since the last one.
+        num_foreseen: events that it is of.
+
+    Raises:
+        ValueError: the model cannot stream, or an option is out of range.
+    """
+
+    def __init__(self, run: Run, options: EventsStreamOptions) -> None:
+        if not run.model.streams:
+            raise OptionError(
+                "the run cannot stream: its mechanism has no causal form.", "mechanism"
+            )
+        data, problem = run.config.data, run.problem
+        self._lines = EventLines(problem, (data.time, data.mark), data.timezone)
+        self._begin: float | None = None
+        if options.begin:
+            try:
+                self._begin = self._lines.time(options.begin)
+            except ValueError as error:
+                raise OptionError(f"begin: {error}.", "begin") from None
+        # After the last event of a sequence nothing is asked, and training leaves it out.
+        longest = problem.lengths[-1] + 1
+        length = longest if options.max_length is None else options.max_length
+        self._shares = options.shares()
+        self._options = options
+        self._marks = min(options.marks, problem.num_marks if problem.num_marks > 1 else 0)
+        header = ["step", "time", "log_likelihood", "mean", *(f"q{s:g}" for s in self._shares)]
+        header += ["within"] if options.within else []
+        header += [name for n in range(1, self._marks + 1) for name in (f"mark{n}", f"p{n}")]
+        if options.simulate:
+            header = ["future", "event", "time", "mark"]
+        super().__init__(
+            run,
+            inference.Stream(run.model, max_length=length + (self._begin is not None)),
+            header,
+            max_length=length,
+            begin=options.begin,
+        )
+        self._tell = partial(
+            _tell, run.model.num_components, run.model.spread, self._shares, max(1, self._marks)
+        )
+        self._seen: deque[Seen] = deque(maxlen=DRAWN)
+        self._origin: float | None = None
+        self._length = 0
+        self.log_likelihood, self.num_foreseen = 0.0, 0
+
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[Event | None]:
+        """Reads an event a line; see ``EventLines``."""
+        return self._lines.parse(lines, name)
+
+    def cells(self, observation: Event | None) -> Sequence[Any] | None:
+        """Step within the sequence, and what is known of the next event."""
+        if observation is None:
+            self._restart()
+            self.num_breaks += 1
+            return None
+        foreseen = self.step(observation)
+        if self._options.simulate:
+            return None
+        return [self._length, self._shown(observation.time), *self._told(foreseen)]
+
+    def step(self, event: Event) -> float | None:
+        """Takes in an event.
+
+        Returns:
+            Log likelihood of its gap and its mark, in natural logarithms and the unit of the run's
+            file; None of an event before which nothing was known.
+
+        Raises:
+            ValueError: its time is before that of the last one; no room is left; or NaN comes out.
+        """
+        if not self._seen and self._begin is not None:
+            if event.time < self._begin:
+                raise OptionError(
+                    f"expected a first time from {self._shown(self._begin)} on, when the "
+                    f"observation began, got {self._shown(event.time)}.",
+                    "begin",
+                )
+            self._take_in(self._begin, self._run.problem.num_marks, math.nan)
+        last = self._seen[-1] if self._seen else None
+        if last is not None and event.time < last.time:
+            raise ValueError(
+                f"times go backwards, from {self._shown(last.time)} to {self._shown(event.time)}; "
+                "sort the events, or begin a new sequence by a blank line."
+            )
+        problem = self._run.problem
+        if last is None:
+            self._take_in(event.time, event.mark, math.nan)
+            self.num_steps, self._length = self.num_steps + 1, self._length + 1
+            return None
+        gap = float(log_gap(np.array(event.time - last.time), problem))
+        told = self._tell(last.outputs, np.float32(gap), event.mark, np.float32(0))
+        found = float(told["time"]) - math.log(problem.scale) + float(told["mark"])
+        self._take_in(event.time, event.mark, gap)
+        self.num_steps, self._length = self.num_steps + 1, self._length + 1
+        self.log_likelihood, self.num_foreseen = self.log_likelihood + found, self.num_foreseen + 1
+        return found
+
+    def _take_in(self, time: float, mark: int, gap: float) -> None:
+        if self._origin is None:
+            self._origin = time
+        x = observations(
+            np.array([time]), np.array([mark]), np.array([gap]), self._origin, self._run.problem
+        )
+        try:
+            outputs = np.asarray(self._stream.step(x))[0]
+        except OptionError as error:  # no room is left
+            raise OptionError(f"{error} A blank line begins a sequence.", *error.options) from error
+        if np.isnan(outputs).any():
+            raise ValueError("the model's outputs are NaN: its numbers overflow.")
+        self._seen.append(Seen(time, outputs, x[0]))
+
+    def _told(self, foreseen: float | None) -> list[str]:
+        problem, options = self._run.problem, self._options
+        within = math.log(options.within) - math.log(problem.scale) if options.within else 0.0
+        told = self._tell(self._seen[-1].outputs, np.float32(0), 0, np.float32(within))
+        shift = math.log(problem.scale)
+        cells = ["" if foreseen is None else f"{foreseen:.6g}"]
+        cells += [_time(float(x) + shift) for x in (told["log_mean"], *told["log_quantiles"])]
+        cells += [f"{float(told['within']):.4g}"] if options.within else []
+        for index, share in zip(told["top"][: self._marks], told["p"], strict=False):
+            cells += [problem.mark_names[int(index)], f"{float(share):.4g}"]
+        return cells
+
+    def last_cells(self) -> Iterator[Sequence[Any]]:
+        """The futures, where these are asked for."""
+        if not (self._options.simulate and self.num_rows):
+            return
+        futures = self.simulate(self._options.simulate, self._options.events, self._options.seed)
+        for number, (times, marks) in enumerate(zip(*futures, strict=True)):
+            for event, (time, mark) in enumerate(zip(times, marks, strict=True), start=1):
+                name = self._run.problem.mark_names[int(mark)]
+                yield [number, event, self._shown(float(time)), name]
+
+    def simulate(
+        self, futures: int, events: int, seed: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Draws what may follow the last event.
+
+        Args:
+            futures: N.
+            events: E, of each.
+            seed: of the draws.
+
+        Returns:
+            Times float64 [N, E] in the unit of the run's file, and marks int32 [N, E].
+
+        Raises:
+            ValueError: the sequence has no event yet, or a cache has no room for the futures.
+        """
+        last = self._last_of("futures")
+        repeat = jnp.zeros(futures, jnp.int32)
+        drawn = inference.draw_events(
+            self._run.model,
+            jnp.asarray(last.outputs[None])[repeat],
+            jnp.asarray(last.observation[None])[repeat],
+            inference.gather_rows(self._stream.state, repeat),
+            events,
+            key=jax.random.key(seed),
+        )
+        if np.isnan(drawn.log_gaps).any():
+            raise OptionError(
+                f"the model has no room for {events} events after the last one; give a larger "
+                "max_length, or fewer events.",
+                "max_length",
+                "events",
+            )
+        with np.errstate(over="ignore"):  # a time beyond all numbers is as good as any
+            gaps = np.exp(np.asarray(drawn.log_gaps, np.float64)) * self._run.problem.scale
+            return last.time + np.cumsum(gaps, axis=1), np.asarray(drawn.marks)
+
+    def facts(self) -> dict[str, Any]:
+        """The last event, what the model said after it, and the likelihood so far."""
+        last = self._seen[-1] if self._seen else None
+        return {
+            "length": self._length,
+            "origin": self._origin,
+            "last": None if last is None else last.time,
+            "outputs": [] if last is None else [float(x) for x in last.outputs],
+            "observation": [] if last is None else [float(x) for x in last.observation],
+            "likelihood": [self.log_likelihood, self.num_foreseen],
+        }
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Goes on after the last event."""
+        length = read_count(facts, "length")
+        log_likelihood, foreseen = read_numbers(facts, "likelihood", 2)
+        most = read_count(facts, "num_steps")
+        if not (0 <= foreseen <= most and foreseen.is_integer() and length <= most):
+            raise ValueError(f"{foreseen:g} events cannot have been foreseen")
+        seen: list[Seen] = []
+        origin = None
+        if length:
+            model, width = self._run.model, self._run.model.backbone.observation_shape[0]
+            size = 3 * model.num_components + model.num_marks
+            outputs = read_numbers(facts, "outputs", size).astype(np.float32)
+            observation = read_numbers(facts, "observation", width).astype(np.float32)
+            (last,) = read_numbers({"last": [facts.get("last")]}, "last", 1)
+            (origin,) = read_numbers({"origin": [facts.get("origin")]}, "origin", 1).tolist()
+            seen = [Seen(float(last), outputs, observation)]
+        self._seen.clear()
+        self._seen.extend(seen)
+        self._origin = origin
+        self._length = self._stream.num_steps = length
+        self.log_likelihood, self.num_foreseen = float(log_likelihood), int(foreseen)
+
+    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+        """Events of the sequence, and its begin where that is known."""
+        length = read_count(facts, "length")
+        return [length + (length > 0 and self._begin is not None)]
+
+    def _check_ages(self, state: Any, facts: Mapping[str, Any], num_steps: int) -> None:
+        # The begin of a sequence is taken in, too, and is no line.
+        super()._check_ages(state, facts, num_steps + (self._begin is not None))
+
+    def end(self) -> str | None:
+        """How well events were foreseen."""
+        if not self.num_foreseen:
+            return None
+        nll = -self.log_likelihood / self.num_foreseen
+        return f"{self.num_foreseen:,} events foreseen with an NLL of {nll:.4f} each"
+
+    def draw(self, path: Path) -> None:
+        """Draws the intensity between the last events, and what it is after them."""
+        self._last_of("a figure")
+        draw_intensity(self._run, list(self._seen), path)
+
+    def _last_of(self, what: str) -> Seen:
+        if not self._seen:
+            raise ValueError(
+                f"expected an event for {what}, got none since the last blank line; leave that out."
+            )
+        return self._seen[-1]
+
+    def _restart(self) -> None:
+        self._stream.reset()
+        self._seen.clear()
+        self._origin, self._length = None, 0
+
+    def _shown(self, time: float) -> str:
+        return date_of(time) if self._run.problem.dates else f"{time:.15g}"
+
+
+def _time(log_time: float) -> str:
+    return f"{math.exp(log_time):.6g}" if log_time < 700 else "inf"
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _tell(
+    num_components: int,
+    spread: float,
+    shares: tuple[float, ...],
+    most: int,
+    outputs: Array,
+    log_gap: Array,
+    mark: Array,
+    within: Array,
+) -> dict[str, Array]:
+    """What outputs [outputs] say of an event that came, and of the one to come."""
+    following = next_event(outputs, num_components, spread)
+    marks = following.log_marks()
+    p, top = jax.lax.top_k(jnp.exp(marks), most)
+    return {
+        "time": following.gap.log_density(log_gap),
+        "mark": marks[mark],
+        "log_mean": following.gap.log_mean(),
+        "log_quantiles": jnp.array([following.gap.log_quantile(share) for share in shares]),
+        "within": following.gap.probability_by(within),
+        "p": p,
+        "top": top,
+    }

@@ -1,0 +1,179 @@
+"""The task of events, as the commands see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flax_linattn import models, ops, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.events import EventSequences
+from flax_linattn.data.events.clock import date_of
+from flax_linattn.tasks.events import evaluate
+from flax_linattn.tasks.events.calibration import draw_calibration
+from flax_linattn.tasks.events.data import (
+    EventBatches,
+    checksum_of,
+    describe,
+    load_data,
+    make_batches,
+    split_data,
+)
+from flax_linattn.tasks.events.model import build_model, events_loss, make_optimizer
+from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
+from flax_linattn.tasks.events.problem import EventsProblem
+from flax_linattn.tasks.events.score import score
+from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.tasks.events.yardsticks import YARDSTICKS
+from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report, Task
+
+
+class EventsTask(Task[EventsConfig, EventSequences, EventsProblem]):
+    """When the next event comes, and of which mark."""
+
+    name = "events"
+    Config = EventsConfig
+    Problem = EventsProblem
+    StreamOptions = EventsStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = {"thp": thp}
+
+    def mechanisms(self) -> Sequence[str]:
+        """Those with a causal form."""
+        return tuple(
+            name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.causal
+        )
+
+    def check(self, config: EventsConfig, placement: training.Placement) -> None:
+        """Sequences are not split over devices."""
+        if placement.spans > 1:
+            raise OptionError("events are not split along time; leave seq out of the mesh.", "mesh")
+
+    def load(self, config: EventsConfig) -> EventSequences:
+        """All events."""
+        return load_data(config.data)
+
+    def describe(self, data: EventSequences, config: EventsConfig) -> EventsProblem:
+        """Marks, scales, periods."""
+        return describe(split_data(data, config.data), config)
+
+    def about_data(self, data: EventSequences, config: EventsConfig) -> str:
+        """Sequences, events, marks and times."""
+        parts = split_data(data, config.data)
+        forecast = ", ".join(f"{part.num_forecast:,}" for part in parts)
+        lengths = [len(own) for own in data.times]
+        first, last = min(own[0] for own in data.times), max(own[-1] for own in data.times)
+        shown = date_of if data.dates else "{:.6g}".format
+        return (
+            f"{data.name}: {len(data):,} sequences of {min(lengths):,} to {max(lengths):,} events, "
+            f"{len(data.mark_names):,} marks, from {shown(first)} to {shown(last)}\n"
+            f"events to train, validate and test on: {forecast}"
+        )
+
+    def notes(self, data: EventSequences) -> Sequence[str]:
+        """Gaps of zero."""
+        gaps = np.concatenate(data.gaps())
+        zeros = int((gaps == 0).sum())
+        if not zeros:
+            return ()
+        return (
+            f"events at the time of the one before: {zeros:,}, {zeros / len(gaps):.2g} of all; "
+            "their gap counts as the resolution",
+        )
+
+    def batches(
+        self, data: EventSequences, config: EventsConfig, problem: EventsProblem, spans: int
+    ) -> training.Splits:
+        """Pieces of sequences."""
+        parts = split_data(data, config.data)
+        batches = partial(make_batches, config=config, problem=problem)
+        return training.Splits(
+            batches(parts.train, seed=config.seed),
+            batches(parts.validation, seed=None),
+            batches(parts.test, seed=None),
+        )
+
+    def model(
+        self,
+        config: EventsConfig,
+        problem: EventsProblem,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> models.EventForecaster:
+        """A ``models.EventForecaster``."""
+        return build_model(config, problem, placement)
+
+    def objective(
+        self, config: EventsConfig, problem: EventsProblem, steps_per_epoch: int
+    ) -> training.Objective:
+        """Negative log likelihood, Adam."""
+        return training.Objective(events_loss, make_optimizer(config.fit), monitor="loss")
+
+    def observation(self, problem: EventsProblem) -> jax.ShapeDtypeStruct:
+        """Of an event, see ``models.EventColumns``."""
+        return jax.ShapeDtypeStruct((1, 3 + 2 * len(problem.all_periods)), jnp.float32)
+
+    def test_batches(self, run: Run, file: Path | None) -> EventBatches:
+        """The test part of the run's events, or all events of another file of the same format."""
+        with reading_data(of_run=file is None):
+            if file is None:
+                test = split_data(load_data(run.config.data), run.config.data).test
+            else:
+                other = load_data(_of_file(run.config.data, file))
+                named = dataclasses.replace(other, name=str(file))  # for messages
+                test = named.with_marks(run.problem.mark_names)
+        if file is None and checksum_of(test) != run.problem.checksum["test"]:
+            raise OptionError(
+                "the data of the run have changed since; give other data to test on.", "test_file"
+            )
+        if test.dates != run.problem.dates:
+            kind = "dates" if run.problem.dates else "numbers"
+            raise OptionError(
+                f"{file}: expected times as {kind}, as the run has them.", "test_file"
+            )
+        if not test.num_forecast:
+            raise OptionError(
+                f"{file}: expected events to forecast, got none; give longer sequences.",
+                "test_file",
+            )
+        return make_batches(test, run.config, run.problem, seed=None)
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Likelihoods, errors, calibration: exact, over whole sequences."""
+        assert isinstance(batches, EventBatches)
+        scores = score(run.model, batches.events, run.problem)
+        named = {mechanism_name(run.config.layers): scores.rescaled}
+        return Report(
+            evaluate.test_values(run, scores),
+            figures={"calibration.png": partial(draw_calibration, named)},
+            yardsticks=YARDSTICKS,
+        )
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of Poisson, renewal and Hawkes processes, and of simple guesses."""
+        assert isinstance(batches, EventBatches)
+        return evaluate.yardstick_values(run, batches.events)
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of the model's outputs, over the longest sequence."""
+        assert isinstance(batches, EventBatches)
+        return evaluate.stream_error(run, batches.events) if run.model.streams else {}
+
+    def stream(self, run: Run, options: EventsStreamOptions) -> EventsStream:
+        """The next event after each."""
+        return EventsStream(run, options)
+
+
+def _of_file(data: EventsData, file: Path) -> EventsData:
+    """The options that read another file as the run's was read."""
+    # Marks in a file of their own are those of the run's file alone.
+    form = data.file_format if data.marks_file is None else "auto"
+    return dataclasses.replace(data, file=file, marks_file=None, file_format=form, num_sequences=0)

@@ -1,0 +1,105 @@
+"""What a model of events has to beat: processes by maximum likelihood, and simple guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.events import EventSequences
+from flax_linattn.data.sets.processes import (
+    MOST_MARKS,
+    HawkesProcess,
+    IndependentMarks,
+    PoissonProcess,
+    Process,
+    RenewalProcess,
+)
+from flax_linattn.tasks.events.calibration import ks_distance
+from flax_linattn.tasks.yardsticks import Yardsticks
+
+YARDSTICKS = Yardsticks(
+    "nll", ("poisson", "renewal", "hawkes"), title="NLL an event", num_train="num_train_events"
+)
+
+FITTED = 200_000
+"""Most events that a Hawkes process is fitted to."""
+
+
+def fit_processes(train: EventSequences, resolution: float) -> dict[str, Process]:
+    """The processes by name, fitted to the events to train on.
+
+    Args:
+        train: the events.
+        resolution: of the run: a shorter gap counts as it.
+    """
+    fitted = few(train, FITTED)
+    fit_hawkes: Callable[[EventSequences], Process] = HawkesProcess.fit
+    if len(train.mark_names) > MOST_MARKS:
+        fit_hawkes = partial(IndependentMarks.fit, fit=HawkesProcess.fit)
+    return {
+        "poisson": PoissonProcess.fit(train),
+        "renewal": RenewalProcess.fit(train, resolution=resolution),
+        "hawkes": fit_hawkes(fitted),
+    }
+
+
+def few(events: EventSequences, most: int) -> EventSequences:
+    """The first sequences, with so many events or a few more."""
+    sizes = np.cumsum([len(own) for own in events.times])
+    return (
+        events.select(range(int(np.searchsorted(sizes, most)) + 1)) if sizes[-1] > most else events
+    )
+
+
+def process_values(name: str, process: Process, test: EventSequences) -> dict[str, float]:
+    """Negative log likelihoods an event, and the distance of integrated intensities."""
+    found = process.log_likelihood(test)
+    number = test.num_forecast
+    rescaled = np.concatenate(process.rescaled(test))
+    parts = {
+        f"{name}_time_nll": -float(found.time.sum() + found.survival.sum()) / number,
+        f"{name}_mark_nll": -float(found.mark.sum()) / number,
+    }
+    return {
+        f"{name}_nll": -float(found.total.sum()) / number,
+        **(parts if process.num_marks > 1 else {}),
+        f"{name}_ks": ks_distance(rescaled),
+    }
+
+
+def guesses(train: EventSequences, test: EventSequences) -> dict[str, Any]:
+    """Errors of the mean and the median gap, accuracies of the most frequent and the last mark."""
+    gaps, own = np.concatenate(train.gaps()), np.concatenate(test.gaps())
+    found = {
+        "mean_gap_rmse": float(np.sqrt(np.mean((own - gaps.mean()) ** 2))),
+        "median_gap_mae": float(np.mean(np.abs(own - np.median(gaps)))),
+    }
+    if len(train.mark_names) == 1:
+        return found
+    counts = np.bincount(forecast_marks(train), minlength=len(train.mark_names))
+    marks = forecast_marks(test)
+    before, known = marks_before(test)
+    return found | {
+        "frequent_mark_accuracy": float(np.mean(marks == counts.argmax())),
+        "last_mark_accuracy": float(np.mean((marks == before) & known)),
+    }
+
+
+def forecast_marks(events: EventSequences) -> NDArray[np.int32]:
+    """Of all forecast events."""
+    parts = zip(events.marks, events.num_given, strict=True)
+    return np.concatenate([own[given:] for own, given in parts])
+
+
+def marks_before(events: EventSequences) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """The mark of the event before each forecast event, and whether there was one."""
+    before, known = [], []
+    for own, given in zip(events.marks, events.num_given, strict=True):
+        shifted = np.concatenate([[0], own[:-1]]).astype(np.int32)
+        before.append(shifted[given:])
+        known.append(np.arange(given, len(own)) > 0)
+    return np.concatenate(before), np.concatenate(known)
