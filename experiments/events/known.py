@@ -36,13 +36,13 @@ class Size:
     """What is trained."""
 
     processes: tuple[str, ...] = ("poisson", "hawkes", "hawkes-marked")
-    train: tuple[int, ...] = (25, 100, 400)
+    train: tuple[int, ...] = (20, 80, 320)
     """Sequences, each of 100 units of time; a quarter as many to validate on."""
     test: int = 100
     mechanism: str = "aaren"
     seeds: int = 2
-    epochs: int = 60
-    patience: int = 6
+    epochs: int = 30
+    patience: int = 4
     features: int = 32
     hidden_features: int = 64
     learning_rate: float = 3e-3

@@ -41,29 +41,29 @@ PROBLEMS: dict[str, Problem] = {
     "StackOverflow": Problem(
         {"file": "stackoverflow/time-1-test.txt.gz",
          "marks_file": "stackoverflow/event-1-test.txt.gz"},
-        {"file_format": "rmtpp", "num_sequences": 400},
-        "RMTPP's files, the first 400 of 1,326 users of test fold 1; seconds (the paper's unit is "
+        {"file_format": "rmtpp", "num_sequences": 300},
+        "RMTPP's files, the first 300 of 1,326 users of test fold 1; seconds (the paper's unit is "
         "not given)",
         _paper((2.92, 0.04), (2.91, 0.02), (1.44, 0.08), (1.27, 0.17)),
     ),
     "Wikipedia": Problem(
         {"file": "wikipedia_jodie/ml_wikipedia.txt.gz"},
-        {"sequence": "item_id", "num_sequences": 150},
-        "JODIE's file, the first 150 of 1,000 pages, the users who edit them as marks; seconds",
+        {"sequence": "item_id", "num_sequences": 60},
+        "JODIE's file, the first 60 of 1,000 pages, the users who edit them as marks; seconds",
         _paper((9.66, 0.98), (8.98, 1.03), (0.28, 0.04), (0.22, 0.05)),
     ),
     "Reddit, a substitute": Problem(
         {"file": "tpp_unmarked/reddit_askscience_comments.npz"},
-        {"num_sequences": 100},
-        "comments on 100 threads of askscience, hours, without marks: not the paper's set, which "
+        {"num_sequences": 60},
+        "comments on 60 threads of askscience, hours, without marks: not the paper's set, which "
         "has 984 subreddits as marks",
         _paper((0.40, 0.29), (0.31, 0.30), (0.23, 0.03), (0.30, 0.04)),
     ),
     "Uber": Problem(
         {"file": "uber/uber-raw-data-janjune-15_sample.csv.gz"},
-        {"time": "Pickup_date", "sequence": "locationID", "sort": True, "num_sequences": 60,
+        {"time": "Pickup_date", "sequence": "locationID", "sort": True, "num_sequences": 20,
          "split_by": "time", "timezone": "America/New_York"},
-        "a thinned sample of 100,000 pickups of 2015, the first 60 of its zones; seconds",
+        "a thinned sample of 100,000 pickups of 2015, the first 20 of its zones; seconds",
         _paper((3.33, 0.14), (3.48, 0.10), (73.63, 5.73), (54.61, 5.40)),
     ),
     "Taxi, a substitute": Problem(
@@ -75,8 +75,8 @@ PROBLEMS: dict[str, Problem] = {
     ),
     "Sin": Problem(
         {},
-        {"process": "poisson-sine", "num_sequences": 300},
-        "drawn: a Poisson process of rate 1 + sin(t / 2) on [0, 32 pi], 300 sequences; the paper "
+        {"process": "poisson-sine", "num_sequences": 200},
+        "drawn: a Poisson process of rate 1 + sin(t / 2) on [0, 32 pi], 200 sequences; the paper "
         "gives the period and the interval alone",
         _paper((0.68, 0.05), (0.78, 0.13), (1.75, 0.09), (2.03, 0.25)),
     ),

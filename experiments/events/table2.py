@@ -40,8 +40,8 @@ class Size:
 
     mechanisms: tuple[str, ...] = MECHANISMS
     seeds: int = 3
-    epochs: int = 40
-    patience: int = 5
+    epochs: int = 15
+    patience: int = 3
     features: int = 32
     hidden_features: int = 64
     learning_rate: float = 3e-3
