@@ -43,6 +43,7 @@ MODELS = {
         models.EncoderDecoder, CHANNELS, 3, layers=TINY, label_length=2,
         embedding_padding="causal",
     ),
+    "events": partial(models.EventForecaster, TOKENS, layers=TINY, periods=(24.0,)),
     "language": partial(models.LanguageModel, TOKENS, layers=TINY),
     "window": partial(models.WindowModel, TOKENS, 3),
 }  # fmt: skip
@@ -59,6 +60,10 @@ def split(mesh: Any, tree: Any) -> Any:
 
 def observations(kind: str) -> Any:
     tokens = np.arange(BATCH * LENGTH, dtype=np.int32).reshape(BATCH, LENGTH) % TOKENS
+    if kind == "events":
+        gaps, waves = np.split(normal(0, BATCH, LENGTH, 3), [1], axis=-1)
+        marks = tokens[..., None].astype(np.float32)
+        return np.concatenate([gaps, np.ones_like(gaps), marks, waves], axis=-1)
     return tokens if kind in ("language", "window") else normal(0, BATCH, LENGTH, CHANNELS)
 
 

@@ -68,6 +68,15 @@ MODELS = {
     "classifier of tokens": lambda: models.SequenceClassifier(
         backbone(tokens()), 4, pooling="last", max_length=3, rngs=nnx.Rngs(1)
     ),
+    "event forecaster": lambda: models.EventForecaster(
+        np.int64(3), periods=(24, np.float32(168)), spread=np.float64(1.5), num_components=2,
+        layers=TINY, rngs=nnx.Rngs(0),
+    ),
+    "event forecaster with options": lambda: keyed(
+        models.EventForecaster, 2, kernel_size=1, position="learned", max_length=7, layers=TINY,
+        mechanism="taylorshift", param_dtype=jnp.bfloat16, dtype="bfloat16",
+    ),
+    "event embedding": lambda: models.EventEmbedding(3, 8, position="sinusoidal", rngs=nnx.Rngs(0)),
     "forecaster": lambda: models.Forecaster(
         3, np.int64(4), num_marks=2, targets=(2, 0), memory=np.float32(9.5), layers=TINY,
         rngs=nnx.Rngs(0),

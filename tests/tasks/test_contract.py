@@ -77,6 +77,14 @@ CASES = {
         ["--max-length", "6"],
         "longest_match_accuracy",
     ),
+    "events": Case(
+        [*("--process", "hawkes-marked", "--num-sequences", "10", "--length", "24"),
+         *("--history", "0", "--num-components", "2", "--learning-rate", "0.001")],
+        ["0.5,0", "0.75,2", "0.75,1", *(f"{time},{time % 3}" for time in range(1, 10))],
+        ("9.5,x", "expected one of the marks of the run (0, 1, 2), got 'x'"),
+        ["--begin", "0"],
+        "hawkes_nll",
+    ),
     "bins": Case(
         ["--rows", "600"], [str(row[-1]) for row in data.etth1().values[:12]],
         ("x", "expected a number, got 'x"), [], "guess_bits",
@@ -134,6 +142,7 @@ def test_options_have_names_of_their_own(task):
     """Flat names are one for one the leaves, and JSON gives the same options again."""
     config = tasks.get_task(task).Config.of()
     assert list(config.flat()) == list(flat_hints(type(config)))
+    assert not {"task", "format"} & config.flat().keys()  # config.json has these of its own
     text = json.dumps(config.to_json())
     assert type(config).from_json(json.loads(text)) == config
     with pytest.raises(ValueError, match="did you mean 'num_heads'"):
