@@ -34,7 +34,7 @@ from flax_linattn.tasks.events.data import (
     tokens_of,
 )
 from flax_linattn.tasks.events.evaluate import test_values as values_of
-from flax_linattn.tasks.events.model import events_loss, in_file_units
+from flax_linattn.tasks.events.model import events_loss
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.events.yardsticks import few, fit_processes, forecast_marks, guesses
 from tests.data.processes.events import any_events, sequences, some_events
@@ -49,6 +49,11 @@ SIZES = {
 }
 CLOSE = {"rtol": 2e-5, "atol": 2e-5}
 """Of numbers that a float32 model and float64 NumPy agree on."""
+
+
+def in_file_units(nll, problem):
+    """Of times in units of the scale -> of those of the file."""
+    return nll + math.log(problem.scale)
 
 
 def stirred(model):

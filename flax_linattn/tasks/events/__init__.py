@@ -8,7 +8,8 @@ from flax_linattn.tasks.events.options import (
     thp,
 )
 from flax_linattn.tasks.events.problem import EventsProblem
-from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.tasks.events.stream import EventsStream
+from flax_linattn.tasks.events.stream_options import EventsStreamOptions
 
 __all__ = [
     "EventsConfig",

@@ -132,8 +132,17 @@ def origins(events: EventSequences) -> NDArray[np.float64]:
 
 
 def checksum_of(events: EventSequences) -> str:
-    """Of times, marks and bounds."""
-    return checksum([*events.times, *events.marks, events.begins, events.ends, events.num_given])
+    """Of times, marks, their names, and bounds."""
+    return checksum(
+        [
+            *events.times,
+            *events.marks,
+            events.begins,
+            events.ends,
+            events.num_given,
+            np.array(events.mark_names),
+        ]
+    )
 
 
 class Tokens(NamedTuple):

@@ -14,7 +14,13 @@ from flax_linattn.data.events import EventSequences
 from flax_linattn.tasks.events.calibration import ks_distance, ks_limit
 from flax_linattn.tasks.events.data import checksum_of, load_data, split_data, tokens_of
 from flax_linattn.tasks.events.score import Scores
-from flax_linattn.tasks.events.yardsticks import fit_processes, guesses, process_values
+from flax_linattn.tasks.events.yardsticks import (
+    FITTED,
+    few,
+    fit_processes,
+    guesses,
+    process_values,
+)
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
@@ -69,7 +75,10 @@ def yardstick_values(run: Run, test: EventSequences) -> dict[str, Any]:
     train = at_hand(partial(read_train, run))
     if train is None:
         return {}
-    report: dict[str, Any] = {"num_train_events": train.num_forecast}
+    report: dict[str, Any] = {
+        "num_train_events": train.num_forecast,
+        "hawkes_learned_from": few(train, FITTED).num_forecast,
+    }
     for name, process in fit_processes(train, run.problem.resolution).items():
         report |= process_values(name, process, test)
     return report | guesses(train, test)

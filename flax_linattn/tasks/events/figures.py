@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn.models.event_forecaster import next_event
+from flax_linattn.tasks.events.told import Seen
 from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.run_types import Run
-
-if TYPE_CHECKING:
-    from flax_linattn.tasks.events.stream import Seen
 
 POINTS = 40
 """Of the intensity in each gap."""

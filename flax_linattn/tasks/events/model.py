@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax.numpy as jnp
 import optax
 from flax import nnx
@@ -71,8 +69,3 @@ def events_loss(
 def make_optimizer(fit: EventsFit) -> optax.GradientTransformation:
     """Adam, on clipped gradients."""
     return optax.chain(optax.clip_by_global_norm(CLIP_NORM), optax.adam(fit.learning_rate))
-
-
-def in_file_units(nll: float, problem: EventsProblem) -> float:
-    """A negative log likelihood an event, of times in units of the scale, of those of the file."""
-    return nll + math.log(problem.scale)

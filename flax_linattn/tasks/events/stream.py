@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,91 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import LARGEST, OptionError, at_least
-from flax_linattn.data.cells import is_number
+from flax_linattn.checks import OptionError
 from flax_linattn.data.events.clock import date_of
-from flax_linattn.models.event_forecaster import next_event
 from flax_linattn.tasks.events.data import log_gap, observations
 from flax_linattn.tasks.events.figures import draw_intensity
 from flax_linattn.tasks.events.rows import Event, EventLines
+from flax_linattn.tasks.events.stream_options import EventsStreamOptions
+from flax_linattn.tasks.events.told import Seen, tell
 from flax_linattn.tasks.facts import read_count, read_numbers
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.streaming import Streaming
-from flax_linattn.typing import Array
 
 DRAWN = 100
 """Last events of the figure."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EventsStreamOptions:
-    """Options of a stream of events.
-
-    An event is a line: its time, and its mark where the run has any, separated by a comma; a first
-    line may name the columns. A blank line begins a new sequence. What comes out are times from the
-    event to the next one, in the unit of the run's file (of dates, seconds).
-
-    Attributes:
-        quantiles: of the time to the next event, separated by commas.
-        marks: how many of the likeliest marks are told.
-        within: also tell the probability of an event within so long a time; 0 = leave it out.
-        begin: when the observation of each sequence began, for a run whose data say so: the first
-            event is then forecast, too.
-        max_length: most events of a sequence, for mechanisms with a cache; default one more than
-            the run was trained on at once.
-        simulate: say nothing of each event, and draw so many futures after the last one.
-        events: of each future.
-        seed: of the futures.
-    """
-
-    quantiles: str = "0.05,0.5,0.95"
-    marks: int = 1
-    within: float = 0.0
-    begin: str = ""
-    max_length: int | None = None
-    simulate: int = 0
-    events: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        at_least(0, 2**20, marks=self.marks)
-        at_least(1, 2**20, events=self.events)
-        at_least(0, 2**16, simulate=self.simulate)
-        at_least(0, LARGEST, seed=self.seed)
-        at_least(1, max_length=self.max_length)
-        if not 0 <= self.within < float("inf"):
-            raise OptionError(f"within must be at least 0 and finite, got {self.within}.", "within")
-        self.shares()
-
-    def shares(self) -> tuple[float, ...]:
-        """The quantiles as numbers.
-
-        Raises:
-            OptionError: one is not between 0 and 1.
-        """
-        cells = [cell for cell in self.quantiles.split(",") if cell.strip()]
-        shares = tuple(float(cell) if is_number(cell.strip()) else -1.0 for cell in cells)
-        if not all(0 < share < 1 for share in shares):
-            raise OptionError(
-                f"quantiles must be numbers between 0 and 1, separated by commas, got "
-                f"{self.quantiles!r}.",
-                "quantiles",
-            )
-        return shares
-
-
-class Seen(NamedTuple):
-    """An event of a stream, and what the model said after it.
-
-    Attributes:
-        time: of the event, or of the begin of a sequence.
-        outputs: of the model after it, float32 [outputs].
-        observation: as the model took it in, float32 [W].
-    """
-
-    time: float
-    outputs: NDArray[np.float32]
-    observation: NDArray[np.float32]
 
 
 class EventsStream(Streaming):
@@ -151,7 +78,7 @@ class EventsStream(Streaming):
             begin=options.begin,
         )
         self._tell = partial(
-            _tell, run.model.num_components, run.model.spread, self._shares, max(1, self._marks)
+            tell, run.model.num_components, run.model.spread, self._shares, max(1, self._marks)
         )
         self._seen: deque[Seen] = deque(maxlen=DRAWN)
         self._origin: float | None = None
@@ -357,29 +284,3 @@ class EventsStream(Streaming):
 
 def _time(log_time: float) -> str:
     return f"{math.exp(log_time):.6g}" if log_time < 700 else "inf"
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def _tell(
-    num_components: int,
-    spread: float,
-    shares: tuple[float, ...],
-    most: int,
-    outputs: Array,
-    log_gap: Array,
-    mark: Array,
-    within: Array,
-) -> dict[str, Array]:
-    """What outputs [outputs] say of an event that came, and of the one to come."""
-    following = next_event(outputs, num_components, spread)
-    marks = following.log_marks()
-    p, top = jax.lax.top_k(jnp.exp(marks), most)
-    return {
-        "time": following.gap.log_density(log_gap),
-        "mark": marks[mark],
-        "log_mean": following.gap.log_mean(),
-        "log_quantiles": jnp.array([following.gap.log_quantile(share) for share in shares]),
-        "within": following.gap.probability_by(within),
-        "p": p,
-        "top": top,
-    }

@@ -30,7 +30,8 @@ from flax_linattn.tasks.events.model import build_model, events_loss, make_optim
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
 from flax_linattn.tasks.events.problem import EventsProblem
 from flax_linattn.tasks.events.score import score
-from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.tasks.events.stream import EventsStream
+from flax_linattn.tasks.events.stream_options import EventsStreamOptions
 from flax_linattn.tasks.events.yardsticks import YARDSTICKS
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data

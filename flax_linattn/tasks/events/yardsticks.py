@@ -26,7 +26,10 @@ YARDSTICKS = Yardsticks(
 )
 
 FITTED = 200_000
-"""Most events that a Hawkes process is fitted to."""
+"""Most events that a Hawkes process is fitted to, in about a minute."""
+PIECE, HISTORY = 1000, 200
+"""Events of a sequence that it is fitted to at once, and those before that excite them: its time
+goes with the longest sequence."""
 
 
 def fit_processes(train: EventSequences, resolution: float) -> dict[str, Process]:
@@ -36,7 +39,7 @@ def fit_processes(train: EventSequences, resolution: float) -> dict[str, Process
         train: the events.
         resolution: of the run: a shorter gap counts as it.
     """
-    fitted = few(train, FITTED)
+    fitted = few(train, FITTED).cut(PIECE, HISTORY)
     fit_hawkes: Callable[[EventSequences], Process] = HawkesProcess.fit
     if len(train.mark_names) > MOST_MARKS:
         fit_hawkes = partial(IndependentMarks.fit, fit=HawkesProcess.fit)
