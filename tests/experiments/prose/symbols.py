@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.symbols import ladder, search
+from experiments.symbols import ladder, recall, search
 from tests.experiments.prose import Allowed, Sentence, stored
 
 OWN, OTHER = ladder.EXPRESSIVE, ladder.DOT_PRODUCT
@@ -63,7 +63,37 @@ def states() -> list[Any]:
     return [len(ends), min(ends), max(ends), ladder.median(other)]
 
 
+def recalled(*places: tuple[str, str, str, int]) -> list[float]:
+    """Accuracies of recall.json: attention, what is equal, rules and pairs."""
+    rows = stored("symbols/recall.json")["rows"]
+    return [recall.row_of(rows, *place)["test_accuracy"] for place in places]
+
+
+def recall_of_eight() -> list[float]:
+    """Exact element-wise attention, softmax attention."""
+    own, aaren, softmax = recalled(
+        *((name, "width", "recall", 8) for name in ("elementwise", "aaren", "softmax"))
+    )
+    assert abs(own - aaren) < 0.01
+    assert min(recalled(("taylorshift", "width", "recall", 8))) > 0.99
+    return [own, softmax]
+
+
 SENTENCES: list[Sentence] = [
+    Sentence("no: {:.2f} of eight pairs against {:.2f}", recall_of_eight),
+    Sentence(
+        "yes: Aaren recalls {:.2f} of eight pairs",
+        lambda: recalled(("aaren", "width", "recall", 8)),
+    ),
+    Sentence("Exact element-wise attention finds {:.2f} of eight", lambda: recall_of_eight()[:1]),
+    Sentence(
+        "(copying {:.2f}, Aaren {:.2f})",
+        lambda: recalled(*((name, "width", "copying", 0) for name in ("elementwise", "aaren"))),
+    ),
+    Sentence(
+        "Aaren {:.2f} of four pairs, softmax attention {:.2f}",
+        lambda: recalled(*((name, "bytes", "recall", 4) for name in ("aaren", "softmax"))),
+    ),
     Sentence(
         "Expressive attention leaves the plateau in all of {} runs and is still rising after 2,500 "
         "epochs, at {:.2f} to {:.2f}; dot-product attention stays at {:.2f} in all of them",
