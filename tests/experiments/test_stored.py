@@ -76,7 +76,7 @@ def test_every_page_has_stored_results_or_is_named() -> None:
     "stored",
     sorted(
         path
-        for folder in ("efficiency", "accuracy", "streaming", "attention", "symbols")
+        for folder in ("efficiency", "accuracy", "streaming", "attention", "symbols", "events")
         for path in ROOT.glob(f"{folder}/*.json")
     ),
     ids=lambda path: path.stem,

@@ -1,0 +1,66 @@
+"""Numbers in docs/events.md."""
+
+import statistics
+from typing import Any
+
+from experiments.events import rules, table2
+from tests.experiments.prose import Allowed, Sentence, stored
+
+
+def rows() -> list[dict[str, Any]]:
+    """Of table 2."""
+    found: list[dict[str, Any]] = stored("events/table2.json")["rows"]
+    return found
+
+
+def aaren() -> list[Any]:
+    """Its difference from softmax attention, and the margin."""
+    over = rules.over_sets(table2.differences(rows(), "aaren", "softmax"))
+    assert over is not None
+    for other in table2.MECHANISMS[1:]:
+        assert table2.as_softmax(other)(rows()).word == "holds"
+    return [over.middle, over.half, len(table2.sets_of(rows())), rules.MARGIN]
+
+
+def beaten() -> list[int]:
+    """On how many data sets Aaren does better than each yardstick, and of how many."""
+    wins = {
+        other: [
+            data
+            for data in table2.sets_of(rows())
+            if statistics.mean(table2.numbers(table2.row_of(rows(), data, "aaren"), "nll"))
+            < table2.row_of(rows(), data, table2.CUSTOMARY)[f"{other}_nll"]
+        ]
+        for other in table2.BESIDE
+    }
+    count = len(table2.sets_of(rows()))
+    assert len(wins["poisson"]) == len(wins["renewal"]) == count
+    lost = {*table2.sets_of(rows())} - {*wins["hawkes"]}
+    assert lost == {"Reddit, a substitute", "Taxi, a substitute"}
+    return [len(wins["poisson"]), count, len(wins["hawkes"]), count]
+
+
+def wikipedia() -> list[float]:
+    """Accuracies of marks: Aaren's, and of the last one again."""
+    own = table2.numbers(table2.row_of(rows(), "Wikipedia", "aaren"), "mark_accuracy")
+    last = table2.row_of(rows(), "Wikipedia", table2.CUSTOMARY)["last_mark_accuracy"]
+    return [statistics.mean(own), last]
+
+
+SENTENCES: list[Sentence] = [
+    Sentence(
+        "its NLL is {:.3f} ± {:.3f} above over {} data sets, within the margin of {:g}", aaren
+    ),
+    Sentence(
+        "than Poisson and renewal processes on {} of {} data sets; than a Hawkes process on {} of "
+        "{} with Aaren",
+        beaten,
+    ),
+    Sentence(
+        "Aaren guesses {:.3f} of the next users right, and to repeat the last one is right for "
+        "{:.3f}",
+        wikipedia,
+    ),
+]
+
+ALLOWED: list[Allowed] = []
