@@ -29,11 +29,14 @@ class Problem:
 
 
 def _paper(
-    softmax: tuple[float, float], aaren: tuple[float, float], *rmse: tuple[float, float]
+    softmax_nll: tuple[float, float],
+    aaren_nll: tuple[float, float],
+    softmax_rmse: tuple[float, float],
+    aaren_rmse: tuple[float, float],
 ) -> dict[str, dict[str, tuple[float, float]]]:
     return {
-        "softmax": {"nll": softmax, "rmse": rmse[0]},
-        "aaren": {"nll": aaren, "rmse": rmse[1]},
+        "softmax": {"nll": softmax_nll, "rmse": softmax_rmse},
+        "aaren": {"nll": aaren_nll, "rmse": aaren_rmse},
     }
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from flax_linattn import tasks, training
 from flax_linattn.tasks.events import EventsConfig
-from flax_linattn.tasks.events.score import Scores, score
+from flax_linattn.tasks.events.evaluate import test_values
+from flax_linattn.tasks.events.score import score
 
 SHARES = tuple((np.arange(50) + 0.5) / 50)
 """Of the quantiles of integrated intensities that are kept for the figures."""
@@ -31,8 +32,8 @@ def train_seeds(config: EventsConfig) -> list[dict[str, Any]]:
 
 def _tested(run: tasks.Run) -> dict[str, Any]:
     batches = run.task.test_batches(run, None)
-    values = run.task.test(run, batches).values
-    found: Scores = score(run.model, batches.events, run.problem)
+    found = score(run.model, batches.events, run.problem)
+    values = test_values(run, found)
     return {
         "seed": run.config.seed + (run.which or 0),
         **{name: values.get(f"test_{name}") for name in KEPT},

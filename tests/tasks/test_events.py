@@ -23,6 +23,7 @@ from flax_linattn.tasks.events import (
     EventsStream,
     EventsStreamOptions,
     score,
+    yardsticks,
 )
 from flax_linattn.tasks.events.data import (
     END,
@@ -718,6 +719,9 @@ def test_what_a_stream_refuses(tied_run):
     assert streamed(stream, ["1,m0", "2,m1"])[1][4] == "0"
     with pytest.raises(ValueError, match="times go backwards, from 2 to 1"):
         streamed(stream, ["1.5,m0"])
+    for event in (Event(math.nan, 0), Event(math.inf, 0), Event(3.0, -1), Event(3.0, 99)):
+        with pytest.raises(ValueError, match="a finite time and a mark from 0 to"):
+            stream.step(event)
     assert streamed(stream, ["2.5,m0"])[0][0] == 3
 
 
@@ -854,6 +858,20 @@ def test_a_few_of_the_sequences():
     assert [len(few(events, most)) for most in (1, 3, 4, 7, 8, 12, 99)] == [1, 1, 2, 2, 3, 3, 3]
 
 
+def test_a_hawkes_process_is_fitted_to_the_first_pieces_of_one_long_sequence(monkeypatch):
+    monkeypatch.setattr(yardsticks, "FITTED", 3000)
+    events = sequences([np.arange(20_000.0)])
+    fitted = yardsticks.for_hawkes(events)
+    assert fitted.num_forecast == 3000 and fitted.times[-1][-1] == 3000.0
+
+
+def test_no_excitement_is_shorter_than_the_resolution():
+    """Pairs of events at nearly one time: what the smallest gap would allow."""
+    times = np.cumsum(np.tile([1e-3, 1.0], 100))
+    fitted = fit_processes(sequences([times]), 0.5)["hawkes"]
+    assert isinstance(fitted, processes.HawkesProcess) and fitted.decay <= 2.0
+
+
 # -- commands ------------------------------------------------------------------------------
 
 SMALL = [
@@ -927,6 +945,9 @@ def test_other_files_are_read_whole(tmp_path):
     with pytest.raises(OptionError, match="expected events to forecast, got none") as refused:
         TASK.test_batches(run, path)
     assert str(path) in str(refused.value) and refused.value.options == ("test_file",)
+    path.write_text("time,mark\n1,0\n2,1\n")  # after drawn ones, too
+    config = dataclasses.replace(run.config, data=EventsData(process="poisson", num_sequences=3))
+    assert len(TASK.test_batches(run._replace(config=config), path).events) == 1
 
 
 def test_a_run_whose_file_is_gone(run_dir, csv, tmp_path, capsys):
@@ -979,9 +1000,15 @@ def test_bad_files_and_options(tmp_path, capsys, text, args, message):
 
 
 def test_options_of_files_alone(tmp_path, capsys):
-    for args in (["--begin", "0"], ["--end", "9"], ["--marks-file", str(tmp_path / "a")]):
+    own = (["--begin", "0"], ["--end", "9"], ["--marks-file", "a"], ["--sort"], ["--sequence", "a"])
+    for args in (*own, ["--file-format", "npz"]):
         told = fail(capsys, "train", "events", "--run", str(tmp_path / "run"), *SMALL, *args)
         assert "is an option of a file; give one, or leave it out" in one_line(told)
+    with pytest.raises(
+        OptionError, match="process=poisson is an option of drawn events"
+    ) as refused:
+        EventsData(file=tmp_path / "a.csv", process="poisson")
+    assert refused.value.options == ("process", "file")
 
 
 @pytest.mark.slow

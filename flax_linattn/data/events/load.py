@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flax_linattn.checks import OptionError, choice, shown
 from flax_linattn.data.cells import is_number
 from flax_linattn.data.events.easytpp import load_easytpp
-from flax_linattn.data.events.jodie import load_jodie
+from flax_linattn.data.events.jodie import has_jodie_header, load_jodie
 from flax_linattn.data.events.npz import load_event_npz
 from flax_linattn.data.events.rmtpp import load_rmtpp
 from flax_linattn.data.events.sequences import EventSequences
@@ -128,11 +128,7 @@ def _format(path: Path, marked: bool) -> str:
             raise reader.error("rows of events", "none", "check that this is the right file")
         if first[0].lstrip()[0] in "[{":
             return "easytpp"
-        cells = [cell.strip() for cell in first[0].split(",")]
-        if cells[0] in ("user_id", "user") and cells[1:3] in (
-            ["item_id", "timestamp"],
-            ["item", "timestamp"],
-        ):
+        if has_jodie_header(first[0]):
             return "jodie"
         if not all(is_number(cell) for cell in first[0].split()):
             return "table"

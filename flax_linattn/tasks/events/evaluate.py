@@ -15,9 +15,8 @@ from flax_linattn.tasks.events.calibration import ks_distance, ks_limit
 from flax_linattn.tasks.events.data import checksum_of, load_data, split_data, tokens_of
 from flax_linattn.tasks.events.score import Scores
 from flax_linattn.tasks.events.yardsticks import (
-    FITTED,
-    few,
     fit_processes,
+    for_hawkes,
     guesses,
     process_values,
 )
@@ -77,7 +76,7 @@ def yardstick_values(run: Run, test: EventSequences) -> dict[str, Any]:
         return {}
     report: dict[str, Any] = {
         "num_train_events": train.num_forecast,
-        "hawkes_learned_from": few(train, FITTED).num_forecast,
+        "hawkes_learned_from": for_hawkes(train).num_forecast,
     }
     for name, process in fit_processes(train, run.problem.resolution).items():
         report |= process_values(name, process, test)

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
+from flax_linattn.models import LogNormalMixture
 from flax_linattn.models.event_forecaster import next_event
 from flax_linattn.tasks.events.told import Seen
 from flax_linattn.tasks.figures import new_figure, save_figure
@@ -39,9 +40,8 @@ def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
     # No point at the event itself, where the logarithm of the time since then has no value.
     share = (np.arange(POINTS) + 0.5) / POINTS
     waited = np.maximum(gaps[:, None] * share, problem.resolution) / problem.scale
-    hazard = type(following.gap)(*(part[:, None] for part in following.gap)).log_hazard(
-        jnp.asarray(np.log(waited), jnp.float32)
-    )
+    at_points = LogNormalMixture(*(part[:, None] for part in following.gap))
+    hazard = at_points.log_hazard(jnp.asarray(np.log(waited), jnp.float32))
     intensity = np.exp(np.asarray(hazard)) / problem.scale
     unit, title = (86_400.0, "days") if problem.dates else (1.0, "time")
     x = (times[:, None] + gaps[:, None] * share - times[-1]) / unit

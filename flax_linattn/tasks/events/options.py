@@ -57,12 +57,18 @@ class EventsData(Options):
         super().__post_init__()
         at_least(0, 10**6, num_sequences=self.num_sequences)
         if self.file is None:
-            defaults = {field.name: field.default for field in dataclasses.fields(EventsData)}
-            for name in ("marks_file", "begin", "end"):
-                if getattr(self, name) != defaults[name]:
+            for name in ("marks_file", "file_format", "sequence", "sort", "begin", "end"):
+                if getattr(self, name) != getattr(EventsData, name):
                     raise OptionError(
                         f"{name} is an option of a file; give one, or leave it out.", name, "file"
                     )
+        elif self.process != EventsData.process:
+            raise OptionError(
+                f"process={self.process} is an option of drawn events, but there is a file; leave "
+                "one of the two out.",
+                "process",
+                "file",
+            )
 
 
 @dataclasses.dataclass(frozen=True)

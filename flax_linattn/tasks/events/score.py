@@ -22,9 +22,7 @@ ROWS = 32
 SPAN = 512
 """Tokens that are taken in at once; a longer sequence goes on from its state."""
 SHORTEST = 32
-
-TOP = (1, 3, 5)
-"""Ranks of marks that are counted."""
+"""Tokens that a sequence is padded to at least."""
 
 
 class Scores(NamedTuple):

@@ -108,8 +108,15 @@ class EventsStream(Streaming):
             file; None of an event before which nothing was known.
 
         Raises:
-            ValueError: its time is before that of the last one; no room is left; or NaN comes out.
+            ValueError: it has no finite time, or none of the run's marks; its time is before that
+                of the last one; no room is left; or NaN comes out.
         """
+        problem = self._run.problem
+        if not (math.isfinite(event.time) and 0 <= event.mark < problem.num_marks):
+            raise ValueError(
+                f"expected an event with a finite time and a mark from 0 to "
+                f"{problem.num_marks - 1}, got {event}."
+            )
         if not self._seen and self._begin is not None:
             if event.time < self._begin:
                 raise OptionError(
@@ -117,20 +124,19 @@ class EventsStream(Streaming):
                     f"observation began, got {self._shown(event.time)}.",
                     "begin",
                 )
-            self._take_in(self._begin, self._run.problem.num_marks, math.nan)
+            self._take_in(self._begin, problem.num_marks, math.nan)
         last = self._seen[-1] if self._seen else None
         if last is not None and event.time < last.time:
             raise ValueError(
                 f"times go backwards, from {self._shown(last.time)} to {self._shown(event.time)}; "
                 "sort the events, or begin a new sequence by a blank line."
             )
-        problem = self._run.problem
         if last is None:
             self._take_in(event.time, event.mark, math.nan)
             self.num_steps, self._length = self.num_steps + 1, self._length + 1
             return None
         gap = float(log_gap(np.array(event.time - last.time), problem))
-        told = self._tell(last.outputs, np.float32(gap), event.mark, np.float32(0))
+        told = self._said(last, log_gap=gap, mark=event.mark)
         found = float(told["time"]) - math.log(problem.scale) + float(told["mark"])
         self._take_in(event.time, event.mark, gap)
         self.num_steps, self._length = self.num_steps + 1, self._length + 1
@@ -151,10 +157,18 @@ class EventsStream(Streaming):
             raise ValueError("the model's outputs are NaN: its numbers overflow.")
         self._seen.append(Seen(time, outputs, x[0]))
 
+    def _said(
+        self, seen: Seen, log_gap: float = 0.0, mark: int = 0, within: float = 0.0
+    ) -> dict[str, NDArray]:
+        """What ``tell`` tells of the event after one, fetched from the device at once."""
+        told = self._tell(seen.outputs, np.float32(log_gap), mark, np.float32(within))
+        fetched: dict[str, NDArray] = jax.device_get(told)
+        return fetched
+
     def _told(self, foreseen: float | None) -> list[str]:
         problem, options = self._run.problem, self._options
         within = math.log(options.within) - math.log(problem.scale) if options.within else 0.0
-        told = self._tell(self._seen[-1].outputs, np.float32(0), 0, np.float32(within))
+        told = self._said(self._seen[-1], within=within)
         shift = math.log(problem.scale)
         cells = ["" if foreseen is None else f"{foreseen:.6g}"]
         cells += [_time(float(x) + shift) for x in (told["log_mean"], *told["log_quantiles"])]

@@ -177,4 +177,11 @@ def _of_file(data: EventsData, file: Path) -> EventsData:
     """The options that read another file as the run's was read."""
     # Marks in a file of their own are those of the run's file alone.
     form = data.file_format if data.marks_file is None else "auto"
-    return dataclasses.replace(data, file=file, marks_file=None, file_format=form, num_sequences=0)
+    return dataclasses.replace(
+        data,
+        file=file,
+        marks_file=None,
+        file_format=form,
+        num_sequences=0,
+        process=EventsData.process,
+    )

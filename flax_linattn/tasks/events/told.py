@@ -39,7 +39,23 @@ def tell(
     mark: Array,
     within: Array,
 ) -> dict[str, Array]:
-    """What outputs [outputs] say of an event that came, and of the one to come."""
+    """What outputs say of an event that came, and of the one to come.
+
+    Args:
+        num_components: K, of the model's mixture.
+        spread: of the model.
+        shares: Q quantiles of the time to the next event, each above 0 and below 1.
+        most: how many of the likeliest marks.
+        outputs: of the model after an event, float32 [3 K + M].
+        log_gap: log of the time from it to the next one, in units of the scale, float32 [].
+        mark: of the next one, int [].
+        within: log of a time from it on, in units of the scale, float32 [].
+
+    Returns:
+        "time" and "mark", log density and log probability of the one that came; "log_mean" and
+        "log_quantiles" [Q], logs of times in units of the scale; "within", the probability of an
+        event up to that time; "top" and "p", the likeliest marks and their probabilities, [most].
+    """
     following = next_event(outputs, num_components, spread)
     marks = following.log_marks()
     p, top = jax.lax.top_k(jnp.exp(marks), most)

@@ -37,17 +37,24 @@ def fit_processes(train: EventSequences, resolution: float) -> dict[str, Process
 
     Args:
         train: the events.
-        resolution: of the run: a shorter gap counts as it.
+        resolution: of the run, in the unit of the file: to the renewal process a shorter gap counts
+            as it, and what excites in the Hawkes process does so for as long on average.
     """
-    fitted = few(train, FITTED).cut(PIECE, HISTORY)
-    fit_hawkes: Callable[[EventSequences], Process] = HawkesProcess.fit
+    fit_hawkes: Callable[[EventSequences], Process]
+    fit_hawkes = partial(HawkesProcess.fit, resolution=resolution)
     if len(train.mark_names) > MOST_MARKS:
-        fit_hawkes = partial(IndependentMarks.fit, fit=HawkesProcess.fit)
+        fit_hawkes = partial(IndependentMarks.fit, fit=fit_hawkes)
     return {
         "poisson": PoissonProcess.fit(train),
         "renewal": RenewalProcess.fit(train, resolution=resolution),
-        "hawkes": fit_hawkes(fitted),
+        "hawkes": fit_hawkes(for_hawkes(train)),
     }
+
+
+def for_hawkes(train: EventSequences) -> EventSequences:
+    """Pieces of the first sequences: what a Hawkes process is fitted to."""
+    # Pieces first: a single sequence may be longer than all that is to be fitted to.
+    return few(train.cut(PIECE, HISTORY), FITTED)
 
 
 def few(events: EventSequences, most: int) -> EventSequences:

@@ -49,6 +49,14 @@ def test_npz_by_its_bytes_and_pairs_by_the_second_file(tmp_path):
         load_events(path, marks)
 
 
+def test_a_table_of_users_and_items_is_no_jodie_file(tmp_path):
+    """Without state labels: its columns are named like those of any other table."""
+    path = tmp_path / "toy.csv"
+    path.write_text("user_id,item_id,timestamp\n7,1,0.5\n7,2,1.5\n")
+    events = load_events(path, time="timestamp", mark="item_id", sequence="user_id")
+    assert events.times[0].tolist() == [0.5, 1.5] and events.mark_names == ("1", "2")
+
+
 def test_what_cannot_be_told(tmp_path):
     path = tmp_path / "toy.txt"
     for text in ("1 2\n3 4\n", "1 2 3\n4 5\n", "1 2.5 3\n", "5\n"):
