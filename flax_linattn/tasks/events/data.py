@@ -244,14 +244,17 @@ class Piece(NamedTuple):
 
 
 def _pieces(tokens: list[Tokens], config: EventsConfig) -> list[Piece]:
-    """Pieces of all sequences: at most ``length`` tokens asked after, ``history`` before them."""
+    """Pieces of ``length`` tokens asked after, the last of a sequence one more at most."""
     pieces = []
     for index, own in enumerate(tokens):
         asked = np.flatnonzero(own.asked)
         if not asked.size:
             continue
-        for first in range(int(asked[0]), int(asked[-1]) + 1, config.fit.length):
-            stop = min(first + config.fit.length, int(asked[-1]) + 1)
+        last = int(asked[-1])
+        # An end alone would be a piece without an event: it goes with the events before.
+        begins = range(int(asked[0]), max(last, int(asked[0]) + 1), config.fit.length)
+        for first in begins:
+            stop = last + 1 if first == begins[-1] else first + config.fit.length
             pieces.append(Piece(index, max(0, first - config.fit.history), first, stop))
     return pieces
 

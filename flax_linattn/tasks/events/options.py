@@ -134,7 +134,7 @@ class EventsFit(FitOptions):
     """How the model is trained, by Adam.
 
     Attributes:
-        length: most events of a sequence that are learned from at once; longer ones are cut.
+        length: events of a sequence that are learned from at once; longer ones are cut.
         history: events before a cut that the model sees, too, and does not learn from.
     """
 

@@ -128,9 +128,14 @@ def _score_group(
     parts = []
     for first in range(0, length, span):
         at = slice(first, first + span)
-        piece = {name: values[:, at] for name, values in padded.items()}
-        found, state = _score_span(graphdef, variables, piece, mask[:, at], state, length > span)
-        parts.append(jax.tree.map(np.asarray, found))
+        # The longest stand first: rows that have ended drop out, by powers of two.
+        goes_on = int(mask[:, first].sum())
+        now = min(rows, 1 << (goes_on - 1).bit_length())
+        piece = {name: values[:now, at] for name, values in padded.items()}
+        state = jax.tree.map(lambda leaf, now=now: leaf[:now], state)
+        found, state = _score_span(graphdef, variables, piece, mask[:now, at], state, length > span)
+        ended = [(0, rows - now), (0, 0)]
+        parts.append({name: np.pad(np.asarray(part), ended) for name, part in found.items()})
     return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
