@@ -25,7 +25,7 @@ SHARES = {
     "inference": 7,
     "package": 6,
     "docs": 3,
-    "data": 3,
+    "data": 6,
     "bench": 2,
     "checks": 2,
     "cli": 2,
