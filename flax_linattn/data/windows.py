@@ -55,7 +55,7 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
         raise OptionError(
             f"expected parts of at least 0, the first above 0, got {parts!r}", "split"
         )
-    if max(train, middle, test) <= 1:
+    if max(train, middle, test) <= 1 and not _whole(parts):
         if abs(train + middle + test - 1) > 1e-6:
             raise OptionError(f"expected shares that add up to 1, got {parts!r}", "split")
         counts = [int(train * num_steps), 0, int(test * num_steps)]
@@ -71,6 +71,12 @@ def chronological_split(num_steps: int, parts: str = "0.7/0.1/0.2") -> Split:
         )
     ends = np.cumsum([0, *counts]).tolist()
     return Split(*(range(a, b) for a, b in itertools.pairwise(ends)))
+
+
+def _whole(parts: str) -> bool:
+    """Whether parts are numbers of rows though none is above 1: 1/1/1 is, and 1/0/0 is a share."""
+    numbers = [part.strip() for part in parts.split("/")]
+    return all(number in ("0", "1") for number in numbers) and numbers.count("1") > 1
 
 
 class Windows(ArrayBatches):

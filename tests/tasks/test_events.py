@@ -531,7 +531,23 @@ def tied():
 
 @pytest.fixture(scope="module")
 def tied_run(tied):
-    return make_run(tied, mechanism="softmax", periods="5", clock=True)
+    """As if its sequences had a known begin."""
+    run = make_run(tied, mechanism="softmax", periods="5", clock=True)
+    return run._replace(problem=dataclasses.replace(run.problem, begins=True))
+
+
+def test_a_begin_that_was_not_learned_is_refused(tied):
+    run = make_run(tied)
+    with pytest.raises(OptionError, match="has not learned the wait for a first event"):
+        EventsStream(run, EventsStreamOptions(begin="0"))
+
+
+def test_a_stream_is_one_sequence():
+    """Where a header names the column of sequences, their names are looked at."""
+    lines = ["time,mark,sequence", "1,x,anna", "2,y,anna", "", "1,x,ben"]
+    assert parsed(NUMBERS, lines) == [Event(1.0, 0), Event(2.0, 1), None, Event(1.0, 0)]
+    with pytest.raises(ValueError, match=r"lines:4: a stream is one sequence, and 'ben' follows"):
+        parsed(NUMBERS, [line for line in lines if line])
 
 
 @pytest.mark.parametrize("begin", ["", "-3"])
@@ -736,7 +752,7 @@ ONE = dataclasses.replace(NUMBERS, mark_names=("event",))
 DATES = dataclasses.replace(NUMBERS, dates=True)
 
 
-def parsed(problem, lines, timezone="UTC", columns=("time", "mark")):
+def parsed(problem, lines, timezone="UTC", columns=("time", "mark", "sequence")):
     return list(EventLines(problem, columns, timezone).parse(lines, "lines"))
 
 
@@ -750,7 +766,7 @@ def test_lines_of_events():
     # A header may come in any order, with further columns, and behind a blank line.
     assert parsed(NUMBERS, ["", "car,mark,time", '"a,b",y,3']) == [None, Event(3.0, 1)]
     assert parsed(ONE, ["time,car", "1,a"]) == [Event(1.0, 0)]
-    assert parsed(NUMBERS, ["when,kind", "3,y"], columns=("when", "kind")) == [Event(3.0, 1)]
+    assert parsed(NUMBERS, ["when,kind", "3,y"], columns=("when", "kind", "who")) == [Event(3.0, 1)]
 
 
 def test_dates_and_zones():
@@ -774,7 +790,7 @@ def test_dates_and_zones():
         (NUMBERS, "1e101,x", "expected a time as a finite number"),
         (NUMBERS, "1970-01-01,x", "expected a time as a finite number"),
         (NUMBERS, '"1,x', "quote"),
-        (ONE, "1,2,3", "expected a time, got 3 cells"),
+        (ONE, "1,2,3", "expected a time, as the run has no marks, got 3 cells"),
         (DATES, "1,x", "expected a date such as 2016-07-01 00:00:00, as the run's are, got '1'"),
         (DATES, "2016-13-01,x", "expected a date such as"),
         (DATES, "2016-03-27 02:30,x", "expected a time that there is, got '2016-03-27 02:30'"),
@@ -809,7 +825,7 @@ def test_dates_in_and_out(tmp_path):
     path.write_text("time,mark\n" + "\n".join(rows) + "\n")
     config = EventsConfig.of(file=path, timezone="Europe/Berlin", **SIZES)
     events = TASK.load(config)
-    problem = TASK.describe(events, config)
+    problem = dataclasses.replace(TASK.describe(events, config), begins=True)
     assert problem.dates and problem.periods == (86_400.0, 7 * 86_400.0)
     assert "from 2016-07-01 06:30:00+00:00 to 2016-07-03 16:30:00+00:00" in TASK.about_data(
         events, config

@@ -8,8 +8,8 @@ from flax_linattn.checks import OptionError, choice
 from flax_linattn.data.events.sequences import EventSequences, Piece
 from flax_linattn.data.windows import Split, chronological_split
 
-LEAST_SEQUENCES = 3
-"""From so many sequences on, whole ones go into the parts."""
+LEAST_SEQUENCES = 5
+"""From so many sequences on, whole ones go into the parts: of fewer, a fifth is none."""
 
 
 class EventSplit(NamedTuple):
@@ -38,7 +38,7 @@ def split_events(
             each sequence.
         by: "sequences" takes whole ones in their order, unshuffled. "time" cuts each sequence: in a
             later part, all events before the part are given, so that it has its whole history. None
-            takes sequences if there are 3 or more, and time otherwise.
+            takes sequences if there are 5 or more, or 3 and numbers for a split; time otherwise.
 
     Raises:
         OptionError: The split is no such text, does not fit the events, or leaves a part without an
@@ -55,17 +55,28 @@ def split_events(
         (10, [7], [1.0, 1.0, 1.0])
     """
     if by is None:
-        by = "sequences" if len(events) >= LEAST_SEQUENCES else "time"
+        least = LEAST_SEQUENCES if "." in split else len(EventSplit._fields)
+        by = "sequences" if len(events) >= least else "time"
     choice(("sequences", "time"), by=by)
-    parts = _whole(events, split) if by == "sequences" else _by_time(events, split)
+    parts = _by_time(events, split) if by == "time" else _whole(events, split)
+    empty = _empty(parts)
+    if empty is not None:
+        mend = "cut each sequence by time" if by == "sequences" else "give more events"
+        raise OptionError(
+            f"{events.name}: expected an event to forecast in each part, but {split} by {by} "
+            f"leaves none for {empty}; give it a larger share, or {mend}.",
+            "split",
+            **({"split_by": "time"} if by == "sequences" else {}),
+        )
+    return EventSplit(*(events.pieces(part) for part in parts))
+
+
+def _empty(parts: list[list[Piece]]) -> str | None:
+    """The name of the first part without an event to forecast."""
     for name, part in zip(EventSplit._fields, parts, strict=True):
         if not any(piece.forecast < piece.stop for piece in part):
-            raise OptionError(
-                f"{events.name}: expected an event to forecast in each part, but {split} by {by} "
-                f"leaves none for {name}; give it a larger share, or more events.",
-                "split",
-            )
-    return EventSplit(*(events.pieces(part) for part in parts))
+            return name
+    return None
 
 
 def _whole(events: EventSequences, split: str) -> list[list[Piece]]:

@@ -50,14 +50,15 @@ def draw_calibration(rescaled: dict[str, NDArray[np.float64]], path: Path) -> No
     figure = new_figure(4.2, 4.2)
     axes = figure.subplots()
     most = 0.0
+    highest = 0.0
     for name, values in rescaled.items():
         shares = (np.arange(min(len(values), 400)) + 0.5) / min(len(values), 400)
         expected, found = -np.log1p(-shares), np.quantile(values, shares)
         label = f"{name}, distance {ks_distance(values):.3f}"
         axes.plot(expected, found, marker=".", markersize=3, linewidth=0.8, label=label)
-        most = max(most, float(expected[-1]))
-    axes.plot([0, most], [0, most], color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xlabel="exponential", ylabel="integrated intensity", title="quantiles of gaps")
-    axes.set_ylim(0, 2 * most)
+        most, highest = max(most, float(expected[-1])), max(highest, float(found[-1]))
+    axes.plot([0, most], [0, most], color="0.6", linewidth=0.8, zorder=0, label="right")
+    axes.set(xlabel="exponential", ylabel="integrated intensity", title="calibration of gaps")
+    axes.set(xlim=(0, None), ylim=(0, min(1.1 * max(most, highest), 3 * most)))
     axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path)

@@ -108,6 +108,7 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsProblem:
         periods=periods,
         clock=_clock(scale, train) if config.model.clock else (),
         lengths=(config.fit.length + config.fit.history + 1,),
+        begins=bool(((train.num_given == 0) & ~np.isnan(train.begins)).any()),
         checksum={"train": checksum_of(train), "test": checksum_of(parts.test)},
     )
     sizes = [piece.stop - piece.start for piece in _pieces(tokens_of(train, problem), config)]

@@ -43,11 +43,14 @@ def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
     at_points = LogNormalMixture(*(part[:, None] for part in following.gap))
     hazard = at_points.log_hazard(jnp.asarray(np.log(waited), jnp.float32))
     intensity = np.exp(np.asarray(hazard)) / problem.scale
-    unit, title = (86_400.0, "days") if problem.dates else (1.0, "time")
+    unit, title = _unit(float(times[-1] - times[0]) + last) if problem.dates else (1.0, "unit")
     x = (times[:, None] + gaps[:, None] * share - times[-1]) / unit
     figure = new_figure(8, 3.2)
     axes = figure.subplots()
-    axes.plot(x[:-1].ravel(), intensity[:-1].ravel() * unit, color="tab:blue", label="intensity")
+    if len(seen) > 1:
+        before = [np.append(part[:-1], np.full((len(seen) - 1, 1), np.nan), axis=1) for part in (
+            x, intensity * unit)]  # fmt: skip
+        axes.plot(*(part.ravel() for part in before), color="tab:blue", label="intensity")
     label = "if none comes, up to the 95 % quantile"
     axes.plot(x[-1], intensity[-1] * unit, color="tab:orange", label=label)
     marks = np.array([event.observation[2] for event in seen]).astype(int)
@@ -62,11 +65,21 @@ def draw_intensity(run: Run, seen: Sequence[Seen], path: Path) -> None:
             markersize=12,
             color=f"C{2 + mark % 8}",
             label=problem.mark_names[mark] if few else None,
+            transform=axes.get_xaxis_transform(),  # at the bottom, of a logarithmic axis too
+            clip_on=False,
         )
     axes.set(
-        xlabel=f"{title} from the last event", ylabel=f"events a unit of {title}", yscale="log"
+        xlabel=f"{title}s from the last event, the last {len(seen)} events",
+        ylabel=f"events a {title}",
+        yscale="log",
     )
     if np.ptp(intensity) < 50 * max(intensity.min(), 1e-30):
         axes.set(yscale="linear", ylim=(0, None))
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     save_figure(figure, path)
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    """The unit of time of which a span of seconds has a few, and its name."""
+    units = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
+    return next((unit for unit in units if seconds >= 2 * unit[0]), (1.0, "second"))

@@ -24,6 +24,8 @@ class EventsProblem(Problem):
         periods: of whose phases the model is told, in the file's unit.
         clock: the periods of the time since a sequence began, in the file's unit.
         lengths: lengths that pieces of sequences are padded to.
+        begins: whether a sequence to train on has a known begin, so that the wait for its first
+            event is learned.
         checksum: of the events to train on ("train") and to test ("test").
     """
 
@@ -36,6 +38,7 @@ class EventsProblem(Problem):
     periods: tuple[float, ...]
     clock: tuple[float, ...]
     lengths: tuple[int, ...]
+    begins: bool = True
     checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property

@@ -27,22 +27,23 @@ class Event(NamedTuple):
 class EventLines:
     """Reads events: ``time`` or ``time,mark`` a line; a blank line begins a new sequence.
 
-    A first line that names the columns may order them otherwise, and have further ones.
+    A first line that names the columns may order them otherwise, and have further ones. If it has
+    that of sequences, their names have to stay the same until a blank line.
 
     Args:
         problem: of the run.
-        columns: names of the columns of times and of marks.
+        columns: names of the columns of times, of marks and of sequences.
         timezone: of dates without one.
 
     Example:
         >>> problem = EventsProblem("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
-        >>> lines = EventLines(problem, ("time", "mark"), "UTC")
+        >>> lines = EventLines(problem, ("time", "mark", "sequence"))
         >>> list(lines.parse(["mark,time", "y,0.5", "", "x,2"], "input"))
         [Event(time=0.5, mark=1), None, Event(time=2.0, mark=0)]
     """
 
     def __init__(
-        self, problem: EventsProblem, columns: tuple[str, str], timezone: str = "UTC"
+        self, problem: EventsProblem, columns: tuple[str, str, str], timezone: str = "UTC"
     ) -> None:
         self._marks = {name: index for index, name in enumerate(problem.mark_names)}
         self._dates, self._columns, self._clock = problem.dates, columns, Clock(timezone)
@@ -58,17 +59,21 @@ class EventLines:
             ValueError: a line that holds something else; the message begins with name and line.
         """
         places: tuple[int, int] | None = None
+        sequence: int | None = None
+        own: str | None = None
         width: int | None = None
         first = True
         for number, line in enumerate(lines, start=1):
             text = (line.lstrip("\ufeff") if number == 1 else line).strip()  # byte-order marks
             if not text:
+                own = None
                 yield None
                 continue
             place = f"{name}:{number}"
             cells = _cells(text, place)
             if first and self._columns[0] in cells:
                 places, width = self._places(cells, place), len(cells)
+                sequence = cells.index(self._columns[2]) if self._columns[2] in cells else None
                 first = False
                 continue
             first = False
@@ -76,6 +81,14 @@ class EventLines:
                 raise ValueError(
                     f"{place}: expected {width} cells, as in the first line, got {len(cells)}."
                 )
+            if sequence is not None:
+                if own not in (None, cells[sequence]):
+                    raise ValueError(
+                        f"{place}: a stream is one sequence, and {shown(cells[sequence])} follows "
+                        f"{shown(own)} in column {self._columns[2]!r}; give one after the other, "
+                        "with a blank line between them."
+                    )
+                own = cells[sequence]
             yield self._event(cells, places or (0, 1), places is not None, place)
 
     def time(self, text: str) -> float:
@@ -101,7 +114,7 @@ class EventLines:
         return seconds
 
     def _places(self, names: list[str], place: str) -> tuple[int, int]:
-        time, mark = self._columns
+        time, mark, _ = self._columns
         for column in (time, mark) if len(self._marks) > 1 else (time,):
             if names.count(column) != 1:
                 raise ValueError(
@@ -112,13 +125,17 @@ class EventLines:
     def _event(self, cells: list[str], places: tuple[int, int], named: bool, place: str) -> Event:
         marked = len(self._marks) > 1
         if not named and len(cells) not in ((2,) if marked else (1, 2)):
-            expected = "2 cells, time and mark" if marked else "a time"
+            expected = "2 cells, time and mark" if marked else "a time, as the run has no marks"
             raise ValueError(f"{place}: expected {expected}, got {len(cells)} cells.")
         try:
             time = self.time(cells[places[0]])
         except ValueError as error:
             raise ValueError(f"{place}: {error}.") from None
-        mark = cells[places[1]] if places[1] < len(cells) else next(iter(self._marks))
+        if not marked:
+            if not named and len(cells) == 2 and cells[1] not in self._marks:
+                raise ValueError(f"{place}: expected a time alone, as the run has no marks.")
+            return Event(time, 0)
+        mark = cells[places[1]]
         if mark not in self._marks:
             raise ValueError(
                 f"{place}: expected one of the marks of the run ({listed([*self._marks])}), got "

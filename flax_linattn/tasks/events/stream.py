@@ -52,9 +52,15 @@ class EventsStream(Streaming):
                 "the run cannot stream: its mechanism has no causal form.", "mechanism"
             )
         data, problem = run.config.data, run.problem
-        self._lines = EventLines(problem, (data.time, data.mark), data.timezone)
+        self._lines = EventLines(problem, (data.time, data.mark, data.sequence), data.timezone)
         self._begin: float | None = None
         if options.begin:
+            if not problem.begins:
+                raise OptionError(
+                    "the run has not learned the wait for a first event, as it knew no begin; "
+                    "leave it out, or train with one.",
+                    "begin",
+                )
             try:
                 self._begin = self._lines.time(options.begin)
             except ValueError as error:

@@ -46,6 +46,12 @@ class EventsStreamOptions:
         at_least(1, max_length=self.max_length)
         if not 0 <= self.within < float("inf"):
             raise OptionError(f"within must be at least 0 and finite, got {self.within}.", "within")
+        if self.simulate and self.within:
+            raise OptionError(
+                "within tells of the next event, and futures are drawn instead; leave one out.",
+                "within",
+                "simulate",
+            )
         self.shares()
 
     def shares(self) -> tuple[float, ...]:

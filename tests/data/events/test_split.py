@@ -86,7 +86,14 @@ def test_parts_have_the_likelihood_of_the_whole(n, seed):
 def test_splits_that_do_not_fit(split, message):
     with pytest.raises(OptionError, match=re.escape(message)) as error:
         split_events(many(10), split)
-    assert error.value.options == ("split",)
+    assert error.value.options[0] == "split"
+
+
+def test_few_sequences_are_cut_by_time_unless_they_are_counted():
+    """A fifth of four sequences is none."""
+    assert [len(part) for part in split_events(sequences([np.arange(11.0)] * 4))] == [4, 4, 4]
+    assert [len(part) for part in split_events(many(3), "1/1/1")] == [1, 1, 1]
+    assert [len(part) for part in split_events(many(5))] == [3, 1, 1]
 
 
 def test_what_cannot_be_split():
