@@ -20,8 +20,8 @@ from flax_linattn.bench.report import markdown
 
 FOLDER = Path(__file__).parent
 PAPERS = ("Aaren", "Element-wise attention", "TaylorShift")
-LEARNING = "symbols"
-"""The folder of what a paper claims of learning, whose verdicts stand on a page of their own."""
+LEARNING = ("symbols", "events")
+"""The folders of what a paper claims of learning, whose verdicts stand on pages of their own."""
 SILENT = "The paper on expressive attention claims nothing of speed or memory."
 
 NOT_MEASURED = (
@@ -107,7 +107,7 @@ def found_of(experiments: Iterable[Experiment]) -> list[Found]:
     for experiment in experiments:
         if not isinstance(experiment, Measured) or not experiment.statements:
             continue
-        if experiment.folder.name == LEARNING:
+        if experiment.folder.name in LEARNING:
             continue
         scales = [scale for scale in experiment.sizes if experiment.stored(scale).is_file()]
         for scale in scales:

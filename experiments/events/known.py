@@ -159,6 +159,7 @@ def draw(rows: Rows) -> Any:
         left.plot(events, gaps, "o-", color=f"C{n}", label=process)
         right.plot(expected, own[-1]["runs"][0]["quantiles"], ".-", color=f"C{n}", label=process)
     left.set(xscale="log", yscale="log", xlabel="events to train on", ylabel="gap of NLL an event")
+    left.xaxis.set_minor_formatter("")
     left.legend(frameon=False)
     right.plot([0, expected[-1]], [0, expected[-1]], color="0.6", linewidth=0.8, zorder=0)
     right.set(xlabel="exponential", ylabel="integrated intensity", title="quantiles of gaps")
