@@ -95,6 +95,11 @@ class Streaming(abc.ABC):
         return None
 
     @property
+    def num_unlisted(self) -> int:
+        """Most observations that a row takes in beside lines, such as the begin of a sequence."""
+        return 0
+
+    @property
     def num_rows(self) -> int:
         """Rows taken in so far, in all sessions: lines that ``parse`` made something of."""
         return self.num_steps + self.num_breaks
@@ -194,7 +199,7 @@ class Streaming(abc.ABC):
         ages = self.ages(facts)
         if ages is None:
             return
-        if max(ages) > num_steps:
+        if max(ages) > num_steps + self.num_unlisted:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
         for count in counts(state):
             # A model counts in 32 bits, and begins at the lowest number after the highest.

@@ -270,9 +270,10 @@ class EventsStream(Streaming):
         length = read_count(facts, "length")
         return [length + (length > 0 and self._begin is not None)]
 
-    def _check_ages(self, state: Any, facts: Mapping[str, Any], num_steps: int) -> None:
-        # The begin of a sequence is taken in, too, and is no line.
-        super()._check_ages(state, facts, num_steps + (self._begin is not None))
+    @property
+    def num_unlisted(self) -> int:
+        """The begin of a sequence, where that is known."""
+        return int(self._begin is not None)
 
     def end(self) -> str | None:
         """How well events were foreseen."""
