@@ -36,16 +36,20 @@ class Size:
     """What is trained."""
 
     processes: tuple[str, ...] = ("poisson", "hawkes", "hawkes-marked")
-    train: tuple[int, ...] = (20, 80, 320)
+    train: tuple[int, ...] = (20, 80, 320, 640)
     """Sequences, each of 100 units of time; a quarter as many to validate on."""
     test: int = 100
     mechanism: str = "aaren"
     seeds: int = 2
     epochs: int = 30
-    patience: int = 4
+    patience: int = 30
     features: int = 32
     hidden_features: int = 64
-    learning_rate: float = 3e-3
+    kernel_size: int = 8
+    num_components: int = 16
+    dropout_rate: float = 0.1
+    learning_rate: float = 2e-3
+    schedule: str = "cosine"
     batch_size: int = 16
 
 
@@ -69,7 +73,11 @@ def one(size: Size, process: str, train: int) -> dict[str, Any]:
         patience=size.patience,
         features=size.features,
         hidden_features=size.hidden_features,
+        kernel_size=size.kernel_size,
+        num_components=size.num_components,
+        dropout_rate=size.dropout_rate,
         learning_rate=size.learning_rate,
+        schedule=size.schedule,
         batch_size=size.batch_size,
     )
     task = tasks.get_task("events")

@@ -66,6 +66,10 @@ def events_loss(
     }
 
 
-def make_optimizer(fit: EventsFit) -> optax.GradientTransformation:
-    """Adam, on clipped gradients."""
-    return optax.chain(optax.clip_by_global_norm(CLIP_NORM), optax.adam(fit.learning_rate))
+def make_optimizer(fit: EventsFit, steps_per_epoch: int) -> optax.GradientTransformation:
+    """Adam with the run's learning rate at each step, on clipped gradients."""
+    schedule: float | optax.Schedule = fit.learning_rate
+    if fit.schedule == "cosine":
+        steps = fit.steps or fit.epochs * steps_per_epoch
+        schedule = optax.cosine_decay_schedule(fit.learning_rate, steps)
+    return optax.chain(optax.clip_by_global_norm(CLIP_NORM), optax.adam(schedule))

@@ -136,12 +136,15 @@ class EventsFit(FitOptions):
     Attributes:
         length: events of a sequence that are learned from at once; longer ones are cut.
         history: events before a cut that the model sees, too, and does not learn from.
+        schedule: "constant", or "cosine": the rate falls to zero over all epochs along half a
+            cosine; a patience as large as the number of epochs lets it get there.
     """
 
     epochs: int = 100
     patience: int = 10
     batch_size: int = 32
     learning_rate: float = 2e-3
+    schedule: Literal["constant", "cosine"] = "constant"
     length: int = 256
     history: int = 256
 

@@ -116,7 +116,8 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsProblem]):
         self, config: EventsConfig, problem: EventsProblem, steps_per_epoch: int
     ) -> training.Objective:
         """Negative log likelihood, Adam."""
-        return training.Objective(events_loss, make_optimizer(config.fit), monitor="loss")
+        optimizer = make_optimizer(config.fit, steps_per_epoch)
+        return training.Objective(events_loss, optimizer, monitor="loss")
 
     def observation(self, problem: EventsProblem) -> jax.ShapeDtypeStruct:
         """Of an event, see ``models.EventColumns``."""
