@@ -29,6 +29,10 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.classify.task:ClassifyTask",
         "train a time-series classifier (JapaneseVowels, or your own files)",
     ),
+    "decide": Entry(
+        "flax_linattn.tasks.decide.task:DecideTask",
+        "train an agent on episodes (of a pendulum, or your own): offline reinforcement learning",
+    ),
     "events": Entry(
         "flax_linattn.tasks.events.task:EventsTask",
         "train on events at irregular times (drawn ones, or your own file): when comes the next?",

@@ -1,4 +1,4 @@
-"""The ``flax-linattn`` command: train, evaluate, stream, state, data, bench.
+"""The ``flax-linattn`` command: train, evaluate, stream, state, rollout, data, bench.
 
 It reads the registry of tasks, and is the only place that knows flags: what raises an error names
 options, and their flags are added here. Heavy imports wait until a command runs, so that
@@ -159,6 +159,12 @@ def _state(args: list[str]) -> int:
     return state.state_command(args)
 
 
+def _rollout(args: list[str]) -> int:
+    from flax_linattn.cli import rollout
+
+    return rollout.rollout_command(args)
+
+
 def _data(name: str) -> Callable[[list[str]], int]:
     def command(args: list[str]) -> int:
         from flax_linattn.cli import data
@@ -190,6 +196,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         "evaluate": _evaluate,
         "stream": _stream,
         "state": _state,
+        "rollout": _rollout,
         **{f"data {name}": _data(name) for name in ("list", "info", "fetch")},
         "bench": _bench,
     }
@@ -200,6 +207,7 @@ def _help() -> str:
         "evaluate RUN": "test a run, and compare its stream with the parallel model",
         "stream RUN": "what a run's model says after each observation of a stream",
         "state FILE": "what a stream's state file holds: whose it is, its rows, its last time",
+        "rollout POLICY": "play a policy or a run in an environment, and keep the episodes",
         "data list": "public data sets that there are readers for",
         "data info NAME": "what one holds, its licence and files",
         "data fetch NAME": "download its official files",

@@ -9,6 +9,7 @@ from pathlib import Path
 import tyro
 
 from flax_linattn.data.catalog import CATALOG, Entry
+from flax_linattn.data.episodes import episodes_as_text, load_episodes
 from flax_linattn.data.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
 
@@ -42,17 +43,31 @@ def list_data() -> None:
         print(f"{name:<{width}}  {by:<8}  {entry.about}{here}")
 
 
-def info_data(name: str, /) -> None:
+def info_data(name: str, /, keep_unfinished: bool = False) -> None:
     """Shows what a data set holds, its licence, its files, and how to use them.
 
     Args:
-        name: of the data set, see ``flax-linattn data list``.
+        name: of the data set, see ``flax-linattn data list``; or a file or folder of episodes (of
+            D4RL, Minari, or .npz), of which statistics are shown.
+        keep_unfinished: count episodes whose end is not known, too.
     """
-    entry = find_entry(name)
+    try:
+        entry = find_entry(name)
+    except ValueError as error:
+        _info_file(name, keep_unfinished, error)
+        return
     print(f"{name}: {entry.about}\nlicence: {entry.licence}\nsee {entry.page}")
     for source in entry.sources:
         print(f"file {source.name}\n  from {source.url}\n  SHA-256 {source.sha256 or 'not known'}")
     print(_usage(name, entry, Path("data") / name))
+
+
+def _info_file(name: str, keep_unfinished: bool, no_entry: ValueError) -> None:
+    """The same of a file or folder of episodes."""
+    if not Path(name).exists():
+        raise ValueError(f"{no_entry} Or give a file or folder of episodes: {name} is none.")
+    episodes = load_episodes(name, keep_unfinished=keep_unfinished)
+    print(episodes_as_text(episodes))
 
 
 def fetch_data(name: str, /, to: Path | None = None) -> None:

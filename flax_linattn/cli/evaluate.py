@@ -9,6 +9,7 @@ import tyro
 
 from flax_linattn.cli.report import print_report
 from flax_linattn.tasks.evaluate import evaluate_report
+from flax_linattn.tasks.run import Checkpoint
 
 
 def evaluate_command(args: Sequence[str]) -> int:
@@ -24,12 +25,15 @@ def evaluate_command(args: Sequence[str]) -> int:
     return 0
 
 
-def _evaluate(run: Path, /, test_file: Path | None = None) -> None:
+def _evaluate(
+    run: Path, /, test_file: Path | None = None, checkpoint: Checkpoint = "best"
+) -> None:
     """Tests a run, and compares its stream with the parallel model.
 
     Args:
         run: the run folder.
         test_file: other test data than the run's own: a .ts or .arff file for a run on sequences,
             a CSV file of which all rows but the first ones are forecast for one on a series.
+        checkpoint: best are the parameters that were selected, last those that training ended with.
     """
-    print_report(evaluate_report(run, test_file))
+    print_report(evaluate_report(run, test_file, checkpoint=checkpoint))

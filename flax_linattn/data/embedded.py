@@ -1,8 +1,10 @@
 """Small official data sets that come with the package; see ``sets/*/README.md`` for licences."""
 
+import dataclasses
 from importlib import resources
 
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.episodes import Episodes, read_episode_npz
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
@@ -52,3 +54,21 @@ def etth1() -> TimeSeries:
     folder = resources.files("flax_linattn.data") / "sets" / "ETTh1"
     with resources.as_file(folder / "ETTh1.csv.gz") as path:
         return load_table(path)
+
+
+def pendulum() -> Episodes:
+    """Loads episodes of Pendulum-v1: swing a pendulum up, and hold it, by torques from -2 to 2.
+
+    100 episodes of 200 steps, all cut by time: 20 of random actions, then 20 each of a controller
+    with less and less noise on its actions. Observations are cosine and sine of the angle, and the
+    speed; rewards are 0 at best. Drawn for this package; environment: gymnasium, MIT licence.
+
+    Example:
+        >>> episodes = pendulum()
+        >>> episodes.num_episodes, episodes.num_steps, episodes.env_id
+        (100, 20000, 'Pendulum-v1')
+        >>> int(episodes.returns[:20].mean()), int(episodes.returns[80:].mean())
+        (-1214, -158)
+    """
+    with resources.as_file(resources.files("flax_linattn.data") / "sets" / "pendulum.npz") as path:
+        return dataclasses.replace(read_episode_npz(path), name="pendulum")

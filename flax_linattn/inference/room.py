@@ -22,7 +22,8 @@ class Room:
     """Counts on the host, and not at all where there is no end.
 
     No device is waited for, but for masks and resets that lie on one, and for a state that is set.
-    Caches of this library end, and tables of positions that a model names in ``num_positions``.
+    Caches of this library end, and tables of positions that a model names in ``num_positions``. An
+    observation takes one slot of a cache, or what a model says in ``tokens_per_observation``.
 
     Args:
         model: a model that streams.
@@ -34,7 +35,9 @@ class Room:
 
     def __init__(self, model: Any, state: State) -> None:
         self._positions: int | None = getattr(model, "num_positions", None)
-        slots = [cache.capacity for cache in _nodes(state, KVCache) if not cache.growable]
+        self._tokens: int = getattr(model, "tokens_per_observation", 1)
+        caches = [cache for cache in _nodes(state, KVCache) if not cache.growable]
+        slots = [cache.capacity // self._tokens for cache in caches]
         ends = [*slots, *([] if self._positions is None else [self._positions])]
         self._most = min(ends, default=None)
         self.taken = self.of(state)
@@ -43,7 +46,7 @@ class Room:
         """What each row of a state has taken in, as far as it says so; else 0."""
         said = [] if self._most is None else counts(state)
         if said:
-            return np.max(said, axis=0)
+            return -(-np.max(said, axis=0) // self._tokens)  # the first observation may have fewer
         size = jax.tree.leaves(state)[0].shape[0]
         return np.zeros(size, np.int64)
 

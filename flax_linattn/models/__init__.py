@@ -2,8 +2,11 @@
 
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
+from flax_linattn.models.decision_embedding import DecisionColumns, DecisionEmbedding
+from flax_linattn.models.decision_transformer import DECISION_LAYERS, DecisionTransformer
 from flax_linattn.models.embedding import (
     Embedding,
+    FeatureEmbedding,
     ObservationEmbedding,
     OneHotEmbedding,
     TokenEmbedding,
@@ -29,6 +32,7 @@ from flax_linattn.models.window import (
 
 __all__ = [
     "CLASSIFIER_LAYERS",
+    "DECISION_LAYERS",
     "EVENT_LAYERS",
     "FORECASTER_LAYERS",
     "LANGUAGE_LAYERS",
@@ -39,11 +43,15 @@ __all__ = [
     "Backbone",
     "BackboneState",
     "ClassifierState",
+    "DecisionColumns",
+    "DecisionEmbedding",
+    "DecisionTransformer",
     "Embedding",
     "EncoderDecoder",
     "EventColumns",
     "EventEmbedding",
     "EventForecaster",
+    "FeatureEmbedding",
     "Forecaster",
     "ForecasterState",
     "HorizonState",

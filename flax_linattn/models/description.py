@@ -20,7 +20,13 @@ from flax import nnx
 from flax_linattn import nn, ops
 from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.classifier import SequenceClassifier
-from flax_linattn.models.embedding import ObservationEmbedding, OneHotEmbedding, TokenEmbedding
+from flax_linattn.models.decision_transformer import DecisionTransformer
+from flax_linattn.models.embedding import (
+    FeatureEmbedding,
+    ObservationEmbedding,
+    OneHotEmbedding,
+    TokenEmbedding,
+)
 from flax_linattn.models.encoder_decoder import EncoderDecoder
 from flax_linattn.models.event_embedding import EventEmbedding
 from flax_linattn.models.event_forecaster import EventForecaster
@@ -33,9 +39,11 @@ KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         Backbone,
+        DecisionTransformer,
         EncoderDecoder,
         EventEmbedding,
         EventForecaster,
+        FeatureEmbedding,
         Forecaster,
         LanguageModel,
         ObservationEmbedding,

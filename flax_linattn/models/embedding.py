@@ -418,6 +418,69 @@ def check_tokens(x: Array) -> None:
         raise TypeError(f"tokens must have an integer dtype, got {x.dtype}.")
 
 
+class FeatureEmbedding(nnx.Module):
+    """Leads on what is embedded already, as by a head of several tokens an observation.
+
+    Args:
+        features: C.
+        rngs: not needed; there is nothing to learn.
+
+    Raises:
+        ValueError: C is below 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> embedding = FeatureEmbedding(8)
+        >>> embedding(jnp.ones((2, 5, 8)), positions=jnp.arange(5)[None])[0].shape
+        (2, 5, 8)
+    """
+
+    def __init__(self, features: int, *, rngs: nnx.Rngs | None = None) -> None:
+        at_least(1, features=features)
+        self.features = features
+        self.observation_shape: tuple[int, ...] = (features,)
+        self.max_length: int | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {"features": self.features}
+
+    @property
+    def streams(self) -> bool:
+        """Always."""
+        return True
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Features,
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """The features themselves, 0 at padding; see ``Embedding``."""
+        return zero_padding(x, mask), ()
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """Nothing."""
+        return ()
+
+    @automatic(1)
+    def step(
+        self,
+        x: FeaturesStep,
+        state: State,
+        *,
+        positions: Int[Array, "B"],
+        mask: Array | None = None,
+    ) -> tuple[FeaturesStep, State]:
+        """The features themselves; see ``Embedding``."""
+        return x, state
+
+
 def make_position(
     position: PositionName, features: int, max_length: int | None, rngs: nnx.Rngs
 ) -> nn.SinusoidalPosition | nn.LearnedPosition | None:

@@ -31,6 +31,8 @@ class Options:
             of_type(hint, **{name: value})
             if Path in get_args(hint) and isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
+            if hint == tuple[Path, ...]:
+                object.__setattr__(self, name, tuple(map(Path, value)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +175,7 @@ class Config:
     def resolve(self) -> Self:
         """With absolute paths."""
         return self.replace(
-            **{name: value.resolve() for name, value in _leaves(self) if isinstance(value, Path)}
+            **{name: _resolved(value) for name, value in _leaves(self) if _is_path(value)}
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -236,6 +238,15 @@ def _replaced(part: Any, options: Mapping[str, Any]) -> Any:
         elif name in options:
             changes[name] = options[name]
     return dataclasses.replace(part, **changes)
+
+
+def _is_path(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return bool(parts) and all(isinstance(part, Path) for part in parts)
+
+
+def _resolved(value: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
+    return tuple(path.resolve() for path in value) if isinstance(value, tuple) else value.resolve()
 
 
 def _to_json(value: Any) -> Any:

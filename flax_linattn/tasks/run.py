@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, choice, shown
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
@@ -26,6 +26,9 @@ TEST_FILE = "test.json"
 FORMAT = 2
 """Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
 stood for several."""
+Checkpoint: TypeAlias = Literal["best", "last"]
+"""Which parameters of a run."""
+
 TOLD = 600
 """Most characters of an error within another one."""
 
@@ -187,26 +190,39 @@ def reading_data(of_run: bool) -> Iterator[None]:
         ) from None
 
 
-def load_run(run_dir: str | Path, which: int | None = None) -> Run:
-    """Loads a run of any task, with its selected parameters.
+def load_run(
+    run_dir: str | Path, which: int | None = None, *, checkpoint: Checkpoint = "best"
+) -> Run:
+    """Loads a run of any task, with its selected parameters or its last ones.
 
     Args:
         run_dir: the run folder.
         which: of many runs in the folder this one, counted from 0; default that with the best
             validation value (``Run.which`` tells).
+        checkpoint: "best", what was selected, or "last", what training ended with; of many runs
+            the best alone.
 
     Raises:
         FileNotFoundError: there is no such run, or it has no checkpoint.
         ValueError: its files are damaged; there is no such run of many, or it failed before it was
             validated.
     """
+    choice(get_args(Checkpoint), checkpoint=checkpoint)
     run_dir = Path(run_dir)
     run = _unread(run_dir)
     if run.config.fit.runs == 1:
         if which not in (None, 0):
             raise OptionError(f"{run_dir} holds a single run, got which={which}.", "which")
-        training.load_best(run.model, run_dir)
+        if checkpoint == "last":
+            training.load_checkpoint(run.model, training.list_checkpoints(run_dir)[-1].path)
+        else:
+            training.load_best(run.model, run_dir)
         return run
+    if checkpoint == "last":
+        raise OptionError(
+            f"{run_dir} holds many runs, of which the best parameters alone can be loaded.",
+            "checkpoint",
+        )
     which = training.best_run(run_dir) if which is None else which
     result = training.load_run(run.model, run_dir, which)
     if result.best_step is None:

@@ -201,7 +201,9 @@ class Streaming(abc.ABC):
             return
         if max(ages) > num_steps + self.num_unlisted:
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
-        for count in counts(state):
+        tokens = getattr(self._run.model, "tokens_per_observation", 1)
+        for taken in counts(state):
+            count = -(-taken // tokens)  # the first observation may have fewer
             # A model counts in 32 bits, and begins at the lowest number after the highest.
             if not np.array_equal(count, np.asarray(ages, np.int64).astype(np.int32)):
                 raise ValueError(

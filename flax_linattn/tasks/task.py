@@ -11,6 +11,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from flax import nnx
 
 from flax_linattn import training
+from flax_linattn.checks import OptionError
+from flax_linattn.control import Agent, Environments
 from flax_linattn.data.catalog import Entry
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run_types import Problem, Run
@@ -175,6 +177,19 @@ class Task(abc.ABC, Generic[C, D, P]):
             ``stream_max_error`` and ``stream_steps``, over how many steps; or nothing.
         """
         return {}
+
+    def agent(self, run: Run, environments: Environments, **how: Any) -> Agent:
+        """What plays a run's model in environments, where the task is one of acting.
+
+        Args:
+            run: the trained run.
+            environments: where it is going to play.
+            **how: options of the task's agents, such as ``target_return``.
+
+        Raises:
+            ValueError: the task knows no actions, or an option is out of range.
+        """
+        raise OptionError(f"a run of {self.name} takes no actions; give another run.", "run")
 
     @abc.abstractmethod
     def stream(self, run: Run, options: Any) -> Streaming:

@@ -1,0 +1,67 @@
+"""By what runs on decisions are judged: stated before the runs that test it.
+
+Returns of robots have units of their own, so that they are compared as D4RL's normalised scores:
+points of which 100 are the return of an expert and 0 that of random actions.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from experiments.intervals import Interval, interval
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, Rule, Word
+
+STATED = "2026-11-24T11:50:00+00:00"
+"""When all that stands here was stated."""
+
+MARGIN = 5.0
+"""Points: the paper prints deviations over seeds from 0.5 to 15, with a median of 5.8, for what it
+calls competitive."""
+
+COMPARABLE = Rule(
+    "Two ways are comparable where the 95 % interval of the difference of their scores lies within "
+    f"{MARGIN:g} points on either side, and one is worse where it lies beyond: paired by seed, the "
+    "mean of a data set one number, by Student's t over data sets.",
+    STATED,
+)
+AHEAD = Rule(
+    "A model is ahead of another one where the 95 % interval of the difference of their scores, "
+    "paired by seed, the mean of a data set one number, by Student's t over data sets, lies above "
+    "0; it is behind where it lies below.",
+    STATED,
+)
+FOLLOWS = Rule(
+    "A model does what it is asked for where, over the returns that were asked for up to the best "
+    "one of the data, the rank correlation of asked and returned is at least 0.8 on a data set.",
+    STATED,
+)
+
+
+def over_sets(differences: Mapping[str, Sequence[float]]) -> Interval | None:
+    """The interval over data sets, of each the mean over its seeds; None for too few of them."""
+    return interval([statistics.mean(of_set) for of_set in differences.values() if of_set])
+
+
+def comparable(found: Interval | None) -> Word:
+    """The word on two ways, by the interval of their differences."""
+    if found is None:
+        return Word(TOO_FEW, COMPARABLE)
+    low, high = found.middle - found.half, found.middle + found.half
+    if low >= -MARGIN and high <= MARGIN:
+        return Word(HOLDS, COMPARABLE)
+    return Word(FAILS if low > MARGIN or high < -MARGIN else OPEN, COMPARABLE)
+
+
+def ahead(found: Interval | None) -> Word:
+    """The word on a model beside what a user would pick instead."""
+    if found is None:
+        return Word(TOO_FEW, AHEAD)
+    if found.middle - found.half > 0:
+        return Word(HOLDS, AHEAD)
+    return Word(FAILS if found.middle + found.half < 0 else OPEN, AHEAD)
+
+
+def follows(correlation: float) -> Word:
+    """The word on returns beside those that were asked for."""
+    return Word(HOLDS if correlation >= 0.8 else FAILS, FOLLOWS)

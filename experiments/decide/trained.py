@@ -1,0 +1,71 @@
+"""Runs on decisions, trained at once and forgotten but for how they played."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from typing import Any
+
+from flax_linattn import control, tasks, training
+from flax_linattn.data.episodes import Episodes, normalized_score
+from flax_linattn.tasks.decide import DecideConfig
+from flax_linattn.tasks.decide.data import WindowBatches
+from flax_linattn.tasks.decide.evaluate import action_error, play_run, stream_error
+
+ACTS = ("window", "stream", "restart")
+
+
+def train_and_play(config: DecideConfig, acts: tuple[str, ...] = ACTS) -> dict[str, Any]:
+    """Trains a run and plays its episodes in several ways.
+
+    Returns:
+        The error of actions in held-out episodes ("mse"), how far the stream is from the parallel
+        model ("stream_max_error"), and of each way to act what ``timed`` tells, of the window also
+        with the last parameters ("last").
+    """
+    plain = config.replace(play_episodes=0, clone_steps=0)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        tasks.train("decide", plain, training.Session(folder, progress=False))
+        best = tasks.load_run(folder)
+        last = tasks.load_run(folder, checkpoint="last")
+        batches = best.task.test_batches(best, None)
+        assert isinstance(batches, WindowBatches)
+    seconds = time.perf_counter() - begun
+    best, last = (run._replace(config=config) for run in (best, last))
+    found: dict[str, Any] = {
+        "train_seconds": round(seconds, 1),
+        "mse": action_error(best.model, batches),
+        **stream_error(best, batches.episodes),
+    }
+    with environments_of(best) as environments:
+        for act in acts:
+            found[act] = timed(best, environments, act=act)
+        found["last"] = timed(last, environments, act="window")
+    return found
+
+
+def environments_of(run: tasks.Run, num_envs: int | None = None) -> control.Environments:
+    """The environments of a run, one for each episode of its test unless told otherwise."""
+    number = run.config.play.play_episodes if num_envs is None else num_envs
+    dim = run.problem.observation_dim
+    return control.make_environments(run.problem.env_id, number, observation_dim=dim)
+
+
+def timed(run: tasks.Run, environments: control.Environments, **how: Any) -> dict[str, Any]:
+    """Plays, and tells the seconds too."""
+    begun = time.perf_counter()
+    played = play_run(run, environments, **how)
+    return told(played) | {"seconds": round(time.perf_counter() - begun, 2)}
+
+
+def told(played: Episodes) -> dict[str, Any]:
+    """Mean return, score and length, and the returns one by one."""
+    returns = played.returns
+    assert played.env_id is not None
+    return {
+        "return": float(returns.mean()),
+        "score": float(normalized_score(returns, played.env_id).mean()),
+        "length": float(played.lengths.mean()),
+        "returns": [round(float(own), 1) for own in returns],
+    }

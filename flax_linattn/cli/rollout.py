@@ -1,0 +1,232 @@
+"""``flax-linattn rollout POLICY``."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.control import (
+    Agent,
+    Environments,
+    Noisy,
+    RandomPolicy,
+    StoppedError,
+    SwingUp,
+    collect,
+    draw,
+    make_environments,
+    play,
+    read_policy,
+)
+from flax_linattn.data.episodes import Episodes, family_of, normalized_score
+
+PROG = "flax-linattn rollout POLICY"
+ABOUT = "Plays episodes in an environment of gymnasium, and prints or keeps them."
+EPISODES = 10
+"""That are played where nothing says how many."""
+_NAMES = {
+    "env_id": "env",
+    "path": "out",
+    "num_steps": "steps",
+    "num_episodes": "episodes",
+    "deviation": "noise",
+}
+"""What the library calls an option -> what the command does."""
+_KEPT = ("env", "out", "steps", "episodes", "num_envs", "seed", "noise", "target_return", "gif")
+
+MakeAgent = Callable[[Environments], Agent]
+
+
+def rollout_command(args: Sequence[str]) -> int:
+    """Plays, and prints or keeps what was played.
+
+    Args:
+        args: the command line, the policy first.
+
+    Returns:
+        The exit status.
+    """
+    with _own_names():
+        tyro.cli(rollout, args=args, prog="flax-linattn rollout", description=ABOUT)
+    return 0
+
+
+def rollout(
+    policy: str,
+    /,
+    env: str,
+    out: Path | None = None,
+    steps: int | None = None,
+    episodes: int | None = None,
+    num_envs: int = 16,
+    seed: int = 0,
+    noise: float = 0.0,
+    target_return: float | None = None,
+    gif: Path | None = None,
+) -> None:
+    """Plays episodes in an environment of gymnasium, and prints or keeps them.
+
+    Args:
+        policy: an .npz file of weights (as Stable-Baselines3 names them), "random", "swing-up"
+            (of Pendulum-v1), or a run folder.
+        env: the environment, such as Hopper-v5.
+        out: an .hdf5 or .npz file for the episodes, in the keys of D4RL. A run that was stopped
+            goes on when the same command is given again.
+        steps: whole episodes until there are so many steps; with out.
+        episodes: so many; default 10 where there is no file.
+        num_envs: how many are played side by side.
+        seed: of the first episode; the next ones have the next numbers.
+        noise: the standard deviation of Gaussian noise on the actions.
+        target_return: what a run is asked to reach.
+        gif: a file to draw the first episode to.
+    """
+    if out is None and steps is not None:
+        raise OptionError(
+            "a number of steps goes with a file for them; give that, or a number of episodes.",
+            "steps",
+            out="FILE",
+        )
+    at_least(1, episodes=episodes)
+    if gif is not None and gif.suffix != ".gif":
+        raise OptionError(f"pictures: expected a file .gif, got {gif}.", "gif")
+    make, observation_dim, about = _agent(policy, target_return)
+
+    def noisy(environments: Environments) -> Agent:
+        agent = make(environments)
+        if noise == 0:
+            return agent
+        return Noisy(agent, noise, environments.action_low, environments.action_high, seed)
+
+    about |= {"noise": str(noise), "target_return": str(target_return)}
+    with make_environments(env, num_envs, observation_dim=observation_dim) as environments:
+        agent = noisy(environments)
+        if out is None:
+            seeds = range(seed, seed + (EPISODES if episodes is None else episodes))
+            played = play(agent, environments, seeds)
+            _print_table(played, seed)
+        else:
+            with _until_signal() as stop:
+                played = collect(
+                    *(agent, environments, steps, out),
+                    num_episodes=episodes,
+                    seed=seed,
+                    about=about,
+                    stop=stop,
+                )
+            print(f"{out}: {played.num_steps:,} steps of {played.num_episodes:,} episodes")
+            _print_summary(played)
+    if gif is not None:
+        draw(noisy, env, gif, observation_dim=observation_dim, seed=seed)
+        print(f"the first episode is drawn: {gif}")
+
+
+def _agent(
+    policy: str, target_return: float | None
+) -> tuple[MakeAgent, int | None, dict[str, str]]:
+    """What makes the agent, the observations it takes, and what is to be written of it."""
+    path = Path(policy)
+    if path.is_dir():
+        return _of_run(path, target_return)
+    if target_return is not None:
+        raise OptionError("a return to reach is of a run, not of other policies.", "target_return")
+    if policy == "random":
+        return (
+            lambda environments: RandomPolicy(environments.action_low, environments.action_high),
+            None,
+            {"policy": policy},
+        )
+    if policy == "swing-up":
+        return lambda environments: SwingUp(), None, {"policy": policy}
+    if not path.exists():
+        raise ValueError(
+            f"POLICY must be an .npz file of weights, a run folder, random or swing-up, and there "
+            f"is no file or folder {policy}."
+        )
+    observation_dim = read_policy(path).observation_dim
+    about = {"policy": path.name, "policy_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return (
+        lambda environments: read_policy(path, max_steps=environments.max_steps),
+        observation_dim,
+        about,
+    )
+
+
+def _of_run(
+    path: Path, target_return: float | None
+) -> tuple[MakeAgent, int | None, dict[str, str]]:
+    from flax_linattn import tasks
+
+    run: Any = tasks.load_run(path)
+
+    def make(environments: Environments) -> Agent:
+        agent: Agent = run.task.agent(run, environments, target_return=target_return)
+        return agent
+
+    about = {"policy": f"run {path.name}", "checksum": str(run.problem.checksum)}
+    return make, getattr(run.problem, "observation_dim", None), about
+
+
+@contextmanager
+def _until_signal() -> Iterator[Callable[[], bool]]:
+    """A context in which Ctrl-C and SIGTERM end the collecting after the step."""
+    from flax_linattn.training.signals import Interrupted, StopRequest
+
+    with StopRequest() as request:
+        try:
+            yield lambda: request.signum is not None
+        except StoppedError as error:
+            signum = request.signum or signal.SIGINT
+            message = str(error).replace("same call", "same command")
+            print(f"{signal.Signals(signum).name}: {message}.", file=sys.stderr)
+            raise Interrupted(signum, message) from error
+
+
+@contextmanager
+def _own_names() -> Iterator[None]:
+    """A context whose errors name the options of this command."""
+    try:
+        yield
+    except OptionError as error:
+        names = (_NAMES.get(name, name) for name in error.options)
+        error.options = tuple(name for name in names if name in _KEPT)
+        raise
+
+
+def _print_table(episodes: Episodes, seed: int) -> None:
+    scores = _scores(episodes)
+    header = ["seed", "steps", "return", "ended"] + ([] if scores is None else ["score"])
+    print("  ".join(f"{name:>10}" for name in header))
+    for row in range(episodes.num_episodes):
+        ended = "terminal" if episodes.terminated[row] else "time"
+        cells = [str(seed + row), str(episodes.lengths[row]), f"{episodes.returns[row]:.2f}", ended]
+        cells += [] if scores is None else [f"{scores[row]:.2f}"]
+        print("  ".join(f"{cell:>10}" for cell in cells))
+    _print_summary(episodes)
+
+
+def _print_summary(episodes: Episodes) -> None:
+    line = f"return {_spread(episodes.returns)}, length {_spread(episodes.lengths)}"
+    scores = _scores(episodes)
+    if scores is not None:
+        line += f", normalized score {_spread(scores)}"
+    print(f"{line} (mean, and standard deviation over episodes)")
+
+
+def _spread(values: np.ndarray) -> str:
+    deviation = f"{values.std(ddof=1):.2f}" if len(values) > 1 else "unknown"
+    return f"{values.mean():.2f} (sd {deviation})"
+
+
+def _scores(episodes: Episodes) -> np.ndarray | None:
+    if episodes.env_id is None or family_of(episodes.env_id) is None:
+        return None
+    return normalized_score(episodes.returns, episodes.env_id)

@@ -1,0 +1,330 @@
+"""Episodes of offline reinforcement learning: what was seen, done and rewarded."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flax_linattn.checks import OptionError, shown
+from flax_linattn.data.episodes.texts import environment_name
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Episodes:
+    """Episodes of continuous control, one after the other.
+
+    N steps of E episodes, with S numbers in an observation and A in an action. Numbers of another
+    dtype become float32, where float32 can hold them.
+
+    Args:
+        name: Of the source, for messages.
+        observations: What was seen before each action, float32 [N, S].
+        actions: What was done, float32 [N, A].
+        rewards: Of each action, float32 [N].
+        starts: Where the episodes begin, int64 [E + 1]: episode e holds the steps from
+            ``starts[e]`` to ``starts[e + 1] - 1``. The first is 0, the last is N.
+        terminated: Whether an episode ended in a terminal state, bool [E]; False where a limit of
+            time cut it.
+        env_id: The environment, such as "Hopper-v5", where the source says it.
+
+    Raises:
+        ValueError: The arrays do not fit each other, an episode is empty, or a number is not
+            finite; the message names the array and the row, from 0.
+
+    Example:
+        >>> rewards = np.array([1.0, 2.0, 4.0])
+        >>> episodes = Episodes("toy", np.zeros((3, 2)), np.zeros((3, 1)), rewards,
+        ...                     np.array([0, 2, 3]), np.array([True, False]))
+        >>> episodes.num_steps, episodes.num_episodes, episodes.lengths.tolist()
+        (3, 2, [2, 1])
+        >>> episodes.returns.tolist(), episodes.returns_to_go().tolist()
+        ([3.0, 4.0], [3.0, 2.0, 4.0])
+    """
+
+    name: str
+    observations: NDArray[np.float32]
+    actions: NDArray[np.float32]
+    rewards: NDArray[np.float32]
+    starts: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
+    env_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.env_id is not None and environment_name(self.env_id) is None:
+            raise ValueError(
+                f"{self.name}: expected env_id as a name such as 'Hopper-v5', or None, got "
+                f"{shown(self.env_id)}."
+            )
+        self._set("observations", _numbers(self.name, "observations", self.observations, 2))
+        _refuse_discrete(self.name, np.asarray(self.actions))
+        self._set("actions", _numbers(self.name, "actions", self.actions, 2))
+        self._set("rewards", _numbers(self.name, "rewards", self.rewards, 1))
+        for what, array in (("actions", self.actions), ("rewards", self.rewards)):
+            if len(array) != self.num_steps:
+                raise ValueError(
+                    f"{self.name}:{what}: expected one for each of {self.num_steps:,} "
+                    f"observations, got {len(array):,}; give all arrays of the same steps."
+                )
+        self._set("starts", self._checked_starts())
+        terminated = np.asarray(self.terminated)
+        if terminated.dtype != np.bool_ or terminated.shape != (self.num_episodes,):
+            raise ValueError(
+                f"{self.name}: expected terminated as bool [{self.num_episodes}], one for each "
+                f"episode, got {terminated.dtype} {list(terminated.shape)}."
+            )
+        self._set("terminated", terminated)
+        self._check_returns()
+
+    def _set(self, field: str, value: NDArray) -> None:
+        object.__setattr__(self, field, value)  # the only way in a frozen class
+
+    def _checked_starts(self) -> NDArray[np.int64]:
+        starts = np.asarray(self.starts)
+        if starts.dtype.kind not in "iu" or starts.ndim != 1 or len(starts) < 2:
+            raise ValueError(
+                f"{self.name}: expected starts as whole numbers [E + 1] of at least one episode, "
+                f"got {starts.dtype} {list(starts.shape)}."
+            )
+        starts = starts.astype(np.int64)
+        if starts[0] != 0 or starts[-1] != self.num_steps:
+            raise ValueError(
+                f"{self.name}: expected starts from 0 to {self.num_steps}, the number of steps, "
+                f"got {starts[0]} to {starts[-1]}."
+            )
+        if (wrong := np.flatnonzero(starts[1:] <= starts[:-1])).size:
+            at = int(wrong[0])
+            raise ValueError(
+                f"{self.name}: episode {at}: expected at least one step in it, got starts[{at}] = "
+                f"{starts[at]} and starts[{at + 1}] = {starts[at + 1]}."
+            )
+        return starts
+
+    def _check_returns(self) -> None:
+        """No return to go may be beyond float32."""
+        sums = np.add.reduceat(np.abs(self.rewards, dtype=np.float64), self.starts[:-1])
+        if (wrong := np.flatnonzero(sums > _LARGEST)).size:
+            raise ValueError(
+                f"{self.name}: episode {wrong[0]}: expected rewards whose sum float32 can hold, "
+                f"got sizes that add up to {sums[wrong[0]]:g}; scale the rewards."
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all episodes, N."""
+        return len(self.observations)
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of episodes, E."""
+        return len(self.starts) - 1
+
+    @property
+    def observation_dim(self) -> int:
+        """Numbers in an observation, S."""
+        return int(self.observations.shape[1])
+
+    @property
+    def action_dim(self) -> int:
+        """Numbers in an action, A."""
+        return int(self.actions.shape[1])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Steps of each episode, int64 [E]."""
+        return np.diff(self.starts)
+
+    @property
+    def returns(self) -> NDArray[np.float64]:
+        """Sum of the rewards of each episode, undiscounted, float64 [E]."""
+        return np.add.reduceat(self.rewards.astype(np.float64), self.starts[:-1])
+
+    def returns_to_go(self) -> NDArray[np.float32]:
+        """Rewards from each step to the end of its episode, summed, float32 [N].
+
+        Undiscounted, and with the reward of the step itself. Summed from the end in float64.
+        """
+        found = np.empty(self.num_steps, np.float32)
+        rewards = self.rewards.astype(np.float64)
+        for start, stop in zip(self.starts[:-1], self.starts[1:], strict=True):
+            found[start:stop] = np.cumsum(rewards[start:stop][::-1])[::-1]
+        return found
+
+    def take(self, episodes: ArrayLike) -> Episodes:
+        """Some of the episodes, in this order; one may be taken more than once.
+
+        Args:
+            episodes: Their numbers, from 0.
+
+        Raises:
+            ValueError: There are none, or one is no number of an episode.
+
+        Example:
+            >>> one = Episodes("toy", np.arange(3.0)[:, None], np.zeros((3, 1)), np.zeros(3),
+            ...                np.array([0, 2, 3]), np.array([True, False]))
+            >>> one.take([1, 0]).observations[:, 0].tolist()
+            [2.0, 0.0, 1.0]
+        """
+        chosen = np.asarray(episodes)
+        if chosen.dtype.kind not in "iu" or chosen.ndim != 1 or not chosen.size:
+            raise ValueError(
+                f"{self.name}: expected numbers of episodes [n], at least one, got "
+                f"{chosen.dtype} {list(chosen.shape)}."
+            )
+        if (wrong := np.flatnonzero((chosen < 0) | (chosen >= self.num_episodes))).size:
+            raise ValueError(
+                f"{self.name}: expected numbers of episodes from 0 to {self.num_episodes - 1}, "
+                f"got {chosen[wrong[0]]}."
+            )
+        lengths = self.lengths[chosen]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        # Where the rows of each episode are: as they lie here, moved to where they lay.
+        rows = np.arange(starts[-1]) + np.repeat(self.starts[chosen] - starts[:-1], lengths)
+        return dataclasses.replace(
+            self,
+            observations=self.observations[rows],
+            actions=self.actions[rows],
+            rewards=self.rewards[rows],
+            starts=starts,
+            terminated=self.terminated[chosen],
+        )
+
+    def top(self, share: float) -> Episodes:
+        """The episodes of highest return, as many as hold at least that share of the steps.
+
+        Of equal returns the earlier one is taken first. They stay in their order.
+
+        Args:
+            share: Of the steps, above 0 and up to 1; to clone 0.1 of them is known as 10 % BC.
+
+        Raises:
+            OptionError: ``share`` is outside that.
+
+        Example:
+            >>> one = Episodes("toy", np.zeros((4, 2)), np.zeros((4, 1)), np.arange(4.0),
+            ...                np.array([0, 1, 2, 4]), np.array([True, True, True]))
+            >>> one.top(0.5).returns.tolist(), one.top(0.75).returns.tolist()
+            ([5.0], [1.0, 5.0])
+        """
+        if not 0 < share <= 1:
+            raise OptionError(f"share must be above 0 and up to 1, got {share}.", "share")
+        best = np.argsort(-self.returns, kind="stable")
+        # Divided, not multiplied: 7 of 100 steps are a share of 0.07, while 0.07 * 100 is above 7.
+        enough = np.cumsum(self.lengths[best]) / self.num_steps >= share
+        return self.take(np.sort(best[: int(np.argmax(enough)) + 1]))
+
+    def checksum(self) -> str:
+        """SHA-256 of all arrays, in hexadecimal; the name and the environment do not count.
+
+        Example:
+            >>> one = Episodes("toy", np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1),
+            ...                np.array([0, 1]), np.array([True]))
+            >>> one.checksum()[:16]
+            '9cff6c48aca80180'
+        """
+        digest = hashlib.sha256()
+        for field, dtype in _ARRAYS.items():
+            array = getattr(self, field)
+            digest.update(f"{field} {dtype} {list(array.shape)}\n".encode())
+            digest.update(np.ascontiguousarray(array, dtype).tobytes())
+        return digest.hexdigest()
+
+
+_ARRAYS = {
+    "observations": "<f4",
+    "actions": "<f4",
+    "rewards": "<f4",
+    "starts": "<i8",
+    "terminated": "|b1",
+}
+"""As bytes for the checksum, which is the same on every machine; never change it."""
+
+
+def join_episodes(parts: Sequence[Episodes]) -> Episodes:
+    """All episodes of several sources, in their order: medium and expert are medium-expert.
+
+    Args:
+        parts: At least one. Those that name an environment name the same one.
+
+    Raises:
+        ValueError: There are none, or they differ in the sizes of observations or actions, or in
+            the environment.
+
+    Example:
+        >>> one = Episodes("a", np.zeros((2, 3)), np.zeros((2, 1)), np.zeros(2), np.array([0, 2]),
+        ...                np.array([True]), env_id="Hopper-v5")
+        >>> both = join_episodes([one, one])
+        >>> both.name, both.num_episodes, both.starts.tolist(), both.env_id
+        ('a + a', 2, [0, 2, 4], 'Hopper-v5')
+    """
+    if not parts:
+        raise ValueError("expected episodes to join, got none; give at least one source.")
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    for other in parts[1:]:
+        for what in ("observation", "action"):
+            mine, its = (getattr(part, f"{what}_dim") for part in (first, other))
+            if mine != its:
+                raise ValueError(
+                    f"{other.name}: expected {what}s of {mine} numbers, as {first.name} has, got "
+                    f"{its}; join only data of one environment."
+                )
+    named = [part for part in parts if part.env_id is not None]
+    for other in named[1:]:
+        if other.env_id != named[0].env_id:
+            raise ValueError(
+                f"{other.name}: expected data of {shown(named[0].env_id)}, as {named[0].name} is, "
+                f"got {shown(other.env_id)}; join only data of one environment."
+            )
+    ends = np.cumsum([part.num_steps for part in parts])
+    starts = [part.starts[1:] + end - part.num_steps for part, end in zip(parts, ends, strict=True)]
+    return Episodes(
+        " + ".join(part.name for part in parts),
+        np.concatenate([part.observations for part in parts]),
+        np.concatenate([part.actions for part in parts]),
+        np.concatenate([part.rewards for part in parts]),
+        np.concatenate([[0], *starts]),
+        np.concatenate([part.terminated for part in parts]),
+        named[0].env_id if named else None,
+    )
+
+
+def _refuse_discrete(name: str, actions: NDArray) -> None:
+    if actions.dtype.kind in "biu":
+        raise ValueError(
+            f"{name}:actions: expected continuous actions [N, A], numbers with a point, got "
+            f"{actions.dtype} {list(actions.shape)}; discrete actions are not handled."
+        )
+
+
+def _numbers(name: str, what: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
+    """As float32, of so many axes, all finite."""
+    array = np.asarray(values)
+    form = "[N, numbers]" if ndim == 2 else "[N]"
+    if array.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{name}:{what}: expected numbers {form}, got {array.dtype} {list(array.shape)}."
+        )
+    if array.ndim != ndim or not array.size:
+        raise ValueError(
+            f"{name}:{what}: expected {form} of at least one step, got {list(array.shape)}."
+        )
+    if array.dtype == np.float32:
+        wrong = ~np.isfinite(array)
+    else:  # what float32 would round to infinity is refused with what is infinite
+        with np.errstate(all="ignore"):
+            wrong = ~(np.abs(array.astype(np.float64)) <= _LARGEST)
+    if wrong.any():
+        row = int(np.argmax(wrong.reshape(len(array), -1).any(1)))
+        bad = array[row][wrong[row]] if ndim == 2 else array[row : row + 1]
+        raise ValueError(
+            f"{name}:{what}[{row}]: expected finite numbers that float32 can hold, got "
+            f"{bad[0]}; drop the episode, or correct it."
+        )
+    return np.ascontiguousarray(array, np.float32)

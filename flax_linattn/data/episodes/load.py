@@ -1,0 +1,83 @@
+"""Loading of episodes by what a file looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from flax_linattn.checks import choice
+from flax_linattn.data.episodes.d4rl import read_d4rl
+from flax_linattn.data.episodes.episodes import Episodes, join_episodes
+from flax_linattn.data.episodes.hdf5_file import SIGNATURE, Hdf5File
+from flax_linattn.data.episodes.minari import EPISODE, read_minari
+from flax_linattn.data.episodes.npz import read_episode_npz
+from flax_linattn.data.files import DataFormatError, LineReader
+
+EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
+
+_READERS: dict[str, Callable[..., Episodes]] = {
+    "d4rl": read_d4rl,
+    "minari": read_minari,
+    "npz": read_episode_npz,
+}
+
+
+def load_episodes(
+    paths: str | Path | Sequence[str | Path],
+    file_format: EpisodeFormat = "auto",
+    keep_unfinished: bool = False,
+) -> Episodes:
+    """Loads episodes from one file or folder, or from several, one after the other.
+
+    "auto" knows a folder as Minari's, ``.npz`` and HDF5 files by their first bytes, and Minari's
+    HDF5 file by its groups.
+
+    Args:
+        paths: The file or folder, or several of one environment.
+        file_format: "d4rl" (``read_d4rl``), "minari" (``read_minari``), "npz"
+            (``read_episode_npz``), or "auto".
+        keep_unfinished: Whether episodes whose end is not known are taken, as if cut by time.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        OptionError: There is no such format.
+        ValueError: No path is given, files do not go together, or h5py is not installed.
+        DataFormatError: A file breaks its format; the message names it, the key and the row.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> path = Path(tempfile.mkdtemp(), "toy.npz")
+        >>> np.savez(path, observations=np.zeros((3, 2)), actions=np.zeros((3, 1)),
+        ...          rewards=np.ones(3), terminals=np.array([0, 0, 1]))
+        >>> load_episodes([path, path]).returns.tolist()
+        [3.0, 3.0]
+    """
+    choice(("auto", *_READERS), file_format=file_format)
+    if isinstance(paths, (str, Path)):
+        paths = [paths]
+    parts = []
+    for path in paths:
+        chosen = _format(Path(path)) if file_format == "auto" else file_format
+        parts.append(_READERS[chosen](path, keep_unfinished=keep_unfinished))
+    return join_episodes(parts)
+
+
+def _format(path: Path) -> str:
+    """The format that a file or folder looks like."""
+    if path.is_dir():
+        return "minari"
+    with LineReader(path) as reader:  # there is such a file
+        path = reader.path
+    with open(path, "rb") as binary:
+        start = binary.read(len(SIGNATURE))
+    if start.startswith(b"PK"):
+        return "npz"
+    if start != SIGNATURE:
+        raise DataFormatError(
+            f"{path}: expected episodes in an HDF5 file of D4RL or Minari, or in an .npz file, got "
+            f"another kind of file, or a damaged one ({start!r}); check that this is the right file"
+        )
+    with Hdf5File(path) as file:
+        names = file.names()
+    return "minari" if any(EPISODE.fullmatch(name) for name in names) else "d4rl"

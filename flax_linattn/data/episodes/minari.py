@@ -1,0 +1,179 @@
+"""Episodes in folders as the Minari library writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import listed, shown
+from flax_linattn.data.episodes.episodes import Episodes
+from flax_linattn.data.episodes.hdf5_file import Hdf5File
+from flax_linattn.data.episodes.texts import environment_name, printed
+from flax_linattn.data.episodes.transitions import checked
+from flax_linattn.data.files import DataFormatError
+
+MAIN = "main_data.hdf5"
+"""The file of the episodes."""
+EPISODE = re.compile(r"episode_(\d{1,12})")
+"""The name of the group of an episode."""
+
+_KEYS = ("observations", "actions", "rewards", "terminations", "truncations")
+_LONGEST_METADATA = 2**24
+"""Bytes of the file of metadata."""
+
+
+def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
+    """Reads a data set of Minari, its episodes in the order of their numbers.
+
+    ``data/main_data.hdf5`` has a group for each episode, with ``observations`` [T + 1, S], of which
+    the last, behind the last action, is left out, ``actions`` [T, A], continuous, ``rewards`` [T],
+    ``terminations`` [T] and ``truncations`` [T]. ``data/metadata.json`` names the environment.
+
+    Source: O. G. Younis et al., "Minari: a dataset API for offline reinforcement learning", 2024.
+
+    Args:
+        path: The folder of the data set, its folder ``data``, or ``main_data.hdf5`` in it.
+        keep_unfinished: Whether an episode that neither terminates nor is truncated is taken, as if
+            cut by time; its return is not known, so it is left out by default.
+
+    Raises:
+        FileNotFoundError: There is no such folder or file.
+        ValueError: h5py is not installed.
+        DataFormatError: It is no such data set, or damaged; observations are of several parts, or
+            actions are discrete.
+
+    Example:
+        >>> import tempfile, h5py
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with h5py.File(folder / "main_data.hdf5", "w") as file:
+        ...     one = file.create_group("episode_0")
+        ...     one["observations"] = np.zeros((3, 2))
+        ...     one["actions"] = np.zeros((2, 1))
+        ...     one["rewards"] = np.ones(2)
+        ...     one["terminations"] = np.array([False, True])
+        ...     one["truncations"] = np.array([False, False])
+        >>> episodes = read_minari(folder)
+        >>> episodes.observations.shape, episodes.returns.tolist(), episodes.terminated.tolist()
+        ((2, 2), [2.0], [True])
+    """
+    main = _main_file(Path(path))
+    with Hdf5File(main) as file:
+        found = {int(match[1]): name for name in file.names() if (match := EPISODE.fullmatch(name))}
+        if not found:
+            raise DataFormatError(
+                f"{main}: expected groups episode_0, episode_1, ..., got "
+                f"{printed(file.names())}; check that this is a data set of Minari"
+            )
+        parts = [_episode(file, found[number]) for number in sorted(found)]
+    parts = [part for part in parts if keep_unfinished or part[3] is not None]
+    if not parts:
+        raise DataFormatError(
+            f"{main}: expected an episode that terminates or is truncated, got none of "
+            f"{len(found)}; take them as they are with keep_unfinished=True",
+            "keep_unfinished",
+        )
+    first = parts[0]
+    for index, part in enumerate(parts):
+        for key, mine, its in zip(_KEYS, first[:2], part[:2], strict=False):
+            if mine.shape[1:] != its.shape[1:]:
+                raise DataFormatError(
+                    f"{main}: expected {key} of the same sizes in all episodes, got "
+                    f"{list(mine.shape[1:])} first and {list(its.shape[1:])} in number {index}; "
+                    "these are not of one environment"
+                )
+    lengths = [len(part[2]) for part in parts]
+    return checked(
+        str(path),
+        np.concatenate([part[0] for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+        np.concatenate([part[2] for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+        np.array([bool(part[3]) for part in parts]),
+        _env_id(main.with_name("metadata.json")),
+    )
+
+
+def _main_file(path: Path) -> Path:
+    """The file of the episodes, where it is there."""
+    if not path.is_dir():
+        return path  # whether it is there, who opens it says
+    for file in (path / "data" / MAIN, path / MAIN):
+        if file.is_file():
+            return file
+    raise FileNotFoundError(
+        f"expected a data set of Minari in the folder {path}, with data/{MAIN}, found none; "
+        "check the path, or give a file (Minari's other format, arrow, is not read)"
+    )
+
+
+def _episode(file: Hdf5File, group: str) -> tuple[NDArray, NDArray, NDArray, bool | None]:
+    """Observations, actions and rewards, and whether it terminated; None where it has no end."""
+    names = file.names(group)
+    if missing := [key for key in _KEYS if key not in names]:
+        raise DataFormatError(
+            f"{file.place(group)}: expected {listed(_KEYS)}, got {printed(names)}; there "
+            f"is no {listed(missing)}: fetch the data set again"
+        )
+    arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
+    if arrays["actions"].dtype.kind in "biu":
+        raise DataFormatError(
+            f"{file.place(group)}/actions: expected continuous actions [T, A], got "
+            f"{arrays['actions'].dtype} {list(arrays['actions'].shape)}; discrete actions are not "
+            "handled"
+        )
+    rewards = arrays["rewards"]
+    steps = len(rewards) if rewards.ndim == 1 else 0
+    expected = dict.fromkeys(_KEYS, steps) | {"observations": steps + 1}
+    for key, array in arrays.items():
+        axes = 2 if key in ("observations", "actions") else 1
+        if not steps or array.ndim != axes or len(array) != expected[key]:
+            form = f"[{expected[key] or 'T'}, numbers]" if axes == 2 else f"[{steps or 'T'}]"
+            raise DataFormatError(
+                f"{file.place(group)}/{key}: expected {form} beside rewards "
+                f"{list(rewards.shape)}, got {list(array.shape)}; fetch the data set again"
+            )
+    ends = {key: _end(file, group, key, arrays[key]) for key in ("terminations", "truncations")}
+    ended = ends["terminations"] or (False if ends["truncations"] else None)
+    return arrays["observations"][:-1], arrays["actions"], rewards, ended
+
+
+def _end(file: Hdf5File, group: str, key: str, flags: NDArray) -> bool:
+    """Whether the last step is one; none before may be."""
+    if flags.dtype.kind not in "biu":
+        raise DataFormatError(
+            f"{file.place(group)}/{key}: expected True or False, got {flags.dtype}; fetch the data "
+            "set again"
+        )
+    places = np.flatnonzero(flags.view(np.uint8) if flags.dtype == np.bool_ else flags)
+    if places.size and places[0] != len(flags) - 1:
+        raise DataFormatError(
+            f"{file.place(group)}/{key}[{places[0]}]: expected True only at the last step of an "
+            f"episode, got it with {len(flags) - 1 - places[0]} more behind; fetch the set again"
+        )
+    return bool(places.size)
+
+
+def _env_id(path: Path) -> str | None:
+    """The environment that the metadata name, where there are some."""
+    if not path.is_file():
+        return None
+    if path.stat().st_size > _LONGEST_METADATA:
+        raise DataFormatError(
+            f"{path}:1: expected at most {_LONGEST_METADATA:,} bytes of metadata, got "
+            f"{path.stat().st_size:,}; check the file"
+        )
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        spec = metadata.get("env_spec")
+        found = json.loads(spec).get("id") if spec is not None else None
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise DataFormatError(
+            f"{path}:{getattr(error, 'lineno', 1)}: expected JSON with a text env_spec, which is "
+            f"JSON with the id of the environment, got something else ({shown(error, 100)}); fetch "
+            "it again"
+        ) from None
+    return environment_name(found)

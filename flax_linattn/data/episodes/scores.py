@@ -1,0 +1,68 @@
+"""Returns on the scale of D4RL."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flax_linattn.checks import shown
+
+REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
+    "HalfCheetah": (-280.178953, 12135.0),
+    "Hopper": (-20.272305, 3234.3),
+    "Walker2d": (1.629008, 4592.3),
+    "Ant": (-325.6, 3879.7),
+}
+"""The returns of a random policy and of an expert, by family, as ``d4rl/infos.py`` has them."""
+
+
+def family_of(env_id: str) -> str | None:
+    """The family of an environment in ``REFERENCE_RETURNS``, whatever its version.
+
+    Args:
+        env_id: Such as "Hopper-v5", or the name of one of D4RL's sets, "hopper-medium-v2".
+
+    Returns:
+        Its name there; None where it has no references.
+
+    Example:
+        >>> family_of("Hopper-v5"), family_of("halfcheetah-medium-v2"), family_of("Pendulum-v1")
+        ('Hopper', 'HalfCheetah', None)
+    """
+    base = re.split("[-_]", env_id.rpartition("/")[2])[0].lower()
+    return {name.lower(): name for name in REFERENCE_RETURNS}.get(base)
+
+
+def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
+    """Returns as D4RL scores them: 0 is a random policy, 100 an expert.
+
+    ``100 (return - random) / (expert - random)``.
+
+    Source: J. Fu et al., "D4RL: Datasets for deep data-driven reinforcement learning", 2020. Its
+    references are of the environments of its day (``-v2``); with later versions, and with data that
+    are not D4RL's, scores are no more than near those of the literature.
+
+    Args:
+        returns: Sums of the rewards of whole episodes, of any shape.
+        env_id: The environment, of a family in ``REFERENCE_RETURNS``.
+
+    Returns:
+        float64, of the shape of ``returns``.
+
+    Raises:
+        ValueError: The family has no references.
+
+    Example:
+        >>> normalized_score([-20.272305, 3234.3], "Hopper-v5").tolist()
+        [0.0, 100.0]
+    """
+    family = family_of(env_id)
+    if family is None:
+        raise ValueError(
+            f"expected an environment of {', '.join(REFERENCE_RETURNS)}, for which D4RL has "
+            f"references, got {shown(env_id)}; compare returns instead."
+        )
+    random, expert = REFERENCE_RETURNS[family]
+    return 100 * (np.asarray(returns, np.float64) - random) / (expert - random)

@@ -1,0 +1,146 @@
+"""What leads decisions into a backbone: an action, a return and an observation, a token each."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float
+
+from flax_linattn import nn
+from flax_linattn.checks import at_least
+from flax_linattn.models.embedding import PositionName, add_positions, make_position
+from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.typing import Array
+
+TOKENS = 3
+"""Of a step: the action before it, the return that is asked for, the observation."""
+
+LATEST = 2.0**30
+"""Later times count as this one, which int32 holds."""
+
+
+class DecisionColumns(NamedTuple):
+    """What a step of ``DecisionTransformer`` holds, column by column.
+
+    Attributes:
+        time: [...], the step in its episode, counted from 0.
+        known: [...], 1 where the action before is told; 0 where there was none, as in the first
+            step of an episode, or where it is not to be seen. Its token is then left out.
+        return_to_go: [...], the sum of rewards that is asked for from this step on, scaled.
+        observation: [..., S].
+        action: [..., A], the one before, scaled to -1 ... 1.
+    """
+
+    time: Array
+    known: Array
+    return_to_go: Array
+    observation: Array
+    action: Array
+
+    @classmethod
+    def of(cls, x: Array, observation_dim: int) -> DecisionColumns:
+        """Takes steps [..., 3 + S + A] apart."""
+        end = 3 + observation_dim
+        return cls(x[..., 0], x[..., 1], x[..., 2], x[..., 3:end], x[..., end:])
+
+    def joined(self) -> Array:
+        """The steps [..., 3 + S + A]."""
+        first = jnp.stack([self.time, self.known, self.return_to_go], axis=-1)
+        return jnp.concatenate([first, self.observation, self.action], axis=-1)
+
+
+class DecisionEmbedding(nnx.Module):
+    """Embeds steps, each as the tokens of the action before it, of the return and of what is seen.
+
+    A linear layer for each kind of token, plus what stands for its time, then a LayerNorm (Chen et
+    al., "Decision Transformer", 2021, as in the code that the Aaren paper ran). An action has the
+    time of its own step, the one before. A time that there is not, below 0 or beyond a learned
+    table, gives NaN: never the embedding of another one.
+
+    Args:
+        observation_dim: S.
+        action_dim: A.
+        features: C.
+        position: of the time: "learned" for times below ``max_length``, "sinusoidal", or "none".
+        max_length: rows of the learned table.
+        dtype: dtype of the computation.
+        param_dtype: dtype of the parameters.
+        kernel_init: initialiser of the kernels.
+        bias_init: initialiser of the biases.
+        rngs: holds the stream "params".
+
+    Raises:
+        ValueError: an option out of range.
+        TypeError: (from the call) steps of another dtype than float32 and float64.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> embedding = DecisionEmbedding(11, 3, 8, position="sinusoidal", rngs=nnx.Rngs(0))
+        >>> embedding(jnp.ones((2, 5, 17))).shape
+        (2, 5, 3, 8)
+    """
+
+    def __init__(
+        self,
+        observation_dim: int,
+        action_dim: int,
+        features: int,
+        *,
+        position: PositionName = "learned",
+        max_length: int | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: nnx.Initializer | None = None,
+        bias_init: nnx.Initializer | None = None,
+        rngs: nnx.Rngs,
+    ) -> None:
+        at_least(1, observation_dim=observation_dim, action_dim=action_dim, features=features)
+        at_least(1, max_length=max_length)
+        self.observation_dim, self.action_dim = int(observation_dim), int(action_dim)
+        layer = partial(
+            linear,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            rngs=rngs,
+        )
+        self.action = layer(action_dim, features)
+        self.return_to_go = layer(1, features)
+        self.observation = layer(observation_dim, features)
+        self.times = make_position(position, features, max_length, rngs)
+        self.norm = nn.LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
+
+    @automatic(1)
+    def __call__(self, x: Float[Array, "... W"]) -> Float[Array, "... 3 C"]:
+        """Embeds steps [..., 3 + S + A], see ``DecisionColumns``: tokens [..., 3, C]."""
+        if x.dtype not in (jnp.float32, jnp.float64):
+            raise TypeError(
+                f"steps must be float32 or float64, got {x.dtype}, which has no number for every "
+                "time; cast them, for example x.astype(jnp.float32)."
+            )
+        columns = DecisionColumns.of(x, self.observation_dim)
+        told = columns.known[..., None] > 0  # else what stands there, NaN above all, has no part
+        tokens = [
+            self.action(jnp.where(told, columns.action, 0)),
+            self.return_to_go(columns.return_to_go[..., None]),
+            self.observation(columns.observation),
+        ]
+        return self.norm(self._timed(jnp.stack(tokens, axis=-2), columns.time))
+
+    def _timed(self, tokens: Array, time: Array) -> Array:
+        """Tokens [..., 3, C] plus what stands for their times."""
+        if self.times is None:
+            return tokens
+        known = time >= 0  # nor is NaN a time
+        whole = jnp.round(jnp.where(known, jnp.minimum(time, LATEST), 0)).astype(jnp.int32)
+        before = jnp.maximum(whole - 1, 0)  # of the first step, whose action is left out
+        times = jnp.stack([before, whole, whole], axis=-1)
+        tokens = add_positions(tokens, self.times, times)
+        return jnp.where(known[..., None, None], tokens, jnp.nan)

@@ -1,0 +1,112 @@
+"""Behaviour cloning: a perceptron that imitates actions, without any past or return."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn.data.episodes import Episodes
+from flax_linattn.inference.compiled import compiled
+from flax_linattn.tasks.decide.problem import DecideProblem
+from flax_linattn.typing import Array
+
+HIDDEN = 256
+BATCH = 256
+LEARNING_RATE = 1e-3
+
+
+class Clone(nnx.Module):
+    """Scaled observations [..., S] to scaled actions [..., A]: two hidden layers of 256.
+
+    Args:
+        observation_dim: S.
+        action_dim: A.
+        rngs: holds the stream "params".
+    """
+
+    def __init__(self, observation_dim: int, action_dim: int, *, rngs: nnx.Rngs) -> None:
+        self.layers = nnx.List(
+            nnx.Linear(before, after, rngs=rngs)
+            for before, after in (
+                (observation_dim, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, action_dim)
+            )
+        )  # fmt: skip
+
+    def __call__(self, observations: Array) -> Array:
+        """[..., S] -> [..., A] in -1 ... 1."""
+        *hidden, last = self.layers
+        for layer in hidden:
+            observations = jax.nn.relu(layer(observations))
+        return jnp.tanh(last(observations))
+
+
+def train_clone(episodes: Episodes, problem: DecideProblem, num_steps: int, seed: int) -> Clone:
+    """Imitates the actions of episodes by Adam, with the squared error.
+
+    Args:
+        episodes: to imitate.
+        problem: scales them.
+        num_steps: of 256 steps of episodes each.
+        seed: of parameters and draws.
+    """
+    clone = Clone(problem.observation_dim, problem.action_dim, rngs=nnx.Rngs(seed))
+    seen = jnp.asarray(problem.scaled_observations(episodes.observations))
+    done = jnp.asarray(problem.scaled_actions(episodes.actions))
+    key = jax.random.fold_in(jax.random.key(seed), 1)
+    graphdef, params = nnx.split(clone)
+    nnx.update(clone, _fitted(graphdef, params, seen, done, key, num_steps=num_steps))
+    return clone
+
+
+@partial(jax.jit, static_argnums=0, static_argnames="num_steps")
+def _fitted(
+    graphdef: Any, params: Any, seen: Array, done: Array, key: Array, *, num_steps: int
+) -> Any:
+    optimizer = optax.adam(LEARNING_RATE)
+
+    def loss(params: Any, rows: Array) -> Array:
+        return jnp.mean((nnx.merge(graphdef, params)(seen[rows]) - done[rows]) ** 2)
+
+    def step(carry: Any, number: Array) -> Any:
+        params, state = carry
+        rows = jax.random.randint(jax.random.fold_in(key, number), (BATCH,), 0, len(seen))
+        updates, state = optimizer.update(jax.grad(loss)(params, rows), state)
+        return (optax.apply_updates(params, updates), state), None
+
+    (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(num_steps))
+    return params
+
+
+class CloneAgent:
+    """Plays with a clone: a ``control.Agent`` that remembers nothing.
+
+    Args:
+        clone: what imitates.
+        problem: of the run.
+    """
+
+    def __init__(self, clone: Clone, problem: DecideProblem) -> None:
+        self._clone, self._problem = clone, problem
+
+    def act(
+        self,
+        observations: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        begins: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """See ``control.Agent``."""
+        told = imitate(self._clone, self._problem.scaled_observations(observations))
+        return self._problem.actions(np.asarray(told))
+
+
+@compiled()
+def imitate(clone: Any, observations: Any) -> Any:
+    """A clone's scaled actions, compiled once."""
+    return clone(observations)

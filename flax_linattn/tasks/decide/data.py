@@ -1,0 +1,255 @@
+"""The data of a run on decisions: episodes, their parts, windows of steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import OptionError
+from flax_linattn.data.batching import ALL_ROWS
+from flax_linattn.data.episodes import (
+    Episodes,
+    family_of,
+    load_episodes,
+    split_episodes,
+)
+from flax_linattn.tasks.decide.options import DecideConfig, DecideData
+from flax_linattn.tasks.decide.problem import DecideProblem
+
+PUBLISHED_TARGETS = {"HalfCheetah": 6000.0, "Hopper": 3600.0, "Walker2d": 5000.0, "Ant": 6000.0}
+"""The returns that the published code asks for; it has no Ant, which has HalfCheetah's here."""
+
+UNIT = 1.0 + 1e-6
+"""Actions up to this size are in -1 ... 1 as they are."""
+
+
+class Parts(NamedTuple):
+    """The episodes by what they are for."""
+
+    train: Episodes
+    validation: Episodes
+    test: Episodes
+
+
+def load_data(options: DecideData) -> Episodes:
+    """All episodes that a run is about.
+
+    Raises:
+        ValueError: a damaged file, or sizes that do not fit.
+        FileNotFoundError: a file is missing.
+    """
+    if options.file:
+        episodes = load_episodes(
+            options.file, options.file_format, keep_unfinished=options.keep_unfinished
+        )
+    else:
+        episodes = data.pendulum()
+    number = options.num_episodes
+    if number > episodes.num_episodes:
+        raise OptionError(
+            f"{episodes.name} has {episodes.num_episodes:,} episodes, expected at least "
+            f"num_episodes={number:,}; ask for fewer.",
+            "num_episodes",
+        )
+    return episodes.take(np.arange(number)) if number else episodes
+
+
+def split_data(episodes: Episodes, config: DecideConfig) -> Parts:
+    """Whole episodes for each part, drawn by the seed of the run.
+
+    Raises:
+        OptionError: fewer than three episodes.
+    """
+    if episodes.num_episodes < 3:
+        raise OptionError(
+            f"{episodes.name}: expected at least 3 episodes, to train, to select and to test on, "
+            f"got {episodes.num_episodes}; give more.",
+            "file",
+        )
+    held, test = config.data.validation_share, config.data.test_share
+    others, tested = split_episodes(episodes, test, config.seed)
+    # Its share of all, of those that are left; two at least are.
+    train, validation = split_episodes(others, held / (1 - test), config.seed + 1)
+    return Parts(train, validation, tested)
+
+
+def env_of(options: DecideData, episodes: Episodes) -> str | None:
+    """The environment to play in, if any."""
+    if options.env == "none":
+        return None
+    return options.env or episodes.env_id
+
+
+def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
+    """Scales and returns of the episodes to train on.
+
+    Observations are standardised as in the published code; a number that never changes is not
+    scaled. Actions stay as they are where none is beyond -1 ... 1, as those of D4RL; else their
+    range becomes that.
+
+    Raises:
+        OptionError: episodes are longer than the table of times.
+    """
+    parts = split_data(episodes, config)
+    train = parts.train
+    longest = int(episodes.lengths.max())
+    limited = config.model.position == "learned" and config.model.clock == "episode"
+    if limited and longest > config.model.max_length:
+        raise OptionError(
+            f"an episode has {longest:,} steps, and the model times for "
+            f"{config.model.max_length:,}; raise max_length, or choose another position.",
+            "max_length",
+            "position",
+        )
+    seen = train.observations.astype(np.float64)
+    deviation = seen.std(axis=0)
+    low, high = (train.actions.min(axis=0), train.actions.max(axis=0))
+    if max(-low.min(), high.max()) <= UNIT:
+        low, high = -np.ones_like(low), np.ones_like(high)
+    flat = low == high
+    env_id = env_of(config.data, episodes)
+    asked = config.play.target_return
+    family = None if env_id is None else family_of(env_id)
+    best = float(train.returns.max())
+    largest = float(np.abs(train.returns_to_go()).max())
+    return DecideProblem(
+        dataset=episodes.name,
+        env_id=env_id,
+        observation_mean=tuple(seen.mean(axis=0).tolist()),
+        observation_scale=tuple(np.where(deviation > 0, deviation + 1e-6, 1.0).tolist()),
+        action_low=tuple(np.where(flat, low - 1, low).tolist()),
+        action_high=tuple(np.where(flat, high + 1, high).tolist()),
+        return_scale=config.fit.return_scale or largest or 1.0,
+        target_return=PUBLISHED_TARGETS.get(family or "", best) if asked is None else asked,
+        mean_return=float(train.returns.mean()),
+        best_return=best,
+        max_steps=longest,
+        num_train_steps=train.num_steps,
+        checksum={"train": train.checksum(), "test": parts.test.checksum()},
+    )
+
+
+class Steps(NamedTuple):
+    """All steps of episodes as the model sees them.
+
+    Attributes:
+        x: float32 [N, 3 + S + A], see ``models.DecisionColumns``.
+        actions: float32 [N, A], to be told, in -1 ... 1.
+        starts: int64 [E + 1], of the episodes.
+    """
+
+    x: NDArray[np.float32]
+    actions: NDArray[np.float32]
+    starts: NDArray[np.int64]
+
+
+def steps_of(episodes: Episodes, problem: DecideProblem) -> Steps:
+    """Scales episodes."""
+    actions = problem.scaled_actions(episodes.actions)
+    first = np.repeat(episodes.starts[:-1], episodes.lengths)
+    time = np.arange(episodes.num_steps) - first
+    before = np.roll(actions, 1, axis=0) * (time > 0)[:, None]
+    x = columns(
+        time,
+        time > 0,
+        episodes.returns_to_go() / problem.return_scale,
+        problem.scaled_observations(episodes.observations),
+        before,
+    )
+    return Steps(x, actions, episodes.starts)
+
+
+def columns(
+    time: NDArray, known: NDArray, return_to_go: NDArray, observation: NDArray, action: NDArray
+) -> NDArray[np.float32]:
+    """Steps float32 [..., 3 + S + A], as ``models.DecisionColumns`` has them."""
+    told = np.stack([time, known, return_to_go], axis=-1)
+    return np.concatenate([told, observation, action], axis=-1).astype(np.float32)
+
+
+def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:
+    """Windows [..., K, W] as the model sees them: nothing is told of what was before.
+
+    The action before the first step is left out, as in the published code; and with the clock
+    "context" times are counted from there.
+    """
+    x = x.copy()
+    x[..., 0, 1] = 0
+    if clock == "context":
+        x[..., 0] = np.arange(x.shape[-2])
+    return x
+
+
+class WindowBatches:
+    """Windows of steps: those to train on are drawn for each step, others come in their order.
+
+    An episode is drawn, and a window of it, as in the published code: each episode alike, or in
+    proportion to its length. Episodes that are shorter than the window are padded behind.
+
+    Args:
+        episodes: as they were read.
+        problem: scales them.
+        config: of the run.
+        seed: of the draws; None = the windows of all episodes side by side, each step once.
+
+    Attributes:
+        episodes: as given.
+    """
+
+    def __init__(
+        self,
+        episodes: Episodes,
+        problem: DecideProblem,
+        config: DecideConfig,
+        *,
+        seed: int | None,
+    ) -> None:
+        self.episodes = episodes
+        self._steps = steps_of(episodes, problem)
+        self._context, self._size = config.fit.context, config.fit.batch_size
+        self._clock, self._seed = config.model.clock, seed
+        self._weights = None
+        if config.fit.windows == "steps":
+            self._weights = episodes.lengths / episodes.num_steps
+        self._begins = np.concatenate(
+            [np.arange(a, b, self._context) for a, b in zip(
+                episodes.starts[:-1], episodes.starts[1:], strict=True)]
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        """Batches that show about as many steps as there are, or all windows."""
+        windows = len(self._begins)
+        return -(-windows // self._size)
+
+    def batch(self, step: int, rows: slice = ALL_ROWS) -> dict[str, NDArray]:
+        """The windows of a step.
+
+        Returns:
+            ``x`` float32 [B, K, 3 + S + A], ``mask`` bool [B, K], ``actions`` float32 [B, K, A],
+            ``weight`` float32 [B], 0 of a row that fills up.
+        """
+        begins, weight = self._plan(step)
+        return self._take(begins[rows]) | {"weight": weight[rows]}
+
+    def _plan(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        B, starts = self._size, self._steps.starts
+        if self._seed is None:
+            at = (step % len(self)) * B + np.arange(B)
+            real = at < len(self._begins)
+            return self._begins[np.where(real, at, 0)], real.astype(np.float32)
+        rng = np.random.default_rng([self._seed, step])
+        episodes = rng.choice(len(starts) - 1, B, p=self._weights)
+        room = np.maximum(np.diff(starts)[episodes] - self._context, 0)
+        return starts[episodes] + rng.integers(0, room + 1), np.ones(B, np.float32)
+
+    def _take(self, begins: NDArray[np.int64]) -> dict[str, NDArray]:
+        starts = self._steps.starts
+        ends = starts[np.searchsorted(starts, begins, side="right")]
+        at = begins[:, None] + np.arange(self._context)
+        mask = at < ends[:, None]
+        at = np.where(mask, at, begins[:, None])
+        x = begin_context(self._steps.x[at], self._clock)
+        return {"x": x, "mask": mask, "actions": self._steps.actions[at]}

@@ -1,0 +1,246 @@
+"""Trained models of decisions: tested on held-out actions, and played."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from flax_linattn import control, inference
+from flax_linattn.checks import OptionError
+from flax_linattn.data.episodes import Episodes, family_of, normalized_score
+from flax_linattn.tasks.decide.acting import make_agent
+from flax_linattn.tasks.decide.clones import CloneAgent, imitate, train_clone
+from flax_linattn.tasks.decide.data import WindowBatches, load_data, split_data, steps_of
+from flax_linattn.tasks.decide.model import decision_loss
+from flax_linattn.tasks.decide.options import DecideConfig
+from flax_linattn.tasks.decide.problem import DecideProblem
+from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
+
+OF_RETURNS = Yardsticks(
+    "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
+)
+OF_ACTIONS = Yardsticks("mse", ("mean", "ridge", "clone"), title="squared error of actions")
+
+BEST = 0.1
+"""The share of the steps that the clone of the best imitates, as 10 % behaviour cloning."""
+
+COMPARED = 1000
+"""Steps over which the stream is compared with the parallel model."""
+
+
+def environments_of(
+    problem: DecideProblem, config: DecideConfig, num_envs: int
+) -> control.Environments | None:
+    """Environments to play in; None where there are none, which a note tells.
+
+    Raises:
+        OptionError: the environment that the options name does not fit.
+    """
+    if problem.env_id is None or not config.play.play_episodes:
+        return None
+    try:
+        return control.make_environments(
+            problem.env_id, num_envs, observation_dim=problem.observation_dim
+        )
+    except ValueError as error:
+        if config.data.env:  # it is asked for
+            raise
+        print(f"note: not played, for {error}", file=sys.stderr)
+        return None
+
+
+def check_environment(episodes: Episodes, env_id: str) -> None:
+    """Refuses an environment of other actions or observations than the episodes have.
+
+    Raises:
+        ValueError: it is not there, or does not fit.
+    """
+    with control.make_environments(
+        env_id, 1, observation_dim=episodes.observation_dim
+    ) as environments:
+        if environments.action_dim != episodes.action_dim:
+            raise OptionError(
+                f"actions of {env_id} have {environments.action_dim} numbers, those of "
+                f"{episodes.name} {episodes.action_dim}; give the environment of the data.",
+                "env",
+            )
+
+
+def play_run(run: Run, environments: control.Environments, **how: Any) -> Episodes:
+    """Plays the episodes of a run's test; ``how`` as in ``make_agent``."""
+    agent = make_agent(run, environments.num_envs, environments.max_steps, **how)
+    return control.play(agent, environments, seeds_of(run.config))
+
+
+def seeds_of(config: DecideConfig) -> list[int]:
+    """Of the episodes of a test."""
+    first = config.play.play_seed
+    return list(range(first, first + config.play.play_episodes))
+
+
+def played_return(config: DecideConfig, problem: DecideProblem, model: Any, task: Any) -> float:
+    """The mean return of the test's episodes, to select by.
+
+    Raises:
+        OptionError: they cannot be played.
+    """
+    environments = environments_of(problem, config, config.play.play_episodes)
+    if environments is None:
+        raise OptionError("there is no environment whose return could select.", "select_on", "env")
+    with environments:
+        return float(play_run(Run(task, config, problem, model), environments).returns.mean())
+
+
+def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episodes | None]:
+    """The error of actions in held-out episodes, and returns where an environment is at hand.
+
+    Returns:
+        The values, and the episodes that were played.
+    """
+    config, problem = run.config, run.problem
+    values: dict[str, Any] = {
+        "dataset": problem.dataset,
+        "mechanism": mechanism_name(config.layers),
+        "num_train": problem.num_train_steps,
+        "num_test_steps": batches.episodes.num_steps,
+        "test_mse": action_error(run.model, batches),
+    }
+    environments = environments_of(problem, config, config.play.play_episodes)
+    if environments is None:
+        return values, None
+    with environments:
+        played = play_run(run, environments)
+    asked = {
+        "env": problem.env_id,
+        "act": config.play.act,
+        "selected_on": config.fit.select_on,
+        "target_return": problem.target_return,
+    }
+    return values | asked | returns_as("test", played), played
+
+
+def returns_as(name: str, played: Episodes) -> dict[str, float]:
+    """The returns of episodes as values: mean, deviation, mean length, score where there is one."""
+    returns = played.returns
+    values = {f"{name}_return": float(returns.mean())}
+    if len(returns) > 1:
+        values[f"{name}_return_sd_of_episodes"] = float(returns.std(ddof=1))
+    values[f"{name}_length"] = float(played.lengths.mean())
+    score = _score(played)
+    return values if score is None else values | {f"{name}_score": score}
+
+
+def _score(played: Episodes) -> float | None:
+    if played.env_id is None or family_of(played.env_id) is None:
+        return None
+    return float(np.mean(normalized_score(played.returns, played.env_id)))
+
+
+def rows_of(run: Run, played: Episodes) -> list[dict[str, Any]]:
+    """Of each episode its seed, return and length."""
+    parts = zip(seeds_of(run.config), played.returns, played.lengths, strict=True)
+    return [
+        {"seed": seed, "return": round(float(own), 3), "length": int(length)}
+        for seed, own, length in parts
+    ]
+
+
+def action_error(model: Any, batches: WindowBatches) -> float:
+    """Mean squared error of actions over all windows, in the model's scale."""
+    totals = np.zeros(2)
+    for step in range(len(batches)):
+        totals += np.asarray(_error(model, batches.batch(step)), np.float64)
+    return float(totals[0] / totals[1])
+
+
+@nnx.jit
+def _error(model: Any, batch: Mapping[str, Any]) -> Any:
+    return jnp.stack(decision_loss(model, dict(batch), None)[1]["loss"])
+
+
+def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
+    """Of what a user would do without a model of sequences, on the run's training episodes."""
+    train = at_hand(partial(read_train, run))
+    if train is None:
+        return {}
+    problem, config = run.problem, run.config
+    seen, done = (_of(part, problem) for part in (train, batches.episodes))
+    values = {
+        "data_return": problem.mean_return,
+        "best_data_return": problem.best_return,
+        "mean_mse": float(np.mean((done[1] - seen[1].mean(axis=0)) ** 2)),
+        "ridge_mse": _ridge_error(seen, done),
+    }
+    if not config.play.clone_steps:
+        return values
+    kinds = {"clone": train, "best_clone": train.top(BEST)}
+    environments = environments_of(problem, config, config.play.play_episodes)
+    for name, episodes in kinds.items():
+        clone = train_clone(episodes, problem, config.play.clone_steps, config.seed)
+        told = np.asarray(imitate(clone, done[0]))
+        values[f"{name}_mse"] = float(np.mean((told - done[1]) ** 2))
+        if environments is not None:
+            played = control.play(CloneAgent(clone, problem), environments, seeds_of(config))
+            values |= returns_as(name, played)
+    if environments is not None:
+        environments.close()
+    return values
+
+
+def _of(episodes: Episodes, problem: DecideProblem) -> tuple[np.ndarray, np.ndarray]:
+    return (
+        problem.scaled_observations(episodes.observations),
+        problem.scaled_actions(episodes.actions),
+    )
+
+
+def _ridge_error(seen: tuple[np.ndarray, np.ndarray], done: tuple[np.ndarray, np.ndarray]) -> float:
+    """Of actions as a linear function of observations, with a penalty of one row."""
+    x, y = (
+        np.concatenate([part.astype(np.float64), np.ones((len(part), 1))], axis=1)
+        for part in (seen[0], done[0])
+    )
+    weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ seen[1])
+    return float(np.mean((y @ weights - done[1]) ** 2))
+
+
+def read_train(run: Run) -> Episodes:
+    """The episodes that the run was trained on.
+
+    Raises:
+        ValueError: they have changed, or are damaged.
+        FileNotFoundError: a file is missing.
+    """
+    with reading_data(of_run=True):
+        episodes = load_data(run.config.data) if run.data is None else run.data
+        train = split_data(episodes, run.config).train
+    if train.checksum() != run.problem.checksum["train"]:
+        raise ValueError("the data of the run have changed since")
+    return train
+
+
+def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
+    """The largest difference between streamed and parallel actions, over the longest episode."""
+    longest = episodes.take([int(np.argmax(episodes.lengths))])
+    x = jnp.asarray(steps_of(longest, run.problem).x[None, :COMPARED])
+    parallel = np.asarray(_told(run.model, x))
+    streamed = np.asarray(inference.unroll(run.model, x))
+    return {
+        "stream_max_error": float(np.max(np.abs(streamed - parallel))),
+        "stream_steps": x.shape[1],
+    }
+
+
+@nnx.jit
+def _told(model: Any, x: jax.Array) -> jax.Array:
+    return model(x)

@@ -1,0 +1,183 @@
+"""The task of decisions, as the commands see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn import control, models, ops, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.episodes import Episodes
+from flax_linattn.tasks.decide import evaluate
+from flax_linattn.tasks.decide.acting import make_agent
+from flax_linattn.tasks.decide.data import (
+    WindowBatches,
+    describe,
+    env_of,
+    load_data,
+    split_data,
+)
+from flax_linattn.tasks.decide.figures import draw_episodes
+from flax_linattn.tasks.decide.model import build_model, decision_loss, make_optimizer
+from flax_linattn.tasks.decide.options import DecideConfig, paper, published
+from flax_linattn.tasks.decide.problem import DecideProblem
+from flax_linattn.tasks.decide.stream import DecideStream
+from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
+from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report, Task
+
+
+class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
+    """What to do next, of episodes that others played."""
+
+    name = "decide"
+    Config = DecideConfig
+    Problem = DecideProblem
+    StreamOptions = DecideStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
+
+    def mechanisms(self) -> Sequence[str]:
+        """Those with a causal form."""
+        return tuple(
+            name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.causal
+        )
+
+    def check(self, config: DecideConfig, placement: training.Placement) -> None:
+        """Windows are short, and not split over devices; how to act must be possible."""
+        if placement.spans > 1:
+            raise OptionError(
+                "windows are not split along time; leave seq out of the mesh.", "mesh"
+            )
+        streams = all(m.capabilities.recurrent for m in config.layers.mechanisms)
+        if config.play.act != "window" and not streams:
+            raise OptionError(
+                f"act={config.play.act} takes a mechanism that runs as a recurrent network; choose "
+                "another one, or act by the window.",
+                "act",
+                "mechanism",
+            )
+
+    def load(self, config: DecideConfig) -> Episodes:
+        """All episodes; an environment that is asked for has to fit them."""
+        episodes = load_data(config.data)
+        if config.data.env and config.data.env != "none":
+            evaluate.check_environment(episodes, config.data.env)
+        return episodes
+
+    def describe(self, data: Episodes, config: DecideConfig) -> DecideProblem:
+        """Scales and returns."""
+        return describe(data, config)
+
+    def about_data(self, data: Episodes, config: DecideConfig) -> str:
+        """Episodes, sizes and returns."""
+        parts = split_data(data, config)
+        numbers = ", ".join(f"{part.num_episodes:,}" for part in parts)
+        returns, lengths = data.returns, data.lengths
+        return (
+            f"{data.name}: {data.num_episodes:,} episodes of {lengths.min():,} to "
+            f"{lengths.max():,} steps, {data.num_steps:,} in all, observations of "
+            f"{data.observation_dim} and actions of {data.action_dim} numbers\n"
+            f"returns from {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}\n"
+            f"episodes to train, validate and test on: {numbers}; played in: "
+            f"{env_of(config.data, data) or 'nothing'}"
+        )
+
+    def batches(
+        self, data: Episodes, config: DecideConfig, problem: DecideProblem, spans: int
+    ) -> training.Splits:
+        """Windows of steps."""
+        parts = split_data(data, config)
+        windows = partial(WindowBatches, problem=problem, config=config)
+        return training.Splits(
+            windows(parts.train, seed=config.seed),
+            windows(parts.validation, seed=None),
+            windows(parts.test, seed=None),
+        )
+
+    def model(
+        self,
+        config: DecideConfig,
+        problem: DecideProblem,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> models.DecisionTransformer:
+        """A ``models.DecisionTransformer``."""
+        return build_model(config, problem, placement)
+
+    def objective(
+        self, config: DecideConfig, problem: DecideProblem, steps_per_epoch: int
+    ) -> training.Objective:
+        """The error of actions, AdamW; selected by it, or by returns."""
+        optimizer = make_optimizer(config.fit)
+        if config.fit.select_on == "validation":
+            return training.Objective(decision_loss, optimizer)
+
+        def validate(model: Any, step: int) -> dict[str, float]:
+            return {"return": evaluate.played_return(config, problem, model, self)}
+
+        return training.Objective(decision_loss, optimizer, "return", "max", validate)
+
+    def observation(self, problem: DecideProblem) -> jax.ShapeDtypeStruct:
+        """Of a step, see ``models.DecisionColumns``."""
+        width = 3 + problem.observation_dim + problem.action_dim
+        return jax.ShapeDtypeStruct((1, width), jnp.float32)
+
+    def test_batches(self, run: Run, file: Path | None) -> WindowBatches:
+        """The test part of the run's episodes, or all episodes of another file."""
+        with reading_data(of_run=file is None):
+            if file is None:
+                test = split_data(load_data(run.config.data), run.config).test
+            else:
+                options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
+                test = load_data(options)
+        if file is None and test.checksum() != run.problem.checksum["test"]:
+            raise OptionError(
+                "the data of the run have changed since; give other data to test on.", "test_file"
+            )
+        sizes = (test.observation_dim, test.action_dim)
+        expected = (run.problem.observation_dim, run.problem.action_dim)
+        if sizes != expected:
+            raise OptionError(
+                f"{file}: expected observations and actions of {expected} numbers, got {sizes}.",
+                "test_file",
+            )
+        return WindowBatches(test, run.problem, run.config, seed=None)
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Errors of actions, and episodes that are played."""
+        assert isinstance(batches, WindowBatches)
+        values, played = evaluate.test_values(run, batches)
+        if played is None:
+            return Report(values, yardsticks=evaluate.OF_ACTIONS)
+        values["episodes"] = evaluate.rows_of(run, played)
+        return Report(
+            values,
+            tables=("episodes",),
+            figures={"episodes.png": partial(draw_episodes, run.problem, played)},
+            yardsticks=evaluate.OF_RETURNS,
+        )
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of the data's returns, of clones, and of simple guesses of actions."""
+        assert isinstance(batches, WindowBatches)
+        return evaluate.yardstick_values(run, batches)
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of actions, over the longest episode."""
+        assert isinstance(batches, WindowBatches)
+        return evaluate.stream_error(run, batches.episodes) if run.model.streams else {}
+
+    def stream(self, run: Run, options: DecideStreamOptions) -> DecideStream:
+        """The action after each observation."""
+        return DecideStream(run, options)
+
+    def agent(self, run: Run, environments: control.Environments, **how: Any) -> control.Agent:
+        """Acts by the window, the stream or restarts, as the run's options or ``how`` say."""
+        num_rows, max_steps = environments.num_envs, environments.max_steps
+        return make_agent(run, num_rows, max_steps, **how)
