@@ -68,17 +68,17 @@ def configuration(name: str, size: Size, **options: Any) -> DecideConfig | None:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    for name, problem in PROBLEMS.items():
-        config = configuration(name, size)
-        if config is None:
-            continue
-        key = {"data": name, "mechanism": CUSTOMARY, "seed": 0}
-        journal.row(key, partial(yardsticks, config))
-        for seed in range(size.seeds if problem.robot in size.several else 1):
+    for seed in range(size.seeds):
+        for name, problem in PROBLEMS.items():
+            config = configuration(name, size, seed=seed)
+            if config is None or (seed and problem.robot not in size.several):
+                continue
+            if not seed:
+                key = {"data": name, "mechanism": CUSTOMARY, "seed": seed}
+                journal.row(key, partial(yardsticks, config))
             for mechanism in size.mechanisms:
-                of_one = config.replace(mechanism=mechanism, seed=seed)
                 key = {"data": name, "mechanism": mechanism, "seed": seed}
-                journal.row(key, partial(train_and_play, of_one))
+                journal.row(key, partial(train_and_play, config.replace(mechanism=mechanism)))
 
 
 def yardsticks(config: DecideConfig) -> dict[str, Any]:

@@ -171,8 +171,20 @@ def _of_run(
         agent: Agent = run.task.agent(run, environments, target_return=target_return)
         return agent
 
-    about = {"policy": f"run {path.name}", "checksum": str(run.problem.checksum)}
+    about = {"policy": f"run {path.name}", "policy_sha256": _parameters_sha256(run.model)}
     return make, getattr(run.problem, "observation_dim", None), about
+
+
+def _parameters_sha256(model: Any) -> str:
+    """Of all parameters, by their names: another training of the run has another one."""
+    import jax
+    from flax import nnx
+
+    digest = hashlib.sha256()
+    for name, value in jax.tree.leaves_with_path(nnx.state(model, nnx.Param)):
+        digest.update(jax.tree_util.keystr(name).encode())
+        digest.update(np.asarray(value).tobytes())
+    return digest.hexdigest()
 
 
 @contextmanager

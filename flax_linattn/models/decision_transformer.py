@@ -123,6 +123,11 @@ class DecisionTransformer(nnx.Module):
         }
 
     @property
+    def dropout(self) -> nnx.Dropout:
+        """That of the backbone, as ``save_model`` asks for it."""
+        return self.backbone.dropout
+
+    @property
     def observation_dim(self) -> int:
         """S."""
         return self.embedding.observation_dim

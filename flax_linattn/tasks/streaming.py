@@ -203,10 +203,11 @@ class Streaming(abc.ABC):
             raise ValueError(f"expected at least {max(ages)} observations, got {num_steps}")
         tokens = getattr(self._run.model, "tokens_per_observation", 1)
         for taken in counts(state):
-            count = -(-taken // tokens)  # the first observation may have fewer
-            # A model counts in 32 bits, and begins at the lowest number after the highest.
-            if not np.array_equal(count, np.asarray(ages, np.int64).astype(np.int32)):
+            # A model counts in 32 bits, and begins at the lowest number after the highest. The
+            # first observation may have fewer tokens.
+            missing = (tokens * np.asarray(ages, np.int64) - taken) % 2**32
+            if taken.shape != missing.shape or (missing >= tokens).any():
                 raise ValueError(
                     f"expected a state after {shown(ages)} observations, got one after "
-                    f"{shown(count.tolist())}"
+                    f"{shown((-(-taken // tokens)).tolist())}"
                 )

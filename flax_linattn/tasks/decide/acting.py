@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import inference
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, choice
 from flax_linattn.inference.compiled import compiled
 from flax_linattn.tasks.decide.data import begin_context, columns
 from flax_linattn.tasks.decide.problem import DecideProblem
 from flax_linattn.tasks.run_types import Run
+
+ACTS = ("window", "stream", "restart")
+"""How a run can act."""
 
 Rows = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
@@ -176,15 +179,18 @@ def make_agent(
     Raises:
         ValueError: the model cannot stream, where it has to; or has no times for so many steps.
     """
+    act = run.config.play.act if act is None else act
+    choice(ACTS, act=act)
     times = run.model.num_positions
-    if times is not None and run.config.model.clock == "episode" and times < max_steps:
+    # A stream begins with the episode, whatever the clock of the windows.
+    counted = run.config.model.clock == "episode" or act == "stream"
+    if times is not None and counted and times < max_steps:
         raise OptionError(
             f"an episode may have {max_steps:,} steps, and the model has times for {times:,}; "
             "train it with a larger max_length, or with another position.",
             "max_length",
             "position",
         )
-    act = run.config.play.act if act is None else act
     target = run.problem.target_return if target_return is None else target_return
     if act == "stream":
         return StreamAgent(run, num_rows, target, max_steps)

@@ -77,7 +77,9 @@ def _fitted(
     def step(carry: Any, number: Array) -> Any:
         params, state = carry
         rows = jax.random.randint(jax.random.fold_in(key, number), (BATCH,), 0, len(seen))
-        updates, state = optimizer.update(jax.grad(loss)(params, rows), state)
+        gradients = jax.grad(loss)(params, rows)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts in int32
+            updates, state = optimizer.update(gradients, state)
         return (optax.apply_updates(params, updates), state), None
 
     (params, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(num_steps))

@@ -17,7 +17,7 @@ from flax_linattn.data.episodes import (
     split_episodes,
 )
 from flax_linattn.tasks.decide.options import DecideConfig, DecideData
-from flax_linattn.tasks.decide.problem import DecideProblem
+from flax_linattn.tasks.decide.problem import DecideProblem, as_float32
 
 PUBLISHED_TARGETS = {"HalfCheetah": 6000.0, "Hopper": 3600.0, "Walker2d": 5000.0, "Ant": 6000.0}
 """The returns that the published code asks for; it has no Ant, which has HalfCheetah's here."""
@@ -96,20 +96,22 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
     parts = split_data(episodes, config)
     train = parts.train
     longest = int(episodes.lengths.max())
-    limited = config.model.position == "learned" and config.model.clock == "episode"
-    if limited and longest > config.model.max_length:
+    most = most_steps(config)
+    if most is not None and longest > most:
         raise OptionError(
-            f"an episode has {longest:,} steps, and the model times for "
-            f"{config.model.max_length:,}; raise max_length, or choose another position.",
+            f"an episode has {longest:,} steps, and the model times for {most:,}; raise "
+            "max_length, or choose another position.",
             "max_length",
             "position",
         )
     seen = train.observations.astype(np.float64)
-    deviation = seen.std(axis=0)
-    low, high = (train.actions.min(axis=0), train.actions.max(axis=0))
+    # Told by the ends: the deviation of what never changes is a rounding error, or 0.
+    constant = seen.min(axis=0) == seen.max(axis=0)
+    done = train.actions.astype(np.float64)
+    low, high = done.min(axis=0), done.max(axis=0)
     if max(-low.min(), high.max()) <= UNIT:
         low, high = -np.ones_like(low), np.ones_like(high)
-    flat = low == high
+    margin = np.where(low == high, np.maximum(np.abs(low), 1), 0)
     env_id = env_of(config.data, episodes)
     asked = config.play.target_return
     family = None if env_id is None else family_of(env_id)
@@ -119,9 +121,9 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
         dataset=episodes.name,
         env_id=env_id,
         observation_mean=tuple(seen.mean(axis=0).tolist()),
-        observation_scale=tuple(np.where(deviation > 0, deviation + 1e-6, 1.0).tolist()),
-        action_low=tuple(np.where(flat, low - 1, low).tolist()),
-        action_high=tuple(np.where(flat, high + 1, high).tolist()),
+        observation_scale=tuple(np.where(constant, 1.0, seen.std(axis=0) + 1e-6).tolist()),
+        action_low=tuple((low - margin).tolist()),
+        action_high=tuple((high + margin).tolist()),
         return_scale=config.fit.return_scale or largest or 1.0,
         target_return=PUBLISHED_TARGETS.get(family or "", best) if asked is None else asked,
         mean_return=float(train.returns.mean()),
@@ -130,6 +132,12 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
         num_train_steps=train.num_steps,
         checksum={"train": train.checksum(), "test": parts.test.checksum()},
     )
+
+
+def most_steps(config: DecideConfig) -> int | None:
+    """Steps of an episode for which the model has times; None = any number."""
+    limited = config.model.position == "learned" and config.model.clock == "episode"
+    return config.model.max_length if limited else None
 
 
 class Steps(NamedTuple):
@@ -167,7 +175,7 @@ def columns(
 ) -> NDArray[np.float32]:
     """Steps float32 [..., 3 + S + A], as ``models.DecisionColumns`` has them."""
     told = np.stack([time, known, return_to_go], axis=-1)
-    return np.concatenate([told, observation, action], axis=-1).astype(np.float32)
+    return as_float32(np.concatenate([told, observation, action], axis=-1))
 
 
 def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:

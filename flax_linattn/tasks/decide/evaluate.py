@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -49,8 +50,8 @@ def environments_of(
     if problem.env_id is None or not config.play.play_episodes:
         return None
     try:
-        return control.make_environments(
-            problem.env_id, num_envs, observation_dim=problem.observation_dim
+        return _fitting(
+            problem.env_id, num_envs, problem.dataset, problem.observation_dim, problem.action_dim
         )
     except ValueError as error:
         if config.data.env:  # it is asked for
@@ -65,15 +66,26 @@ def check_environment(episodes: Episodes, env_id: str) -> None:
     Raises:
         ValueError: it is not there, or does not fit.
     """
-    with control.make_environments(
-        env_id, 1, observation_dim=episodes.observation_dim
-    ) as environments:
-        if environments.action_dim != episodes.action_dim:
-            raise OptionError(
-                f"actions of {env_id} have {environments.action_dim} numbers, those of "
-                f"{episodes.name} {episodes.action_dim}; give the environment of the data.",
-                "env",
-            )
+    _fitting(env_id, 1, episodes.name, episodes.observation_dim, episodes.action_dim).close()
+
+
+def _fitting(
+    env_id: str, num_envs: int, dataset: str, observation_dim: int, action_dim: int
+) -> control.Environments:
+    """Environments of so many numbers in observations and actions.
+
+    Raises:
+        ValueError: they are not there, or do not fit.
+    """
+    environments = control.make_environments(env_id, num_envs, observation_dim=observation_dim)
+    if environments.action_dim != action_dim:
+        environments.close()
+        raise OptionError(
+            f"actions of {env_id} have {environments.action_dim} numbers, those of {dataset} "
+            f"{action_dim}; give the environment of the data.",
+            "env",
+        )
+    return environments
 
 
 def play_run(run: Run, environments: control.Environments, **how: Any) -> Episodes:
@@ -184,16 +196,17 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     if not config.play.clone_steps:
         return values
     kinds = {"clone": train, "best_clone": train.top(BEST)}
-    environments = environments_of(problem, config, config.play.play_episodes)
-    for name, episodes in kinds.items():
-        clone = train_clone(episodes, problem, config.play.clone_steps, config.seed)
-        told = np.asarray(imitate(clone, done[0]))
-        values[f"{name}_mse"] = float(np.mean((told - done[1]) ** 2))
+    with ExitStack() as stack:
+        environments = environments_of(problem, config, config.play.play_episodes)
         if environments is not None:
-            played = control.play(CloneAgent(clone, problem), environments, seeds_of(config))
-            values |= returns_as(name, played)
-    if environments is not None:
-        environments.close()
+            stack.enter_context(environments)
+        for name, episodes in kinds.items():
+            clone = train_clone(episodes, problem, config.play.clone_steps, config.seed)
+            told = np.asarray(imitate(clone, done[0]))
+            values[f"{name}_mse"] = float(np.mean((told - done[1]) ** 2))
+            if environments is not None:
+                played = control.play(CloneAgent(clone, problem), environments, seeds_of(config))
+                values |= returns_as(name, played)
     return values
 
 
@@ -232,7 +245,9 @@ def read_train(run: Run) -> Episodes:
 def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
     """The largest difference between streamed and parallel actions, over the longest episode."""
     longest = episodes.take([int(np.argmax(episodes.lengths))])
-    x = jnp.asarray(steps_of(longest, run.problem).x[None, :COMPARED])
+    times = run.model.num_positions
+    most = COMPARED if times is None else min(COMPARED, times)
+    x = jnp.asarray(steps_of(longest, run.problem).x[None, :most])
     parallel = np.asarray(_told(run.model, x))
     streamed = np.asarray(inference.unroll(run.model, x))
     return {

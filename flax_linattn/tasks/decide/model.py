@@ -38,7 +38,7 @@ def decision_loss(
 ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
     """Mean squared error of the actions of real steps, in their scale of -1 ... 1."""
     told = model(batch["x"], mask=batch["mask"], dropout_key=dropout_key)
-    real = batch["mask"] * batch["weight"][:, None]
+    real = jnp.where(batch["mask"], batch["weight"][:, None], 0)
     error = jnp.mean((told - batch["actions"]) ** 2, axis=-1)
     total, count = jnp.sum(jnp.where(real > 0, error, 0)), jnp.sum(real)
     return total / jnp.maximum(count, 1), {"loss": (total, count)}

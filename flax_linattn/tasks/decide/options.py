@@ -166,6 +166,15 @@ class DecideConfig(Config):
             )
         if self.play.act == "restart" and self.fit.context < 2:
             raise OptionError("a restart takes a context of at least 2.", "context", "act")
+        counted = self.model.clock == "context" and self.model.position == "learned"
+        if counted and self.fit.context > self.model.max_length:
+            raise OptionError(
+                f"a window has {self.fit.context:,} steps, and the model times for "
+                f"{self.model.max_length:,}; raise max_length, or choose another position.",
+                "context",
+                "max_length",
+                "position",
+            )
 
     @property
     def name(self) -> str:

@@ -28,8 +28,8 @@ class DecideProblem(Problem):
         target_return: that is asked for unless another one is.
         mean_return: of the episodes to train on.
         best_return: of them.
-        max_steps: of the longest of them.
-        num_train_steps: of all of them.
+        max_steps: of the longest episode, whatever it is for.
+        num_train_steps: of all episodes to train on.
         checksum: of the episodes to train on ("train") and to test ("test").
     """
 
@@ -60,17 +60,17 @@ class DecideProblem(Problem):
     def scaled_observations(self, observations: NDArray) -> NDArray[np.float32]:
         """[..., S] as the model sees them."""
         mean, scale = np.array(self.observation_mean), np.array(self.observation_scale)
-        return ((observations - mean) / scale).astype(np.float32)
+        return as_float32((observations - mean) / scale)
 
     def scaled_actions(self, actions: NDArray) -> NDArray[np.float32]:
         """[..., A] in -1 ... 1."""
         middle, half = self._range()
-        return ((actions - middle) / half).astype(np.float32)
+        return as_float32((actions - middle) / half)
 
     def actions(self, scaled: NDArray) -> NDArray[np.float32]:
         """Back from ``scaled_actions``."""
         middle, half = self._range()
-        return (scaled * half + middle).astype(np.float32)
+        return as_float32(scaled * half + middle)
 
     def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         low, high = np.array(self.action_low), np.array(self.action_high)
@@ -108,3 +108,9 @@ class DecideProblem(Problem):
             raise OptionError("scales must be positive and finite.", "observation_scale")
         if not all(low < high for low, high in zip(self.action_low, self.action_high, strict=True)):
             raise OptionError("action_low must be below action_high.", "action_low")
+
+
+def as_float32(values: NDArray) -> NDArray[np.float32]:
+    """Rounded to float32; what that cannot hold is infinite, which a model's NaN tells later."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)

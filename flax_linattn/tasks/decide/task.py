@@ -21,6 +21,7 @@ from flax_linattn.tasks.decide.data import (
     describe,
     env_of,
     load_data,
+    most_steps,
     split_data,
 )
 from flax_linattn.tasks.decide.figures import draw_episodes
@@ -145,6 +146,13 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         if sizes != expected:
             raise OptionError(
                 f"{file}: expected observations and actions of {expected} numbers, got {sizes}.",
+                "test_file",
+            )
+        longest, most = int(test.lengths.max()), most_steps(run.config)
+        if most is not None and longest > most:
+            raise OptionError(
+                f"{file}: an episode has {longest:,} steps, and the model times for {most:,}; give "
+                "shorter ones.",
                 "test_file",
             )
         return WindowBatches(test, run.problem, run.config, seed=None)
