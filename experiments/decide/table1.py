@@ -92,7 +92,7 @@ def yardsticks(config: DecideConfig) -> dict[str, Any]:
     found: dict[str, Any] = {
         "episodes": episodes.num_episodes,
         "steps": episodes.num_steps,
-        "data": {"score": float(scores.mean()), "best": float(scores.max())},
+        "recorded": {"score": float(scores.mean()), "best": float(scores.max())},
     }
     kinds = {"clone": train, "best_clone": train.top(BEST)}
     with environments_of(tasks.Run(task, config, problem, None)) as environments:
@@ -188,11 +188,11 @@ def table(rows: Rows, size: Size) -> str:
             cell = _cell(scores(rows, data, mechanism))
             paper = "" if printed is None else f" (paper {printed[0]:.1f} ± {printed[1]:.1f})"
             cells.append(cell + paper)
-        cells += [f"{known[name]['score']:.1f}" for name in ("clone", "best_clone", "data")]
-        lines.append([data, *cells, f"{known['data']['best']:.1f}"])
+        cells += [f"{known[name]['score']:.1f}" for name in ("clone", "best_clone", "recorded")]
+        lines.append([data, *cells, f"{known['recorded']['best']:.1f}"])
     means = ["mean of the sets"]
     means += [f"{mean_score(rows, m):.1f}" for m in mechanisms]
-    means += [f"{mean_known(rows, name):.1f}" for name in ("clone", "best_clone", "data")]
+    means += [f"{mean_known(rows, name):.1f}" for name in ("clone", "best_clone", "recorded")]
     lines.append([*means, ""])
     note = (
         "D4RL's normalised score, mean and deviation over seeds (one seed has none) of the mean of "
@@ -258,8 +258,8 @@ def draw(rows: Rows) -> Any:
                 axis.plot([place + 0.22 * (number - 1)] * len(values), values, "o^s"[number],
                           markersize=4, color=f"C{number}", alpha=0.8,
                           label=act if place == 0 else None)  # fmt: skip
-        for name, line in (("clone", "-"), ("best_clone", "--"), ("data", ":")):
-            label = name.replace("best_clone", "clone of the best").replace("data", "the data")
+        for name, line in (("clone", "-"), ("best_clone", "--"), ("recorded", ":")):
+            label = name.replace("best_clone", "clone of the best").replace("recorded", "the data")
             axis.axhline(known[name]["score"], linestyle=line, color="0.4", linewidth=0.9,
                          label=label)  # fmt: skip
         axis.set_xticks(range(len(MECHANISMS)), ["softmax", "aaren", "EA-series"], fontsize=8)

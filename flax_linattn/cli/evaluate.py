@@ -25,9 +25,7 @@ def evaluate_command(args: Sequence[str]) -> int:
     return 0
 
 
-def _evaluate(
-    run: Path, /, test_file: Path | None = None, checkpoint: Checkpoint = "best"
-) -> None:
+def _evaluate(run: Path, /, test_file: Path | None = None, checkpoint: Checkpoint = "best") -> None:
     """Tests a run, and compares its stream with the parallel model.
 
     Args:

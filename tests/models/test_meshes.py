@@ -43,6 +43,7 @@ MODELS = {
         models.EncoderDecoder, CHANNELS, 3, layers=TINY, label_length=2,
         embedding_padding="causal",
     ),
+    "decide": partial(models.DecisionTransformer, 3, 2, layers=TINY, max_length=LENGTH),
     "events": partial(models.EventForecaster, TOKENS, layers=TINY, periods=(24.0,)),
     "language": partial(models.LanguageModel, TOKENS, layers=TINY),
     "window": partial(models.WindowModel, TOKENS, 3),
@@ -60,6 +61,10 @@ def split(mesh: Any, tree: Any) -> Any:
 
 def observations(kind: str) -> Any:
     tokens = np.arange(BATCH * LENGTH, dtype=np.int32).reshape(BATCH, LENGTH) % TOKENS
+    if kind == "decide":
+        x = np.array(normal(0, BATCH, LENGTH, CHANNELS))
+        x[..., 0], x[..., 1] = np.arange(LENGTH), np.arange(LENGTH) > 0
+        return x
     if kind == "events":
         gaps, waves = np.split(normal(0, BATCH, LENGTH, 3), [1], axis=-1)
         marks = tokens[..., None].astype(np.float32)

@@ -68,6 +68,14 @@ MODELS = {
     "classifier of tokens": lambda: models.SequenceClassifier(
         backbone(tokens()), 4, pooling="last", max_length=3, rngs=nnx.Rngs(1)
     ),
+    "decision transformer": lambda: models.DecisionTransformer(
+        np.int64(3), 2, max_length=np.int64(9), layers=TINY, rngs=nnx.Rngs(0)
+    ),
+    "decision transformer with options": lambda: keyed(
+        models.DecisionTransformer, 3, 1, position="none", max_length=None, layers=TINY,
+        mechanism="taylorshift", norm="pre", dropout_rate=0.1, param_dtype=jnp.bfloat16,
+    ),
+    "backbone of features": lambda: backbone(models.FeatureEmbedding(8)),
     "event forecaster": lambda: models.EventForecaster(
         np.int64(3), periods=(24, np.float32(168)), spread=np.float64(1.5), num_components=2,
         layers=TINY, rngs=nnx.Rngs(0),
@@ -109,7 +117,8 @@ MODELS = {
 
 def test_every_class_is_there():
     kinds = {type(nnx.eval_shape(model)).__name__ for model in MODELS.values()}
-    assert kinds | {"OneHotEmbedding"} == set(KINDS)  # which is nothing to save by itself
+    # Which are nothing to save by themselves.
+    assert kinds | {"FeatureEmbedding", "OneHotEmbedding"} == set(KINDS)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -22,6 +22,10 @@ MODULES = {
     "backbone": (lambda: models.Backbone(3, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "classifier": (lambda: models.SequenceClassifier(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "forecaster": (lambda: models.Forecaster(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
+    "decision transformer": (
+        lambda: models.DecisionTransformer(2, 1, **SIZES, max_length=5, rngs=nnx.Rngs(0)),
+        jnp.ones((1, 5, 6)),
+    ),
     "language model": (lambda: models.LanguageModel(11, **SIZES, rngs=nnx.Rngs(0)), TOKENS),
     "window model": (lambda: models.WindowModel(11, 5, rngs=nnx.Rngs(0)), TOKENS),
     "encoder-decoder": (

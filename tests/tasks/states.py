@@ -20,6 +20,7 @@ SMALL = {
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "classify": {},
+    "decide": {"num_episodes": 5},
     "forecast": {"input_length": 12, "horizon": 2, "split": "300/60/100"},
 }
 
@@ -45,6 +46,10 @@ def lines_of(name: str, count: int) -> list[str]:
     """What a stream of that task reads."""
     if name == "classify":
         return [",".join(map(str, row)) for row in data.japanese_vowels()[1].series[0][:count]]
+    if name == "decide":
+        one = data.pendulum().take([0])
+        rows = zip(one.rewards[:count], one.observations, strict=False)
+        return [",".join(map(str, [reward, *seen])) for reward, seen in rows]
     series = data.etth1()
     rows = zip(series.times[:count], series.values, strict=False)
     return [",".join([str(t).replace("T", " "), *map(str, row)]) for t, row in rows]

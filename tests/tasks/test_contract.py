@@ -55,6 +55,14 @@ def _hours() -> list[str]:
     return [",".join([str(t).replace("T", " "), *map(str, row)]) for t, row in rows]
 
 
+def _swings() -> list[str]:
+    one = data.pendulum().take([0])
+    rewards = ["", *map(str, one.rewards[:11])]
+    return [
+        ",".join([r, *map(str, row)]) for r, row in zip(rewards, one.observations, strict=False)
+    ]
+
+
 CASES = {
     "classify": Case(
         ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 values"), ["--max-length", "29"],
@@ -84,6 +92,14 @@ CASES = {
         ("9.5,x", "expected one of the marks of the run (0, 1, 2), got 'x'"),
         ["--begin", "0"],
         "hawkes_nll",
+    ),
+    "decide": Case(
+        [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
+         *("--clone-steps", "10")],
+        _swings(),
+        ("-1,0.5,0.5", "expected 4 values, the reward of the action before and 3 of the"),
+        ["--target-return", "-100"],
+        "clone_return",
     ),
     "bins": Case(
         ["--rows", "600"], [str(row[-1]) for row in data.etth1().values[:12]],

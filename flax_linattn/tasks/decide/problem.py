@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, at_least, shown
 from flax_linattn.tasks.run_types import Problem
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Of the numbers in data, which are float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +101,10 @@ class DecideProblem(Problem):
             ("action_high", self.action_high),
             ("returns", (self.target_return, self.mean_return, self.best_return)),
         ):
-            if not np.isfinite(values).all():
-                raise OptionError(f"{name} must be finite, got {values}.", name)
+            if not all(abs(value) <= LARGEST for value in values):
+                raise OptionError(
+                    f"{name} must be finite, in float32 too, got {shown(values)}.", name
+                )
         if len(self.observation_scale) != self.observation_dim:
             raise OptionError("an observation has a mean and a scale each.", "observation_scale")
         if len(self.action_high) != self.action_dim:

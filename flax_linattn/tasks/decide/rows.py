@@ -60,6 +60,6 @@ def parse_lines(lines: Iterable[str], name: str, observation_dim: int) -> Iterat
             values = parse_numbers(cells, missing=())
         except BadCellError as error:
             raise ValueError(f"{place}: {error}.") from None
-        if np.abs(values).max() > np.finfo(np.float32).max:
-            raise ValueError(f"{place}: expected numbers that float32 can hold.")
+        if not np.abs(values).max() <= np.finfo(np.float32).max:  # nor is NaN one
+            raise ValueError(f"{place}: expected finite numbers that float32 can hold.")
         yield Seen(float(values[0]), values[1:])

@@ -66,10 +66,17 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
             )
 
     def load(self, config: DecideConfig) -> Episodes:
-        """All episodes; an environment that is asked for has to fit them."""
+        """All episodes; an environment that is asked for, or that selects, has to fit them."""
         episodes = load_data(config.data)
-        if config.data.env and config.data.env != "none":
-            evaluate.check_environment(episodes, config.data.env)
+        env_id, selects = env_of(config.data, episodes), config.fit.select_on == "return"
+        if env_id is None and selects:
+            raise OptionError(
+                f"{episodes.name} names no environment, whose return could select; give one.",
+                "select_on",
+                "env",
+            )
+        if env_id is not None and (config.data.env or selects):
+            evaluate.check_environment(episodes, env_id)
         return episodes
 
     def describe(self, data: Episodes, config: DecideConfig) -> DecideProblem:

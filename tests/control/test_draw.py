@@ -1,0 +1,67 @@
+"""Moving pictures, from an environment that draws without a screen."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from flax_linattn.control import RandomPolicy, draw, make_environments
+from tests.control import toys
+
+LOW, HIGH = [-1.0, -1.0], [1.0, 1.0]
+
+
+class Drawn(toys.Countdown):
+    """Draws how many steps are left, brighter with each."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((480, 300, 3), 10 * self.left, np.uint8)
+
+
+class Blind(Drawn):
+    def render(self):
+        raise RuntimeError("no display")
+
+
+def agent(environments):
+    return RandomPolicy(LOW, HIGH)
+
+
+def test_every_second_step_of_fifty_a_second(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    path = tmp_path / "toy.gif"
+    with toys.registered("Drawn-v0", Drawn):
+        episodes = draw(agent, "Drawn-v0", path, seed=3)
+    steps = int(episodes.lengths[0])
+    with image.open(path) as picture:
+        assert picture.n_frames == (steps + 1) // 2
+        assert picture.size == (150, 240)
+        assert picture.info["duration"] == 40
+
+
+def test_a_machine_that_cannot_draw_says_what_to_set(tmp_path):
+    with (
+        toys.registered("Blind-v0", Blind),
+        pytest.raises(ValueError, match=r"RuntimeError: no display.* MUJOCO_GL=egl or MUJOCO_GL="),
+    ):
+        draw(agent, "Blind-v0", tmp_path / "toy.gif")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_imageio(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imageio.v2", None)
+    with pytest.raises(ValueError, match=r'takes imageio: pip install "flax-linattn\[rl\]"'):
+        draw(agent, "Pendulum-v1", tmp_path / "toy.gif")
+
+
+def test_runners_are_looked_at_by_the_camera_that_goes_with_them():
+    mujoco = pytest.importorskip("mujoco")
+    with make_environments("Hopper-v5", 1, render=True) as environments:
+        env = environments._envs[0].unwrapped
+        camera = mujoco.mj_name2id(env.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+        assert env.mujoco_renderer.camera_id == camera >= 0

@@ -1,0 +1,114 @@
+"""Episodes against a plain loop over gymnasium's own environment."""
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flax_linattn.control import Noisy, RandomPolicy, SwingUp, make_environments, play
+from tests.control import toys
+
+LOW, HIGH = np.full(2, -1.0), np.full(2, 1.0)
+
+
+class Follow:
+    """Goes against what it was rewarded with, which it adds up in each row."""
+
+    def __init__(self, rows):
+        self.sums = np.zeros(rows, np.float32)
+
+    def act(self, observations, rewards, begins):
+        assert not rewards[begins].any()
+        self.sums = np.where(begins, 0, self.sums + rewards).astype(np.float32)
+        pull = -0.1 * (self.sums + observations[:, 1])
+        return np.stack([pull, 3 * pull], axis=1)
+
+
+def alone(env_id, agent, seed):
+    """One episode of an environment of gymnasium: observations, actions, rewards, its end."""
+    env = gymnasium.make(env_id)
+    seen, _ = env.reset(seed=seed)
+    found, reward, begins = [], 0.0, True
+    while True:
+        seen = np.asarray(seen, np.float32)
+        action = agent.act(seen[None], np.array([reward], np.float32), np.array([begins]))[0]
+        action = np.clip(action, env.action_space.low, env.action_space.high)
+        new, reward, terminated, truncated, _ = env.step(action)
+        found.append((seen, action, np.float32(reward)))
+        seen, begins = new, False
+        if terminated or truncated:
+            env.close()
+            return *(np.array(column) for column in zip(*found, strict=True)), terminated
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 5, 9])
+def test_episodes_are_those_of_a_plain_loop(num_envs):
+    seeds = [4, 0, 11, 3, 7, 8, 2]
+    with make_environments(toys.COUNTDOWN, num_envs) as environments:
+        episodes = play(Follow(num_envs), environments, seeds)
+    assert episodes.env_id == toys.COUNTDOWN and episodes.num_episodes == len(seeds)
+    assert set(episodes.terminated.tolist()) == {True, False}  # both ways to end
+    for number, seed in enumerate(seeds):
+        own = slice(*episodes.starts[number : number + 2])
+        seen, actions, rewards, terminated = alone(toys.COUNTDOWN, Follow(1), seed)
+        np.testing.assert_array_equal(episodes.observations[own], seen)
+        np.testing.assert_array_equal(episodes.actions[own], actions)
+        np.testing.assert_array_equal(episodes.rewards[own], rewards)
+        assert episodes.terminated[number] == terminated
+
+
+def test_the_pendulum_is_that_of_a_plain_loop():
+    with make_environments("Pendulum-v1", 2) as environments:
+        episodes = play(SwingUp(), environments, [3, 1, 2])
+    seen, actions, rewards, _ = alone("Pendulum-v1", SwingUp(), 1)
+    np.testing.assert_array_equal(episodes.observations[200:400], seen)
+    np.testing.assert_array_equal(episodes.actions[200:400], actions)
+    np.testing.assert_array_equal(episodes.rewards[200:400], rewards)
+    assert not episodes.terminated.any()
+
+
+@given(
+    seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9),
+    rows=st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    is_noisy=st.booleans(),
+)
+def test_the_number_of_environments_changes_nothing(seeds, rows, is_noisy):
+    """Not the noise either, which has the seed of its episode."""
+    found = []
+    for num_envs in rows:
+        agent = RandomPolicy(LOW, HIGH, seed=5)
+        if is_noisy:
+            agent = Noisy(agent, 0.3, LOW, HIGH, seed=6)
+        with make_environments(toys.COUNTDOWN, num_envs) as environments:
+            found.append(play(agent, environments, seeds).checksum())
+    assert found[0] == found[1]
+
+
+def test_progress_counts_steps_and_whole_episodes():
+    told = []
+    with make_environments(toys.COUNTDOWN, 3) as environments:
+        agent = Follow(3)
+        episodes = play(agent, environments, range(5), on_step=lambda *done: told.append(done))
+    assert told[-1] == (episodes.num_steps, 5)
+    assert told == sorted(told) and told[0] == (3, 0)
+
+
+def test_no_seeds():
+    with (
+        make_environments(toys.COUNTDOWN, 1) as environments,
+        pytest.raises(ValueError, match="a seed for each episode, got none"),
+    ):
+        play(Follow(1), environments, [])
+
+
+def test_answers_of_another_size():
+    class Wrong:
+        def act(self, observations, rewards, begins):
+            return np.zeros((len(begins), 3), np.float32)
+
+    with (
+        make_environments(toys.COUNTDOWN, 2) as environments,
+        pytest.raises(ValueError, match=r"take actions \[2, 2\] .* got \[2, 3\]"),
+    ):
+        play(Wrong(), environments, [0])

@@ -1,0 +1,142 @@
+"""The command ``flax-linattn rollout``."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import cli, tasks
+from flax_linattn.control import SwingUp, make_environments, play
+from flax_linattn.data.episodes import load_episodes
+
+
+def rollout(capsys, *args):
+    status = cli.main(["rollout", *map(str, args)])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_row_an_episode(capsys):
+    status, out, err = rollout(
+        capsys, "swing-up", "--env", "Pendulum-v1", "--episodes", 3, "--seed", 7
+    )
+    assert (status, err) == (0, "")
+    with make_environments("Pendulum-v1", 2) as environments:
+        returns = play(SwingUp(), environments, [7, 8, 9]).returns
+    header, *rows, last = out.splitlines()
+    assert header.split() == ["seed", "steps", "return", "ended"]
+    expected = [[str(7 + row), "200", f"{returns[row]:.2f}", "time"] for row in range(3)]
+    assert [row.split() for row in rows] == expected
+    assert last.startswith(f"return {returns.mean():.2f} (sd {returns.std(ddof=1):.2f}), length")
+
+
+def test_weights_have_scores_where_there_are_references(capsys, tmp_path):
+    pytest.importorskip("mujoco")
+    path = tmp_path / "still.npz"
+    np.savez(path, **{"action_net.weight": np.zeros((3, 11), np.float32)})
+    status, out, _ = rollout(capsys, path, "--env", "Hopper-v5", "--episodes", 2, "--num-envs", 2)
+    assert status == 0 and "terminal" in out
+    header, row, *_ = out.splitlines()
+    score = 100 * (float(row.split()[2]) + 20.272305) / (3234.3 + 20.272305)
+    assert header.split()[-1] == "score" and row.split()[-1] == f"{score:.2f}"
+    assert "normalized score" in out.splitlines()[-1]
+
+
+def test_a_file_of_episodes(capsys, tmp_path):
+    path = tmp_path / "set.npz"
+    args = ("random", "--env", "Pendulum-v1", "--out", path, "--episodes", 3, "--noise", 0.1)
+    status, out, _ = rollout(capsys, *args)
+    assert status == 0 and f"{path}: 600 steps of 3 episodes" in out
+    assert load_episodes(path).num_episodes == 3
+    about = str(np.load(path)["about"])
+    assert '"policy": "random"' in about and '"noise": "0.1"' in about
+    status, _, err = rollout(capsys, *args)
+    assert status == 2 and "exists already; give another file, or remove it. (--out)" in err
+
+
+def test_the_checksum_of_weights_is_kept(capsys, tmp_path):
+    weights, path = tmp_path / "policy.npz", tmp_path / "set.npz"
+    np.savez(weights, **{"action_net.weight": np.zeros((1, 3), np.float32)})
+    rollout(capsys, weights, "--env", "Pendulum-v1", "--out", path, "--episodes", 1)
+    assert '"policy": "policy.npz", "policy_sha256": "' in str(np.load(path)["about"])
+
+
+def test_a_run_plays_by_its_task(capsys, tmp_path, monkeypatch):
+    asked = []
+
+    class Task:
+        def agent(self, run, environments, *, target_return):
+            asked.append((environments.env_id, target_return))
+            return SwingUp()
+
+    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    problem = types.SimpleNamespace(observation_dim=3)
+    run = types.SimpleNamespace(task=Task(), problem=problem, model=model)
+    monkeypatch.setattr(tasks, "load_run", lambda path: run)
+    args = (tmp_path, "--env", "Pendulum-v1", "--episodes", 1, "--target-return", -150)
+    status, out, _ = rollout(capsys, *args)
+    assert status == 0 and "200" in out and asked == [("Pendulum-v1", -150.0)]
+    # The parameters are told apart.
+    about = []
+    for number in range(3):
+        path = tmp_path / f"{number}.npz"
+        assert rollout(capsys, *args, "--out", path)[0] == 0
+        about.append(json.loads(str(np.load(path)["about"]))["policy_sha256"])
+        model.bias[...] += float(number)
+    assert about[0] == about[1] != about[2]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("nothing.npz --env Pendulum-v1", "no file or folder nothing.npz"),
+        ("random --env Pendulum-v1 --steps 5", "with a file .* (--steps, --out FILE)"),
+        ("random --env Pendulum-v9", "did you mean Pendulum-v1 .* (--env)"),
+        ("random --env Pendulum-v1 --noise -1", "deviation must be 0 or more, got -1.0. (--noise)"),
+        ("random --env Pendulum-v1 --num-envs 0", "num_envs must be at least 1, .* (--num-envs)"),
+        ("random --env Pendulum-v1 --episodes 0", "episodes must be at least 1, .* (--episodes)"),
+        ("random --env Pendulum-v1 --target-return 5", "is of a run, .* (--target-return)"),
+        ("random --env Pendulum-v1 --out x.csv --steps 5", "got x.csv. (--out)"),
+        ("random --env Pendulum-v1 --out x.npz", "one of them. (--steps, --episodes)"),
+        ("random --env Pendulum-v1 --gif x.png", "expected a file .gif, got x.png. (--gif)"),
+    ],
+)
+def test_wrong_use_names_the_flags(args, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = rollout(capsys, *args.split())
+    assert (status, out) == (2, "")
+    for part in message.split(" .* "):
+        assert part in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_and_the_same_command_goes_on(tmp_path):
+    command = [sys.executable, "-m", "flax_linattn.cli", "rollout", "swing-up"]
+    command += ["--env", "Pendulum-v1", "--noise", "0.5", "--steps", "120000", "--num-envs", "4"]
+    stopped, whole, parts = (tmp_path / name for name in ("a.npz", "b.npz", "a.npz.parts"))
+    with subprocess.Popen(
+        [*command, "--out", str(stopped)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        for _ in range(600):
+            if len(list(parts.glob("*.npz"))) > 2:
+                break
+            time.sleep(0.05)
+        second = subprocess.run(
+            [*command, "--out", str(stopped)], capture_output=True, text=True, check=False
+        )
+        assert second.returncode == 2 and "another process works with" in second.stderr
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "on the disk; the same command goes on from there." in err and not stopped.exists()
+    assert len(list(parts.glob("*.npz"))) > 2
+    subprocess.run([*command, "--out", str(stopped)], check=True, capture_output=True)
+    subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
+    assert stopped.read_bytes() == whole.read_bytes() and not parts.exists()

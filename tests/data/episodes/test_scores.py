@@ -1,0 +1,86 @@
+"""Scores and statistics, against plain arithmetic."""
+
+import json
+import statistics
+
+import numpy as np
+import pytest
+
+from flax_linattn.data import Episodes, describe_episodes, normalized_score
+from flax_linattn.data.episodes import REFERENCE_RETURNS, episodes_as_text, family_of
+
+
+@pytest.mark.parametrize(
+    ("env_id", "random", "expert"),
+    [
+        ("HalfCheetah-v5", -280.178953, 12135.0),
+        ("hopper-medium-expert-v2", -20.272305, 3234.3),
+        ("Walker2d-v4", 1.629008, 4592.3),
+        ("mujoco/Ant-v5", -325.6, 3879.7),
+    ],
+)
+def test_the_references_are_0_and_100(env_id, random, expert):
+    scores = normalized_score([[random, expert], [(random + expert) / 2, expert]], env_id)
+    assert scores.dtype == np.float64 and scores.shape == (2, 2)
+    np.testing.assert_allclose(scores, [[0, 100], [50, 100]], atol=1e-12)
+
+
+def test_families():
+    assert {family_of(f"{name}-v5") for name in REFERENCE_RETURNS} == set(REFERENCE_RETURNS)
+    for other in (
+        "Pendulum-v1",
+        "AntMaze_UMaze-v4",
+        "antmaze-umaze-v2",
+        "HopperBullet-v0",
+        "",
+        "-",
+    ):
+        assert family_of(other) is None
+    with pytest.raises(
+        ValueError, match=r"of HalfCheetah, Hopper, Walker2d, Ant, .* 'Pendulum-v1'"
+    ):
+        normalized_score(1.0, "Pendulum-v1")
+
+
+def made():
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(9, 6))
+    observations[:, [1, 3, 4]] = 0, 2, 0
+    actions = rng.uniform(-1, 1, (9, 2))
+    actions[2, 0], actions[3, 1] = 1.5, -3
+    return Episodes("toy.npz", observations, actions, np.arange(9.0), np.array([0, 2, 6, 9]),
+                    np.array([True, False, False]), "Hopper-v5")  # fmt: skip
+
+
+def test_statistics_are_those_of_python():
+    found = describe_episodes(made())
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    returns, rewards = [1.0, 14.0, 21.0], [float(reward) for reward in range(9)]
+    assert (found["env_id"], found["steps"], found["episodes"]) == ("Hopper-v5", 9, 3)
+    assert (found["observation_dim"], found["action_dim"]) == (6, 2)
+    assert [found["lengths"][key] for key in ("min", "median", "max")] == [2, 3, 4]
+    assert [found["returns"][key] for key in ("min", "median", "mean", "max")] == [1, 14, 12, 21]
+    quartiles = statistics.quantiles(returns, n=4, method="inclusive")
+    assert found["returns"]["lower_quartile"] == quartiles[0]
+    assert found["returns"]["upper_quartile"] == quartiles[2]
+    assert found["terminated"] == pytest.approx(1 / 3) and found["cut_short"] == 1
+    scores = [100 * (value + 20.272305) / (3234.3 + 20.272305) for value in returns]
+    assert found["normalized_score"] == pytest.approx(statistics.mean(scores), rel=1e-12)
+    assert found["actions"] == {"min": -3.0, "max": 1.5, "outside": pytest.approx(2 / 18)}
+    assert found["constant_observations"] == [1, 3, 4]
+    assert found["rewards"]["mean"] == statistics.mean(rewards)
+    assert found["rewards"]["sd"] == pytest.approx(statistics.pstdev(rewards))
+
+
+def test_the_text_says_the_same():
+    assert episodes_as_text(made()) == (
+        "toy.npz: 3 episodes of Hopper-v5, 9 steps\n"
+        "observations: 6 numbers, of which 3 never change (1, 3 to 4)\n"
+        "actions: 2 numbers, from -3 to 1.5, 11.1 % of them outside -1 to 1\n"
+        "lengths: 2 to 4, median 3\n"
+        "returns: mean 12, least 1, quartiles 7.5, 14 and 17.5, most 21\n"
+        "rewards: mean 4, standard deviation 2.582\n"
+        "ended in a terminal state: 33.3 % of episodes\n"
+        "cut before step 4 without a terminal state: 1 episode, whose returns may be of a part\n"
+        "mean score as D4RL normalizes: 1.0 (0 a random policy, 100 an expert)"
+    )

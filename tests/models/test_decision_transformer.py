@@ -1,0 +1,601 @@
+"""The decision transformer: the published equations, parallel equals streamed, nothing ahead."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from scipy import special
+
+from flax_linattn import inference, models
+from flax_linattn.models.decision_transformer import DECISION_LENGTH
+from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.models.cases import moved, rows_of_segments
+from tests.nn.cases import PACKED, STACKED, call, run_steps
+
+SEEN, DONE, LENGTH = 3, 2, 8
+"""Numbers of an observation and of an action, steps of an episode."""
+WIDTH = 3 + SEEN + DONE
+TIME, KNOWN, RETURN, ACTION = 0, 1, 2, slice(3 + SEEN, None)
+EVERYWHERE = np.ones((2, LENGTH), bool)
+TINY = models.Layers(features=8, num_layers=1, num_heads=2, hidden_features=12)
+slow = pytest.mark.slow
+
+SOME = [
+    case if case.id == "aaren" else pytest.param(*case.values, id=case.id, marks=slow)
+    for case in PACKED
+]
+
+
+@functools.cache
+def transformer(mechanism="aaren", **options):
+    options = {"max_length": LENGTH, "layers": TINY} | options
+    if mechanism == "aft:max_length=16":  # fewer than there are tokens
+        mechanism = "aft"
+    model = models.DecisionTransformer(SEEN, DONE, mechanism=mechanism, rngs=nnx.Rngs(0), **options)
+    return moved(model)
+
+
+def episodes(rows=2, length=LENGTH, seed=0):
+    """Steps of whole episodes: float32 [rows, length, W], in NumPy."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, length, WIDTH))
+    x[..., TIME] = np.arange(length)
+    x[..., KNOWN] = np.arange(length) > 0
+    x[..., ACTION] = np.tanh(x[..., ACTION])
+    return x.astype(np.float32)
+
+
+def run(model, x, mask=EVERYWHERE, state=None):
+    """Actions and the state after: one program, whatever is real and came before."""
+    state = model.init_state(len(x)) if state is None else state
+    return call(model, x, mask=mask, state=state, return_state=True)
+
+
+# What it computes, against NumPy in float64.
+
+
+def layer(linear, h):
+    kernel, bias = (np.asarray(p[...], np.float64) for p in (linear.kernel, linear.bias))
+    return h @ kernel + bias
+
+
+def normed(norm, h):
+    scale, bias = (np.asarray(p[...], np.float64) for p in (norm.scale, norm.bias))
+    h = h - h.mean(axis=-1, keepdims=True)
+    return h / np.sqrt((h**2).mean(axis=-1, keepdims=True) + 1e-5) * scale + bias
+
+
+def attended(attention, h, num_heads):
+    """Causal softmax attention, a row and a head at a time."""
+    y = np.zeros_like(h)
+    size = h.shape[-1] // num_heads
+    q, k, v = (
+        layer(getattr(attention, f"{name}_projection"), h) for name in ("query", "key", "value")
+    )
+    for head in range(num_heads):
+        own = slice(head * size, (head + 1) * size)
+        scores = q[:, own] @ k[:, own].T / math.sqrt(size)
+        scores[np.triu_indices(len(h), 1)] = -np.inf
+        y[:, own] = special.softmax(scores, axis=-1) @ v[:, own]
+    return layer(attention.out_projection, y)
+
+
+def perceived(block, h):
+    """GELU by the distribution function of a normal variable."""
+    wide = layer(block.feed_forward.expand, h)
+    return layer(block.feed_forward.contract, wide * special.ndtr(wide))
+
+
+def published(model, returns, seen, done, times, num_heads=2, leave_out=()):
+    """Actions of an episode as the published code has them: tokens R1, s1, a1, R2, s2, a2, ...
+
+    Args:
+        model: of softmax attention, whose parameters are taken.
+        returns: returns to go [T, 1].
+        seen: observations [T, S].
+        done: actions [T, A], each in its own step.
+        times: [T].
+        num_heads: of the attention.
+        leave_out: steps whose actions are no tokens.
+    """
+    embedding = model.embedding
+    table = np.asarray(embedding.times.table[...], np.float64)[times]
+    parts = (
+        (embedding.return_to_go, returns), (embedding.observation, seen), (embedding.action, done),
+    )  # fmt: skip
+    h = np.stack([layer(linear, values) + table for linear, values in parts], axis=1)
+    h = h.reshape(3 * len(seen), -1)
+    kept = [n for n in range(len(h)) if not (n % 3 == 2 and n // 3 in leave_out)]
+    h = normed(embedding.norm, h)[kept]
+    for block in model.backbone.blocks:
+        h = normed(block.attention_norm, h + attended(block.attention, h, num_heads))
+        h = normed(block.feed_forward_norm, h + perceived(block, h))
+    of_states = [place for place, n in enumerate(kept) if n % 3 == 1]
+    return np.tanh(layer(model.head, h[of_states]))
+
+
+def parts_of(x):
+    """Returns, observations and actions of one episode [T, W]; the last action is any."""
+    x = x.astype(np.float64)
+    done = np.concatenate([x[1:, ACTION], np.ones((1, DONE))])
+    return x[:, RETURN, None], x[:, 3 : 3 + SEEN], done, x[:, TIME].astype(int)
+
+
+def test_it_is_the_published_equation():
+    """A step is told the action before it: the same tokens in the same order, but for the last."""
+    model = transformer("softmax", num_layers=2)
+    x = episodes()
+    got = run(model, x)[0]
+    want = np.stack([published(model, *parts_of(row)) for row in x])
+    assert got.shape == (2, LENGTH, DONE) and got.dtype == np.float32
+    assert_close(got, want, "float32")
+    assert_close(run_steps(model, x, model.init_state(2))[0], want, "float32")
+    # A window of an episode: other times, and nothing before its first step is told.
+    later = transformer("softmax", num_layers=2, max_length=40)
+    x[..., TIME] += np.array([[5], [31]])
+    want = np.stack([published(later, *parts_of(row)) for row in x])
+    assert_close(run(later, x)[0], want, "float32")
+
+
+@pytest.mark.parametrize("heads", [1, pytest.param(4, marks=slow)])
+def test_it_is_the_published_equation_in_float64(heads):
+    """What the head reads, as the head itself answers in float32."""
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        model = models.DecisionTransformer(
+            SEEN, DONE, max_length=LENGTH, layers=TINY, mechanism="softmax", num_heads=heads,
+            param_dtype=jnp.float64, rngs=nnx.Rngs(0),
+        )  # fmt: skip
+        x = jnp.asarray(episodes(), jnp.float64)
+        tokens = jax.jit(lambda x: model.embedding(x))(x).reshape(2, 3 * LENGTH, -1)
+        mask = jnp.ones((2, 3 * LENGTH), bool).at[:, 0].set(False)
+        h = jax.jit(lambda tokens: model.backbone(tokens, mask=mask))(tokens)[:, 2::3]
+        assert h.dtype == jnp.float64
+        kernel, bias = (
+            np.asarray(p[...], np.float64) for p in (model.head.kernel, model.head.bias)
+        )
+        got = np.tanh(np.asarray(h) @ kernel + bias)
+        want = np.stack([published(model, *parts_of(np.asarray(row)), heads) for row in x])
+        assert_close(got, want, "float64")
+        actions = jax.jit(lambda x: model(x))(x)
+        streamed, _ = run_steps(model, x, model.init_state(2, dtype=jnp.float64))
+        assert actions.dtype == streamed.dtype == np.float32
+        assert_close((np.asarray(actions), streamed), (want, want), "float32")
+
+
+def test_an_action_that_is_not_known_is_no_token():
+    """In the middle, too; whatever stands there is not seen."""
+    model, x = transformer("softmax"), episodes()
+    whole = run(model, x)[0]
+    x[:, 4, KNOWN] = 0
+    want = np.stack([published(model, *parts_of(row), leave_out=(3,)) for row in x])
+    got, end = run(model, x)
+    assert_close(got, want, "float32")
+    assert np.abs(got - whole)[:, 4:].max() > 1e-3
+    assert_same_bits(got[:, :4], whole[:, :4])
+    streamed, after = run_steps(model, x, model.init_state(2))
+    assert_close((streamed, after), (got, end), "float32")
+    assert end.position.tolist() == [3 * LENGTH - 2] * 2
+    for filler in (np.nan, 1e30):
+        other = x.copy()
+        other[:, [0, 4], ACTION] = filler
+        assert_same_bits(run(model, other)[0], got)
+        assert_close(run_steps(model, other, model.init_state(2)), (got, end), "float32")
+
+
+def test_the_embedding_is_a_linear_layer_a_kind():
+    embedding = transformer(position="none").embedding
+    x = episodes()
+    x[:, 0, ACTION] = 0  # there is none
+    want = np.stack(
+        [
+            normed(embedding.norm, layer(linear, values.astype(np.float64)))
+            for linear, values in (
+                (embedding.action, x[..., ACTION]),
+                (embedding.return_to_go, x[..., RETURN, None]),
+                (embedding.observation, x[..., 3 : 3 + SEEN]),
+            )
+        ],
+        axis=-2,
+    )
+    assert_close(call(embedding, x), want, "float32")
+    assert_close(call(embedding, x[:, 3]), want[:, 3], "float32")
+
+
+# One model: in parallel, by steps, in parts.
+
+
+@pytest.mark.parametrize("mechanism", STACKED)
+def test_streams_as_in_parallel_and_in_parts(mechanism):
+    model, x = transformer(mechanism), episodes()
+    whole, end = run(model, x)
+    streamed, after = run_steps(model, x, model.init_state(2))
+    assert_close(streamed, whole, "float32")
+    assert_close(after, end, "float32")
+    for split in (1, 5):
+        first = EVERYWHERE & (np.arange(LENGTH) < split)
+        head, state = run(model, x, first)
+        tail, state = run(model, x, ~first, state)
+        assert_close(np.where(first[..., None], head, tail), whole, "float32")
+        assert_close(state, end, "float32")
+    # And on from there by steps.
+    head, state = run(model, x, EVERYWHERE & (np.arange(LENGTH) < 3))
+    streamed, _ = run_steps(model, x[:, 3:], state)
+    assert_close(streamed, whole[:, 3:], "float32")
+
+
+@pytest.mark.parametrize("mechanism", STACKED)
+def test_later_steps_change_nothing_earlier(mechanism):
+    """Not a bit, by none of their columns; nor does the action of a step change its own."""
+    model, x = transformer(mechanism), episodes()
+    before = run(model, x)[0]
+    for t in (1, 4, 7):
+        for column in range(WIDTH):
+            changed = x.copy()
+            changed[:, t:, column] = 0.0 if column in (TIME, KNOWN) else 30.0
+            assert_same_bits(run(model, changed)[0][:, :t], before[:, :t])
+
+
+@pytest.mark.parametrize("mechanism", STACKED)
+def test_rows_are_by_themselves(mechanism):
+    model, x = transformer(mechanism), episodes()
+    before = run(model, x)[0]
+    x[1] = np.nan
+    assert_same_bits(run(model, x)[0][0], before[0])
+    streamed, _ = run_steps(model, x, model.init_state(2))
+    assert_close(streamed[0], before[0], "float32")
+
+
+@pytest.mark.parametrize("mechanism", STACKED)
+def test_padding_changes_nothing_wherever_it_is(mechanism):
+    """NaN in all columns: right, left, in the middle; a row of padding alone beside."""
+    model, x = transformer(mechanism), episodes(length=5)
+    layouts = ([0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [0, 2, 3, 5, 6])
+    found = []
+    for filler in (np.nan, 1e30):
+        for kept in layouts:
+            padded = np.full((2, LENGTH, WIDTH), filler, np.float32)
+            mask = np.zeros((2, LENGTH), bool)
+            padded[:, kept], mask[:, kept] = x, True
+            actions, state = run(model, padded, mask)
+            found.append((actions[:, kept], state.position))
+            streamed, after = run_steps(model, padded, model.init_state(2), mask)
+            assert_close(streamed[:, kept], actions[:, kept], "float32")
+            assert_close(after, state, "float32")
+    for other in found[1:]:
+        assert_close(other, found[0], "float32")
+    for one, other in zip(found[:3], found[3:], strict=True):
+        assert_same_bits(one, other)  # whatever stands there
+    padded, mask = np.full((2, LENGTH, WIDTH), np.nan, np.float32), np.zeros((2, LENGTH), bool)
+    padded[0, :5], mask[0, :5] = x[0], True
+    actions, state = run(model, padded, mask)
+    assert_same_bits(actions[0, :5], found[0][0][0])
+    assert state.position.tolist() == [14, 0]
+
+
+@pytest.mark.parametrize("mechanism", SOME)
+def test_packed_episodes_are_by_themselves(mechanism):
+    model = transformer(mechanism)
+    ids, mask, sequences = rows_of_segments()
+    x = episodes()
+    for row, places in sequences:
+        x[row, places, TIME] = np.arange(len(places))
+        x[row, places, KNOWN] = np.arange(len(places)) > 0
+    found = call(model, np.where(mask[..., None], x, np.nan), mask=mask, segment_ids=ids)
+    for row, places in sequences:
+        alone, first = np.zeros_like(x), np.zeros((2, LENGTH), bool)
+        alone[:, : len(places)], first[:, : len(places)] = x[row, places], True
+        want = run(model, alone, first)[0][0, : len(places)]
+        assert_close(found[row, places], want, "float32")
+
+
+# Times, and how many steps there is room for.
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", pytest.param("none", marks=slow)])
+def test_times(position):
+    """Those of the steps, not counted; an action has the time of the step before."""
+    model, x = transformer(position=position), episodes()
+    whole, end = run(model, x)
+    streamed, after = run_steps(model, x, model.init_state(2))
+    assert_close((streamed, after), (whole, end), "float32")
+    moved_on = x.copy()
+    moved_on[:, :4, TIME] += 2
+    changed = np.abs(run(model, moved_on)[0] - whole).max()
+    assert (changed == 0) if position == "none" else (changed > 1e-3)
+    assert model.num_positions == (LENGTH if position == "learned" else None)
+    if position != "none":
+        tokens = call(model.embedding, x)
+        later = x.copy()
+        later[..., TIME] -= 1
+        same = call(model.embedding, later[:, 2:])
+        plain = call(model.embedding, x[:, 2:])
+        assert np.abs(same - plain).max() > 1e-3
+        # The action of step t is embedded as at t - 1: that of step 1 as if it came at 0 or 1.
+        early = x.copy()
+        early[:, 1, TIME] = 0
+        assert_same_bits(call(model.embedding, early)[:, 1, 0], tokens[:, 1, 0])
+
+
+@pytest.mark.parametrize("position", ["learned", pytest.param("sinusoidal", marks=slow), "none"])
+def test_a_time_that_there_is_not_is_seen(position):
+    """NaN in its row from there on: never the actions of another time."""
+    model, x = transformer(position=position), episodes()
+    want = run(model, x)[0]
+    wrong = {"none": [], "sinusoidal": [-1.0, np.nan, -np.inf]}
+    for time in wrong.get(position, [-1.0, LENGTH, 1e10, 1e30, np.nan, np.inf, -np.inf]):
+        strange = x.copy()
+        strange[0, 4, TIME] = time
+        streamed, _ = run_steps(model, strange, model.init_state(2))
+        actions = run(model, strange)[0]
+        assert np.isnan(actions[0, 4:]).all() and np.isnan(streamed[0, 4:]).all(), time
+        assert_same_bits(actions[1], want[1])
+        assert_close(streamed[0, :4], want[0, :4], "float32")
+        assert_close(streamed[1], want[1], "float32")
+    if position != "learned":  # which knows any later one
+        late = x.copy()
+        late[..., TIME] += 1e6
+        assert np.isfinite(run(model, late)[0]).all()
+
+
+@pytest.mark.parametrize("position", ["learned", "none"])
+@pytest.mark.parametrize("mechanism", ["softmax", pytest.param("aaren", marks=slow)])
+def test_a_stream_says_when_there_is_no_room(mechanism, position):
+    """After steps, and after a prompt: for step max_length + 1, whichever end comes first."""
+    model = transformer(mechanism, position=position)
+    x = episodes(length=6)
+    mask = np.ones((2, 6), bool)
+    whole = run(model, np.pad(x, ((0, 0), (0, 2), (0, 0))), np.pad(mask, ((0, 0), (0, 2))))[0]
+    stream = inference.Stream(model, batch_size=2, max_length=5)
+    limited = mechanism == "softmax"
+    for begin in (0, 3):
+        stream.reset()
+        if begin:
+            y = stream.prefill(x[:, :begin], chunk_size=4)
+            assert_close(np.asarray(y), whole[:, begin - 1], "float32")
+        for t in range(begin, 5):
+            assert_close(np.asarray(stream.step(x[:, t])), whole[:, t], "float32")
+        if limited:
+            with pytest.raises(ValueError, match="row 0 has no room for observation 6: its cache"):
+                stream.step(x[:, 5])
+            with pytest.raises(ValueError, match="no room for observation 6"):
+                stream.prefill(x[:, 5:], chunk_size=4)
+    stream.reset()
+    if limited:
+        with pytest.raises(ValueError, match="max_length=5 has no room for 6 observations"):
+            stream.prefill(x, chunk_size=4)
+    # A row that begins anew has room again, beside one that goes on.
+    stream.prefill(x[:, :4], chunk_size=4)
+    again = np.array([True, False])
+    y = np.asarray(stream.step(np.stack([x[0, 0], x[1, 4]]), reset=again))
+    assert_close(y, np.stack([whole[0, 0], whole[1, 4]]), "float32")
+    if limited:
+        with pytest.raises(ValueError, match="row 1 has no room for observation 6"):
+            stream.step(np.stack([x[0, 1], x[1, 5]]))
+        y = stream.step(np.stack([x[0, 1], x[1, 5]]), again)
+        assert_close(np.asarray(y)[0], whole[0, 1], "float32")
+    if limited:
+        cache = stream.state.layers[0]
+        assert max(leaf.shape[1] for leaf in jax.tree.leaves(cache) if leaf.ndim > 1) == 15
+
+
+def test_a_stream_of_learned_times_ends_with_them():
+    model = transformer()
+    stream = inference.Stream(model, batch_size=2)
+    x = episodes()
+    stream.prefill(x[:, :6], chunk_size=6)
+    saved = jax.tree.map(jnp.copy, stream.state)
+    stream.step(x[:, 6])
+    stream.step(x[:, 7])
+    with pytest.raises(ValueError, match=r"row 0 has no room for observation 9: the model has pos"):
+        stream.step(x[:, 7])
+    stream.state = saved  # after 17 tokens, which are 6 steps
+    for t in (6, 7):
+        stream.step(x[:, t])
+    with pytest.raises(ValueError, match="no room for observation 9"):
+        stream.step(x[:, 7])
+
+
+def test_a_stream_stays_as_small_as_it_began():
+    """And is compiled once."""
+    model, x = transformer(position="sinusoidal"), episodes()
+    stream = inference.Stream(model, batch_size=2)
+    size = inference.state_bytes(stream.state)
+    for t in range(3 * LENGTH):
+        step = x[:, t % LENGTH].copy()
+        step[:, TIME] = t
+        assert np.isfinite(stream.step(step)).all()
+    assert stream.num_compilations == 1
+    assert inference.state_bytes(stream.state) == size
+    assert stream.state.position.tolist() == [9 * LENGTH - 3] * 2
+
+
+@pytest.mark.parametrize("mechanism", ["aaren", "softmax"])
+def test_streams_reset_and_unroll(mechanism):
+    """Rows that begin anew at different times, by a stream and in one program."""
+    model, x = transformer(mechanism), episodes()
+    reset = np.zeros((2, LENGTH), bool)
+    reset[0, 3] = reset[1, 5] = True
+    for row, start in ((0, 3), (1, 5)):
+        x[row, start:, TIME] -= start
+        x[row, start, KNOWN] = 0
+    want = np.empty((2, LENGTH, DONE), np.float32)
+    for row, start in ((0, 3), (1, 5)):
+        for part in (slice(start), slice(start, None)):
+            length = len(range(LENGTH)[part])
+            alone, mask = np.zeros((2, LENGTH, WIDTH), np.float32), EVERYWHERE.copy()
+            alone[:, :length] = x[row, part]
+            mask[:, length:] = False
+            want[row, part] = run(model, alone, mask)[0][0, :length]
+    assert_close(np.asarray(inference.unroll(model, x, reset=reset)), want, "float32")
+    stream = inference.Stream(model, batch_size=2, max_length=5)
+    got = [np.asarray(stream.step(x[:, t], reset=reset[:, t])) for t in range(LENGTH)]
+    assert_close(np.stack(got, axis=1), want, "float32")
+
+
+# Parameters and dtypes.
+
+
+@pytest.mark.parametrize("mechanism", ["aaren", pytest.param("softmax", marks=slow)])
+def test_every_parameter_learns(mechanism):
+    """What stands at padding, and in actions that are not known, has no part in it."""
+    model, x = transformer(mechanism), episodes()
+    graph, params = nnx.split(model, nnx.Param)
+    goal = np.random.default_rng(1).normal(size=(2, LENGTH, DONE)).astype(np.float32)
+
+    @jax.jit
+    def gradients(params, x, mask):
+        def loss(params):
+            error = (nnx.merge(graph, params)(x, mask=mask) - goal) ** 2
+            return jnp.sum(jnp.where(mask[..., None], error, 0))
+
+        return jax.grad(loss)(params)
+
+    for path, gradient in jax.tree_util.tree_leaves_with_path(gradients(params, x, EVERYWHERE)):
+        name = jax.tree_util.keystr(path)
+        assert np.isfinite(gradient).all(), name
+        # A softmax that every key shares does not see their bias.
+        assert np.any(gradient) or ("key_projection" in name and "bias" in name), name
+    mask = EVERYWHERE & (np.arange(LENGTH) % 5 != 3)
+    zeros, nans = x.copy(), x.copy()
+    for other, filler in ((zeros, 0), (nans, np.nan)):
+        other[~mask] = filler
+        other[:, 0, ACTION] = filler
+    assert_same_bits(gradients(params, nans, mask), gradients(params, zeros, mask))
+
+
+@pytest.mark.parametrize("mechanism", ["aaren", pytest.param("softmax", marks=slow)])
+def test_bfloat16_layers(mechanism):
+    model, x = transformer(mechanism, dtype="bfloat16"), episodes()
+    whole, end = run(model, x)
+    assert whole.dtype == np.float32
+    assert_close(whole, run(transformer(mechanism), x)[0], "bfloat16")
+    streamed, after = run_steps(model, x, model.init_state(2))
+    assert_close(streamed, whole, "bfloat16")
+    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, end)
+
+
+@pytest.mark.slow
+def test_bfloat16_parameters():
+    """Actions are float32 even so; the table of times is, too."""
+    model = models.DecisionTransformer(
+        SEEN, DONE, layers=TINY, max_length=LENGTH, dtype="bfloat16", param_dtype=jnp.bfloat16,
+        rngs=nnx.Rngs(0),
+    )  # fmt: skip
+    dtypes = {
+        jax.tree_util.keystr(path): leaf.dtype
+        for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.state(model, nnx.Param))
+    }
+    wide = [name for name, dtype in dtypes.items() if dtype != jnp.bfloat16]
+    assert len(wide) == 1 and "table" in wide[0]
+    x = episodes()
+    with jax.numpy_dtype_promotion("standard"):
+        whole, _ = run(model, x)
+        streamed, _ = run_steps(model, x, model.init_state(2))
+    assert whole.dtype == np.float32
+    assert_close(streamed, whole, "bfloat16")
+
+
+# Programs, files, errors.
+
+
+def test_a_step_is_exported_with_its_state():
+    """And runs to equal bits where the model is not known."""
+    model, x = transformer("softmax"), jnp.asarray(episodes()[:, 0])
+    state = model.init_state(2)
+    step = jax.jit(lambda x, state: model.step(x, state))
+    saved = jax.export.export(step)(x, state).serialize()
+    assert_same_bits(jax.export.deserialize(saved).call(x, state), step(x, state))
+
+
+def test_a_hybrid_stack_with_rotary_layers_streams():
+    """Tokens are counted, those left out are not."""
+    model = transformer(
+        ("softmax", "elementwise_series"), num_layers=2, rotary=True, position="none"
+    )
+    x = episodes()
+    x[:, 3, KNOWN] = 0
+    whole, end = run(model, x)
+    assert_close(run_steps(model, x, model.init_state(2)), (whole, end), "float32")
+
+
+def test_columns_come_apart_and_together():
+    x = jnp.asarray(episodes())
+    columns = models.DecisionColumns.of(x, SEEN)
+    assert columns.observation.shape == (2, LENGTH, SEEN)
+    assert columns.action.shape == (2, LENGTH, DONE)
+    assert_same_bits(columns.joined(), x)
+
+
+def small(observation_dim=SEEN, action_dim=DONE, **options):
+    options = {"layers": TINY} | options
+    return models.DecisionTransformer(observation_dim, action_dim, rngs=nnx.Rngs(0), **options)
+
+
+def test_what_it_is_made_of():
+    default = nnx.eval_shape(lambda: small(np.int64(11), np.int64(3), layers=None))
+    assert default.backbone.layers == models.DECISION_LAYERS
+    assert default.max_length == DECISION_LENGTH == default.num_positions
+    assert default.embedding.times.table.shape == (DECISION_LENGTH, 128)
+    assert (default.observation_dim, default.action_dim, default.streams) == (11, 3, True)
+    assert default.observation_shape == (17,) and default.tokens_per_observation == 3
+    assert default.backbone.final_norm is None  # as published
+    assert nnx.eval_shape(lambda: small(norm="pre")).backbone.final_norm is not None
+    kernels = nnx.state(small(kernel_init=nnx.initializers.ones, bias_init=nnx.initializers.zeros))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(kernels):
+        name = jax.tree_util.keystr(path)
+        if "kernel" in name or "bias" in name:
+            assert (np.asarray(leaf) == ("kernel" in name)).all(), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"observation_dim": 0}, "observation_dim must be at least 1, got 0"),
+        ({"action_dim": 0}, "action_dim must be at least 1, got 0"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"max_length": None}, "learned positions need max_length"),
+        ({"position": "rotary"}, "position must be one of sinusoidal, learned, none, got 'rotary'"),
+        ({"mechanism": "linformer"}, "no causal form"),
+        ({"is_causal": False}, "option must be one of .*, got 'is_causal'"),
+        ({"kernel_size": 3}, "option must be one of .*, got 'kernel_size'"),
+        ({"num_head": 3}, "did you mean 'num_heads'"),
+        ({"num_heads": 3}, r"features \(8\) must be a multiple of num_heads, got 3"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        small(**options)
+
+
+def test_steps_of_another_shape_are_refused():
+    model = transformer()
+    with pytest.raises(TypeError, match=r"observation_dim must be a whole number, got 2\.5"):
+        small(2.5)
+    message = (
+        r"expected steps \[B, T >= 1, 8\] \(time, known, return to go, 3 of the observation, 2 of"
+    )
+    with pytest.raises(ValueError, match=message + r" the action before\), got \(2, 8, 7\)"):
+        model(episodes()[..., 1:])
+    with pytest.raises(ValueError, match=r"expected steps \[B, T >= 1, 8\].* got \(2, 8\)"):
+        model(episodes()[:, 0])
+    with pytest.raises(ValueError, match=r"expected steps \[B, 8\].* got \(2, 8, 8\)"):
+        model.step(episodes(), model.init_state(2))
+    with pytest.raises(ValueError, match="for each row of the state"):
+        model.step(jnp.zeros((3, WIDTH)), model.init_state(2))
+    for dtype in ("int32", "bfloat16", "float16"):
+        with pytest.raises(TypeError, match=f"float32 or float64, got {dtype}, .* cast them"):
+            model(jnp.zeros((2, LENGTH, WIDTH), dtype))
+        with pytest.raises(TypeError, match=f"float32 or float64, got {dtype}"):
+            model.step(jnp.zeros((2, WIDTH), dtype), model.init_state(2))
+    with pytest.raises(ValueError, match="expected mask as bool"):
+        model(episodes(), mask=np.ones((2, 3), bool))
+    with pytest.raises(ValueError, match="expected mask as bool"):
+        model(episodes(), mask=np.ones((2, LENGTH)))
+    with pytest.raises(ValueError, match="segment_ids"):
+        model(episodes(), segment_ids=np.ones((2, 3), int))
+    with pytest.raises(ValueError, match=r"expected steps \[B, T >= 1, 8\].* got \(2, 0, 8\)"):
+        model(np.zeros((2, 0, WIDTH), np.float32))
