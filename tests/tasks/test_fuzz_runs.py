@@ -32,12 +32,21 @@ SMALL = {
 OPTIONS = {
     "classify": {"batch_size": 90, **SMALL},
     "forecast": {"input_length": 12, "horizon": 4, "split": "300/60/100", "stride": 4, **SMALL},
+    "decide": {
+        "num_episodes": 8,
+        "context": 4,
+        "play_episodes": 1,
+        "clone_steps": 2,
+        **SMALL,
+    },
 }
+STORED_TASKS = ("classify", "forecast")
+"""Those of which there are runs of an earlier version."""
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
-@pytest.fixture(scope="module", params=OPTIONS)
+@pytest.fixture(scope="module", params=STORED_TASKS)
 def stored(request, tmp_path_factory) -> Path:
     """A run of an earlier version, which takes no training."""
     folder = tmp_path_factory.mktemp("stored")
