@@ -1,10 +1,12 @@
-"""Three ways to act, by time and memory: Aaren, figure 5, in the setting of its table 1.
+"""Ways to act by time and memory: Aaren, figure 5, in the setting of its table 1.
 
     python -m experiments.decide.latency
 
 An agent acts in every step of an episode: by a window of 20 steps that is computed anew (as the
-published code does), by a cache of keys and values of all steps, or by a state of constant size. A
-model of 3 blocks of 128, not trained, since numbers do not change its time.
+published code does), by a cache of keys and values of all steps, by a state of constant size, or by
+one that begins anew after every 20 steps. A model of 3 blocks of 128, not trained, since numbers do
+not change its time. What is timed is the whole of an answer, from arrays on the host to arrays on
+the host.
 """
 
 from __future__ import annotations
@@ -23,21 +25,28 @@ from flax import nnx
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, all_of
-from flax_linattn import inference, models
+from flax_linattn import control, inference, models, tasks
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
-from flax_linattn.inference.compiled import compiled
+from flax_linattn.tasks.decide import DecideConfig, DecideProblem
+from flax_linattn.tasks.decide.acting import (
+    DecisionAgent,
+    RestartAgent,
+    StreamAgent,
+    WindowAgent,
+)
 
 SAME_TIME = Rule(
-    "The time of a step does not grow where its median at the last step is under 1.5 times that at "
-    "the first one measured; it grows where it is above.",
+    "The time of a step does not grow where its median at the last step that was measured is under "
+    "1.5 times that at the first one; it grows where it is above.",
     "2026-11-24T11:50:00+00:00",
 )
-OBSERVATION, ACTION, CONTEXT = 11, 3, 20
-"""Of Hopper, and the published window."""
+ENVIRONMENT, OBSERVATION, ACTION, CONTEXT = "HalfCheetah-v5", 17, 6, 20
+"""The robot whose sizes these are, and the published window."""
 
-WAYS = ("stream", "cache", "window")
+WAYS = ("stream", "restart", "window", "cache")
+MECHANISM = {"stream": "aaren", "restart": "aaren", "window": "softmax", "cache": "softmax"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +54,12 @@ class Size:
     """What is timed."""
 
     steps: tuple[int, ...] = (20, 1_000, 10_000)
-    """At which a step is timed; and how long the episodes are whose time is summed up."""
+    """At which a step is timed; and, but for the first, how long episodes are that are timed."""
     rows: tuple[int, ...] = (1, 64)
-    repeats: int = 15
+    repeats: int = 2 * CONTEXT
+    """Steps that are timed: of restarts, so many that each kind of step comes alike."""
+    played: tuple[int, ...] = (1, 10, 64)
+    """Rows that play an episode each."""
     features: int = 128
     num_layers: int = 3
     num_heads: int = 1
@@ -59,99 +71,136 @@ def measure(size: Size, journal: Journal) -> None:
     for rows in size.rows:
         for steps in size.steps:
             for way in WAYS:
-                journal.row(
-                    {"way": way, "rows": rows, "step": steps}, partial(one, size, way, rows, steps)
-                )
+                key = {"way": way, "rows": rows, "step": steps}
+                journal.row(key, partial(one, size, way, rows, steps))
     for steps in size.steps[1:]:
         for way in WAYS:
             key = {"way": way, "rows": 1, "episode": steps}
             journal.row(key, partial(episode, size, way, steps))
+    for rows in size.played:
+        for way in WAYS:
+            key = {"way": way, "rows": rows, "played": ENVIRONMENT}
+            journal.row(key, partial(episodes, size, way, rows))
 
 
-def make_model(size: Size, mechanism: str) -> models.DecisionTransformer:
-    """An untrained model without a table of times."""
-    return models.DecisionTransformer(
-        OBSERVATION, ACTION, position="sinusoidal", max_length=None, mechanism=mechanism,
-        features=size.features, num_layers=size.num_layers, num_heads=size.num_heads,
+def make_run(size: Size, mechanism: str) -> tasks.Run:
+    """A run without a training: its model has waves for times, so that they have no end."""
+    config = DecideConfig().replace(
+        mechanism=mechanism, position="sinusoidal", features=size.features, hidden_features=None,
+        num_layers=size.num_layers, num_heads=size.num_heads, context=CONTEXT,
+    )  # fmt: skip
+    problem = DecideProblem(
+        dataset="none", env_id=ENVIRONMENT, observation_mean=(0.0,) * OBSERVATION,
+        observation_scale=(1.0,) * OBSERVATION, action_low=(-1.0,) * ACTION,
+        action_high=(1.0,) * ACTION, return_scale=1000.0, target_return=6000.0, mean_return=0.0,
+        best_return=0.0, max_steps=1000, num_train_steps=1,
+    )  # fmt: skip
+    model = models.DecisionTransformer(
+        OBSERVATION, ACTION, position="sinusoidal", max_length=None, layers=config.layers,
         rngs=nnx.Rngs(0),
     )  # fmt: skip
+    return tasks.Run(tasks.get_task("decide"), config, problem, model)
 
 
-def step_of(size: Size, way: str, rows: int, steps: int) -> tuple[Callable[[], Any], int] | None:
-    """A step after so many others, and the bytes that are kept from step to step.
-
-    None where a cache would be too large.
-    """
-    rng = np.random.default_rng(0)
-    width = 3 + OBSERVATION + ACTION
-
-    def seen(*shape: int) -> Any:
-        x = rng.normal(size=(*shape, width)).astype(np.float32)
-        x[..., 1] = 1
-        return x
-
+def make_agent(size: Size, way: str, rows: int, most: int) -> DecisionAgent:
+    """An agent for episodes of so many steps at most."""
+    run = make_run(size, MECHANISM[way])
+    target = run.problem.target_return
     if way == "window":
-        model, window = make_model(size, "softmax"), seen(rows, CONTEXT)
-        mask = np.ones((rows, CONTEXT), bool)
-        return lambda: np.asarray(_last(model, window, mask)), window.nbytes
-    model = make_model(size, "aaren" if way == "stream" else "softmax")
-    if way == "cache":
-        tokens = 3 * (steps + 2 * size.repeats)
-        if 8 * rows * tokens * size.features * size.num_layers > size.most_bytes:
-            return None
-    stream = inference.Stream(
-        model, batch_size=rows, max_length=steps + 2 * size.repeats if way == "cache" else None
-    )
-    stream.prefill(seen(rows, steps), chunk_size=min(steps, 100))
-    x = seen(rows)
-    return lambda: np.asarray(stream.step(x)), inference.state_bytes(stream.state)
+        return WindowAgent(run, rows, target)
+    if way == "restart":
+        return RestartAgent(run, rows, target)
+    return StreamAgent(run, rows, target, most)
 
 
-@compiled()
-def _last(model: Any, x: Any, mask: Any) -> Any:
-    return model(x, mask=mask)[:, -1]
+def cache_bytes(size: Size, rows: int, steps: int) -> int:
+    """Of keys and values of three tokens a step."""
+    return 4 * 2 * 3 * steps * rows * size.features * size.num_layers
 
 
 def one(size: Size, way: str, rows: int, steps: int) -> dict[str, Any]:
-    """The median time of a step."""
-    made = step_of(size, way, rows, steps)
-    if made is None:
+    """The median time of a step after so many others; of restarts the mean, of all kinds."""
+    most = steps + size.repeats + 2
+    if way == "cache" and cache_bytes(size, rows, most) > size.most_bytes:
         return {"milliseconds": None, "bytes": None}
-    step, kept = made
+    agent = make_agent(size, way, rows, most)
+    act = actor(rows)
+    act(agent, True)
+    if isinstance(agent, StreamAgent):
+        before = np.random.default_rng(1).normal(size=(rows, steps - 1, 3 + OBSERVATION + ACTION))
+        before[..., 1] = 1
+        agent.stream.prefill(before.astype(np.float32), chunk_size=min(steps - 1, 100))
+    else:
+        for _ in range(2 * CONTEXT):
+            act(agent)
     times = []
-    for _ in range(size.repeats + 2):
+    for _ in range(size.repeats):
         begun = time.perf_counter()
-        step()
+        act(agent)
         times.append(1e3 * (time.perf_counter() - begun))
     jax.clear_caches()
-    return {"milliseconds": statistics.median(times[2:]), "bytes": kept}
+    middle = statistics.mean if way == "restart" else statistics.median
+    return {"milliseconds": middle(times), "bytes": kept_bytes(agent)}
+
+
+def actor(rows: int) -> Callable[..., None]:
+    """Lets an agent answer what is seen."""
+    seen = np.random.default_rng(0).normal(size=(rows, OBSERVATION)).astype(np.float32)
+    rewards = np.ones(rows, np.float32)
+
+    def act(agent: DecisionAgent, begins: bool = False) -> None:
+        agent.act(seen, rewards, np.full(rows, begins))
+
+    return act
+
+
+def kept_bytes(agent: DecisionAgent) -> int:
+    """Of what an agent keeps of the past."""
+    return inference.state_bytes(agent.past)
 
 
 def episode(size: Size, way: str, steps: int) -> dict[str, Any]:
     """The time of all steps of an episode, one after another."""
-    made = step_of(dataclasses.replace(size, repeats=(steps + 40) // 2), way, 1, 1)
-    assert made is not None
-    step, kept = made
-    step()
+    agent, act = make_agent(size, way, 1, steps), actor(1)
+    act(agent, True)
+    if way == "restart":
+        for _ in range(CONTEXT):  # compiles both kinds of step
+            act(agent)
     marks, begun = [], time.perf_counter()
     for number in range(1, steps + 1):
-        step()
+        act(agent, number == 1)
         if number % (steps // 10) == 0:
             marks.append(round(time.perf_counter() - begun, 3))
+    kept = kept_bytes(agent)
     jax.clear_caches()
     return {"seconds": marks, "bytes": kept}
 
 
-def at(rows: Sequence[dict[str, Any]], way: str, num_rows: int, step: int) -> dict[str, Any]:
-    """The row of a step.
+def episodes(size: Size, way: str, rows: int) -> dict[str, Any]:
+    """How many episodes of the robot are played in a minute, rows at once."""
+    with control.make_environments(ENVIRONMENT, rows) as environments:
+        agent = make_agent(size, way, rows, environments.max_steps)
+        act = actor(rows)
+        act(agent, True)
+        for _ in range(CONTEXT if way == "restart" else 0):
+            act(agent)
+        begun = time.perf_counter()
+        played = control.play(agent, environments, range(rows))
+        seconds = time.perf_counter() - begun
+    jax.clear_caches()
+    return {"episodes_per_minute": 60 * rows / seconds, "steps": played.num_steps}
+
+
+def at(found: Sequence[dict[str, Any]], /, **key: Any) -> dict[str, Any]:
+    """The row of a key.
 
     Raises:
         NotMeasuredError: it was not timed.
     """
-    for row in rows:
-        if (row["way"], row["rows"], row.get("step")) == (way, num_rows, step):
+    for row in found:
+        if all(row.get(name) == value for name, value in key.items()):
             return row
-    raise NotMeasuredError(f"{way}, {num_rows} rows, step {step}")
+    raise NotMeasuredError(str(key))
 
 
 def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
@@ -159,17 +208,19 @@ def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         words, told = [], []
-        for num_rows in dict.fromkeys(row["rows"] for row in rows):
+        for num_rows in dict.fromkeys(row["rows"] for row in rows if "step" in row):
             timed = [
                 row
                 for row in rows
                 if (row["way"], row["rows"]) == (way, num_rows) and row.get("milliseconds")
             ]
-            ratio = timed[-1]["milliseconds"] / timed[0]["milliseconds"]
+            first, last = timed[0], timed[-1]
+            ratio = last["milliseconds"] / first["milliseconds"]
             words.append(Word(HOLDS if ratio < 1.5 else FAILS, SAME_TIME))
+            what = "environment" if num_rows == 1 else "environments"
             told.append(
-                f"{num_rows} rows: {ratio:.2f} times from step {timed[0]['step']:,} to "
-                f"{timed[-1]['step']:,}"
+                f"{num_rows} {what}: {ratio:.2f} times from step {first['step']:,} to "
+                f"{last['step']:,}"
             )
         return Verdict(all_of(words), "; ".join(told))
 
@@ -177,7 +228,7 @@ def constant(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
 
 def grows(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
-    """The verdict on the claim that a way's steps take longer and longer."""
+    """The verdict on the claim that a way's steps take longer the longer the episode."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         word, ours = constant(way)(rows)
@@ -188,37 +239,47 @@ def grows(way: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
 
 def table(rows: Rows, size: Size) -> str:
-    """Milliseconds a step, then seconds of episodes."""
-    header = ["milliseconds a step", *(f"{way}, {n} rows" for n in size.rows for way in WAYS)]
+    """Milliseconds a step, then seconds of episodes, then episodes a minute."""
+    header = ["milliseconds a step, bytes kept", "environments", *WAYS]
     lines = []
-    for step in size.steps:
-        cells = []
-        for num_rows in size.rows:
-            for way in WAYS:
-                row = at(rows, way, num_rows, step)
-                cells.append(
-                    "too large"
-                    if row["milliseconds"] is None
-                    else f"{row['milliseconds']:.2f}, {_bytes(row['bytes'])}"
-                )
-        lines.append([f"at step {step:,}", *cells])
-    told = []
-    for row in rows:
-        if "episode" in row:
-            cells = [f"{row['seconds'][-1]:.1f}", f"{row['seconds'][4]:.1f}", _bytes(row["bytes"])]
-            told.append([f"{row['episode']:,} steps", row["way"], *cells])
-    episodes = markdown(["an episode of", "", "seconds", "of its first half", "kept"], told)
+    for num_rows in size.rows:
+        for step in size.steps:
+            found = [at(rows, way=way, rows=num_rows, step=step) for way in WAYS]
+            cells = [
+                "too large"
+                if row["milliseconds"] is None
+                else f"{row['milliseconds']:.2f}, {_bytes(row['bytes'])}"
+                for row in found
+            ]
+            lines.append([f"at step {step:,}", str(num_rows), *cells])
+    of_episodes = []
+    for steps in size.steps[1:]:
+        found = [at(rows, way=way, episode=steps) for way in WAYS]
+        cells = [f"{row['seconds'][-1]:.1f} ({row['seconds'][4]:.1f})" for row in found]
+        of_episodes.append([f"{steps:,} steps", *cells])
+    of_play = [
+        [str(num), *(f"{at(rows, way=w, rows=num, played=ENVIRONMENT)['episodes_per_minute']:.1f}"
+                     for w in WAYS)]
+        for num in size.played
+    ]  # fmt: skip
     note = (
-        "Median of the time of a step with the bytes that are kept from step to step; a row is an "
-        "environment. The stream is Aaren's state, the cache softmax attention's, made for the "
-        "whole episode at once, so that its steps cost the same from the first one on; the window "
-        "is softmax attention over 20 steps, three tokens each."
+        "Medians (of the restarts means, since every tenth step takes in ten) of a whole answer, "
+        "with the bytes that are kept of the past. The stream and the restarts are Aaren's, the "
+        "cache and the window softmax attention's, three tokens a step; a cache is made for the "
+        "whole episode at once, so that its first steps cost as much as its last ones."
     )
-    return "\n\n".join([markdown(header, lines), note, episodes])
+    return "\n\n".join(
+        [
+            markdown(header, lines),
+            note,
+            markdown(["seconds of an episode (of its first half)", *WAYS], of_episodes),
+            markdown([f"episodes a minute, {ENVIRONMENT}, at once", *WAYS], of_play),
+        ]
+    )
 
 
 def _bytes(number: int) -> str:
-    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:,.3g} {unit}"
     return f"{number} bytes"
@@ -226,17 +287,17 @@ def _bytes(number: int) -> str:
 
 def draw(rows: Rows) -> Any:
     """Cumulative time and memory, as in the paper's figure 5."""
-    episodes = [row for row in rows if "episode" in row]
     figure = import_figure()(figsize=(8.4, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
-    longest = max(row["episode"] for row in episodes)
+    longest = max(row["episode"] for row in rows if "episode" in row)
     for number, way in enumerate(WAYS):
-        for row in (row for row in episodes if row["way"] == way and row["episode"] == longest):
-            x = [longest * (n + 1) / 10 for n in range(10)]
-            left.plot(x, row["seconds"], "o-", markersize=3, color=f"C{number}", label=way)
+        color = f"C{number}"
+        seconds = at(rows, way=way, episode=longest)["seconds"]
+        x = [longest * (n + 1) / 10 for n in range(10)]
+        left.plot(x, seconds, "o-", markersize=3, color=color, label=way)
         timed = [r for r in rows if r["way"] == way and r["rows"] == 1 and "step" in r]
         kept = [(r["step"], r["bytes"]) for r in timed if r["bytes"]]
-        right.plot(*zip(*kept, strict=True), "o-", markersize=3, color=f"C{number}", label=way)
+        right.plot(*zip(*kept, strict=True), "o-", markersize=3, color=color, label=way)
     left.set(xlabel="step of the episode", ylabel="cumulative seconds")
     right.set(xlabel="step of the episode", ylabel="bytes kept", xscale="log", yscale="log")
     left.legend(frameon=False)
@@ -254,6 +315,7 @@ EXPERIMENT = Measured(
         Statement("Aaren, figure 5", "Aaren's steps take constant time", constant("stream")),
         Statement("Aaren, figure 5", "those of a cache take longer and longer", grows("cache")),
         Statement("ours", "those of a window take constant time", constant("window")),
+        Statement("ours", "so do those that begin anew", constant("restart")),
     ),
     left_out={"": "accelerators; the paper's width of 512"},
 )

@@ -76,7 +76,15 @@ def test_every_page_has_stored_results_or_is_named() -> None:
     "stored",
     sorted(
         path
-        for folder in ("efficiency", "accuracy", "streaming", "attention", "symbols", "events")
+        for folder in (
+            "efficiency",
+            "accuracy",
+            "streaming",
+            "attention",
+            "symbols",
+            "events",
+            "decide",
+        )
         for path in ROOT.glob(f"{folder}/*.json")
     ),
     ids=lambda path: path.stem,

@@ -57,7 +57,23 @@ def window_model() -> Any:
     return _steps_of(models.WindowModel(TOKENS, 3, rngs=nnx.Rngs(0)), jnp.array([3, 5]))
 
 
-CASES = [classifier, forecaster, encoder_decoder, language_model, window_model]
+def decision_transformer() -> Any:
+    model = models.DecisionTransformer(
+        CHANNELS, 2, **SMALL, mechanism=["softmax"], max_length=3, rngs=nnx.Rngs(0)
+    )
+    x = np.array(normal(0, 2, 3 + CHANNELS + 2))
+    x[:, 0], x[:, 1] = [0, 2], [0, 1]
+    return _steps_of(model, jnp.asarray(x))
+
+
+CASES = [
+    classifier,
+    decision_transformer,
+    forecaster,
+    encoder_decoder,
+    language_model,
+    window_model,
+]
 
 
 @functools.cache

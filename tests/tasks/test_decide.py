@@ -359,7 +359,7 @@ def replay(agent, plans, steps, junk=0):
 
     agent._decide = decide
     for t in range(steps):
-        seen = rng.normal(size=(rows, SEEN)).astype(np.float32)
+        seen = rng.normal(size=(rows, agent._problem.observation_dim)).astype(np.float32)
         rewards, begins = np.zeros(rows, np.float32), np.zeros(rows, bool)
         for row, plan in enumerate(plans):
             if t in plan:
@@ -442,7 +442,9 @@ def test_an_agent_sees_what_the_windows_hold_and_answers_as_the_model(act, clock
             np.testing.assert_allclose(told, expected(run, want, act), atol=1e-5)
 
 
-@pytest.mark.parametrize("act", [pytest.param("window", marks=slow), "stream", "restart"])
+@pytest.mark.parametrize(
+    "act", ["restart", *(pytest.param(act, marks=slow) for act in ("window", "stream"))]
+)
 def test_what_idle_rows_see_changes_nothing(act):
     """Long after the model has no times and its cache no room: other rows, and the next episode."""
     episodes = alike(9, 10, 8)
@@ -459,7 +461,13 @@ def test_what_idle_rows_see_changes_nothing(act):
             np.testing.assert_allclose(told, expected(run, x, act), atol=1e-5)
 
 
-@pytest.mark.parametrize("mechanism", STACKED)
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        case if case.id == "aaren" else pytest.param(*case.values, id=case.id, marks=slow)
+        for case in STACKED
+    ],
+)
 def test_the_three_ways_to_act_are_equal_at_first(mechanism):
     """In as many steps as a window has, by one clock; not after them."""
     if mechanism.startswith("aft"):
@@ -487,6 +495,25 @@ def test_stream_and_parallel_actions_are_equal_over_a_whole_episode(mechanism, l
     assert np.abs(told - want).max() <= 1e-5
     errors = evaluate.stream_error(run, episodes)
     assert errors["stream_steps"] == length and errors["stream_max_error"] <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("robot", ["hopper", "halfcheetah"])
+def test_stream_and_parallel_actions_are_equal_over_an_episode_of_a_robot(data_dir, robot):
+    """Of 1,000 steps, as they were recorded: what the agent sees is what the windows hold."""
+    path = data_dir / "rl_rollouts" / f"{robot}-medium-sb3.hdf5"
+    if not path.is_file():
+        pytest.skip("no rollouts of robots are there")
+    episodes = data.load_episodes(path)
+    longest = np.argsort(-episodes.lengths, kind="stable")[:3]
+    episodes = episodes.take(np.sort(longest))
+    run = make_run(episodes, num_layers=2, max_length=1000)
+    one = episodes.take([0])
+    agent = make_agent(run, 1, 1000, act="stream", target_return=returns_of(one))
+    ((x, told),) = replay(agent, [{0: one}], one.num_steps)[0].values()
+    assert len(x) == 1000
+    np.testing.assert_allclose(x, steps_of(one, run.problem).x, rtol=1e-5, atol=1e-5)
+    assert np.abs(told - call(run.model, x[None])[0]).max() <= 1e-5
 
 
 def test_what_is_asked_for_falls_by_what_came():
@@ -679,14 +706,14 @@ def test_a_clone_learns_what_is_done():
     actions = np.tanh((episodes.observations - 5) / 3 @ weights)
     episodes = some(*[50] * 6, actions=actions)
     problem = describe(episodes, DecideConfig.of())
-    clone = train_clone(episodes, problem, 300, seed=0)
+    clone = train_clone(episodes, problem, 150, seed=0)
     scaled = problem.scaled_observations(episodes.observations)
     told = np.asarray(imitate(clone, scaled))
-    assert np.mean((told - actions) ** 2) < 0.01 * actions.var()
+    assert np.mean((told - actions) ** 2) < 0.02 * actions.var()
     agent = CloneAgent(clone, problem)
     done = agent.act(episodes.observations[:5], np.zeros(5), np.zeros(5, bool))
     assert_close(done, problem.actions(told[:5]), "float32")
-    again = train_clone(episodes, problem, 300, seed=0)
+    again = train_clone(episodes, problem, 150, seed=0)
     assert_same_bits(nnx.state(again), nnx.state(clone))
 
 
@@ -837,13 +864,22 @@ def test_other_episodes_are_tested_on(tmp_path, capsys):
         TASK.test_batches(run, others)
 
 
-def test_an_environment_of_other_actions_is_not_played(capsys):
+def test_an_environment_that_does_not_fit_is_not_played(capsys):
     """Where the data name it, a note says so; where it is asked for, it is refused."""
     episodes = some(8, 8, 8, env_id="Pendulum-v1")  # whose actions have one number
     run = make_run(episodes, env="", play_episodes=2)
     assert evaluate.environments_of(run.problem, run.config, 2) is None
     said = one_line(capsys.readouterr().err)
     assert "note: not played, for actions of Pendulum-v1 have 1 numbers, those of drawn 2" in said
+    short = data.pendulum().take(range(4))
+    short = Episodes("short", short.observations, short.actions, short.rewards,
+                     np.arange(0, 801, 50), np.zeros(16, bool), "Pendulum-v1")  # fmt: skip
+    run = make_run(short, env="", play_episodes=2, max_length=100)
+    assert evaluate.environments_of(run.problem, run.config, 2) is None
+    said = one_line(capsys.readouterr().err)
+    assert "for an episode of Pendulum-v1 may have 200 steps, and the model has times for" in said
+    with pytest.raises(OptionError, match="may have 200 steps, and the model has times for 100"):
+        evaluate.check_environment(short, "Pendulum-v1", run.config)
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -876,6 +912,7 @@ def refused(capsys, tmp_path, *args):
         (["--max-length", "199"], "an episode has 200 steps, and the model times for 199; raise"),
         (["--validation-share", "0"], "validation_share must be above 0 and below 1, got 0.0"),
         (["--validation-share", "0.5", "--test-share", "0.5"], "leave nothing to train on"),
+        (["--act", "stream", "--clock", "context", "--max-length", "99"], "the model times for 99"),
         (["--act", "stream", "--mechanism", "nystrom"], "mechanism"),
         (["--mechanism", "linformer"], "mechanism"),
         (["--select-on", "return", "--play-episodes", "0"], "selects, but none are played"),

@@ -56,6 +56,11 @@ class DecisionAgent(abc.ABC):
         self._last = self._decide(x, begins)
         return problem.actions(self._last)
 
+    @property
+    @abc.abstractmethod
+    def past(self) -> Any:
+        """What it keeps of the steps so far: arrays of B rows."""
+
     @abc.abstractmethod
     def _decide(self, x: Numbers, begins: Rows) -> Numbers:
         """Scaled actions [B, A] for steps [B, 3 + S + A]."""
@@ -70,6 +75,9 @@ class StreamAgent(DecisionAgent):
         target_return: that is asked for.
         max_steps: most steps of an episode, for mechanisms with a cache.
 
+    Attributes:
+        stream: of the model, a row an episode.
+
     Raises:
         ValueError: the model cannot stream.
     """
@@ -77,11 +85,16 @@ class StreamAgent(DecisionAgent):
     def __init__(self, run: Run, num_rows: int, target_return: float, max_steps: int) -> None:
         super().__init__(run.problem, num_rows, target_return)
         self._max_steps = max_steps
-        self._stream = inference.Stream(run.model, batch_size=num_rows, max_length=max_steps)
+        self.stream = inference.Stream(run.model, batch_size=num_rows, max_length=max_steps)
+
+    @property
+    def past(self) -> Any:
+        """The model's state."""
+        return self.stream.state
 
     def _decide(self, x: Numbers, begins: Rows) -> Numbers:
         played = self._time < self._max_steps  # what is longer is an idle row
-        return np.asarray(self._stream.step(x, played, reset=begins))
+        return np.asarray(self.stream.step(x, played, reset=begins))
 
 
 class RestartAgent(DecisionAgent):
@@ -107,6 +120,11 @@ class RestartAgent(DecisionAgent):
         width = run.model.observation_shape[0]
         self._past = np.zeros((num_rows, self._kept, width), np.float32)
         self._age = np.zeros(num_rows, np.int64)
+
+    @property
+    def past(self) -> Any:
+        """The model's state, and the last half of a context."""
+        return self._stream.state, self._past
 
     def _decide(self, x: Numbers, begins: Rows) -> Numbers:
         full = ~begins & (self._age == self._context)
@@ -139,6 +157,11 @@ class WindowAgent(DecisionAgent):
         width = run.model.observation_shape[0]
         self._window = np.zeros((num_rows, self._context, width), np.float32)
         self._filled = np.zeros(num_rows, np.int64)
+
+    @property
+    def past(self) -> Any:
+        """The window."""
+        return self._window
 
     def _decide(self, x: Numbers, begins: Rows) -> Numbers:
         self._filled = np.where(begins, 0, self._filled)

@@ -17,7 +17,7 @@ from flax_linattn.data.episodes import (
     split_episodes,
 )
 from flax_linattn.tasks.decide.options import DecideConfig, DecideData
-from flax_linattn.tasks.decide.problem import DecideProblem, as_float32
+from flax_linattn.tasks.decide.problem import DecideProblem
 
 PUBLISHED_TARGETS = {"HalfCheetah": 6000.0, "Hopper": 3600.0, "Walker2d": 5000.0, "Ant": 6000.0}
 """The returns that the published code asks for; it has no Ant, which has HalfCheetah's here."""
@@ -135,9 +135,12 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
 
 
 def most_steps(config: DecideConfig) -> int | None:
-    """Steps of an episode for which the model has times; None = any number."""
-    limited = config.model.position == "learned" and config.model.clock == "episode"
-    return config.model.max_length if limited else None
+    """Steps of an episode for which the model has times; None = any number.
+
+    A stream counts them from the begin of the episode, whatever the clock of windows.
+    """
+    counted = config.model.clock == "episode" or config.play.act == "stream"
+    return config.model.max_length if config.model.position == "learned" and counted else None
 
 
 class Steps(NamedTuple):
@@ -174,8 +177,12 @@ def columns(
     time: NDArray, known: NDArray, return_to_go: NDArray, observation: NDArray, action: NDArray
 ) -> NDArray[np.float32]:
     """Steps float32 [..., 3 + S + A], as ``models.DecisionColumns`` has them."""
-    told = np.stack([time, known, return_to_go], axis=-1)
-    return as_float32(np.concatenate([told, observation, action], axis=-1))
+    end = 3 + observation.shape[-1]
+    x = np.empty((*time.shape, end + action.shape[-1]), np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is infinite
+        x[..., 0], x[..., 1], x[..., 2] = time, known, return_to_go
+        x[..., 3:end], x[..., end:] = observation, action
+    return x
 
 
 def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:

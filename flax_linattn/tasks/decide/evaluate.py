@@ -18,7 +18,13 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, family_of, normalized_score
 from flax_linattn.tasks.decide.acting import make_agent
 from flax_linattn.tasks.decide.clones import CloneAgent, imitate, train_clone
-from flax_linattn.tasks.decide.data import WindowBatches, load_data, split_data, steps_of
+from flax_linattn.tasks.decide.data import (
+    WindowBatches,
+    load_data,
+    most_steps,
+    split_data,
+    steps_of,
+)
 from flax_linattn.tasks.decide.model import decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig
 from flax_linattn.tasks.decide.problem import DecideProblem
@@ -50,9 +56,7 @@ def environments_of(
     if problem.env_id is None or not config.play.play_episodes:
         return None
     try:
-        return _fitting(
-            problem.env_id, num_envs, problem.dataset, problem.observation_dim, problem.action_dim
-        )
+        return _fitting(problem.env_id, num_envs, problem, problem.dataset, config)
     except ValueError as error:
         if config.data.env:  # it is asked for
             raise
@@ -60,31 +64,46 @@ def environments_of(
         return None
 
 
-def check_environment(episodes: Episodes, env_id: str) -> None:
+def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> None:
     """Refuses an environment of other actions or observations than the episodes have.
 
     Raises:
         ValueError: it is not there, or does not fit.
     """
-    _fitting(env_id, 1, episodes.name, episodes.observation_dim, episodes.action_dim).close()
+    _fitting(env_id, 1, episodes, episodes.name, config).close()
 
 
 def _fitting(
-    env_id: str, num_envs: int, dataset: str, observation_dim: int, action_dim: int
+    env_id: str,
+    num_envs: int,
+    like: Episodes | DecideProblem,
+    dataset: str,
+    config: DecideConfig,
 ) -> control.Environments:
-    """Environments of so many numbers in observations and actions.
+    """Environments of as many numbers in observations and actions, and of no more steps.
 
     Raises:
         ValueError: they are not there, or do not fit.
     """
-    environments = control.make_environments(env_id, num_envs, observation_dim=observation_dim)
-    if environments.action_dim != action_dim:
+    environments = control.make_environments(env_id, num_envs, observation_dim=like.observation_dim)
+    most = most_steps(config)
+    try:
+        if environments.action_dim != like.action_dim:
+            raise OptionError(
+                f"actions of {env_id} have {environments.action_dim} numbers, those of {dataset} "
+                f"{like.action_dim}; give the environment of the data.",
+                "env",
+            )
+        if most is not None and environments.max_steps > most:
+            raise OptionError(
+                f"an episode of {env_id} may have {environments.max_steps:,} steps, and the model "
+                f"has times for {most:,}; raise max_length, or choose another position.",
+                "max_length",
+                "position",
+            )
+    except OptionError:
         environments.close()
-        raise OptionError(
-            f"actions of {env_id} have {environments.action_dim} numbers, those of {dataset} "
-            f"{action_dim}; give the environment of the data.",
-            "env",
-        )
+        raise
     return environments
 
 

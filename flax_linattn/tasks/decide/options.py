@@ -88,8 +88,8 @@ class DecideFit(FitOptions):
 
     Attributes:
         context: steps of a window.
-        windows: from which episodes they are drawn: "steps" gives each step, "episodes" each
-            episode the same chance.
+        windows: from which episode each is drawn: "steps" draws it in proportion to its steps,
+            "episodes" each alike.
         warmup: training steps over which the learning rate grows to its value.
         weight_decay: decoupled.
         clip_norm: of gradients.

@@ -76,7 +76,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
                 "env",
             )
         if env_id is not None and (config.data.env or selects):
-            evaluate.check_environment(episodes, env_id)
+            evaluate.check_environment(episodes, env_id, config)
         return episodes
 
     def describe(self, data: Episodes, config: DecideConfig) -> DecideProblem:
