@@ -35,7 +35,8 @@ class DecisionTransformer(nnx.Module):
     told from the observation's token. So the tokens of an episode are (R, s), (a, R, s), ... as in
     Chen et al., "Decision Transformer" (2021), in the code that the Aaren paper's table 1 builds on
     (Barhate, 2022), and a step needs nothing that is not known when an agent has to act. The last
-    action of a sequence is no token: nothing would follow it.
+    action of a sequence is no token: nothing would follow it. Departure: in training, dropout also
+    comes before the first block, as in all backbones here.
 
     Args:
         observation_dim: S.

@@ -201,8 +201,9 @@ def begin_context(x: NDArray[np.float32], clock: str) -> NDArray[np.float32]:
 class WindowBatches:
     """Windows of steps: those to train on are drawn for each step, others come in their order.
 
-    An episode is drawn, and a window of it, as in the published code: each episode alike, or in
-    proportion to its length. Episodes that are shorter than the window are padded behind.
+    An episode is drawn, and a window of it: each episode alike, as in the published code, or in
+    proportion to its length. The draws of a batch are independent; the published code shows all
+    episodes before it shows one again. Episodes that are shorter than the window are padded behind.
 
     Args:
         episodes: as they were read.

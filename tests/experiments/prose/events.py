@@ -73,8 +73,8 @@ def streamed() -> list[Any]:
 SENTENCES: list[Sentence] = [
     Sentence(
         "yes, within the {:g} % of its own NLL that were asked for: a Poisson process within "
-        "{:.1f} %, a Hawkes process within {:.1f} % after {:,} events, which is {:.3f} of the {:.3f} that "
-        "it gains over a Poisson process",
+        "{:.1f} %, a Hawkes process within {:.1f} % after {:,} events, which is {:.3f} of the "
+        "{:.3f} that it gains over a Poisson process",
         found,
     ),
     Sentence(
