@@ -126,7 +126,7 @@ EXPERIMENT = Measured(
     statements=tuple(
         Statement(
             "ours",
-            f"with {mechanism} and, of times, {way}, a stream of all steps plays as well as the "
+            f"with {mechanism} and, of times, {way}, a stream of all steps scores the same as the "
             "window",
             streams(mechanism, way),
         )

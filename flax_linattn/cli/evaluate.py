@@ -31,7 +31,8 @@ def _evaluate(run: Path, /, test_file: Path | None = None, checkpoint: Checkpoin
     Args:
         run: the run folder.
         test_file: other test data than the run's own: a .ts or .arff file for a run on sequences,
-            a CSV file of which all rows but the first ones are forecast for one on a series.
+            a CSV file of which all rows but the first ones are forecast for one on a series,
+            episodes for one that acts.
         checkpoint: best are the parameters that were selected, last those that training ended with.
     """
     print_report(evaluate_report(run, test_file, checkpoint=checkpoint))

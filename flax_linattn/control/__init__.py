@@ -2,7 +2,7 @@
 
 from flax_linattn.control.agent import Agent, DrawingAgent
 from flax_linattn.control.collect import StoppedError, collect
-from flax_linattn.control.draw import draw
+from flax_linattn.control.draw import check_drawing, draw
 from flax_linattn.control.environments import Environments, make_environments
 from flax_linattn.control.play import play
 from flax_linattn.control.policies import Noisy, RandomPolicy, SwingUp
@@ -17,6 +17,7 @@ __all__ = [
     "RandomPolicy",
     "StoppedError",
     "SwingUp",
+    "check_drawing",
     "collect",
     "draw",
     "make_environments",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -18,12 +20,15 @@ from flax_linattn.control.environments import Environments
 from flax_linattn.control.play import play
 from flax_linattn.data.episodes import Episodes, join_episodes, load_episodes, write_episodes
 from flax_linattn.data.episodes.hdf5_file import import_h5py
+from flax_linattn.data.files import DataFormatError
 from flax_linattn.storage import clear_unfinished, held, write_text
 
 _HDF5 = (".hdf5", ".h5")
 ROUNDS = 2
 """Episodes of a part, for each environment: what a stop loses at most."""
 _OPTIONS = "options.json"
+_FINISHED = "finished"
+"""Among the options: the checksum of all episodes, once all are played."""
 _LOCK = "lock"
 
 
@@ -47,7 +52,7 @@ def collect(
 
     Parts go to a folder beside it, ``<path>.parts``, each written whole. After a stop or a kill the
     same call goes on from there, and the file is the same to the bit as without. At the end the
-    parts are joined and removed.
+    parts are joined and removed; after a kill in between, the same call removes the rest.
 
     Args:
         agent: What plays.
@@ -57,15 +62,17 @@ def collect(
         num_episodes: As many exactly, instead of ``num_steps``.
         seed: Of the first episode; the next ones have the next numbers.
         about: What made the agent, such as its file and checksum: it is written to the file, and
-            has to be the same when the call is made again.
+            has to be the same when the call is made again. Texts, by names other than those that
+            are written anyway: environment, env_id, environments, observation_dim, seed, versions.
         progress: Whether a bar on stderr shows the steps, on a terminal.
         stop: Asked after each step whether to stop, as a handler of a signal may want.
 
     Returns:
-        The episodes, in the order of their seeds.
+        The episodes, in the order of their seeds; their name is that of the file.
 
     Raises:
-        OptionError: The file exists, or has another suffix; the parts there are of other options.
+        OptionError: The file exists, or has another suffix; the parts there are of other options;
+            ``about`` cannot be written.
         HeldError: Another process collects to this file.
         StoppedError: ``stop`` said so; says how much is kept.
 
@@ -82,35 +89,30 @@ def collect(
     _check(num_steps, num_episodes, path)
     at_least(0, seed=seed)
     parts = path.with_name(f"{path.name}.parts")
+    options = {
+        "environment": environments.env_id,
+        "environments": environments.num_envs,
+        "observation_dim": environments.observation_dim,
+        "seed": seed,
+        "versions": _versions(),
+    }
+    _check_about(about or {}, options, path.suffix)
+    options |= about or {}
     _check_new(path, parts)
     with held(parts / _LOCK, str(path)):
         _check_new(path, parts)  # another process may just have ended
-        options = {
-            "environment": environments.env_id,
-            "environments": environments.num_envs,
-            "observation_dim": environments.observation_dim,
-            "seed": seed,
-            "versions": _versions(),
-            **(about or {}),
-        }
-        _keep_options(parts, options)
+        finished = _keep_options(parts, options)
         clear_unfinished(parts)
         found = _Found(num_steps, num_episodes)
-        for part in _stored(parts):
-            found.add(part)
-        size = ROUNDS * environments.num_envs
-        with _Bar(progress, found) as bar:
-            while not found.enough():
-                first = seed + size * len(found.parts)
-                part = _play(agent, environments, range(first, first + size), found, bar, stop)
-                write_episodes(parts / f"{len(found.parts):06d}.npz", part)
-                found.add(part)
-        episodes = found.episodes()
-        write_episodes(path, episodes, {name: str(value) for name, value in options.items()})
-        for file in sorted(parts.iterdir()):  # the options last: they say that parts are left
-            if file.name not in (_LOCK, _OPTIONS):
-                file.unlink()
-        (parts / _OPTIONS).unlink()
+        if path.exists():
+            episodes = _finished(path, finished, found)
+        else:
+            _play_parts(agent, environments, seed, parts, found, progress, stop)
+            episodes = dataclasses.replace(found.episodes(), name=str(path))
+            # Before the file: a file without this word is not of this call, and stays.
+            _write_options(parts, {**options, _FINISHED: episodes.checksum()})
+            write_episodes(path, episodes, {name: str(value) for name, value in options.items()})
+        _remove_parts(parts)
     with contextlib.suppress(OSError):  # another process has come to wait there
         (parts / _LOCK).unlink()
         parts.rmdir()
@@ -140,13 +142,20 @@ class _Found:
             return self.count >= self.num_episodes
         return self.steps >= (self.num_steps or 0)
 
+    def next_size(self, size: int) -> int:
+        """Episodes of the next part, ``size`` at most."""
+        return size if self.num_episodes is None else min(size, self.num_episodes - self.count)
+
+    def wanted(self, episodes: Episodes) -> int:
+        """How many of these are asked for; more than there are, where these are too few."""
+        if self.num_episodes is not None:
+            return self.num_episodes
+        return 1 + int(np.searchsorted(episodes.starts[1:], self.num_steps or 0))
+
     def episodes(self) -> Episodes:
         """As many as were asked for."""
         joined = join_episodes(self.parts)
-        if self.num_episodes is not None:
-            return joined.take(range(self.num_episodes))
-        ends = joined.starts[1:]
-        return joined.take(range(1 + int(np.searchsorted(ends, self.num_steps or 0))))
+        return joined.take(range(self.wanted(joined)))
 
 
 class _Bar:
@@ -186,6 +195,27 @@ class _Bar:
         )
 
 
+def _play_parts(
+    agent: Agent,
+    environments: Environments,
+    seed: int,
+    parts: Path,
+    found: _Found,
+    progress: bool,
+    stop: Callable[[], bool] | None,
+) -> None:
+    """Reads the parts that are there, and plays those that are missing."""
+    for part in _stored(parts):
+        found.add(part)
+    with _Bar(progress, found) as bar:
+        while not found.enough():
+            first = seed + found.count
+            seeds = range(first, first + found.next_size(ROUNDS * environments.num_envs))
+            part = _play(agent, environments, seeds, found, bar, stop)
+            write_episodes(parts / f"{len(found.parts):06d}.npz", part)
+            found.add(part)
+
+
 def _play(
     agent: Agent,
     environments: Environments,
@@ -223,29 +253,84 @@ def _check(num_steps: int | None, num_episodes: int | None, path: Path) -> None:
         import_h5py()  # before hours of play, not after them
 
 
+def _check_about(about: Mapping[str, str], options: Mapping[str, object], suffix: str) -> None:
+    """Refuses now what could not be written after hours of play."""
+    if taken := sorted({*options, _FINISHED} & {*about}):
+        raise OptionError(
+            f"about must have names other than {', '.join(taken)}, which are written anyway.",
+            "about",
+        )
+    numbers = np.zeros((1, 1), np.float32)
+    one = Episodes("a trial", numbers, numbers, numbers[0], np.array([0, 1]), np.array([True]))
+    with tempfile.TemporaryDirectory() as folder:
+        write_episodes(Path(folder, f"trial{suffix}"), one, about)
+
+
 def _check_new(path: Path, parts: Path) -> None:
     if path.exists() and not (parts / _OPTIONS).exists():
-        raise OptionError(f"{path} exists already; give another file, or remove it.", "path")
+        raise _exists(path)
 
 
-def _keep_options(parts: Path, options: Mapping[str, object]) -> None:
-    """Writes them down, or compares them with those of the parts that are there."""
+def _exists(path: Path) -> OptionError:
+    return OptionError(f"{path} exists already; give another file, or remove it.", "path")
+
+
+def _finished(path: Path, checksum: str | None, asked: _Found) -> Episodes:
+    """The file of this very call, of which nothing but the clean-up is missing.
+
+    Raises:
+        OptionError: It is another file, or holds another number of episodes.
+    """
+    if checksum is None:
+        raise _exists(path)
+    try:
+        episodes = load_episodes(path)
+    except DataFormatError:  # another one
+        raise _exists(path) from None
+    if episodes.checksum() != checksum or asked.wanted(episodes) != episodes.num_episodes:
+        raise _exists(path)
+    return episodes
+
+
+def _remove_parts(parts: Path) -> None:
+    """The last one first, so that what a kill leaves can be gone on from; the options at the end.
+
+    They say that parts are left.
+    """
+    for file in sorted(parts.iterdir(), reverse=True):
+        if file.name not in (_LOCK, _OPTIONS):
+            file.unlink()
+    (parts / _OPTIONS).unlink()
+
+
+def _write_options(parts: Path, options: Mapping[str, object]) -> None:
+    write_text(parts / _OPTIONS, json.dumps(options, indent=1) + "\n")
+
+
+def _keep_options(parts: Path, options: Mapping[str, object]) -> str | None:
+    """Writes them down, or compares them with those of the parts that are there.
+
+    Returns:
+        The checksum of all episodes, where all have been played.
+    """
     file = parts / _OPTIONS
     if not file.exists():
-        write_text(file, json.dumps(options, indent=1) + "\n")
-        return
+        _write_options(parts, options)
+        return None
     try:
         kept = json.loads(file.read_text())
     except ValueError:
         kept = None
     if not isinstance(kept, dict):
         raise ValueError(f"{file}: expected the options of the parts, and it is damaged; {_AGAIN}")
+    finished = kept.pop(_FINISHED, None)
     for name in sorted({*kept, *options}):
         if kept.get(name) != options.get(name):
             raise OptionError(
                 f"{parts} was begun with {name} {shown(kept.get(name), 100)}, and now it is "
                 f"{shown(options.get(name), 100)}; give the same, or another file, or remove it."
             )
+    return None if finished is None else str(finished)
 
 
 def _stored(parts: Path) -> Iterator[Episodes]:
@@ -257,7 +342,7 @@ def _stored(parts: Path) -> Iterator[Episodes]:
 
 def _versions() -> str:
     """Of what decides the numbers."""
-    names = ("flax-linattn", "gymnasium", "mujoco", "numpy")
+    names = ("flax-linattn", "gymnasium", "jax", "jaxlib", "mujoco", "numpy")
     found = []
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -26,15 +26,17 @@ def draw(
     *,
     observation_dim: int | None = None,
     seed: int = 0,
+    allow_import: bool = False,
 ) -> Episodes:
     """Plays an episode and draws it to a GIF file.
 
     Args:
         make_agent: Gives what plays in an environment, which is one row.
         env_id: Of the environment.
-        path: The file.
+        path: The file; one that is there is replaced.
         observation_dim: As in ``make_environments``.
         seed: Of the episode.
+        allow_import: As in ``make_environments``.
 
     Returns:
         The episode that was drawn.
@@ -45,11 +47,10 @@ def draw(
     Example:
         >>> draw(lambda environments: SwingUp(), "Pendulum-v1", "swing.gif")  # doctest: +SKIP
     """
-    try:
-        import imageio.v2 as imageio
-    except ImportError as error:
-        raise ValueError('drawing takes imageio: pip install "flax-linattn[rl]"') from error
-    with make_environments(env_id, 1, observation_dim=observation_dim, render=True) as environments:
+    imageio = _import_imageio()
+    with make_environments(
+        env_id, 1, observation_dim=observation_dim, render=True, allow_import=allow_import
+    ) as environments:
         every = math.ceil(environments.frames_per_second / FRAMES_PER_SECOND)
         milliseconds = 1000 * every / environments.frames_per_second
         with write_whole(path) as file:
@@ -63,3 +64,35 @@ def draw(
 
             with writer:
                 return play(make_agent(environments), environments, [seed], on_step=on_step)
+
+
+def check_drawing(
+    env_id: str, *, observation_dim: int | None = None, allow_import: bool = False
+) -> None:
+    """Draws one picture: what is missing is to be known before hours of play.
+
+    Args:
+        env_id: Of the environment.
+        observation_dim: As in ``make_environments``.
+        allow_import: As in ``make_environments``.
+
+    Raises:
+        ValueError: imageio is missing, or this machine cannot draw; says what is missing.
+
+    Example:
+        >>> check_drawing("Pendulum-v1")  # doctest: +SKIP
+    """
+    _import_imageio()
+    with make_environments(
+        env_id, 1, observation_dim=observation_dim, render=True, allow_import=allow_import
+    ) as environments:
+        environments.reset([0], [0])
+        environments.render()
+
+
+def _import_imageio() -> Any:
+    try:
+        import imageio.v2 as imageio
+    except ImportError as error:
+        raise ValueError('drawing takes imageio: pip install "flax-linattn[rl]"') from error
+    return imageio

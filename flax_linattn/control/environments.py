@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -171,10 +173,9 @@ class Environments:
             ValueError: this machine cannot draw; says what is missing.
         """
         try:
-            picture = self._envs[row].render()
+            return np.asarray(self._envs[row].render(), np.uint8)
         except Exception as error:  # of MuJoCo, OpenGL or pygame: each has its own
             raise ValueError(_cannot_draw(self.env_id, error)) from error
-        return np.asarray(picture, np.uint8)
 
     def close(self) -> None:
         """Lets go of them."""
@@ -200,21 +201,29 @@ class Environments:
 
 
 def make_environments(
-    env_id: str, num_envs: int, *, observation_dim: int | None = None, render: bool = False
+    env_id: str,
+    num_envs: int,
+    *,
+    observation_dim: int | None = None,
+    render: bool = False,
+    allow_import: bool = False,
 ) -> Environments:
     """Makes environments of gymnasium.
 
     Args:
         env_id: one that gymnasium knows, such as "Pendulum-v1"; a package of your own registers
-            its environments when it is imported.
+            its environments when it is imported, as by "package:Name-v0" with ``allow_import``.
         num_envs: B, how many to step side by side.
         observation_dim: S, of the data that an agent was trained on; default what the environment
             shows. Ant shows 27 or, with D4RL's 84 contact forces, which are zeros here, 111.
         render: whether pictures will be asked for.
+        allow_import: whether "package:Name-v0" imports the package, which runs its code: for a name
+            that the user gives, not for one out of a file.
 
     Raises:
         ValueError: gymnasium, or what the environment needs, is not installed.
-        OptionError: there is no such environment, or none with observations of that size.
+        OptionError: there is no such environment, or none with observations of that size; a package
+            is not to be imported, or cannot be.
 
     Example:
         >>> with make_environments("Pendulum-v1", 2) as environments:
@@ -230,7 +239,8 @@ def make_environments(
         import gymnasium
     except ImportError as error:
         raise ValueError(MISSING) from error
-    spec = _find(env_id, gymnasium.registry)
+    name = _import_package(env_id, allow_import)
+    spec = _find(name, gymnasium.registry)
     options: dict[str, Any] = {}
     if spec.name == ANT and spec.version == 5 and observation_dim in (ANT_ROBOT, ANT_D4RL):
         options["include_cfrc_ext_in_observation"] = False
@@ -238,24 +248,58 @@ def make_environments(
         options["render_mode"] = "rgb_array"
         if _is_of_mujoco(spec) and spec.name in _RUNNERS:
             options["camera_name"] = "track"
-    try:
-        with _quiet_models(spec):
-            envs = [
-                gymnasium.make(env_id, disable_env_checker=True, **options) for _ in range(num_envs)
-            ]
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise ValueError(f"{env_id} cannot be played: {error}") from error
-    except (gymnasium.error.Error, ImportError) as error:
-        raise OptionError(f"gymnasium cannot make {env_id}: {error}", "env_id") from error
-    seen = _observation_dim(envs[0], env_id)
-    is_padded = spec.name == ANT and (seen, observation_dim) == (ANT_ROBOT, ANT_D4RL)
-    if observation_dim not in (None, seen) and not is_padded:
+    with ExitStack() as made:  # closes those that are there where anything fails
+        envs: list[Any] = []
+        try:
+            with _quiet_models(spec), warnings.catch_warnings():
+                # Of what draws nothing, which is told below, or by the first picture.
+                warnings.filterwarnings("ignore", ".*initialised with render_mode")
+                for _ in range(num_envs):
+                    envs.append(gymnasium.make(name, disable_env_checker=True, **options))
+                    made.callback(envs[-1].close)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ValueError(f"{env_id} cannot be played: {error}") from error
+        except (gymnasium.error.Error, ImportError) as error:
+            raise OptionError(f"gymnasium cannot make {env_id}: {error}", "env_id") from error
+        except TypeError as error:
+            if not render:
+                raise
+            raise ValueError(f"{env_id} draws no pictures: {error}.") from error
+        seen = _observation_dim(envs[0], env_id)
+        is_padded = spec.name == ANT and (seen, observation_dim) == (ANT_ROBOT, ANT_D4RL)
+        if observation_dim not in (None, seen) and not is_padded:
+            raise OptionError(
+                f"observations of {env_id} have {seen} numbers, and {observation_dim} are "
+                "expected; give the environment that the data are of.",
+                "env_id",
+            )
+        environments = Environments(envs, env_id, observation_dim=observation_dim)
+        made.pop_all()
+    return environments
+
+
+def _import_package(env_id: str, is_allowed: bool) -> str:
+    """The name without its package, which has been imported where there is one."""
+    package, colon, name = env_id.rpartition(":")
+    if not colon:
+        return env_id
+    if package in sys.modules:
+        return name
+    if not is_allowed:
         raise OptionError(
-            f"observations of {env_id} have {seen} numbers, and {observation_dim} are expected; "
-            "give the environment that the data are of.",
+            f"{env_id!r} names a package to import, which is not done for a name out of a file; "
+            "import it first, or give the environment yourself.",
             "env_id",
         )
-    return Environments(envs, env_id, observation_dim=observation_dim)
+    try:
+        importlib.import_module(package)
+    except Exception as error:  # whatever its code raises
+        raise OptionError(
+            f"{package!r}, which registers {name}, cannot be imported ({type(error).__name__}: "
+            f"{error}); install it, or name its folder in PYTHONPATH.",
+            "env_id",
+        ) from error
+    return name
 
 
 def _find(env_id: str, registry: Mapping[str, Any]) -> Any:

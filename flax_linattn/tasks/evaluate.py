@@ -24,7 +24,8 @@ def evaluate_run(
     Returns:
         The test metrics that the run's test.json holds; where the model streams also
         ``stream_max_error`` and ``stream_steps``, how far and over how many steps they differ. Of
-        many runs in the folder the summary that test.json holds, and the largest error.
+        many runs in the folder the summary that test.json holds, and the largest error. Of the last
+        parameters also ``checkpoint``.
 
     Raises:
         FileNotFoundError: the run or the file is missing.
@@ -43,5 +44,6 @@ def evaluate_report(
         runs = (load_run(run_dir, checkpoint=checkpoint),)
     batches = runs[0].task.test_batches(runs[0], test_file)
     report = report_on(Path(run_dir), runs, batches)
-    values = {**report.judged, **stream_error(runs, batches)}
+    which = {} if checkpoint == "best" else {"checkpoint": checkpoint}
+    values = {**report.judged, **stream_error(runs, batches), **which}
     return dataclasses.replace(report, values=values)

@@ -19,6 +19,7 @@ from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpoint import check_same_model
+from flax_linattn.training.checkpoint.read import read_newest
 
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
@@ -214,7 +215,8 @@ def load_run(
         if which not in (None, 0):
             raise OptionError(f"{run_dir} holds a single run, got which={which}.", "which")
         if checkpoint == "last":
-            training.load_checkpoint(run.model, training.list_checkpoints(run_dir)[-1].path)
+            newest, _ = read_newest(run_dir)
+            training.load_checkpoint(run.model, newest)
         else:
             training.load_best(run.model, run_dir)
         return run

@@ -1,18 +1,22 @@
 """Data sets of episodes: whole, in order, and the same after a stop."""
 
+import importlib
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flax_linattn.checks import OptionError
 from flax_linattn.control import Noisy, RandomPolicy, StoppedError, collect, make_environments, play
-from flax_linattn.data.episodes import load_episodes
+from flax_linattn.data.episodes import load_episodes, write_episodes
 from flax_linattn.storage import HeldError, held
 from tests.control import toys
 
 ENVS = 3
+collecting = importlib.import_module("flax_linattn.control.collect")
+"""The module, whose name in the package is that of its function."""
 
 
 def agent():
@@ -40,13 +44,54 @@ def test_episodes_are_those_of_play_in_the_order_of_their_seeds(tmp_path):
     assert found.starts[-2] < 400 <= found.num_steps
     again = load_episodes(path)
     assert again.checksum() == found.checksum() and again.env_id == toys.COUNTDOWN
+    assert again.name == found.name == str(path)
     assert [file.name for file in tmp_path.iterdir()] == ["set.npz"]
     about = json.loads(str(np.load(path)["about"]))
-    assert about["policy"] == "a toy" and about["seed"] == "5" and "numpy" in about["versions"]
+    assert about["policy"] == "a toy" and about["seed"] == "5"
+    assert {name.split()[0] for name in about["versions"].split(", ")} >= {"numpy", "jax", "jaxlib"}
 
 
-def test_a_number_of_episodes(tmp_path):
+def count_plays(monkeypatch):
+    """The numbers of episodes that are played from now on, a part each."""
+    counts = []
+    before = collecting.play
+
+    def counted(agent, environments, seeds, **options):
+        counts.append(len(seeds))
+        return before(agent, environments, seeds, **options)
+
+    monkeypatch.setattr(collecting, "play", counted)
+    return counts
+
+
+def test_a_number_of_episodes_plays_no_more(tmp_path, monkeypatch):
+    counts = count_plays(monkeypatch)
     assert run(tmp_path / "set.npz", None, num_episodes=8).num_episodes == 8
+    assert counts == [6, 2]
+
+
+def test_more_episodes_go_on_behind_a_short_part(tmp_path, monkeypatch):
+    path = tmp_path / "set.npz"
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(collecting, "_write_options", broken_at(2, collecting._write_options))
+        run(path, None, num_episodes=8)
+    counts = count_plays(monkeypatch)
+    run(path, None, num_episodes=15)
+    assert counts == [6, 1]
+    run(tmp_path / "whole.npz", None, num_episodes=15)
+    assert path.read_bytes() == (tmp_path / "whole.npz").read_bytes()
+
+
+def broken_at(number, function):
+    """A function whose call of that number, from 1, does not come to its end."""
+    calls = itertools.count(1)
+
+    def breaking(*args, **options):
+        if next(calls) == number:
+            raise OSError("the disk is full")
+        return function(*args, **options)
+
+    return breaking
 
 
 @pytest.mark.parametrize("stops", [[1], [30], [7, 25, 60]])
@@ -91,18 +136,104 @@ def test_an_error_of_the_agent_keeps_the_parts(tmp_path):
     assert path.read_bytes() == (tmp_path / "whole.npz").read_bytes()
 
 
-def test_a_stop_while_the_parts_are_removed(tmp_path):
-    """The file is there and so are parts: it is written again, as it was."""
-    path, parts = tmp_path / "set.npz", tmp_path / "set.npz.parts"
-    with pytest.raises(StoppedError):
-        run(path, stop=stop_after(40))
-    kept = (parts / "options.json").read_text()
-    run(path)
+def broken_clean_up(path, number, monkeypatch, **options):
+    """A file of whose parts so many less one were removed; the options are the last of three."""
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(Path, "unlink", broken_at(number, Path.unlink))
+        run(path, None, num_episodes=8, **options)
+    assert path.exists() and len(list(parts_of(path).iterdir())) == 5 - number
+
+
+def parts_of(path):
+    return path.with_name(f"{path.name}.parts")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("suffix", [".npz", ".hdf5"])
+def test_a_stop_while_the_parts_are_removed(suffix, number, tmp_path, monkeypatch):
+    """The file is whole: nothing is played, and nothing is written again."""
+    path = tmp_path / f"set{suffix}"
+    if suffix == ".hdf5":
+        pytest.importorskip("h5py")
+    broken_clean_up(path, number, monkeypatch, about={"policy": "a"})
+    before = path.stat()
+    counts = count_plays(monkeypatch)
+    found = run(path, None, num_episodes=8, about={"policy": "a"})
+    assert counts == [] and list(tmp_path.iterdir()) == [path]
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    run(tmp_path / "whole.npz", None, num_episodes=8)
+    assert found.checksum() == load_episodes(tmp_path / "whole.npz").checksum()
+    assert found.name == str(path)
+
+
+def test_a_stop_before_the_file_is_written(tmp_path, monkeypatch):
+    path = tmp_path / "set.npz"
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(collecting, "write_episodes", broken_at(4, collecting.write_episodes))
+        run(path, None, num_episodes=8)  # a trial, two parts and the file
+    assert not path.exists()
+    counts = count_plays(monkeypatch)
+    assert run(path, None, num_episodes=8).num_episodes == 8 and counts == []
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("num_episodes", [7, 9])
+def test_another_number_than_that_of_the_finished_file(num_episodes, tmp_path, monkeypatch):
+    path = tmp_path / "set.npz"
+    broken_clean_up(path, 2, monkeypatch)
     before = path.read_bytes()
-    parts.mkdir()
-    (parts / "options.json").write_text(kept)
-    run(path)
-    assert path.read_bytes() == before and not parts.exists()
+    with pytest.raises(OptionError, match=r"set\.npz exists already"):
+        run(path, None, num_episodes=num_episodes)
+    assert path.read_bytes() == before
+    # Without the file it goes on from the part that is left.
+    path.unlink()
+    counts = count_plays(monkeypatch)
+    assert run(path, None, num_episodes=num_episodes).num_episodes == num_episodes
+    assert counts == [num_episodes - 6]
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_file_of_others_beside_parts_is_kept(is_finished, tmp_path, monkeypatch):
+    path = tmp_path / "set.npz"
+    if is_finished:
+        broken_clean_up(path, 1, monkeypatch)
+    else:
+        with pytest.raises(StoppedError):
+            run(path, None, num_episodes=8, stop=stop_after(30))
+    path.write_text("mine")
+    with pytest.raises(OptionError, match=r"set\.npz exists already"):
+        run(path, None, num_episodes=8)
+    with make_environments(toys.COUNTDOWN, 1) as environments:
+        write_episodes(path, play(agent(), environments, range(90, 98)))
+    before = path.read_bytes()
+    with pytest.raises(OptionError, match=r"set\.npz exists already"):
+        run(path, None, num_episodes=8)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"env_id": "Hopper-v5"}, "names other than env_id, got 'env_id'"),
+        ({"seed": "1"}, "about must have names other than seed, which"),
+        ({"versions": "", "environments": "1"}, "other than environments, versions"),
+        ({"environment": "Hopper-v5"}, "names other than environment,"),
+        ({"finished": "yes"}, "names other than finished,"),
+        ({"": "a"}, "about must hold texts"),
+        ({"a": "b\0"}, "about must hold texts without NUL"),
+        ({"a": 1}, "about must hold texts"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+def test_what_cannot_be_written_is_refused_before_any_play(
+    suffix, about, message, tmp_path, monkeypatch
+):
+    if suffix == ".h5":
+        pytest.importorskip("h5py")
+    counts = count_plays(monkeypatch)
+    with pytest.raises(OptionError, match=message):
+        run(tmp_path / f"set{suffix}", about=about)
+    assert counts == [] and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

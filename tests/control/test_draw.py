@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from flax_linattn.control import RandomPolicy, draw, make_environments
+from flax_linattn.control import RandomPolicy, check_drawing, draw, make_environments
 from tests.control import toys
 
 LOW, HIGH = [-1.0, -1.0], [1.0, 1.0]
@@ -26,6 +26,11 @@ class Drawn(toys.Countdown):
 class Blind(Drawn):
     def render(self):
         raise RuntimeError("no display")
+
+
+class Empty(Drawn):
+    def render(self):
+        return None
 
 
 def agent(environments):
@@ -53,10 +58,28 @@ def test_a_machine_that_cannot_draw_says_what_to_set(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Blind, r"RuntimeError: no display.* MUJOCO_GL=egl"),
+        (Empty, "cannot be drawn here"),
+        (toys.Countdown, "Kind-v0 draws no pictures: .*takes no arguments"),
+    ],
+)
+def test_one_picture_tells_whether_it_can_be_drawn(kind, message):
+    pytest.importorskip("imageio")
+    with toys.registered("Kind-v0", kind), pytest.raises(ValueError, match=message):
+        check_drawing("Kind-v0")
+    with toys.registered("Drawn-v0", Drawn):
+        check_drawing("Drawn-v0")
+
+
 def test_without_imageio(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio.v2", None)
     with pytest.raises(ValueError, match=r'takes imageio: pip install "flax-linattn\[rl\]"'):
         draw(agent, "Pendulum-v1", tmp_path / "toy.gif")
+    with pytest.raises(ValueError, match="takes imageio"):
+        check_drawing("Pendulum-v1")
 
 
 def test_runners_are_looked_at_by_the_camera_that_goes_with_them():

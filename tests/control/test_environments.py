@@ -103,6 +103,81 @@ def test_environments_of_another_kind(kind, limit, message):
         make_environments("Other-v0", 1)
 
 
+class Closing(toys.Countdown):
+    """Counts those that are open; the third cannot be made, where ``breaks`` says so."""
+
+    open = 0
+    breaks = False
+
+    def __init__(self):
+        if Closing.breaks and Closing.open == 2:
+            raise gymnasium.error.Error("no third one")
+        Closing.open += 1
+
+    def close(self):
+        Closing.open -= 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "breaks", "options", "message"),
+    [
+        (5, False, {"observation_dim": 3}, "have 2 numbers, and 3 are expected"),
+        (None, False, {}, "no limit of steps"),
+        (5, True, {}, "gymnasium cannot make Closing-v0: no third one"),
+    ],
+)
+def test_those_that_were_made_are_closed(limit, breaks, options, message, monkeypatch):
+    monkeypatch.setattr(Closing, "open", 0)
+    monkeypatch.setattr(Closing, "breaks", breaks)
+    with (
+        toys.registered("Closing-v0", Closing, limit),
+        pytest.raises(OptionError, match=message),
+    ):
+        make_environments("Closing-v0", 3, **options)
+    assert Closing.open == 0
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A module that registers an environment, and nothing has imported yet."""
+    code = (
+        "import gymnasium\n"
+        "from tests.control import toys\n"
+        "gymnasium.register('Own-v0', entry_point=toys.Countdown, max_episode_steps=7)\n"
+    )
+    (tmp_path / "own_robots.py").write_text(code)
+    (tmp_path / "broken_robots.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_robots"
+    gymnasium.registry.pop("Own-v0", None)
+    sys.modules.pop("own_robots", None)
+
+
+def test_a_package_is_imported_where_the_user_names_it(package):
+    name = f"{package}:Own-v0"
+    with pytest.raises(OptionError, match=r"'own_robots:Own-v0' names .* import it first"):
+        make_environments(name, 1)
+    assert package not in sys.modules
+    with make_environments(name, 2, allow_import=True) as environments:
+        assert (environments.env_id, environments.max_steps) == (name, 7)
+    with make_environments(name, 1) as environments:  # it is imported now
+        assert environments.max_steps == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own_robots:Own-v1", "gymnasium knows no environment 'Own-v1'; did you mean Own-v0"),
+        ("no_robots:Own-v0", r"'no_robots', which registers Own-v0, .* No module named"),
+        ("broken_robots:Own-v0", r"cannot be imported \(ZeroDivisionError: division by zero\)"),
+        (":Own-v0", "'', which registers Own-v0, cannot be imported"),
+    ],
+)
+def test_packages_that_do_not_do(name, message, package):
+    with pytest.raises(OptionError, match=message):
+        make_environments(name, 1, allow_import=True)
+
+
 def test_observations_that_are_no_numbers():
     with toys.registered("Lost-v0", toys.Lost), make_environments("Lost-v0", 1) as environments:
         environments.reset([0], [0])

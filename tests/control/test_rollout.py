@@ -7,6 +7,7 @@ import sys
 import time
 import types
 
+import gymnasium
 import numpy as np
 import pytest
 from flax import nnx
@@ -14,6 +15,7 @@ from flax import nnx
 from flax_linattn import cli, tasks
 from flax_linattn.control import SwingUp, make_environments, play
 from flax_linattn.data.episodes import load_episodes
+from tests.control import toys
 
 
 def rollout(capsys, *args):
@@ -67,29 +69,120 @@ def test_the_checksum_of_weights_is_kept(capsys, tmp_path):
     assert '"policy": "policy.npz", "policy_sha256": "' in str(np.load(path)["about"])
 
 
-def test_a_run_plays_by_its_task(capsys, tmp_path, monkeypatch):
+def a_run(monkeypatch, **problem):
+    """A run that swings up the pendulum, and what is asked of it."""
     asked = []
 
     class Task:
-        def agent(self, run, environments, *, target_return):
-            asked.append((environments.env_id, target_return))
+        def agent(self, run, environments, **how):
+            asked.append((environments.env_id, how))
             return SwingUp()
 
-    model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
-    problem = types.SimpleNamespace(observation_dim=3)
-    run = types.SimpleNamespace(task=Task(), problem=problem, model=model)
-    monkeypatch.setattr(tasks, "load_run", lambda path: run)
+    def load_run(path, *, checkpoint):
+        asked.append(checkpoint)
+        return run
+
+    run = types.SimpleNamespace(
+        task=Task(),
+        config=types.SimpleNamespace(play=types.SimpleNamespace(act="slow", play_seed=4000)),
+        problem=types.SimpleNamespace(**{"observation_dim": 3, "target_return": -5.0, **problem}),
+        model=nnx.Linear(2, 3, rngs=nnx.Rngs(0)),
+    )
+    monkeypatch.setattr(tasks, "load_run", load_run)
+    return run, asked
+
+
+def test_a_run_plays_by_its_task(capsys, tmp_path, monkeypatch):
+    run, asked = a_run(monkeypatch)
+    model = run.model
     args = (tmp_path, "--env", "Pendulum-v1", "--episodes", 1, "--target-return", -150)
     status, out, _ = rollout(capsys, *args)
-    assert status == 0 and "200" in out and asked == [("Pendulum-v1", -150.0)]
+    assert status == 0 and "200" in out
+    assert asked == ["best", ("Pendulum-v1", {"target_return": -150.0})]
     # The parameters are told apart.
     about = []
     for number in range(3):
         path = tmp_path / f"{number}.npz"
         assert rollout(capsys, *args, "--out", path)[0] == 0
-        about.append(json.loads(str(np.load(path)["about"]))["policy_sha256"])
+        about.append(json.loads(str(np.load(path)["about"])))
         model.bias[...] += float(number)
-    assert about[0] == about[1] != about[2]
+    checksums = [entry["policy_sha256"] for entry in about]
+    assert checksums[0] == checksums[1] != checksums[2]
+    assert (about[0]["target_return"], about[0]["act"], about[0]["seed"]) == ("-150.0", "slow", "0")
+
+
+def test_how_a_run_acts_is_passed_on_and_kept(capsys, tmp_path, monkeypatch):
+    _, asked = a_run(monkeypatch)
+    path = tmp_path / "set.npz"
+    args = ("--env", "Pendulum-v1", "--act", "fast", "--checkpoint", "last", "--episodes", 1)
+    assert rollout(capsys, tmp_path, *args, "--out", path)[0] == 0
+    assert asked == ["last", ("Pendulum-v1", {"act": "fast"})]
+    about = json.loads(str(np.load(path)["about"]))
+    assert (about["act"], about["target_return"]) == ("fast", "-5.0")
+
+
+def test_a_run_says_where_it_plays_and_from_which_seed(capsys, tmp_path, monkeypatch):
+    run, asked = a_run(monkeypatch, env_id="Pendulum-v1")
+    status, out, _ = rollout(capsys, tmp_path, "--episodes", 2)
+    assert status == 0 and asked[-1] == ("Pendulum-v1", {})
+    with make_environments("Pendulum-v1", 2) as environments:
+        returns = play(SwingUp(), environments, [4000, 4001]).returns
+    rows = [line.split() for line in out.splitlines()[1:3]]
+    assert [row[0] for row in rows] == ["4000", "4001"]
+    assert [row[2] for row in rows] == [f"{value:.2f}" for value in returns]
+    _, out, _ = rollout(capsys, tmp_path, "--episodes", 1, "--seed", 3)
+    assert out.splitlines()[1].split()[0] == "3"
+    del run.config.play  # of a task that plays no test
+    _, out, _ = rollout(capsys, tmp_path, "--episodes", 1)
+    assert out.splitlines()[1].split()[0] == "0"
+
+
+def test_an_environment_has_to_be_named(capsys, tmp_path, monkeypatch):
+    a_run(monkeypatch)
+    for policy in (tmp_path, "random"):
+        status, out, err = rollout(capsys, policy)
+        assert (status, out) == (2, "")
+        assert "names no environment; give one, such as Pendulum-v1. (--env)" in err
+
+
+def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatch):
+    (tmp_path / "user_robots.py").write_text(
+        "import gymnasium\n"
+        "from tests.control import toys\n"
+        "gymnasium.register('User-v0', entry_point=toys.Countdown, max_episode_steps=7)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    a_run(monkeypatch, env_id="user_robots:User-v0", observation_dim=2)
+    status, _, err = rollout(capsys, tmp_path)
+    assert status == 2 and "for a name out of a file" in err and "(--env)" in err
+    try:
+        args = ("--env", "user_robots:User-v0", "--episodes", 1)
+        assert rollout(capsys, "random", *args)[0] == 0
+    finally:
+        gymnasium.registry.pop("User-v0", None)
+        sys.modules.pop("user_robots", None)
+
+
+def test_pictures_are_tried_before_the_play(capsys, tmp_path, monkeypatch):
+    gif, out = tmp_path / "first.gif", tmp_path / "set.npz"
+    args = ("swing-up", "--env", "Pendulum-v1", "--episodes", 1, "--gif", gif, "--out", out)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "imageio.v2", None)
+        status, _, err = rollout(capsys, *args)
+    assert status == 2 and "drawing takes imageio" in err and not list(tmp_path.iterdir())
+    gif.write_text("mine")
+    status, _, err = rollout(capsys, *args)
+    assert status == 2
+    assert f"{gif} exists already; give another file, or remove it. (--gif)" in err
+    assert gif.read_text() == "mine" and list(tmp_path.iterdir()) == [gif]
+
+
+def test_a_robot_that_cannot_be_drawn_is_not_played(capsys, tmp_path):
+    pytest.importorskip("imageio")
+    args = ("random", "--env", toys.COUNTDOWN, "--episodes", 1, "--gif", tmp_path / "first.gif")
+    status, out, err = rollout(capsys, *args, "--out", tmp_path / "set.npz")
+    assert (status, out) == (2, "") and "draws no pictures" in err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -102,6 +195,8 @@ def test_a_run_plays_by_its_task(capsys, tmp_path, monkeypatch):
         ("random --env Pendulum-v1 --num-envs 0", "num_envs must be at least 1, .* (--num-envs)"),
         ("random --env Pendulum-v1 --episodes 0", "episodes must be at least 1, .* (--episodes)"),
         ("random --env Pendulum-v1 --target-return 5", "is of a run, .* (--target-return)"),
+        ("random --env Pendulum-v1 --act window", "is of a run, .* (--act)"),
+        ("random --env Pendulum-v1 --checkpoint last", "is of a run, .* (--checkpoint)"),
         ("random --env Pendulum-v1 --out x.csv --steps 5", "got x.csv. (--out)"),
         ("random --env Pendulum-v1 --out x.npz", "one of them. (--steps, --episodes)"),
         ("random --env Pendulum-v1 --gif x.png", "expected a file .gif, got x.png. (--gif)"),

@@ -15,7 +15,7 @@ from flax_linattn import cli, control, data, tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, write_episodes
 from flax_linattn.tasks import Run
-from flax_linattn.tasks.decide import DecideConfig, DecideProblem, acting, evaluate
+from flax_linattn.tasks.decide import DecideConfig, DecideProblem, evaluate, memory
 from flax_linattn.tasks.decide.acting import make_agent
 from flax_linattn.tasks.decide.clones import CloneAgent, imitate, train_clone
 from flax_linattn.tasks.decide.data import (
@@ -343,7 +343,7 @@ def replay(agent, plans, steps, junk=0):
     """
     rng = np.random.default_rng(junk)
     rows, found, now = len(plans), [{} for _ in plans], [None] * len(plans)
-    inner = agent._decide
+    inner = agent.memory.decide
 
     def decide(x, begins):
         told = inner(x, begins)
@@ -357,7 +357,7 @@ def replay(agent, plans, steps, junk=0):
                 done[row] = agent._problem.scaled_actions(plans[row][begun].actions[n])
         return done
 
-    agent._decide = decide
+    agent.memory.decide = decide
     for t in range(steps):
         seen = rng.normal(size=(rows, agent._problem.observation_dim)).astype(np.float32)
         rewards, begins = np.zeros(rows, np.float32), np.zeros(rows, bool)
@@ -372,7 +372,7 @@ def replay(agent, plans, steps, junk=0):
                 seen[row] = plan[begun].observations[n]
                 rewards[row] = plan[begun].rewards[n - 1] if n else 0
         agent.act(seen, rewards, begins)
-    del agent._decide
+    del agent.memory.decide
     return [
         {begun: tuple(map(np.stack, pair)) for begun, pair in row.items()} for row in found
     ]  # fmt: skip
@@ -536,7 +536,7 @@ def test_agents_that_cannot_be_made():
     of_context = make_run(some(10, 10, 10), max_length=8, context=4, clock="context")
     for act in ("window", "restart"):  # whose times begin with the window
         make_agent(of_context, 1, 1000, act=act)
-    with pytest.raises(OptionError, match="may have 13 steps, and the model has times for 8"):
+    with pytest.raises(OptionError, match="learned times for the 4 steps of a window alone"):
         make_agent(of_context, 1, 13, act="stream")
     make_agent(make_run(some(10, 10, 10), position="sinusoidal"), 1, 10_000, act="stream")
 
@@ -547,7 +547,7 @@ def test_an_agent_plays_in_an_environment():
     assert run.problem.env_id == "Pendulum-v1"
     with control.make_environments("Pendulum-v1", 2) as environments:
         agent = TASK.agent(run, environments, target_return=-300.0)
-        assert isinstance(agent, acting.RestartAgent)
+        assert isinstance(agent.memory, memory.RestartMemory)
         played = control.play(agent, environments, [3, 4])
         left = -300.0 - played.returns - -played.rewards[[199, 399]].astype(np.float64)
         np.testing.assert_allclose(agent.returns_to_go, left, rtol=1e-5)
@@ -605,14 +605,15 @@ def test_a_stream_goes_on_in_the_midst_of_an_episode(swings, tmp_path):
         told = fed(first, lines[:cut])
         first.save(tmp_path / "state.npz")
         then.load(tmp_path / "state.npz")
-        assert then.num_rows == cut and then.return_to_go == first.return_to_go
+        assert then.num_rows == cut and then.facts() == first.facts()
         assert told + fed(then, lines[cut:]) == whole
     # Of another return that is asked for.
     other = TASK.stream(run, DecideStreamOptions(target_return=-5.0))
     with pytest.raises(ValueError, match="or with another target_return"):
         other.load(tmp_path / "state.npz")
     assert fed(other, lines[:1])[0][1] == "-5"
-    assert fed(other, lines[:1]) != whole[:1]
+    with pytest.raises(ValueError, match="expected the reward of action 1 in front of what came"):
+        fed(other, lines[:1])
 
 
 @pytest.mark.parametrize(
@@ -648,15 +649,15 @@ def test_a_state_that_no_stream_wrote_is_refused(swings, tmp_path, facts, messag
 
 def test_a_cache_ends_with_the_longest_episode():
     run = make_run(some(5, 4, 3), mechanism="softmax", max_length=8)
-    stream = DecideStream(run, DecideStreamOptions())
+    stream = DecideStream(run, DecideStreamOptions(act="stream"))
     lines = [",1,2,3", *["0.5,1,2,3"] * 5]
     with pytest.raises(OptionError, match=r"no room for observation 6: .* A blank line begins an"):
         fed(stream, lines)
     assert stream.num_steps == 5
     assert fed(stream, ["", *lines[:5]])[1] is not None
-    longer = DecideStream(run, DecideStreamOptions(max_length=8))
+    longer = DecideStream(run, DecideStreamOptions(act="stream", max_length=8))
     assert len(fed(longer, [*lines, *lines[1:3]])) == 8
-    with pytest.raises(OptionError, match="no room for observation 9: the model has positions"):
+    with pytest.raises(OptionError, match="the model has times for 8 steps"):
         fed(longer, lines[1:2])
 
 
@@ -692,7 +693,7 @@ def test_lines_are_read():
     lines = ["reward,obs1,obs2,obs3", ",1,2,3", "-0.5, 1 ,2,3e0", "", " \t", "1,4,5,6"]
     found = list(parse_lines(lines, "lines", 3))
     assert found[2] is found[3] is None
-    assert [seen.reward for seen in found if seen] == [0.0, -0.5, 1.0]
+    assert [seen.reward for seen in found if seen] == [None, -0.5, 1.0]
     assert found[4].observation.tolist() == [4.0, 5.0, 6.0]
 
 
@@ -868,14 +869,14 @@ def test_an_environment_that_does_not_fit_is_not_played(capsys):
     """Where the data name it, a note says so; where it is asked for, it is refused."""
     episodes = some(8, 8, 8, env_id="Pendulum-v1")  # whose actions have one number
     run = make_run(episodes, env="", play_episodes=2)
-    assert evaluate.environments_of(run.problem, run.config, 2) is None
+    assert evaluate.environments_of(run.problem, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "note: not played, for actions of Pendulum-v1 have 1 numbers, those of drawn 2" in said
     short = data.pendulum().take(range(4))
     short = Episodes("short", short.observations, short.actions, short.rewards,
                      np.arange(0, 801, 50), np.zeros(16, bool), "Pendulum-v1")  # fmt: skip
     run = make_run(short, env="", play_episodes=2, max_length=100)
-    assert evaluate.environments_of(run.problem, run.config, 2) is None
+    assert evaluate.environments_of(run.problem, run.config) is None
     said = one_line(capsys.readouterr().err)
     assert "for an episode of Pendulum-v1 may have 200 steps, and the model has times for" in said
     with pytest.raises(OptionError, match="may have 200 steps, and the model has times for 100"):

@@ -17,12 +17,20 @@ REFERENCE_RETURNS: dict[str, tuple[float, float]] = {
 }
 """The returns of a random policy and of an expert, by family, as ``d4rl/infos.py`` has them."""
 
+_OF_GYMNASIUM = re.compile(r"(\w+)-v\d+")
+_OF_D4RL = re.compile(
+    r"(\w+)-(?:random|medium|expert|medium-replay|medium-expert|full-replay)-v\d+"
+)
+"""Both say nothing of names with a namespace: ``dm_control/hopper-hop-v0`` is another robot, with
+other rewards."""
+
 
 def family_of(env_id: str) -> str | None:
     """The family of an environment in ``REFERENCE_RETURNS``, whatever its version.
 
     Args:
-        env_id: Such as "Hopper-v5", or the name of one of D4RL's sets, "hopper-medium-v2".
+        env_id: A name of gymnasium's own, "Hopper-v5", or of one of D4RL's sets,
+            "hopper-medium-v2"; robots of other packages have other rewards.
 
     Returns:
         Its name there; None where it has no references.
@@ -31,8 +39,11 @@ def family_of(env_id: str) -> str | None:
         >>> family_of("Hopper-v5"), family_of("halfcheetah-medium-v2"), family_of("Pendulum-v1")
         ('Hopper', 'HalfCheetah', None)
     """
-    base = re.split("[-_]", env_id.rpartition("/")[2])[0].lower()
-    return {name.lower(): name for name in REFERENCE_RETURNS}.get(base)
+    if found := _OF_GYMNASIUM.fullmatch(env_id):
+        return found[1] if found[1] in REFERENCE_RETURNS else None
+    if found := _OF_D4RL.fullmatch(env_id):
+        return {name.lower(): name for name in REFERENCE_RETURNS}.get(found[1])
+    return None
 
 
 def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:

@@ -37,17 +37,19 @@ OF_RETURNS = Yardsticks(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
 OF_ACTIONS = Yardsticks("mse", ("mean", "ridge", "clone"), title="squared error of actions")
+"""The model is told the return of each episode and the actions before, the others what is seen."""
 
 BEST = 0.1
 """The share of the steps that the clone of the best imitates, as 10 % behaviour cloning."""
+
+MOST_ENVIRONMENTS = 64
+"""That are played side by side."""
 
 COMPARED = 1000
 """Steps over which the stream is compared with the parallel model."""
 
 
-def environments_of(
-    problem: DecideProblem, config: DecideConfig, num_envs: int
-) -> control.Environments | None:
+def environments_of(problem: DecideProblem, config: DecideConfig) -> control.Environments | None:
     """Environments to play in; None where there are none, which a note tells.
 
     Raises:
@@ -56,6 +58,7 @@ def environments_of(
     if problem.env_id is None or not config.play.play_episodes:
         return None
     try:
+        num_envs = min(config.play.play_episodes, MOST_ENVIRONMENTS)
         return _fitting(problem.env_id, num_envs, problem, problem.dataset, config)
     except ValueError as error:
         if config.data.env:  # it is asked for
@@ -68,8 +71,14 @@ def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> 
     """Refuses an environment of other actions or observations than the episodes have.
 
     Raises:
-        ValueError: it is not there, or does not fit.
+        ValueError: it is not there, does not fit, or is another robot's.
     """
+    families = [family_of(name) for name in (env_id, episodes.env_id or "")]
+    if None not in families and len(set(families)) == 2:
+        raise OptionError(
+            f"{episodes.name} are episodes of {episodes.env_id}, got env={env_id}; give that one.",
+            "env",
+        )
     _fitting(env_id, 1, episodes, episodes.name, config).close()
 
 
@@ -125,7 +134,7 @@ def played_return(config: DecideConfig, problem: DecideProblem, model: Any, task
     Raises:
         OptionError: they cannot be played.
     """
-    environments = environments_of(problem, config, config.play.play_episodes)
+    environments = environments_of(problem, config)
     if environments is None:
         raise OptionError("there is no environment whose return could select.", "select_on", "env")
     with environments:
@@ -146,7 +155,7 @@ def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episo
         "num_test_steps": batches.episodes.num_steps,
         "test_mse": action_error(run.model, batches),
     }
-    environments = environments_of(problem, config, config.play.play_episodes)
+    environments = environments_of(problem, config)
     if environments is None:
         return values, None
     with environments:
@@ -216,7 +225,7 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
         return values
     kinds = {"clone": train, "best_clone": train.top(BEST)}
     with ExitStack() as stack:
-        environments = environments_of(problem, config, config.play.play_episodes)
+        environments = environments_of(problem, config)
         if environments is not None:
             stack.enter_context(environments)
         for name, episodes in kinds.items():

@@ -16,11 +16,11 @@ class Seen(NamedTuple):
     """What is seen in a step.
 
     Attributes:
-        reward: of the action before; 0 where there was none.
+        reward: of the action before; None where none is told.
         observation: float64 [S].
     """
 
-    reward: float
+    reward: float | None
     observation: NDArray[np.float64]
 
 
@@ -38,7 +38,7 @@ def parse_lines(lines: Iterable[str], name: str, observation_dim: int) -> Iterat
     Example:
         >>> for seen in parse_lines([",0.5,1", "-2,0.25,1"], "standard input", 2):
         ...     print(seen.reward, seen.observation.tolist())
-        0.0 [0.5, 1.0]
+        None [0.5, 1.0]
         -2.0 [0.25, 1.0]
     """
     for number, line in enumerate(lines, start=1):
@@ -54,12 +54,11 @@ def parse_lines(lines: Iterable[str], name: str, observation_dim: int) -> Iterat
                 f"{place}: expected {observation_dim + 1} values, the reward of the action before "
                 f"and {observation_dim} of the observation, got {len(cells)}."
             )
-        if not cells[0].strip():
-            cells[0] = "0"
+        told = bool(cells[0].strip())
         try:
-            values = parse_numbers(cells, missing=())
+            values = parse_numbers(cells if told else ["0", *cells[1:]], missing=())
         except BadCellError as error:
             raise ValueError(f"{place}: {error}.") from None
         if not np.abs(values).max() <= np.finfo(np.float32).max:  # nor is NaN one
             raise ValueError(f"{place}: expected finite numbers that float32 can hold.")
-        yield Seen(float(values[0]), values[1:])
+        yield Seen(float(values[0]) if told else None, values[1:])

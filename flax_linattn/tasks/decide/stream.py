@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from flax_linattn import inference
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.decide.data import columns
+from flax_linattn.tasks.decide.acting import DecisionAgent
 from flax_linattn.tasks.decide.figures import draw_actions
+from flax_linattn.tasks.decide.memory import make_recurrent, most_times
 from flax_linattn.tasks.decide.rows import Seen, parse_lines
 from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
 from flax_linattn.tasks.facts import read_count, read_numbers
@@ -23,14 +24,14 @@ DRAWN = 1000
 
 
 class DecideStream(Streaming):
-    """The action to take after each observation, in constant time with all steps in view.
+    """The action to take after each observation, in constant time.
 
     Args:
         run: the trained run.
         options: as there.
 
     Attributes:
-        return_to_go: what is asked for from the next step on, in the unit of the rewards.
+        agent: what acts, in one row.
 
     Raises:
         ValueError: the model cannot stream, or an option is out of range.
@@ -42,25 +43,26 @@ class DecideStream(Streaming):
                 "the run cannot stream: its mechanism has no recurrent form.", "mechanism"
             )
         problem = run.problem
+        act = options.act or ("stream" if run.config.play.act == "stream" else "restart")
         asked = options.target_return
-        self._target = problem.target_return if asked is None else asked
+        target = problem.target_return if asked is None else asked
         length = problem.max_steps if options.max_length is None else options.max_length
+        memory = make_recurrent(run, act, 1, length)
         super().__init__(
             run,
-            inference.Stream(run.model, max_length=length),
+            memory.stream,
             ["step", "return_to_go", *(f"action{n}" for n in range(1, problem.action_dim + 1))],
-            max_length=length,
-            target_return=self._target,
+            act=act,
+            target_return=target,
+            **({"max_length": length} if act == "stream" else {}),
         )
-        self._problem = problem
-        self._length = 0
-        self.return_to_go = self._target
-        self._last = np.zeros(problem.action_dim, np.float32)
-        self._drawn: list[np.ndarray] = []
+        self._memory, self._target = memory, target
+        self.agent = DecisionAgent(problem, memory, 1, target)
+        self._drawn: deque[np.ndarray] = deque(maxlen=DRAWN)
 
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Seen | None]:
         """Reads a step a line; see ``parse_lines``."""
-        return parse_lines(lines, name, self._problem.observation_dim)
+        return parse_lines(lines, name, self._run.problem.observation_dim)
 
     def cells(self, observation: Seen | None) -> Sequence[Any] | None:
         """Step of the episode, the return that is still asked for, and the action."""
@@ -69,7 +71,12 @@ class DecideStream(Streaming):
             self.num_breaks += 1
             return None
         action = self.step(observation)
-        return [self._length, f"{self.return_to_go:.6g}", *(f"{x:.6g}" for x in action)]
+        asked = float(self.agent.returns_to_go[0])
+        return [self._length, f"{asked:.6g}", *(f"{x:.6g}" for x in action)]
+
+    @property
+    def _length(self) -> int:
+        return int(self.agent.steps[0])
 
     def step(self, seen: Seen) -> np.ndarray:
         """Takes in a step.
@@ -78,35 +85,43 @@ class DecideStream(Streaming):
             The action, float32 [A], in the unit of the run's data.
 
         Raises:
-            ValueError: no room is left, or NaN comes out.
+            ValueError: the reward of the action before is missing, no room is left, or NaN comes
+                out.
         """
-        problem = self._problem
-        left = self.return_to_go - (seen.reward if self._length else 0.0)
-        x = columns(
-            np.array([self._length]),
-            np.array([self._length > 0]),
-            np.array([left / problem.return_scale]),
-            problem.scaled_observations(seen.observation[None]),
-            self._last[None],
-        )
+        begins, times = not self._length, most_times(self._run)
+        if times is not None and self._length >= times:
+            raise OptionError(
+                f"the model has times for {times:,} steps; train it with a larger max_length or "
+                "another position. A blank line begins an episode.",
+                "position",
+            )
+        if seen.reward is None and not begins:
+            raise ValueError(
+                f"expected the reward of action {self._length} in front of what came of it, got "
+                "nothing; give it, or begin a new episode by a blank line."
+            )
+        reward = 0.0 if begins or seen.reward is None else seen.reward
         try:
-            told = np.asarray(self._stream.step(x))[0]
+            (action,) = self.agent.act(
+                seen.observation[None].astype(np.float32),
+                np.array([reward]),
+                np.array([begins]),
+            )
         except OptionError as error:  # no room is left
             raise OptionError(f"{error} A blank line begins an episode.", *error.options) from error
-        if np.isnan(told).any():
+        if np.isnan(action).any():
             raise ValueError("the model's actions are NaN: its numbers overflow.")
-        self._last, self.return_to_go = told, left
-        self._length, self.num_steps = self._length + 1, self.num_steps + 1
-        action = problem.actions(told)
-        self._drawn = [*self._drawn[1 - DRAWN :], action]
-        return action
+        self.num_steps += 1
+        self._drawn.append(action)
+        return np.asarray(action)
 
     def facts(self) -> dict[str, Any]:
-        """Where in the episode it is, what is asked for, and the last action."""
+        """Where in the episode it is, what is asked for, the last action, and the memory's own."""
         return {
             "length": self._length,
-            "asked": [self.return_to_go],
-            "last": [float(x) for x in self._last],
+            "asked": [float(self.agent.returns_to_go[0])],
+            "last": [float(x) for x in self.agent.last_actions[0]],
+            **self._memory.facts(),
         }
 
     def restore(self, facts: Mapping[str, Any]) -> None:
@@ -114,23 +129,25 @@ class DecideStream(Streaming):
         length = read_count(facts, "length")
         if length > read_count(facts, "num_steps"):
             raise ValueError(f"an episode of {length} steps is longer than the stream")
-        (asked,) = read_numbers(facts, "asked", 1)
-        last = read_numbers(facts, "last", self._problem.action_dim)
+        asked = read_numbers(facts, "asked", 1)
+        last = read_numbers(facts, "last", self._run.problem.action_dim)
         if np.abs(last).max() > 1:
             raise ValueError(f"expected the last action in -1 ... 1, got {last}")
-        self._length = self._stream.num_steps = length
-        self.return_to_go, self._last = float(asked), last.astype(np.float32)
-        self._drawn = []
+        self._memory.restore(facts, length)
+        self.agent.steps, self.agent.returns_to_go = np.array([length]), asked
+        self.agent.last_actions = last.astype(np.float32)[None]
+        self._drawn.clear()
 
     def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
-        """Steps of the episode."""
-        return [read_count(facts, "length")]
+        """Steps that the state holds."""
+        return self._memory.ages_of(facts, read_count(facts, "length"))
 
     def end(self) -> str | None:
         """What of the return is left."""
         if not self._length:
             return None
-        return f"step {self._length:,} of the episode; still asked for: {self.return_to_go:.6g}"
+        asked = float(self.agent.returns_to_go[0])
+        return f"step {self._length:,} of the episode; still asked for: {asked:.6g}"
 
     def draw(self, path: Path) -> None:
         """Draws the last actions."""
@@ -140,6 +157,5 @@ class DecideStream(Streaming):
 
     def _restart(self) -> None:
         self._stream.reset()
-        self._length, self.return_to_go = 0, self._target
-        self._last = np.zeros_like(self._last)
-        self._drawn = []
+        self.agent = DecisionAgent(self._run.problem, self._memory, 1, self._target)
+        self._drawn.clear()

@@ -16,7 +16,7 @@ from flax_linattn.data.episodes import REFERENCE_RETURNS, episodes_as_text, fami
         ("HalfCheetah-v5", -280.178953, 12135.0),
         ("hopper-medium-expert-v2", -20.272305, 3234.3),
         ("Walker2d-v4", 1.629008, 4592.3),
-        ("mujoco/Ant-v5", -325.6, 3879.7),
+        ("ant-full-replay-v2", -325.6, 3879.7),
     ],
 )
 def test_the_references_are_0_and_100(env_id, random, expert):
@@ -32,6 +32,14 @@ def test_families():
         "AntMaze_UMaze-v4",
         "antmaze-umaze-v2",
         "HopperBullet-v0",
+        "dm_control/hopper-hop-v0",
+        "hopper-hop-v0",
+        "dm_control/Hopper-v5",
+        "package:Hopper-v5",
+        "hopper-v5",
+        "Hopper",
+        "Hopper-medium-v2",
+        "mujoco/hopper/medium-v0",
         "",
         "-",
     ):

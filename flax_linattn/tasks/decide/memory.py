@@ -1,0 +1,282 @@
+"""How a model sees the steps before: all by a state, some by one that begins anew, or a window."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import inference
+from flax_linattn.checks import OptionError, choice
+from flax_linattn.inference.compiled import compiled
+from flax_linattn.tasks.decide.data import begin_context
+from flax_linattn.tasks.facts import read_count, read_numbers
+from flax_linattn.tasks.run_types import Run
+
+Rows = NDArray[np.bool_]
+Numbers = NDArray[np.float32]
+
+
+class Memory(abc.ABC):
+    """What a run's model has seen in B rows, and what it does next."""
+
+    @abc.abstractmethod
+    def decide(self, x: Numbers, begins: Rows) -> Numbers:
+        """Takes in a step a row.
+
+        Args:
+            x: float32 [B, 3 + S + A], see ``models.DecisionColumns``.
+            begins: bool [B], in which rows an episode begins with it.
+
+        Returns:
+            Actions, float32 [B, A] in -1 ... 1.
+
+        Raises:
+            ValueError: no room is left; nothing is taken in then.
+        """
+
+    @property
+    @abc.abstractmethod
+    def kept(self) -> Any:
+        """What it keeps of the steps so far: arrays of B rows."""
+
+
+class RecurrentMemory(Memory):
+    """One that is a model's state, which a file can hold.
+
+    Args:
+        stream: of the model, a row an episode.
+
+    Attributes:
+        stream: as given.
+    """
+
+    def __init__(self, stream: inference.Stream) -> None:
+        self.stream = stream
+
+    @property
+    @abc.abstractmethod
+    def ages(self) -> list[int]:
+        """Steps that the state of each row holds."""
+
+    def facts(self) -> dict[str, Any]:
+        """What is to be remembered of the only row, beside the state, as JSON values."""
+        return {}
+
+    def ages_of(self, facts: Mapping[str, Any], length: int) -> list[int]:
+        """``ages`` as facts tell them, of an episode of so many steps.
+
+        Raises:
+            ValueError: they cannot be.
+        """
+        return [length]
+
+    @abc.abstractmethod
+    def restore(self, facts: Mapping[str, Any], length: int) -> None:
+        """Goes on from ``facts`` of an episode of so many steps, or changes nothing.
+
+        Raises:
+            ValueError: they are something else.
+        """
+
+
+class StreamMemory(RecurrentMemory):
+    """All steps of the episode, in constant time a step.
+
+    Args:
+        run: the trained run.
+        num_rows: B.
+        max_steps: most steps of an episode, for mechanisms with a cache.
+
+    Raises:
+        ValueError: the model cannot stream.
+    """
+
+    def __init__(self, run: Run, num_rows: int, max_steps: int) -> None:
+        super().__init__(inference.Stream(run.model, batch_size=num_rows, max_length=max_steps))
+        self._ages, self._max_steps = np.zeros(num_rows, np.int64), max_steps
+
+    @property
+    def kept(self) -> Any:
+        """The model's state."""
+        return self.stream.state
+
+    @property
+    def ages(self) -> list[int]:
+        """Steps of the episode."""
+        return [int(age) for age in self._ages]
+
+    def decide(self, x: Numbers, begins: Rows) -> Numbers:
+        before = np.where(begins, 0, self._ages)
+        # Beside others a row in which nothing is played is seen beyond the end of its episode.
+        played = before < self._max_steps if len(x) > 1 else None
+        told = np.asarray(self.stream.step(x, played, reset=begins))
+        self._ages = before + 1
+        return told
+
+    def restore(self, facts: Mapping[str, Any], length: int) -> None:
+        self._ages = np.array([length])
+        self.stream.num_steps = length
+
+
+class RestartMemory(RecurrentMemory):
+    """Never more steps than the model was trained on.
+
+    After ``context`` steps a row begins anew with the last half of them, taken in at once: what it
+    sees of the past is from half a context to a whole one, at the cost of two steps each.
+
+    Args:
+        run: the trained run.
+        num_rows: B.
+
+    Raises:
+        ValueError: the model cannot stream.
+    """
+
+    def __init__(self, run: Run, num_rows: int) -> None:
+        self._context, self._clock = run.config.fit.context, run.config.model.clock
+        stream = inference.Stream(run.model, batch_size=num_rows, max_length=self._context)
+        super().__init__(stream)
+        self._last = np.zeros(
+            (num_rows, self._context // 2, *run.model.observation_shape), np.float32
+        )
+        self._ages = np.zeros(num_rows, np.int64)
+
+    @property
+    def kept(self) -> Any:
+        """The model's state, and the last half of a context."""
+        return self.stream.state, self._last
+
+    @property
+    def ages(self) -> list[int]:
+        """Steps since the row began, or began anew with some."""
+        return [int(age) for age in self._ages]
+
+    def decide(self, x: Numbers, begins: Rows) -> Numbers:
+        half = self._last.shape[1]
+        full = ~begins & (self._ages == self._context)
+        if full.any():
+            self.stream.reset(full)
+            again = begin_context(self._last, self._clock)
+            mask = np.repeat(full[:, None], half, axis=1)
+            self.stream.prefill(again, mask, chunk_size=half)
+        before = np.where(begins, 0, np.where(full, half, self._ages))
+        self._last = np.concatenate([self._last[:, 1:], x[:, None]], axis=1)
+        if self._clock == "context":
+            x = x.copy()
+            x[:, 0] = before
+        self._ages = before + 1
+        return np.asarray(self.stream.step(x, reset=begins))
+
+    def facts(self) -> dict[str, Any]:
+        """The last half of a context."""
+        return {
+            "age": int(self._ages[0]),
+            "last_steps": [float(number) for number in self._last.ravel()],
+        }
+
+    def ages_of(self, facts: Mapping[str, Any], length: int) -> list[int]:
+        age = read_count(facts, "age")
+        if age > min(length, self._context) or (length and not age):
+            raise ValueError(f"{age} steps cannot be what is seen of an episode of {length}")
+        return [age]
+
+    def restore(self, facts: Mapping[str, Any], length: int) -> None:
+        ages = self.ages_of(facts, length)
+        numbers = read_numbers(facts, "last_steps", self._last.size)
+        self._last = numbers.astype(np.float32).reshape(self._last.shape)
+        self._ages = np.array(ages)
+        self.stream.num_steps = length
+
+
+class WindowMemory(Memory):
+    """The last steps, all of which are computed anew in each, as in the published code.
+
+    Args:
+        run: the trained run.
+        num_rows: B.
+    """
+
+    def __init__(self, run: Run, num_rows: int) -> None:
+        self._model, self._clock = run.model, run.config.model.clock
+        self._context = run.config.fit.context
+        shape = (num_rows, self._context, *run.model.observation_shape)
+        self._window = np.zeros(shape, np.float32)
+        self._filled = np.zeros(num_rows, np.int64)
+
+    @property
+    def kept(self) -> Any:
+        """The window."""
+        return self._window
+
+    def decide(self, x: Numbers, begins: Rows) -> Numbers:
+        filled = np.where(begins, 0, self._filled)
+        full = filled == self._context
+        shifted = np.roll(self._window, -1, axis=1)
+        self._window = np.where(full[:, None, None], shifted, self._window)
+        rows, last = np.arange(len(x)), np.where(full, self._context - 1, filled)
+        self._window[rows, last] = x
+        self._filled = last + 1
+        mask = np.arange(self._context) < self._filled[:, None]
+        told = _actions(self._model, begin_context(self._window, self._clock), mask)
+        return np.asarray(told)[rows, last]
+
+
+@compiled()
+def _actions(model: Any, x: Any, mask: Any) -> Any:
+    return model(x, mask=mask)
+
+
+ACTS = ("window", "stream", "restart")
+"""By what a run can act."""
+
+
+def make_memory(run: Run, act: str, num_rows: int, max_steps: int) -> Memory:
+    """A memory of a run's model.
+
+    Args:
+        run: the trained run.
+        act: one of ``ACTS``.
+        num_rows: B.
+        max_steps: of an episode.
+
+    Raises:
+        ValueError: the model cannot stream, where it has to; or has no times for so many steps.
+    """
+    choice(ACTS, act=act)
+    times = most_times(run)
+    if times is not None and times < max_steps:
+        raise OptionError(
+            f"an episode may have {max_steps:,} steps, and the model has times for {times:,}; "
+            "train it with a larger max_length, or with another position.",
+            "max_length",
+            "position",
+        )
+    if act == "window":
+        return WindowMemory(run, num_rows)
+    return make_recurrent(run, act, num_rows, max_steps)
+
+
+def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> RecurrentMemory:
+    """The same, of those that are a state, for episodes that may be longer."""
+    if act == "restart":
+        return RestartMemory(run, num_rows)
+    if run.model.num_positions is not None and run.config.model.clock == "context":
+        raise OptionError(
+            f"the model has learned times for the {run.config.fit.context} steps of a window "
+            "alone, and a stream goes on; let it begin anew, or train with other times.",
+            "act",
+            "position",
+            "clock",
+            act="restart",
+        )
+    return StreamMemory(run, num_rows, max_steps)
+
+
+def most_times(run: Run) -> int | None:
+    """Steps of an episode that the model has times for; None = any number."""
+    of_episode = run.config.model.clock == "episode"
+    return run.model.num_positions if of_episode else None
