@@ -87,7 +87,7 @@ def yardsticks(config: DecideConfig) -> dict[str, Any]:
     config = config.resolve()
     episodes = load_data(config.data)
     problem = task.describe(episodes, config)
-    train = split_data(episodes, config).train
+    train = split_data(episodes, config.data).train
     scores = normalized_score(episodes.returns, problem.env_id or "")
     found: dict[str, Any] = {
         "episodes": episodes.num_episodes,

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import tyro
 
+from flax_linattn.cli import name_flags
 from flax_linattn.data.catalog import CATALOG, Entry
-from flax_linattn.data.episodes import episodes_as_text, load_episodes
+from flax_linattn.data.episodes import episodes_as_text, join_episodes, load_episodes
+from flax_linattn.data.episodes.statistics import size_as_text
 from flax_linattn.data.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
 
@@ -43,14 +45,21 @@ def list_data() -> None:
         print(f"{name:<{width}}  {by:<8}  {entry.about}{here}")
 
 
-def info_data(name: str, /, keep_unfinished: bool = False) -> None:
+def info_data(names: tuple[str, ...], /, keep_unfinished: bool = False) -> None:
     """Shows what a data set holds, its licence, its files, and how to use them.
 
     Args:
-        name: of the data set, see ``flax-linattn data list``; or a file or folder of episodes (of
-            D4RL, Minari, or .npz), of which statistics are shown.
+        names: of the data set, see ``flax-linattn data list``; or a file or folder of episodes (of
+            D4RL, Minari, or .npz), of which statistics are shown; or several of these, of one
+            environment, which are shown joined.
         keep_unfinished: count episodes whose end is not known, too.
     """
+    if not names:
+        raise ValueError("expected the name of a data set, or files of episodes, got none.")
+    if len(names) > 1:
+        _info_files(names, keep_unfinished)
+        return
+    name = names[0]
     try:
         entry = find_entry(name)
     except ValueError as error:
@@ -64,10 +73,35 @@ def info_data(name: str, /, keep_unfinished: bool = False) -> None:
 
 def _info_file(name: str, keep_unfinished: bool, no_entry: ValueError) -> None:
     """The same of a file or folder of episodes."""
-    if not Path(name).exists():
+    is_path = Path(name).suffix or Path(name).name != name
+    if not Path(name).exists() and not is_path:
         raise ValueError(f"{no_entry} Or give a file or folder of episodes: {name} is none.")
     episodes = load_episodes(name, keep_unfinished=keep_unfinished)
-    print(episodes_as_text(episodes))
+    text = episodes_as_text(episodes)
+    print(text)
+    known = text.splitlines()
+    _print_notes([note for note in episodes.notes if note not in known])
+
+
+def _info_files(names: Sequence[str], keep_unfinished: bool) -> None:
+    """The same of several, each alone in a line and all of them together."""
+    for name in names:
+        if name.lower() in map(str.lower, CATALOG) and not Path(name).exists():
+            raise ValueError(f"{name} is a data set of the catalogue; give one at a time.")
+    parts = []
+    for name in names:
+        part = load_episodes(name, keep_unfinished=keep_unfinished)
+        print(size_as_text(part))
+        _print_notes(part.notes, "  ")
+        parts.append(part)
+    print(f"\n{episodes_as_text(join_episodes(parts))}")
+
+
+def _print_notes(notes: Sequence[str], indent: str = "") -> None:
+    """A line each, with the flag of the option that a note names."""
+    for note in notes:
+        flag = name_flags(["keep_unfinished"]) if "keep_unfinished" in note else ""
+        print(f"{indent}note: {note}{flag}")
 
 
 def fetch_data(name: str, /, to: Path | None = None) -> None:

@@ -166,7 +166,7 @@ def test_a_window_tells_what_its_steps_hold(clock):
     """Column by column, by hand: scales, what is left of the return, the action before."""
     episodes = some(*LENGTHS)
     batches = windows(episodes, seed=None, clock=clock, return_scale=2.0)
-    train = split_data(episodes, DecideConfig.of()).train
+    train = split_data(episodes, DecideConfig.of().data).train
     mean, scale = train.observations.mean(0), train.observations.std(0) + 1e-6
     batch, row = batches.batch(0), 0
     for start, stop in itertools.pairwise(STARTS):
@@ -222,7 +222,7 @@ def test_actions_and_observations_are_scaled_and_back():
         episodes = some(10, 10, 10, actions=actions)
         problem = describe(episodes, DecideConfig.of())
         problem.check()
-        train = split_data(episodes, DecideConfig.of()).train.actions
+        train = split_data(episodes, DecideConfig.of().data).train.actions
         scaled = problem.scaled_actions(train)
         assert np.abs(scaled).max() <= 1 + 1e-6
         np.testing.assert_allclose(problem.actions(scaled), train, rtol=1e-5, atol=1e-6)
@@ -247,7 +247,7 @@ def test_a_number_that_never_changes_is_not_scaled(value):
     problem.check()
     assert problem.observation_scale[1] == 1.0
     np.testing.assert_allclose(problem.scaled_observations(seen)[:, 1], 0, atol=1e-5 * abs(value))
-    train = split_data(episodes, DecideConfig.of()).train
+    train = split_data(episodes, DecideConfig.of().data).train
     scaled = problem.scaled_observations(train.observations)[:, [0, 2]]
     np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-5)
     np.testing.assert_allclose(scaled.std(0), 1, atol=1e-5)
@@ -256,7 +256,7 @@ def test_a_number_that_never_changes_is_not_scaled(value):
 def test_what_return_is_asked_for():
     """The published one of a robot, else the best to train on, else what is given."""
     plain = some(10, 10, 10, 10)
-    train = split_data(plain, DecideConfig.of()).train
+    train = split_data(plain, DecideConfig.of().data).train
     best = float(train.returns.max())
     assert describe(plain, DecideConfig.of()).target_return == best
     for env_id, asked in (("Hopper-v5", 3600), ("Ant-v4", 6000), ("Pendulum-v1", best)):
@@ -274,15 +274,15 @@ def test_what_return_is_asked_for():
 
 def test_parts_are_whole_episodes_of_their_shares():
     episodes = some(*[3] * 20)
-    parts = split_data(episodes, DecideConfig.of(validation_share=0.2, test_share=0.25))
+    parts = split_data(episodes, DecideConfig.of(validation_share=0.2, test_share=0.25).data)
     assert [part.num_episodes for part in parts] == [11, 4, 5]
     found = np.concatenate([part.returns for part in parts])
     np.testing.assert_array_equal(np.sort(found), np.sort(episodes.returns))
-    fewest = split_data(some(3, 3, 3), DecideConfig.of())
+    fewest = split_data(some(3, 3, 3), DecideConfig.of().data)
     assert [part.num_episodes for part in fewest] == [1, 1, 1]
     # The scales are those of the training part alone.
     problem = describe(episodes, DecideConfig.of())
-    train = split_data(episodes, DecideConfig.of()).train
+    train = split_data(episodes, DecideConfig.of().data).train
     np.testing.assert_allclose(problem.observation_mean, train.observations.mean(0), rtol=1e-5)
     assert problem.num_train_steps == train.num_steps
 
@@ -728,7 +728,7 @@ def test_yardsticks_are_those_of_the_training_episodes(monkeypatch):
         return train_clone(episodes, *args)
 
     monkeypatch.setattr(evaluate, "train_clone", train)
-    parts = split_data(run.data, run.config)
+    parts = split_data(run.data, run.config.data)
     batches = WindowBatches(parts.test, run.problem, run.config, seed=None)
     values = evaluate.yardstick_values(run, batches)
     every, best = cloned
@@ -832,7 +832,7 @@ def test_without_gymnasium_actions_are_tested(swings, tmp_path, monkeypatch, cap
     run = swings[0]
     config = run.config.replace(clone_steps=1)
     run = run._replace(config=config)
-    test = split_data(run.data, config).test
+    test = split_data(run.data, config.data).test
     batches = WindowBatches(test, run.problem, config, seed=None)
     report = TASK.test(run, batches)
     values = {**report.values, **TASK.yardsticks(run, batches)}

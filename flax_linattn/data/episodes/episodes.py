@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import OptionError, shown
+from flax_linattn.data.episodes.numbers import LARGEST, as_float32, refuse_discrete
 from flax_linattn.data.episodes.texts import environment_name
 
-_LARGEST = float(np.finfo(np.float32).max)
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Episodes:
     """Episodes of continuous control, one after the other.
 
@@ -32,10 +32,14 @@ class Episodes:
         terminated: Whether an episode ended in a terminal state, bool [E]; False where a limit of
             time cut it.
         env_id: The environment, such as "Hopper-v5", where the source says it.
+        notes: What of the source deserves a second look, a line each, such as steps that were left
+            out. They are of the source as it was read, whatever is taken of it, and neither part of
+            the checksum nor written to files.
 
     Raises:
         ValueError: The arrays do not fit each other, an episode is empty, or a number is not
             finite; the message names the array and the row, from 0.
+        TypeError: ``notes`` are no texts.
 
     Example:
         >>> rewards = np.array([1.0, 2.0, 4.0])
@@ -45,6 +49,8 @@ class Episodes:
         (3, 2, [2, 1])
         >>> episodes.returns.tolist(), episodes.returns_to_go().tolist()
         ([3.0, 4.0], [3.0, 2.0, 4.0])
+        >>> episodes
+        Episodes('toy', num_episodes=2, num_steps=3, observation_dim=2, action_dim=1, env_id=None)
     """
 
     name: str
@@ -54,6 +60,7 @@ class Episodes:
     starts: NDArray[np.int64]
     terminated: NDArray[np.bool_]
     env_id: str | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.env_id is not None and environment_name(self.env_id) is None:
@@ -61,10 +68,14 @@ class Episodes:
                 f"{self.name}: expected env_id as a name such as 'Hopper-v5', or None, got "
                 f"{shown(self.env_id)}."
             )
-        self._set("observations", _numbers(self.name, "observations", self.observations, 2))
-        _refuse_discrete(self.name, np.asarray(self.actions))
-        self._set("actions", _numbers(self.name, "actions", self.actions, 2))
-        self._set("rewards", _numbers(self.name, "rewards", self.rewards, 1))
+        if not isinstance(self.notes, tuple) or not all(isinstance(n, str) for n in self.notes):
+            raise TypeError(
+                f"{self.name}: expected notes as a tuple of texts, got {shown(self.notes)}."
+            )
+        refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
+        for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
+            numbers = as_float32(f"{self.name}:{what}", getattr(self, what), ndim)
+            self._set(what, numbers)
         for what, array in (("actions", self.actions), ("rewards", self.rewards)):
             if len(array) != self.num_steps:
                 raise ValueError(
@@ -80,6 +91,13 @@ class Episodes:
             )
         self._set("terminated", terminated)
         self._check_returns()
+
+    def __repr__(self) -> str:
+        return (
+            f"Episodes({self.name!r}, num_episodes={self.num_episodes}, num_steps={self.num_steps}"
+            f", observation_dim={self.observation_dim}, action_dim={self.action_dim}, "
+            f"env_id={self.env_id!r})"
+        )
 
     def _set(self, field: str, value: NDArray) -> None:
         object.__setattr__(self, field, value)  # the only way in a frozen class
@@ -108,7 +126,7 @@ class Episodes:
     def _check_returns(self) -> None:
         """No return to go may be beyond float32."""
         sums = np.add.reduceat(np.abs(self.rewards, dtype=np.float64), self.starts[:-1])
-        if (wrong := np.flatnonzero(sums > _LARGEST)).size:
+        if (wrong := np.flatnonzero(sums > LARGEST)).size:
             raise ValueError(
                 f"{self.name}: episode {wrong[0]}: expected rewards whose sum float32 can hold, "
                 f"got sizes that add up to {sums[wrong[0]]:g}; scale the rewards."
@@ -248,6 +266,8 @@ _ARRAYS = {
 def join_episodes(parts: Sequence[Episodes]) -> Episodes:
     """All episodes of several sources, in their order: medium and expert are medium-expert.
 
+    Their notes follow each other, each once.
+
     Args:
         parts: At least one. Those that name an environment name the same one.
 
@@ -292,39 +312,5 @@ def join_episodes(parts: Sequence[Episodes]) -> Episodes:
         np.concatenate([[0], *starts]),
         np.concatenate([part.terminated for part in parts]),
         named[0].env_id if named else None,
+        tuple(dict.fromkeys(itertools.chain.from_iterable(part.notes for part in parts))),
     )
-
-
-def _refuse_discrete(name: str, actions: NDArray) -> None:
-    if actions.dtype.kind in "biu":
-        raise ValueError(
-            f"{name}:actions: expected continuous actions [N, A], numbers with a point, got "
-            f"{actions.dtype} {list(actions.shape)}; discrete actions are not handled."
-        )
-
-
-def _numbers(name: str, what: str, values: ArrayLike, ndim: int) -> NDArray[np.float32]:
-    """As float32, of so many axes, all finite."""
-    array = np.asarray(values)
-    form = "[N, numbers]" if ndim == 2 else "[N]"
-    if array.dtype.kind not in "fiu":
-        raise ValueError(
-            f"{name}:{what}: expected numbers {form}, got {array.dtype} {list(array.shape)}."
-        )
-    if array.ndim != ndim or not array.size:
-        raise ValueError(
-            f"{name}:{what}: expected {form} of at least one step, got {list(array.shape)}."
-        )
-    if array.dtype == np.float32:
-        wrong = ~np.isfinite(array)
-    else:  # what float32 would round to infinity is refused with what is infinite
-        with np.errstate(all="ignore"):
-            wrong = ~(np.abs(array.astype(np.float64)) <= _LARGEST)
-    if wrong.any():
-        row = int(np.argmax(wrong.reshape(len(array), -1).any(1)))
-        bad = array[row][wrong[row]] if ndim == 2 else array[row : row + 1]
-        raise ValueError(
-            f"{name}:{what}[{row}]: expected finite numbers that float32 can hold, got "
-            f"{bad[0]}; drop the episode, or correct it."
-        )
-    return np.ascontiguousarray(array, np.float32)

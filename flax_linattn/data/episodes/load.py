@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -31,7 +32,7 @@ def load_episodes(
     """Loads episodes from one file or folder, or from several, one after the other.
 
     "auto" knows a folder as Minari's, ``.npz`` and HDF5 files by their first bytes, and Minari's
-    HDF5 file by its groups.
+    HDF5 file by its groups. The notes of several files say which file each is of.
 
     Args:
         paths: The file or folder, or several of one environment.
@@ -40,7 +41,8 @@ def load_episodes(
         keep_unfinished: Whether episodes whose end is not known are taken, as if cut by time.
 
     Raises:
-        FileNotFoundError: There is no such file or folder.
+        FileNotFoundError: There is no such file or folder, or what collects episodes to it has not
+            finished.
         OptionError: There is no such format.
         ValueError: No path is given, files do not go together, or h5py is not installed.
         DataFormatError: A file breaks its format; the message names it, the key and the row.
@@ -58,9 +60,27 @@ def load_episodes(
         paths = [paths]
     parts = []
     for path in paths:
+        _refuse_unfinished(Path(path))
         chosen = _format(Path(path)) if file_format == "auto" else file_format
         parts.append(_READERS[chosen](path, keep_unfinished=keep_unfinished))
+    if len(parts) > 1:
+        parts = [_with_its_name(part) for part in parts]
     return join_episodes(parts)
+
+
+def _with_its_name(part: Episodes) -> Episodes:
+    """Its notes say which file they are of: the same words of two files are two notes."""
+    return dataclasses.replace(part, notes=tuple(f"{part.name}: {note}" for note in part.notes))
+
+
+def _refuse_unfinished(path: Path) -> None:
+    """A file that is not there yet, whose parts ``control.collect`` keeps beside it."""
+    parts = path.with_name(f"{path.name}.parts") if path.name else path
+    if not path.exists() and parts.is_dir():
+        raise FileNotFoundError(
+            f"expected episodes at {path}, found only {parts}, the parts of a rollout that has not "
+            "finished; give the same rollout again: it goes on from there"
+        )
 
 
 def _format(path: Path) -> str:
@@ -73,6 +93,13 @@ def _format(path: Path) -> str:
         start = binary.read(len(SIGNATURE))
     if start.startswith(b"PK"):
         return "npz"
+    if start != SIGNATURE and {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes}:
+        raise DataFormatError(
+            f"{path}: expected episodes in an HDF5 file of D4RL or Minari, or in an .npz file, got "
+            "CSV, which is not read; save its columns as arrays by numpy.savez, a row for each "
+            "step, under D4RL's names: observations [N, S], actions [N, A], rewards [N], terminals "
+            "[N], and timeouts [N]"
+        )
     if start != SIGNATURE:
         raise DataFormatError(
             f"{path}: expected episodes in an HDF5 file of D4RL or Minari, or in an .npz file, got "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.episodes.episodes import Episodes
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
+from flax_linattn.data.episodes.notes import about_left_out
+from flax_linattn.data.episodes.numbers import as_float32, refuse_discrete
 from flax_linattn.data.episodes.texts import environment_name, printed
 from flax_linattn.data.episodes.transitions import checked
 from flax_linattn.data.files import DataFormatError
@@ -68,33 +71,45 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
                 f"{main}: expected groups episode_0, episode_1, ..., got "
                 f"{printed(file.names())}; check that this is a data set of Minari"
             )
-        parts = [_episode(file, found[number]) for number in sorted(found)]
-    parts = [part for part in parts if keep_unfinished or part[3] is not None]
+        episodes = [_episode(file, found[number]) for number in sorted(found)]
+    parts = [part for part in episodes if keep_unfinished or part.terminated is not None]
     if not parts:
         raise DataFormatError(
             f"{main}: expected an episode that terminates or is truncated, got none of "
             f"{len(found)}; take them as they are with keep_unfinished=True",
             "keep_unfinished",
         )
+    parts = [_finite(main, part) for part in parts]
     first = parts[0]
-    for index, part in enumerate(parts):
-        for key, mine, its in zip(_KEYS, first[:2], part[:2], strict=False):
-            if mine.shape[1:] != its.shape[1:]:
+    for part in parts:
+        for key in ("observations", "actions"):
+            mine, its = (getattr(own, key).shape[1] for own in (first, part))
+            if mine != its:
                 raise DataFormatError(
-                    f"{main}: expected {key} of the same sizes in all episodes, got "
-                    f"{list(mine.shape[1:])} first and {list(its.shape[1:])} in number {index}; "
-                    "these are not of one environment"
+                    f"{main}:{part.group}/{key}: expected {mine} numbers, as {first.group} has, "
+                    f"got {its}; these are not of one environment: split the data set"
                 )
-    lengths = [len(part[2]) for part in parts]
+    left_out = len(episodes) - len(parts)
     return checked(
         str(path),
-        np.concatenate([part[0] for part in parts]),
-        np.concatenate([part[1] for part in parts]),
-        np.concatenate([part[2] for part in parts]),
-        np.concatenate([[0], np.cumsum(lengths)]),
-        np.array([bool(part[3]) for part in parts]),
+        np.concatenate([part.observations for part in parts]),
+        np.concatenate([part.actions for part in parts]),
+        np.concatenate([part.rewards for part in parts]),
+        np.concatenate([[0], np.cumsum([len(part.rewards) for part in parts])]),
+        np.array([bool(part.terminated) for part in parts]),
         _env_id(main.with_name("metadata.json")),
+        about_left_out(left_out, "episode", "that neither terminated nor was truncated"),
     )
+
+
+class _Part(NamedTuple):
+    """An episode; ``terminated`` is None where it has no end."""
+
+    group: str
+    observations: NDArray
+    actions: NDArray
+    rewards: NDArray
+    terminated: bool | None
 
 
 def _main_file(path: Path) -> Path:
@@ -110,8 +125,8 @@ def _main_file(path: Path) -> Path:
     )
 
 
-def _episode(file: Hdf5File, group: str) -> tuple[NDArray, NDArray, NDArray, bool | None]:
-    """Observations, actions and rewards, and whether it terminated; None where it has no end."""
+def _episode(file: Hdf5File, group: str) -> _Part:
+    """An episode as it is stored, without the last observation."""
     names = file.names(group)
     if missing := [key for key in _KEYS if key not in names]:
         raise DataFormatError(
@@ -119,12 +134,10 @@ def _episode(file: Hdf5File, group: str) -> tuple[NDArray, NDArray, NDArray, boo
             f"is no {listed(missing)}: fetch the data set again"
         )
     arrays = {key: file.read(f"{group}/{key}") for key in _KEYS}
-    if arrays["actions"].dtype.kind in "biu":
-        raise DataFormatError(
-            f"{file.place(group)}/actions: expected continuous actions [T, A], got "
-            f"{arrays['actions'].dtype} {list(arrays['actions'].shape)}; discrete actions are not "
-            "handled"
-        )
+    try:
+        refuse_discrete(f"{file.place(group)}/actions", arrays["actions"], "[T, A]")
+    except ValueError as error:
+        raise DataFormatError(str(error)) from None
     rewards = arrays["rewards"]
     steps = len(rewards) if rewards.ndim == 1 else 0
     expected = dict.fromkeys(_KEYS, steps) | {"observations": steps + 1}
@@ -138,7 +151,20 @@ def _episode(file: Hdf5File, group: str) -> tuple[NDArray, NDArray, NDArray, boo
             )
     ends = {key: _end(file, group, key, arrays[key]) for key in ("terminations", "truncations")}
     ended = ends["terminations"] or (False if ends["truncations"] else None)
-    return arrays["observations"][:-1], arrays["actions"], rewards, ended
+    return _Part(group, arrays["observations"][:-1], arrays["actions"], rewards, ended)
+
+
+def _finite(path: Path, part: _Part) -> _Part:
+    """The episode as float32; errors name its own rows."""
+    place = f"{path}:{part.group}"
+    try:
+        return part._replace(
+            observations=as_float32(f"{place}/observations", part.observations, 2),
+            actions=as_float32(f"{place}/actions", part.actions, 2),
+            rewards=as_float32(f"{place}/rewards", part.rewards, 1),
+        )
+    except ValueError as error:
+        raise DataFormatError(str(error)) from None
 
 
 def _end(file: Hdf5File, group: str, key: str, flags: NDArray) -> bool:

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 
 from flax_linattn.data.episodes.episodes import Episodes
+from flax_linattn.data.episodes.notes import about_cut_short, count_cut_short
 from flax_linattn.data.episodes.scores import family_of, normalized_score
+from flax_linattn.data.episodes.texts import counted
 
 
 def describe_episodes(episodes: Episodes) -> dict[str, Any]:
@@ -39,7 +41,6 @@ def describe_episodes(episodes: Episodes) -> dict[str, Any]:
     outside = np.abs(episodes.actions) > 1
     constant = (episodes.observations == episodes.observations[0]).all(0)
     rewards = episodes.rewards.astype(np.float64)
-    longest = episodes.lengths.max()
     return {
         "env_id": episodes.env_id,
         "steps": episodes.num_steps,
@@ -53,7 +54,7 @@ def describe_episodes(episodes: Episodes) -> dict[str, Any]:
         },
         "returns": _spread(episodes.returns),
         "terminated": float(episodes.terminated.mean()),
-        "cut_short": int((~episodes.terminated & (episodes.lengths < longest)).sum()),
+        "cut_short": count_cut_short(episodes.lengths, episodes.terminated),
         "normalized_score": score,
         "actions": {
             "min": float(episodes.actions.min()),
@@ -95,14 +96,12 @@ def episodes_as_text(episodes: Episodes) -> str:
     found = describe_episodes(episodes)
     returns, lengths = found["returns"], found["lengths"]
     actions, rewards = found["actions"], found["rewards"]
-    of = f" of {found['env_id']}" if found["env_id"] else ""
     outside = f"{100 * actions['outside']:.3g} % of them" if actions["outside"] else "none"
     lines = [
-        f"{episodes.name}: {_count(found['episodes'], 'episode')}{of}, "
-        f"{_count(found['steps'], 'step')}",
-        f"observations: {_count(found['observation_dim'], 'number')}"
+        size_as_text(episodes),
+        f"observations: {counted(found['observation_dim'], 'number')}"
         f"{_constant(found['constant_observations'])}",
-        f"actions: {_count(found['action_dim'], 'number')}, from {actions['min']:.4g} to "
+        f"actions: {counted(found['action_dim'], 'number')}, from {actions['min']:.4g} to "
         f"{actions['max']:.4g}, {outside} outside -1 to 1",
         f"lengths: {lengths['min']:,} to {lengths['max']:,}, median {lengths['median']:.6g}",
         f"returns: mean {returns['mean']:.6g}, least {returns['min']:.6g}, quartiles "
@@ -111,11 +110,7 @@ def episodes_as_text(episodes: Episodes) -> str:
         f"rewards: mean {rewards['mean']:.4g}, standard deviation {rewards['sd']:.4g}",
         f"ended in a terminal state: {100 * found['terminated']:.3g} % of episodes",
     ]
-    if found["cut_short"]:
-        lines.append(
-            f"cut before step {lengths['max']:,} without a terminal state: "
-            f"{_count(found['cut_short'], 'episode')}, whose returns may be of a part"
-        )
+    lines += about_cut_short(episodes.lengths, episodes.terminated)
     if found["normalized_score"] is not None:
         lines.append(
             f"mean score as D4RL normalizes: {found['normalized_score']:.1f} (0 a random policy, "
@@ -124,8 +119,20 @@ def episodes_as_text(episodes: Episodes) -> str:
     return "\n".join(lines)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def size_as_text(episodes: Episodes) -> str:
+    """How many there are, as the first line of that.
+
+    Example:
+        >>> one = Episodes("toy", np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(1),
+        ...                np.array([0, 1]), np.array([True]), "Hopper-v5")
+        >>> size_as_text(one)
+        'toy: 1 episode of Hopper-v5, 1 step'
+    """
+    of = f" of {episodes.env_id}" if episodes.env_id else ""
+    return (
+        f"{episodes.name}: {counted(episodes.num_episodes, 'episode')}{of}, "
+        f"{counted(episodes.num_steps, 'step')}"
+    )
 
 
 def _constant(indices: list[int]) -> str:

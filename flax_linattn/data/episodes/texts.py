@@ -17,6 +17,16 @@ def printed(names: Sequence[str]) -> str:
     return listed([shown(name, 80)[1:-1] for name in names]) or "none"
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "step"), counted(1200, "step")
+        ('1 step', '1,200 steps')
+    """
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def environment_name(value: object) -> str | None:
     r"""What a file says of its environment, where that is a name.
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import listed
 from flax_linattn.data.episodes.episodes import Episodes
+from flax_linattn.data.episodes.notes import NO_TIMEOUTS, about_cut_short, about_left_out
 from flax_linattn.data.episodes.texts import printed
 from flax_linattn.data.files import DataFormatError
 
@@ -75,6 +76,9 @@ def to_episodes(
         if array.shape[:1] != (steps,):
             raise _differ(path, key, array, steps)
     used = int(stops[-1])
+    notes = about_left_out(steps - used, "step", "behind the last end")
+    if "timeouts" not in arrays and "next_observations" not in arrays:
+        notes.append(NO_TIMEOUTS)
     return checked(
         str(path),
         arrays["observations"][:used],
@@ -83,6 +87,7 @@ def to_episodes(
         np.concatenate([[0], stops]).astype(np.int64),
         terminals[stops - 1],
         env_id,
+        notes,
     )
 
 
@@ -94,14 +99,16 @@ def checked(
     starts: NDArray[np.int64],
     terminated: NDArray[np.bool_],
     env_id: str | None,
+    notes: list[str],
 ) -> Episodes:
-    """The episodes; what does not fit is an error of the file.
+    """The episodes, with a note on those cut short; what does not fit is an error of the file.
 
     Raises:
         DataFormatError: See ``Episodes``.
     """
+    noted = (*notes, *about_cut_short(np.diff(starts), terminated))
     try:
-        return Episodes(name, observations, actions, rewards, starts, terminated, env_id)
+        return Episodes(name, observations, actions, rewards, starts, terminated, env_id, noted)
     except ValueError as error:
         raise DataFormatError(str(error)) from None
 

@@ -4,12 +4,20 @@ Example:
     >>> from flax_linattn import tasks
     >>> config = tasks.get_task("decide").Config.of(mechanism="aaren", steps=100)
     >>> config.fit.context, config.play.act
-    (20, 'window')
+    (20, 'restart')
 """
 
-from flax_linattn.tasks.decide.options import DecideConfig, DecideData, DecideFit, DecideModel
-from flax_linattn.tasks.decide.options import DecidePlay as DecidePlay
+from flax_linattn.tasks.decide.acting import DecisionAgent, make_agent
+from flax_linattn.tasks.decide.options import (
+    DecideConfig,
+    DecideData,
+    DecideFit,
+    DecideModel,
+    DecidePlay,
+)
 from flax_linattn.tasks.decide.problem import DecideProblem
+from flax_linattn.tasks.decide.stream import DecideStream
+from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
 
 __all__ = [
     "DecideConfig",
@@ -18,4 +26,8 @@ __all__ = [
     "DecideModel",
     "DecidePlay",
     "DecideProblem",
+    "DecideStream",
+    "DecideStreamOptions",
+    "DecisionAgent",
+    "make_agent",
 ]

@@ -47,9 +47,22 @@ class DecisionAgent:
         """See ``control.Agent``.
 
         Raises:
-            ValueError: the model has no room for the step, which is not taken in.
+            ValueError: shapes do not fit, a number is not finite, or the model has no room for the
+                step; nothing is taken in then.
         """
         problem = self._problem
+        expected = {
+            "observations": (len(self.steps), problem.observation_dim),
+            "rewards": (len(self.steps),),
+            "begins": (len(self.steps),),
+        }
+        given = {"observations": observations, "rewards": rewards, "begins": begins}
+        for name, shape in expected.items():
+            got = np.shape(given[name])
+            if got != shape:
+                raise ValueError(f"expected {name} {list(shape)}, got {list(got)}.")
+            if not np.isfinite(given[name]).all():
+                raise ValueError(f"expected finite {name}, got {given[name]}.")
         time = np.where(begins, 0, self.steps)
         asked = np.where(begins, self._target, self.returns_to_go - rewards)
         x = columns(
@@ -72,7 +85,7 @@ def make_agent(
     act: str | None = None,
     target_return: float | None = None,
 ) -> DecisionAgent:
-    """An agent of a run.
+    """An agent of a run, for a loop of one's own; ``control.play`` is one.
 
     Args:
         run: the trained run.

@@ -57,8 +57,8 @@ def load_data(options: DecideData) -> Episodes:
     return episodes.take(np.arange(number)) if number else episodes
 
 
-def split_data(episodes: Episodes, config: DecideConfig) -> Parts:
-    """Whole episodes for each part, drawn by the seed of the run.
+def split_data(episodes: Episodes, options: DecideData) -> Parts:
+    """Whole episodes for each part, drawn by the seed of the split.
 
     Raises:
         OptionError: fewer than three episodes.
@@ -69,10 +69,10 @@ def split_data(episodes: Episodes, config: DecideConfig) -> Parts:
             f"got {episodes.num_episodes}; give more.",
             "file",
         )
-    held, test = config.data.validation_share, config.data.test_share
-    others, tested = split_episodes(episodes, test, config.seed)
+    held, test, seed = options.validation_share, options.test_share, options.split_seed
+    others, tested = split_episodes(episodes, test, seed)
     # Its share of all, of those that are left; two at least are.
-    train, validation = split_episodes(others, held / (1 - test), config.seed + 1)
+    train, validation = split_episodes(others, held / (1 - test), seed + 1)
     return Parts(train, validation, tested)
 
 
@@ -93,7 +93,7 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
     Raises:
         OptionError: episodes are longer than the table of times.
     """
-    parts = split_data(episodes, config)
+    parts = split_data(episodes, config.data)
     train = parts.train
     longest = int(episodes.lengths.max())
     most = most_steps(config)

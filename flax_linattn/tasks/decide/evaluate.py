@@ -42,6 +42,9 @@ OF_ACTIONS = Yardsticks("mse", ("mean", "ridge", "clone"), title="squared error 
 BEST = 0.1
 """The share of the steps that the clone of the best imitates, as 10 % behaviour cloning."""
 
+SLACK = 1e-3
+"""By which actions may be beyond bounds without a word, as rounding has it."""
+
 MOST_ENVIRONMENTS = 64
 """That are played side by side."""
 
@@ -79,7 +82,15 @@ def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> 
             f"{episodes.name} are episodes of {episodes.env_id}, got env={env_id}; give that one.",
             "env",
         )
-    _fitting(env_id, 1, episodes, episodes.name, config).close()
+    with _fitting(env_id, 1, episodes, episodes.name, config) as environments:
+        low, high = environments.action_low, environments.action_high
+        beyond = (episodes.actions < low - SLACK) | (episodes.actions > high + SLACK)
+        if share := float(beyond.any(axis=1).mean()):
+            print(
+                f"note: {share:.1%} of the actions are beyond the bounds of {env_id}, "
+                f"{low.min():g} to {high.max():g}, to which it clips them; are they in its unit?",
+                file=sys.stderr,
+            )
 
 
 def _fitting(
@@ -264,7 +275,7 @@ def read_train(run: Run) -> Episodes:
     """
     with reading_data(of_run=True):
         episodes = load_data(run.config.data) if run.data is None else run.data
-        train = split_data(episodes, run.config).train
+        train = split_data(episodes, run.config.data).train
     if train.checksum() != run.problem.checksum["train"]:
         raise ValueError("the data of the run have changed since")
     return train

@@ -28,8 +28,9 @@ class DecideData(Options):
             files name; none = it is not played.
         num_episodes: the first so many; 0 = all.
         keep_unfinished: keep the steps behind the last end of an episode as an episode.
-        validation_share: of the episodes, drawn by the seed, to select parameters on.
+        validation_share: of the episodes, to select parameters on.
         test_share: of the episodes, to tell the error of actions on.
+        split_seed: by which the episodes of these parts are drawn, the same ones for all runs.
     """
 
     file: tuple[Path, ...] = ()
@@ -39,10 +40,12 @@ class DecideData(Options):
     keep_unfinished: bool = False
     validation_share: float = 0.1
     test_share: float = 0.1
+    split_seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(0, LARGEST, num_episodes=self.num_episodes)
+        at_least(0, LARGEST - 1, split_seed=self.split_seed)
         shares = {"validation_share": self.validation_share, "test_share": self.test_share}
         for name, share in shares.items():
             if not 0 < share < 1:

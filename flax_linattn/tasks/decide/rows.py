@@ -46,7 +46,7 @@ def parse_lines(lines: Iterable[str], name: str, observation_dim: int) -> Iterat
             yield None
             continue
         (cells,) = csv.reader([line.strip()])
-        if number == 1 and not any(map(is_number, cells)):
+        if number == 1 and len(cells) == observation_dim + 1 and not any(map(is_number, cells)):
             continue  # names of the columns
         place = f"{name}:{number}"
         if len(cells) != observation_dim + 1:

@@ -85,23 +85,31 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
 
     def about_data(self, data: Episodes, config: DecideConfig) -> str:
         """Episodes, sizes and returns."""
-        parts = split_data(data, config)
+        parts = split_data(data, config.data)
         numbers = ", ".join(f"{part.num_episodes:,}" for part in parts)
         returns, lengths = data.returns, data.lengths
+        problem = describe(data, config)
+        where = f"to be played in {problem.env_id}" if problem.env_id else "not to be played"
+        if problem.env_id is None and config.data.env != "none":
+            where = "not to be played, for the file names no environment: give env"
         return (
             f"{data.name}: {data.num_episodes:,} episodes of {lengths.min():,} to "
             f"{lengths.max():,} steps, {data.num_steps:,} in all, observations of "
             f"{data.observation_dim} and actions of {data.action_dim} numbers\n"
             f"returns from {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}\n"
-            f"episodes to train, validate and test on: {numbers}; played in: "
-            f"{env_of(config.data, data) or 'nothing'}"
+            f"episodes to train, validate and test on: {numbers}; {where}, asking for a return of "
+            f"{problem.target_return:.6g}"
         )
+
+    def notes(self, data: Episodes) -> Sequence[str]:
+        """Of the readers."""
+        return getattr(data, "notes", ())
 
     def batches(
         self, data: Episodes, config: DecideConfig, problem: DecideProblem, spans: int
     ) -> training.Splits:
         """Windows of steps."""
-        parts = split_data(data, config)
+        parts = split_data(data, config.data)
         windows = partial(WindowBatches, problem=problem, config=config)
         return training.Splits(
             windows(parts.train, seed=config.seed),
@@ -140,7 +148,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         """The test part of the run's episodes, or all episodes of another file."""
         with reading_data(of_run=file is None):
             if file is None:
-                test = split_data(load_data(run.config.data), run.config).test
+                test = split_data(load_data(run.config.data), run.config.data).test
             else:
                 options = replace(run.config.data, file=(file,), file_format="auto", num_episodes=0)
                 test = load_data(options)
