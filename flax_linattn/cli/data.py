@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -14,6 +15,8 @@ from flax_linattn.data.episodes import episodes_as_text, join_episodes, load_epi
 from flax_linattn.data.episodes.statistics import size_as_text
 from flax_linattn.data.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
+
+_Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
 
 
 def data_command(name: str, args: Sequence[str]) -> int:
@@ -45,7 +48,7 @@ def list_data() -> None:
         print(f"{name:<{width}}  {by:<8}  {entry.about}{here}")
 
 
-def info_data(names: tuple[str, ...], /, keep_unfinished: bool = False) -> None:
+def info_data(names: _Names, /, keep_unfinished: bool = False) -> None:
     """Shows what a data set holds, its licence, its files, and how to use them.
 
     Args:

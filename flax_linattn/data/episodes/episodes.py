@@ -68,10 +68,9 @@ class Episodes:
                 f"{self.name}: expected env_id as a name such as 'Hopper-v5', or None, got "
                 f"{shown(self.env_id)}."
             )
-        if not isinstance(self.notes, tuple) or not all(isinstance(n, str) for n in self.notes):
-            raise TypeError(
-                f"{self.name}: expected notes as a tuple of texts, got {shown(self.notes)}."
-            )
+        notes: object = self.notes
+        if not (isinstance(notes, tuple) and all(isinstance(note, str) for note in notes)):
+            raise TypeError(f"{self.name}: expected notes as a tuple of texts, got {shown(notes)}.")
         refuse_discrete(f"{self.name}:actions", np.asarray(self.actions))
         for what, ndim in (("observations", 2), ("actions", 2), ("rewards", 1)):
             numbers = as_float32(f"{self.name}:{what}", getattr(self, what), ndim)

@@ -93,17 +93,19 @@ def _format(path: Path) -> str:
         start = binary.read(len(SIGNATURE))
     if start.startswith(b"PK"):
         return "npz"
-    if start != SIGNATURE and {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes}:
-        raise DataFormatError(
-            f"{path}: expected episodes in an HDF5 file of D4RL or Minari, or in an .npz file, got "
-            "CSV, which is not read; save its columns as arrays by numpy.savez, a row for each "
-            "step, under D4RL's names: observations [N, S], actions [N, A], rewards [N], terminals "
-            "[N], and timeouts [N]"
-        )
     if start != SIGNATURE:
+        expected = (
+            f"{path}: expected episodes in an HDF5 file of D4RL or Minari, or in an .npz file"
+        )
+        if {".csv", ".tsv"} & {suffix.lower() for suffix in path.suffixes}:
+            raise DataFormatError(
+                f"{expected}, got CSV, which is not read; save its columns as arrays by "
+                "numpy.savez, a row for each step, under D4RL's names: observations [N, S], "
+                "actions [N, A], rewards [N], terminals [N], and timeouts [N]"
+            )
         raise DataFormatError(
-            f"{path}: expected episodes in an HDF5 file of D4RL or Minari, or in an .npz file, got "
-            f"another kind of file, or a damaged one ({start!r}); check that this is the right file"
+            f"{expected}, got another kind of file, or a damaged one ({start!r}); check that this "
+            "is the right file"
         )
     with Hdf5File(path) as file:
         names = file.names()

@@ -48,9 +48,13 @@ def test_episodes_end_where_the_file_says_so(tmp_path, suffix):
     for key in ("observations", "actions", "rewards"):
         np.testing.assert_array_equal(getattr(episodes, key), arrays[key][:9])
     assert episodes.name == str(path) and episodes.env_id is None
+    short = "cut before step 4 without a terminal state: 1 episode, whose return may be of a part"
+    left = "3 steps behind the last end are left out; keep_unfinished keeps them"
+    assert episodes.notes == (left, short)
     kept = load_episodes(path, keep_unfinished=True)
     assert kept.starts.tolist() == [0, 4, 7, 9, 12] and not kept.terminated[-1]
     np.testing.assert_array_equal(kept.observations, arrays["observations"])
+    assert kept.notes == (short.replace("1 episode, whose return", "2 episodes, whose returns"),)
 
 
 @BOTH
@@ -69,10 +73,15 @@ def test_without_timeouts_the_next_observations_say_it(tmp_path, suffix):
     episodes = load_episodes(save(tmp_path / f"toy{suffix}", arrays))
     assert episodes.starts.tolist() == [0, 4, 7, 9]
     assert episodes.terminated.tolist() == [True, False, True]
+    assert not any("no timeouts" in note for note in episodes.notes)
 
     del arrays["next_observations"]
     only_terminals = load_episodes(save(tmp_path / f"few{suffix}", arrays))
     assert only_terminals.starts.tolist() == [0, 4, 9] and only_terminals.terminated.all()
+    assert only_terminals.notes == (
+        "3 steps behind the last end are left out; keep_unfinished keeps them",
+        "no timeouts: only terminal states end episodes",
+    )
 
     arrays["terminals"][:] = False
     path = save(tmp_path / f"none{suffix}", arrays)
@@ -156,7 +165,7 @@ WRONG = [
     ({"observations": np.zeros((0, 3))}, r":observations: .* got \[0, 3\]"),
     ({"observations": np.float32(1)}, r":observations: .* got \[\]"),
     ({"actions": np.zeros((12, 2, 2))}, r":actions: expected \[N, numbers\] .* got \[9, 2, 2\]"),
-    ({"actions": np.zeros(12, np.int64)}, r":actions: expected continuous .* got int64 \[9\]"),
+    ({"actions": np.zeros(12, np.int64)}, r":actions: expected cont.* int64 \[9\]; .* give data"),
     ({"actions": np.zeros((11, 2))}, r":actions: expected one for each of 12 obs.* got \[11, 2\]"),
     ({"rewards": np.zeros(13)}, r":rewards: expected one for each of 12 obs.* got \[13\]"),
     ({"rewards": np.zeros((12, 2))}, r":rewards: expected \[N\] .* got \[9, 2\]"),
@@ -243,6 +252,9 @@ def test_files_of_other_kinds(tmp_path):
             load_episodes(path)
     with pytest.raises(FileNotFoundError, match="found nothing there"):
         load_episodes(tmp_path / "none.hdf5")
+    (tmp_path / "none.hdf5.parts").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"not finished; give the same rollout again"):
+        load_episodes(tmp_path / "none.hdf5")
     with pytest.raises(OptionError, match="file_format must be one of auto, d4rl, minari, npz"):
         load_episodes(path, "hdf5")
     with pytest.raises(ValueError, match="expected episodes to join, got none"):
@@ -253,6 +265,10 @@ def test_several_files_are_joined(tmp_path):
     paths = [save(tmp_path / f"{seed}.npz", steps(seed=seed)) for seed in range(2)]
     both = load_episodes([str(paths[0]), paths[1]])
     assert both.num_episodes == 6 and both.name == f"{paths[0]} + {paths[1]}"
+    alone = load_episodes(paths[0]).notes
+    assert len(alone) == 2
+    assert both.notes == tuple(f"{path}: {note}" for path in paths for note in alone)
+    assert len(load_episodes([paths[0]] * 2).notes) == 2
     wide = {**steps(), "observations": np.zeros((12, 4))}
     with pytest.raises(ValueError, match=r"wide\.npz: expected observations of 3 .*0\.npz has"):
         load_episodes([paths[0], save(tmp_path / "wide.npz", wide)])

@@ -1,5 +1,7 @@
 """Episodes as arrays, against a reference of plain loops in float64."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -158,6 +160,24 @@ def test_other_dtypes_become_float32():
     assert one.starts.dtype == np.int64 and one.observations.flags.c_contiguous
     kept = np.ones((3, 2), np.float32)
     assert Episodes("toy", kept, kept, one.rewards, one.starts, one.terminated).actions is kept
+
+
+def test_notes_are_kept_and_joined_once():
+    one = dataclasses.replace(drawn([2, 3]), notes=("a", "b"))
+    assert one.checksum() == drawn([2, 3]).checksum()
+    assert one.take([1]).notes == one.top(0.5).notes == ("a", "b")
+    assert [part.notes for part in split_episodes(one, 0.5, 0)] == [("a", "b")] * 2
+    assert join_episodes([one, dataclasses.replace(one, notes=("c", "b"))]).notes == ("a", "b", "c")
+    for wrong in ("a", ["a"], (3,)):
+        with pytest.raises(TypeError, match="toy: expected notes as a tuple of texts, got"):
+            dataclasses.replace(one, notes=wrong)
+
+
+def test_they_are_shown_in_a_line():
+    assert repr(drawn([2, 3], env_id="Hopper-v5")) == (
+        "Episodes('toy', num_episodes=2, num_steps=5, observation_dim=3, action_dim=2, "
+        "env_id='Hopper-v5')"
+    )
 
 
 def changed(**arrays):

@@ -1,6 +1,7 @@
 """``flax-linattn data info`` of files of episodes."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
@@ -37,7 +38,54 @@ def test_what_is_neither_name_nor_file(tmp_path, capsys, monkeypatch):
     path = tmp_path / "table.csv"
     path.write_text("a,b\n1,2\n")
     assert cli.main(["data", "info", "table.csv"]) == 2
-    assert "table.csv: expected episodes in an HDF5 file of D4RL or Min" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "table.csv: expected episodes in an HDF5 file of D4RL or Min" in said
+    assert "got CSV, which is not read; save its columns as arrays by numpy.savez" in said
+    assert "D4RL's names: observations [N, S], actions [N, A], rewards [N]" in said
+
+
+def test_a_file_that_is_not_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("c2.hdf5", "toy.npz", "./Hoppper", "folder/toy"):
+        assert cli.main(["data", "info", name]) == 2
+        said = capsys.readouterr().err
+        assert f"expected a data file at {Path(name)}, found nothing there; check the path" in said
+        assert "unknown data set" not in said
+    (tmp_path / "c2.hdf5.parts").mkdir()
+    assert cli.main(["data", "info", "c2.hdf5"]) == 2
+    said = capsys.readouterr().err
+    assert "found only c2.hdf5.parts, the parts of a rollout that has not finished" in said
+    assert "give the same rollout again" in said
+
+
+def test_notes_are_printed_once_and_with_flags(tmp_path, capsys):
+    path = save(tmp_path / "toy.npz", steps())
+    assert cli.main(["data", "info", str(path)]) == 0
+    shown = capsys.readouterr().out
+    left = "3 steps behind the last end are left out; keep_unfinished keeps them"
+    assert f"\nnote: {left} (--keep-unfinished)\n" in shown
+    assert shown.count("cut before step 4 without a terminal state: 1 episode") == 1
+    arrays = steps()
+    del arrays["timeouts"]
+    assert cli.main(["data", "info", str(save(path, arrays)), "--keep-unfinished"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.endswith("\nnote: no timeouts: only terminal states end episodes\n")
+    assert left not in shown
+
+
+def test_several_files_are_shown_joined(tmp_path, capsys):
+    paths = [str(save(tmp_path / f"{seed}.npz", steps(seed=seed))) for seed in range(2)]
+    assert cli.main(["data", "info", *paths, "--keep-unfinished"]) == 0
+    alone, joined = capsys.readouterr().out.split("\n\n")
+    lines = alone.splitlines()
+    assert [lines[0], lines[2]] == [f"{path}: 4 episodes, 12 steps" for path in paths]
+    assert lines[1] == lines[3]
+    assert lines[1].startswith("  note: cut before step 4 without a terminal state: 2 episodes, ")
+    assert joined.startswith(f"{paths[0]} + {paths[1]}: 8 episodes, 24 steps\nobservations: 3 num")
+    assert cli.main(["data", "info", paths[0], "etth1"]) == 2
+    said = capsys.readouterr().err
+    assert "etth1 is a data set of the catalogue; give one at a time." in said
+    assert cli.main(["data", "info"]) == 2
 
 
 def test_errors_name_the_flag(tmp_path, capsys):

@@ -33,9 +33,16 @@ def test_every_path_to_a_set_is_taken(tmp_path):
 def test_unfinished_episodes_are_left_out(tmp_path):
     episodes = {0: minari_episode(4), 1: minari_episode(3, end=None)}
     folder = save_minari(tmp_path / "toy", episodes)
-    assert load_episodes(folder).lengths.tolist() == [4] and load_episodes(folder).env_id is None
+    found = load_episodes(folder)
+    assert found.lengths.tolist() == [4] and found.env_id is None
+    assert found.notes == (
+        "1 episode that neither terminated nor was truncated is left out; keep_unfinished keeps it",
+    )
     kept = load_episodes(folder, keep_unfinished=True)
     assert kept.lengths.tolist() == [4, 3] and kept.terminated.tolist() == [True, False]
+    assert [note.split(":")[0] for note in kept.notes] == [
+        "cut before step 4 without a terminal state"
+    ]
     none = save_minari(tmp_path / "none", {1: minari_episode(3, end=None)})
     with pytest.raises(
         DataFormatError, match=r"an episode that terminates .* none of 1"
@@ -46,6 +53,7 @@ def test_unfinished_episodes_are_left_out(tmp_path):
 
 WRONG = [
     ({"actions": np.zeros(3, np.int64)}, r"actions: expected continuous .* got int64 \[3\]; discr"),
+    ({"rewards": np.array([0, 1, np.inf])}, r"hdf5:episode_1/rewards\[2\]: expected finite .* inf"),
     ({"actions": np.zeros((2, 2))}, r"actions: expected \[3, numbers\] .* got \[2, 2\]"),
     ({"actions": np.zeros(3)}, r"actions: expected \[3, numbers\] beside rewards \[3\], got \[3\]"),
     ({"observations": np.zeros((3, 3))}, r"observations: expected \[4, numbers\] .* got \[3, 3\]"),
@@ -60,9 +68,11 @@ WRONG = [
     ({"observations": None, "observations/image": np.zeros((4, 2)),
       "observations/pose": np.zeros((4, 2))}, "observations: .* got a Group of image, pose; obs"),
     ({"observations": np.array(["text"] * 4, "S4")}, "observations: expected numbers, got |S4"),
-    ({"observations": np.full((4, 3), np.nan)}, r"toy:observations\[3\]: expected finite"),
-    ({"observations": np.zeros((4, 2))}, r"expected observations of the same sizes .* number 1"),
-    ({"actions": np.zeros((3, 4))}, r"expected actions of the same sizes .* \[2\] first and \[4\]"),
+    ({"observations": np.full((4, 3), np.nan)},
+     r"main_data\.hdf5:episode_1/observations\[0\]: expected finite"),
+    ({"observations": np.zeros((4, 2))},
+     r"hdf5:episode_1/observations: expected 3 numbers, as episode_0 .* 2"),
+    ({"actions": np.zeros((3, 4))}, r"hdf5:episode_1/actions: expected 2 numbers, .* got 4; these"),
 ]  # fmt: skip
 
 
