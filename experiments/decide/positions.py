@@ -134,8 +134,8 @@ EXPERIMENT = Measured(
         for way in WAYS
     ),
     left_out={
-        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, for want of "
-        "time"
+        "": "softmax attention and EA-series, Ant, the other kinds of data and further seeds, for "
+        "want of time"
     },
 )
 

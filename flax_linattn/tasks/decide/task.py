@@ -103,7 +103,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
 
     def notes(self, data: Episodes) -> Sequence[str]:
         """Of the readers."""
-        return getattr(data, "notes", ())
+        return data.notes
 
     def batches(
         self, data: Episodes, config: DecideConfig, problem: DecideProblem, spans: int
