@@ -29,7 +29,7 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.decide import DecideConfig
 
-ACTS = ("window", "stream")
+ACTS = ("window", "restart")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -269,6 +269,7 @@ def draw(rows: Rows) -> Any:
             axis.axhline(known[name]["score"], linestyle=line, color="0.4", linewidth=0.9,
                          label=label)  # fmt: skip
         axis.set_xticks(range(len(MECHANISMS)), ["softmax", "aaren", "EA-series"], fontsize=8)
+        axis.set_xlim(-0.5, len(MECHANISMS) - 0.5)
         axis.set_title(data, fontsize=9)
         axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     for axis in panels[len(sets) :]:

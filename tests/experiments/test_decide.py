@@ -104,11 +104,11 @@ def test_positions_are_compared_over_data_sets():
 def test_what_is_asked_for_beyond_the_best_does_not_count():
     row = {"data": "a", "mechanism": "aaren", "best": 100.0, "mean": 50.0,
            "asked": [10.0, 50.0, 100.0, 125.0], "window": [[9.0], [40.0, 60.0], [99.0], [1.0]],
-           "stream": [[9.0], [8.0], [7.0], [99.0]]}  # fmt: skip
+           "restart": [[9.0], [8.0], [7.0], [99.0]]}  # fmt: skip
     assert asked.correlation(row, "window") == pytest.approx(1.0)
-    assert asked.correlation(row, "stream") == pytest.approx(-1.0)
+    assert asked.correlation(row, "restart") == pytest.approx(-1.0)
     assert asked.followed("aaren", "window")([row]).word == HOLDS
-    assert asked.followed("aaren", "stream")([row]).word == FAILS
+    assert asked.followed("aaren", "restart")([row]).word == FAILS
     size = asked.Size(shares=(0.1, 0.5, 1.0, 1.25))
     assert "| a, 100 | `aaren` | asked for | 10 | 50 | 100 | 125 |" in asked.table([row], size)
 
