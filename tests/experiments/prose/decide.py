@@ -116,6 +116,48 @@ def told() -> list[float]:
     ]
 
 
-SENTENCES: list[Sentence] = []
+SENTENCES: list[Sentence] = [
+    Sentence(
+        "its score is {:+.1f} ± {:.1f} points from that of softmax attention over {} data sets, and "
+        "the margin is {:g} points",
+        aaren,
+    ),
+    Sentence(
+        "changes the score by {:+.1f} ± {:.1f} points with Aaren, {:+.1f} ± {:.1f} with softmax "
+        "attention and {:+.1f} ± {:.1f} with EA-series; at worst, Aaren on Walker2d medium, by "
+        "{:+.1f} points",
+        streamed,
+    ),
+    Sentence(
+        "{:+.1f} ± {:.1f} points with Aaren, {:+.1f} ± {:.1f} with softmax attention, {:+.1f} ± "
+        "{:.1f} with EA-series, all within the margin",
+        restarted,
+    ),
+    Sentence(
+        "Aaren is {:+.1f} ± {:.1f} points from a perceptron that imitates all actions, behind it "
+        "on {} of 12 sets; {:+.1f} ± {:.1f} points from one that imitates the best tenth, behind "
+        "it on {}",
+        cloned,
+    ),
+    Sentence("differ by {:.1e} at most", equal),
+    Sentence(
+        "On average over three sets its stream scores {:.1f} and its window {:.1f} with a table of "
+        "the episode's times, {:.1f} and {:.1f} with waves of the context, {:.1f} and {:.1f} with "
+        "no times",
+        told,
+    ),
+    Sentence(
+        "the rank correlation of what Aaren is asked for and returns by the window is {:+.2f} on "
+        "HalfCheetah medium-expert, {:+.2f} on Hopper medium-replay and {:+.2f} on Walker2d "
+        "medium-expert",
+        followed,
+    ),
+    Sentence(
+        "With one environment a step of Aaren's stream takes {:.2f} ms at step {:,} and keeps {:,} "
+        "bytes; of a cache {:.2f} ms and {:.0f} MB; of a window {:.2f} ms; of a state that begins "
+        "anew {:.2f} ms",
+        stepped,
+    ),
+]
 
 ALLOWED: list[Allowed] = []
