@@ -132,7 +132,7 @@ def test_an_agent_that_is_timed_is_that_of_a_run():
     """All four ways answer with actions of the robot's size."""
     size = latency.Size(features=8, num_layers=1)
     for way in latency.WAYS:
-        agent = latency.make_agent(size, way, 2, 30)
+        agent = latency.agent_of(size, way, 2, 30)
         seen = np.zeros((2, latency.OBSERVATION), np.float32)
         action = agent.act(seen, np.zeros(2, np.float32), np.ones(2, bool))
         assert action.shape == (2, latency.ACTION) and latency.kept_bytes(agent) > 0

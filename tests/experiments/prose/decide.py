@@ -118,8 +118,8 @@ def told() -> list[float]:
 
 SENTENCES: list[Sentence] = [
     Sentence(
-        "its score is {:+.1f} ± {:.1f} points from that of softmax attention over {} data sets, and "
-        "the margin is {:g} points",
+        "its score is {:+.1f} ± {:.1f} points from that of softmax attention over {} data sets, "
+        "and the margin is {:g} points",
         aaren,
     ),
     Sentence(
