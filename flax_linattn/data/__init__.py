@@ -7,15 +7,6 @@ from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.drawn import DrawnBatches
 from flax_linattn.data.embedded import etth1, japanese_vowels, pendulum
-from flax_linattn.data.episodes import (
-    Episodes,
-    describe_episodes,
-    join_episodes,
-    load_episodes,
-    normalized_score,
-    split_episodes,
-    write_episodes,
-)
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.load import load_dataset, load_series
@@ -43,7 +34,6 @@ __all__ = [
     "DataFormatError",
     "DrawnBatches",
     "Entry",
-    "Episodes",
     "GrainBatches",
     "Induction",
     "IteratorBatches",
@@ -61,28 +51,22 @@ __all__ = [
     "calendar_features",
     "chronological_split",
     "count_cycles",
-    "describe_episodes",
     "etth1",
     "fetch",
     "follow_cycles",
     "interpolate_missing",
     "is_step",
     "japanese_vowels",
-    "join_episodes",
     "load_arff",
     "load_dataset",
-    "load_episodes",
     "load_series",
     "load_spoken_arabic_digits",
     "load_table",
     "load_ts",
     "load_tsf",
-    "normalized_score",
     "pack",
     "pad",
     "pendulum",
     "rules_of",
-    "split_episodes",
     "stratified_split",
-    "write_episodes",
 ]

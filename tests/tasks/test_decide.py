@@ -13,7 +13,7 @@ from scipy import stats
 
 from flax_linattn import cli, control, data, tasks, training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.episodes import Episodes, write_episodes
+from flax_linattn.data.episodes import Episodes, load_episodes, write_episodes
 from flax_linattn.tasks import Run
 from flax_linattn.tasks.decide import DecideConfig, DecideProblem, evaluate, memory
 from flax_linattn.tasks.decide.acting import make_agent
@@ -504,7 +504,7 @@ def test_stream_and_parallel_actions_are_equal_over_an_episode_of_a_robot(data_d
     path = data_dir / "rl_rollouts" / f"{robot}-medium-sb3.hdf5"
     if not path.is_file():
         pytest.skip("no rollouts of robots are there")
-    episodes = data.load_episodes(path)
+    episodes = load_episodes(path)
     longest = np.argsort(-episodes.lengths, kind="stable")[:3]
     episodes = episodes.take(np.sort(longest))
     run = make_run(episodes, num_layers=2, max_length=1000)

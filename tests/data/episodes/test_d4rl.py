@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data import DataFormatError, Episodes, load_episodes, write_episodes
-from flax_linattn.data.episodes import read_d4rl, read_episode_npz
+from flax_linattn.data import DataFormatError
+from flax_linattn.data.episodes import (
+    Episodes,
+    load_episodes,
+    read_d4rl,
+    read_episode_npz,
+    write_episodes,
+)
 from tests.data.episodes.cases import save, steps
 
 BOTH = pytest.mark.parametrize("suffix", [".hdf5", ".npz"])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data import Episodes, join_episodes, split_episodes
+from flax_linattn.data.episodes import Episodes, join_episodes, split_episodes
 
 
 def drawn(lengths, seed=0, name="toy", env_id=None):

@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 import pytest
 
-from flax_linattn.data import DataFormatError, load_episodes
-from flax_linattn.data.episodes import hdf5_bounds
+from flax_linattn.data import DataFormatError
+from flax_linattn.data.episodes import hdf5_bounds, load_episodes
 from tests.data.episodes.cases import minari_episode, save, save_minari, steps
 
 STATM = Path("/proc/self/statm")

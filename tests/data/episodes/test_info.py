@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flax_linattn import cli
-from flax_linattn.data import load_episodes, write_episodes
+from flax_linattn.data.episodes import load_episodes, write_episodes
 from tests.data.episodes.cases import minari_episode, save, save_minari, steps
 
 

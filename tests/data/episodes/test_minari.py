@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from flax_linattn.data import DataFormatError, load_episodes
-from flax_linattn.data.episodes import read_minari
+from flax_linattn.data import DataFormatError
+from flax_linattn.data.episodes import load_episodes, read_minari
 from tests.data.episodes.cases import minari_episode, save_minari
 
 SPEC = json.dumps({"env_spec": json.dumps({"id": "Hopper-v5", "kwargs": {}})})

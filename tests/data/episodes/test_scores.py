@@ -6,8 +6,14 @@ import statistics
 import numpy as np
 import pytest
 
-from flax_linattn.data import Episodes, describe_episodes, normalized_score
-from flax_linattn.data.episodes import REFERENCE_RETURNS, episodes_as_text, family_of
+from flax_linattn.data.episodes import (
+    REFERENCE_RETURNS,
+    Episodes,
+    describe_episodes,
+    episodes_as_text,
+    family_of,
+    normalized_score,
+)
 
 
 @pytest.mark.parametrize(
