@@ -16,6 +16,7 @@ from flax_linattn.data.episodes.npz import read_episode_npz
 from flax_linattn.data.files import DataFormatError, LineReader
 
 EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
+"""Formats of files; "auto" looks at them."""
 
 _READERS: dict[str, Callable[..., Episodes]] = {
     "d4rl": read_d4rl,
