@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from scipy import stats
@@ -40,6 +40,11 @@ def interval(numbers: Sequence[float]) -> Interval | None:
     quantile = float(stats.t.ppf(0.975, len(numbers) - 1))
     half = quantile * statistics.stdev(numbers) / math.sqrt(len(numbers))
     return Interval(statistics.mean(numbers), half)
+
+
+def over_sets(differences: Mapping[str, Sequence[float]]) -> Interval | None:
+    """The interval over data sets, of each the mean over its seeds; None for too few of them."""
+    return interval([statistics.mean(of_set) for of_set in differences.values() if of_set])
 
 
 def text(interval: Interval | None, digits: int) -> str:

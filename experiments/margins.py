@@ -10,6 +10,9 @@ import datetime
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from experiments.intervals import Interval
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, Rule, Word
+
 
 class Margin(NamedTuple):
     """A share of the other model's number.
@@ -32,6 +35,22 @@ class Margin(NamedTuple):
         if "known_by" in made and _time(made["known_by"]) <= _time(self.stated):
             return False
         return is_stated_before(self.stated, made)
+
+
+def within(difference: Interval | None, margin: float, rule: Rule) -> Word:
+    """The word on two that are to differ by no more than a margin, by the interval of what they do.
+
+    Args:
+        difference: None where there is too little for one.
+        margin: on either side.
+        rule: by which this is judged.
+    """
+    if difference is None:
+        return Word(TOO_FEW, rule)
+    low, high = difference.middle - difference.half, difference.middle + difference.half
+    if low >= -margin and high <= margin:
+        return Word(HOLDS, rule)
+    return Word(FAILS if low > margin or high < -margin else OPEN, rule)
 
 
 def is_stated_before(stated: str, made: Mapping[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -19,11 +18,10 @@ from scipy import stats
 
 from experiments.decide import table1
 from experiments.decide.rules import follows
-from experiments.decide.trained import environments_of, timed
+from experiments.decide.trained import environments_of, timed, trained
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.verdicts import Verdict, all_of
-from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
@@ -55,10 +53,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 def one(config: DecideConfig, shares: Sequence[float]) -> dict[str, Any]:
     """A run that plays for several returns."""
-    plain = config.replace(play_episodes=0, clone_steps=0)
-    with tempfile.TemporaryDirectory() as folder:
-        tasks.train("decide", plain, training.Session(folder, progress=False))
-        run = tasks.load_run(folder)._replace(config=config)
+    run, _ = trained(config)
     asked = [share * run.problem.best_return for share in shares]
     with environments_of(run) as environments:
         found = {

@@ -16,14 +16,13 @@ from functools import partial
 from typing import Any
 
 from experiments.decide import table1
-from experiments.decide.rules import comparable, over_sets
-from experiments.decide.trained import ACTS, train_and_play
-from experiments.intervals import text
+from experiments.decide.trained import train_and_play
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Verdict
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.decide.memory import ACTS
 
 WAYS: dict[str, dict[str, str]] = {
     "table of the episode": {"position": "learned", "clock": "episode"},
@@ -91,9 +90,7 @@ def streams(mechanism: str, way: str) -> Any:
             ]
             for data in sets_of(rows)
         }
-        each = ", ".join(f"{data} {statistics.mean(of):+.1f}" for data, of in found.items())
-        over = over_sets(found)
-        return Verdict(comparable(over), f"score {text(over, 1)} over {len(found)} sets: {each}")
+        return table1.same_score(found)
 
     return judge
 

@@ -6,10 +6,8 @@ points of which 100 are the return of an expert and 0 that of random actions.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
-
-from experiments.intervals import Interval, interval
+from experiments.intervals import Interval
+from experiments.margins import within
 from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, Rule, Word
 
 STATED = "2026-11-24T11:50:00+00:00"
@@ -38,19 +36,9 @@ FOLLOWS = Rule(
 )
 
 
-def over_sets(differences: Mapping[str, Sequence[float]]) -> Interval | None:
-    """The interval over data sets, of each the mean over its seeds; None for too few of them."""
-    return interval([statistics.mean(of_set) for of_set in differences.values() if of_set])
-
-
 def comparable(found: Interval | None) -> Word:
     """The word on two ways, by the interval of their differences."""
-    if found is None:
-        return Word(TOO_FEW, COMPARABLE)
-    low, high = found.middle - found.half, found.middle + found.half
-    if low >= -MARGIN and high <= MARGIN:
-        return Word(HOLDS, COMPARABLE)
-    return Word(FAILS if low > MARGIN or high < -MARGIN else OPEN, COMPARABLE)
+    return within(found, MARGIN, COMPARABLE)
 
 
 def ahead(found: Interval | None) -> Word:

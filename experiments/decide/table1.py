@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any
 
 from experiments.decide.problems import PROBLEMS, config_of
-from experiments.decide.rules import ahead, comparable, over_sets
-from experiments.decide.trained import ACTS, environments_of, told, train_and_play
-from experiments.intervals import spread, text
+from experiments.decide.rules import ahead, comparable
+from experiments.decide.trained import environments_of, told, train_and_play
+from experiments.intervals import over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -31,9 +31,10 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.data.episodes import normalized_score
 from flax_linattn.tasks.decide import DecideConfig
-from flax_linattn.tasks.decide.clones import CloneAgent, train_clone
+from flax_linattn.tasks.decide.clones import CloneAgent
 from flax_linattn.tasks.decide.data import PUBLISHED_TARGETS, load_data, split_data
-from flax_linattn.tasks.decide.evaluate import BEST, seeds_of
+from flax_linattn.tasks.decide.evaluate import seeds_of, train_clones
+from flax_linattn.tasks.decide.memory import ACTS
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series")
 CUSTOMARY = "customary"
@@ -94,10 +95,8 @@ def yardsticks(config: DecideConfig) -> dict[str, Any]:
         "steps": episodes.num_steps,
         "recorded": {"score": float(scores.mean()), "best": float(scores.max())},
     }
-    kinds = {"clone": train, "best_clone": train.top(BEST)}
     with environments_of(tasks.Run(task, config, problem, None)) as environments:
-        for name, part in kinds.items():
-            clone = train_clone(part, problem, config.play.clone_steps, config.seed)
+        for name, clone in train_clones(train, problem, config).items():
             agent = CloneAgent(clone, problem)
             found[name] = told(control.play(agent, environments, seeds_of(config)))
     return found
@@ -149,12 +148,16 @@ def compared(
     """The verdict on two mechanisms, each with a way to act."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        found = differences(rows, ours, other)
-        over = over_sets(found)
-        each = ", ".join(f"{data} {statistics.mean(of):+.1f}" for data, of in found.items())
-        return Verdict(comparable(over), f"score {text(over, 1)} over {len(found)} sets: {each}")
+        return same_score(differences(rows, ours, other))
 
     return judge
+
+
+def same_score(found: dict[str, list[float]]) -> Verdict:
+    """The verdict on differences of scores that are to be small, of each data set by seed."""
+    over = over_sets(found)
+    each = ", ".join(f"{data} {statistics.mean(own):+.1f}" for data, own in found.items())
+    return Verdict(comparable(over), f"score {text(over, 1)} over {len(found)} sets: {each}")
 
 
 def beside(mechanism: str, yardstick: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:

@@ -8,14 +8,23 @@ from typing import Any
 
 from flax_linattn import control, tasks, training
 from flax_linattn.data.episodes import Episodes, normalized_score
-from flax_linattn.tasks.decide import DecideConfig
+from flax_linattn.tasks.decide import DecideConfig, evaluate
 from flax_linattn.tasks.decide.data import WindowBatches
 from flax_linattn.tasks.decide.evaluate import action_error, play_run, stream_error
+from flax_linattn.tasks.decide.memory import ACTS
 
-ACTS = ("window", "stream", "restart")
+
+def trained(config: DecideConfig) -> tuple[tasks.Run, tasks.Run]:
+    """A run with its selected parameters, and with its last ones; nothing is played."""
+    plain = config.replace(play_episodes=0, clone_steps=0)
+    with tempfile.TemporaryDirectory() as folder:
+        tasks.train("decide", plain, training.Session(folder, progress=False))
+        best = tasks.load_run(folder)
+        last = tasks.load_run(folder, checkpoint="last")
+    return best._replace(config=config), last._replace(config=config)
 
 
-def train_and_play(config: DecideConfig, acts: tuple[str, ...] = ACTS) -> dict[str, Any]:
+def train_and_play(config: DecideConfig) -> dict[str, Any]:
     """Trains a run and plays its episodes in several ways.
 
     Returns:
@@ -23,33 +32,28 @@ def train_and_play(config: DecideConfig, acts: tuple[str, ...] = ACTS) -> dict[s
         model ("stream_max_error"), and of each way to act what ``timed`` tells, of the window also
         with the last parameters ("last").
     """
-    plain = config.replace(play_episodes=0, clone_steps=0)
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        tasks.train("decide", plain, training.Session(folder, progress=False))
-        best = tasks.load_run(folder)
-        last = tasks.load_run(folder, checkpoint="last")
-        batches = best.task.test_batches(best, None)
-        assert isinstance(batches, WindowBatches)
+    best, last = trained(config)
     seconds = time.perf_counter() - begun
-    best, last = (run._replace(config=config) for run in (best, last))
+    batches = best.task.test_batches(best, None)
+    assert isinstance(batches, WindowBatches)
     found: dict[str, Any] = {
         "train_seconds": round(seconds, 1),
         "mse": action_error(best.model, batches),
         **stream_error(best, batches.episodes),
     }
     with environments_of(best) as environments:
-        for act in acts:
+        for act in ACTS:
             found[act] = timed(best, environments, act=act)
         found["last"] = timed(last, environments, act="window")
     return found
 
 
-def environments_of(run: tasks.Run, num_envs: int | None = None) -> control.Environments:
-    """The environments of a run, one for each episode of its test unless told otherwise."""
-    number = run.config.play.play_episodes if num_envs is None else num_envs
-    dim = run.problem.observation_dim
-    return control.make_environments(run.problem.env_id, number, observation_dim=dim)
+def environments_of(run: tasks.Run) -> control.Environments:
+    """Those of a run's test."""
+    environments = evaluate.environments_of(run.problem, run.config)
+    assert environments is not None
+    return environments
 
 
 def timed(run: tasks.Run, environments: control.Environments, **how: Any) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from experiments.events.problems import PROBLEMS, config_of
-from experiments.events.rules import comparable, over_sets
+from experiments.events.rules import comparable
 from experiments.events.trained import SHARES, train_seeds, yardsticks
-from experiments.intervals import spread, text
+from experiments.intervals import over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.tables.table import data_folder

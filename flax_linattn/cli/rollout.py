@@ -29,7 +29,7 @@ from flax_linattn.control import (
     play,
     read_policy,
 )
-from flax_linattn.data.episodes import Episodes, family_of, normalized_score
+from flax_linattn.data.episodes import Episodes, scores_of
 
 PROG = "flax-linattn rollout POLICY"
 ABOUT = "Plays episodes in an environment of gymnasium, and prints or keeps them."
@@ -300,7 +300,7 @@ def _own_names() -> Iterator[None]:
 
 
 def _print_table(episodes: Episodes, seed: int) -> None:
-    scores = _scores(episodes)
+    scores = scores_of(episodes.returns, episodes.env_id)
     header = ["seed", "steps", "return", "ended"] + ([] if scores is None else ["score"])
     print("  ".join(f"{name:>10}" for name in header))
     for row in range(episodes.num_episodes):
@@ -313,7 +313,7 @@ def _print_table(episodes: Episodes, seed: int) -> None:
 
 def _print_summary(episodes: Episodes) -> None:
     line = f"return {_spread(episodes.returns)}, length {_spread(episodes.lengths)}"
-    scores = _scores(episodes)
+    scores = scores_of(episodes.returns, episodes.env_id)
     if scores is not None:
         line += f", normalized score {_spread(scores)}"
     print(f"{line} (mean, and standard deviation over episodes)")
@@ -322,9 +322,3 @@ def _print_summary(episodes: Episodes) -> None:
 def _spread(values: np.ndarray) -> str:
     deviation = f"{values.std(ddof=1):.2f}" if len(values) > 1 else "unknown"
     return f"{values.mean():.2f} (sd {deviation})"
-
-
-def _scores(episodes: Episodes) -> np.ndarray | None:
-    if episodes.env_id is None or family_of(episodes.env_id) is None:
-        return None
-    return normalized_score(episodes.returns, episodes.env_id)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import at_least, listed, shown
-from flax_linattn.data.events.arrays import read_arrays
+from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.files import DataFormatError
 
 _MOST_LAYERS = 10

@@ -10,7 +10,8 @@ import pytest
 from flax import nnx
 
 from flax_linattn import models
-from tests.nn.cases import CAUSAL
+from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.nn.cases import CAUSAL, call, run_steps
 
 CHANNELS, CLASSES, MAX_LENGTH = 3, 4, 8
 slow = pytest.mark.slow
@@ -79,3 +80,55 @@ def rows_of_segments():
         (0, [0, 2, 3]), (0, [4]), (0, [5, 7]), (1, [0]), (1, [2, 3, 5]), (1, [6, 7]),
     ]  # fmt: skip
     return ids, mask, sequences
+
+
+PLACES = ([0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [0, 2, 3, 5, 6])
+"""Where five real tokens of eight stand: padding right, left, in the middle."""
+
+
+def run_whole(model, x, mask, state=None):
+    """Outputs and the state after: one program, whatever is real and came before."""
+    state = model.init_state(len(x)) if state is None else state
+    return call(model, x, mask=mask, state=state, return_state=True)
+
+
+def check_padding(model, x):
+    """Padding changes nothing wherever it is and whatever it holds, in parallel and streamed.
+
+    Args:
+        model: one whose state has a position and a window.
+        x: float32 [2, 5, W].
+
+    Returns:
+        The positions after a row of real tokens, and one of padding alone.
+    """
+    found = []
+    for filler in (np.nan, 1e30):
+        for kept in PLACES:
+            padded, mask = np.full((2, 8, x.shape[-1]), filler, np.float32), np.zeros((2, 8), bool)
+            padded[:, kept], mask[:, kept] = x, True
+            y, state = run_whole(model, padded, mask)
+            found.append((y[:, kept], state.position, state.window))
+            streamed, after = run_steps(model, padded, model.init_state(2), mask)
+            assert_close(streamed[:, kept], y[:, kept], "float32")
+            assert_close(after, state, "float32")
+    for other in found[1:]:
+        assert_close(other, found[0], "float32")
+    for one, other in zip(found[:3], found[3:], strict=True):
+        assert_same_bits(one, other)  # whatever stands there
+    padded, mask = np.full((2, 8, x.shape[-1]), np.nan, np.float32), np.zeros((2, 8), bool)
+    padded[0, :5], mask[0, :5] = x[0], True
+    y, state = run_whole(model, padded, mask)
+    assert_same_bits(y[0, :5], found[0][0][0])
+    return state.position.tolist()
+
+
+def check_packed(model, x):
+    """Packed sequences, as ``rows_of_segments`` has them, are by themselves: x [2, 8, W]."""
+    ids, mask, sequences = rows_of_segments()
+    found = call(model, np.where(mask[..., None], x, np.nan), mask=mask, segment_ids=ids)
+    for row, places in sequences:
+        alone, first = np.zeros_like(x), np.zeros((2, 8), bool)
+        alone[:, : len(places)], first[:, : len(places)] = x[row, places], True
+        want = run_whole(model, alone, first)[0][0, : len(places)]
+        assert_close(found[row, places], want, "float32")

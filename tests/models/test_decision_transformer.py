@@ -13,7 +13,7 @@ from scipy import special
 from flax_linattn import inference, models
 from flax_linattn.models.decision_transformer import DECISION_LENGTH
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved, rows_of_segments
+from tests.models.cases import check_packed, check_padding, moved, rows_of_segments, run_whole
 from tests.nn.cases import PACKED, STACKED, call, run_steps
 
 SEEN, DONE, LENGTH = 3, 2, 8
@@ -51,8 +51,7 @@ def episodes(rows=2, length=LENGTH, seed=0):
 
 def run(model, x, mask=EVERYWHERE, state=None):
     """Actions and the state after: one program, whatever is real and came before."""
-    state = model.init_state(len(x)) if state is None else state
-    return call(model, x, mask=mask, state=state, return_state=True)
+    return run_whole(model, x, mask, state)
 
 
 # What it computes, against NumPy in float64.
@@ -253,43 +252,18 @@ def test_rows_are_by_themselves(mechanism):
 def test_padding_changes_nothing_wherever_it_is(mechanism):
     """NaN in all columns: right, left, in the middle; a row of padding alone beside."""
     model, x = transformer(mechanism), episodes(length=5)
-    layouts = ([0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [0, 2, 3, 5, 6])
-    found = []
-    for filler in (np.nan, 1e30):
-        for kept in layouts:
-            padded = np.full((2, LENGTH, WIDTH), filler, np.float32)
-            mask = np.zeros((2, LENGTH), bool)
-            padded[:, kept], mask[:, kept] = x, True
-            actions, state = run(model, padded, mask)
-            found.append((actions[:, kept], state.position))
-            streamed, after = run_steps(model, padded, model.init_state(2), mask)
-            assert_close(streamed[:, kept], actions[:, kept], "float32")
-            assert_close(after, state, "float32")
-    for other in found[1:]:
-        assert_close(other, found[0], "float32")
-    for one, other in zip(found[:3], found[3:], strict=True):
-        assert_same_bits(one, other)  # whatever stands there
-    padded, mask = np.full((2, LENGTH, WIDTH), np.nan, np.float32), np.zeros((2, LENGTH), bool)
-    padded[0, :5], mask[0, :5] = x[0], True
-    actions, state = run(model, padded, mask)
-    assert_same_bits(actions[0, :5], found[0][0][0])
-    assert state.position.tolist() == [14, 0]
+    assert check_padding(model, x) == [14, 0]
 
 
 @pytest.mark.parametrize("mechanism", SOME)
 def test_packed_episodes_are_by_themselves(mechanism):
     model = transformer(mechanism)
-    ids, mask, sequences = rows_of_segments()
+    _, _, sequences = rows_of_segments()
     x = episodes()
     for row, places in sequences:
         x[row, places, TIME] = np.arange(len(places))
         x[row, places, KNOWN] = np.arange(len(places)) > 0
-    found = call(model, np.where(mask[..., None], x, np.nan), mask=mask, segment_ids=ids)
-    for row, places in sequences:
-        alone, first = np.zeros_like(x), np.zeros((2, LENGTH), bool)
-        alone[:, : len(places)], first[:, : len(places)] = x[row, places], True
-        want = run(model, alone, first)[0][0, : len(places)]
-        assert_close(found[row, places], want, "float32")
+    check_packed(model, x)
 
 
 # Times, and how many steps there is room for.

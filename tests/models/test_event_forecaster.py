@@ -14,7 +14,7 @@ from flax_linattn import inference, models
 from flax_linattn.models.event_embedding import FREQUENCIES
 from flax_linattn.models.event_forecaster import LEAST_DEVIATION, next_event
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved, rows_of_segments
+from tests.models.cases import check_packed, check_padding, moved, run_whole
 from tests.nn.cases import CAUSAL, PACKED, call, run_steps
 
 MARKS, PERIODS, COMPONENTS, LENGTH = 3, (24.0, 168.0), 4, 8
@@ -53,8 +53,7 @@ def events(rows=2, length=LENGTH, seed=0, periods=PERIODS):
 
 def run(model, x, mask=EVERYWHERE, state=None):
     """Outputs and the state after: one program, whatever is real and came before."""
-    state = model.init_state(len(x)) if state is None else state
-    return call(model, x, mask=mask, state=state, return_state=True)
+    return run_whole(model, x, mask, state)
 
 
 # What it computes, against NumPy in float64.
@@ -209,40 +208,14 @@ def test_later_events_change_nothing_earlier(mechanism):
 def test_padding_changes_nothing_wherever_it_is(mechanism):
     """NaN in all columns: right, left, in the middle; a row of padding alone beside."""
     model, x = forecaster(mechanism), events(length=5)
-    layouts = ([0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [0, 2, 3, 5, 6])
-    found = []
-    for filler in (np.nan, 1e30):
-        for kept in layouts:
-            padded = np.full((2, LENGTH, WIDTH), filler, np.float32)
-            mask = np.zeros((2, LENGTH), bool)
-            padded[:, kept], mask[:, kept] = x, True
-            outputs, state = run(model, padded, mask)
-            found.append((outputs[:, kept], state.position, state.window))
-            streamed, after = run_steps(model, padded, model.init_state(2), mask)
-            assert_close(streamed[:, kept], outputs[:, kept], "float32")
-            assert_close(after, state, "float32")
-    for other in found[1:]:
-        assert_close(other, found[0], "float32")
-    for one, other in zip(found[:3], found[3:], strict=True):
-        assert_same_bits(one, other)  # whatever stands there
-    padded, mask = np.full((2, LENGTH, WIDTH), np.nan, np.float32), np.zeros((2, LENGTH), bool)
-    padded[0, :5], mask[0, :5] = x[0], True
-    outputs, state = run(model, padded, mask)
-    assert_same_bits(outputs[0, :5], found[0][0][0])
-    assert state.position.tolist() == [5, 0]
+    assert check_padding(model, x) == [5, 0]
 
 
 @pytest.mark.parametrize("mechanism", SOME)
 def test_packed_sequences_are_by_themselves(mechanism):
     model = forecaster(mechanism)
-    ids, mask, sequences = rows_of_segments()
     x = events()
-    found = call(model, np.where(mask[..., None], x, np.nan), mask=mask, segment_ids=ids)
-    for row, places in sequences:
-        alone, first = np.zeros_like(x), np.zeros((2, LENGTH), bool)
-        alone[:, : len(places)], first[:, : len(places)] = x[row, places], True
-        want = run(model, alone, first)[0][0, : len(places)]
-        assert_close(found[row, places], want, "float32")
+    check_packed(model, x)
 
 
 UNKNOWN = [-1.0, 0.5, MARKS + 1.0, 1e10, 1e30, np.nan, np.inf, -np.inf]

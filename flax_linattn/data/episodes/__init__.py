@@ -5,7 +5,12 @@ from flax_linattn.data.episodes.episodes import Episodes, join_episodes
 from flax_linattn.data.episodes.load import EpisodeFormat, load_episodes
 from flax_linattn.data.episodes.minari import read_minari
 from flax_linattn.data.episodes.npz import read_episode_npz
-from flax_linattn.data.episodes.scores import REFERENCE_RETURNS, family_of, normalized_score
+from flax_linattn.data.episodes.scores import (
+    REFERENCE_RETURNS,
+    family_of,
+    normalized_score,
+    scores_of,
+)
 from flax_linattn.data.episodes.split import split_episodes
 from flax_linattn.data.episodes.statistics import describe_episodes, episodes_as_text
 from flax_linattn.data.episodes.write import write_episodes
@@ -23,6 +28,7 @@ __all__ = [
     "read_d4rl",
     "read_episode_npz",
     "read_minari",
+    "scores_of",
     "split_episodes",
     "write_episodes",
 ]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.episodes.episodes import Episodes
 from flax_linattn.data.episodes.texts import environment_name
 from flax_linattn.data.episodes.transitions import KEYS, check_keys, to_episodes
-from flax_linattn.data.events.arrays import read_arrays
 
 
 def read_episode_npz(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:

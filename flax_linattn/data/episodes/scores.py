@@ -46,6 +46,18 @@ def family_of(env_id: str) -> str | None:
     return None
 
 
+def scores_of(returns: ArrayLike, env_id: str | None) -> NDArray[np.float64] | None:
+    """``normalized_score``, or None where the environment has no references, or is not known.
+
+    Example:
+        >>> scores_of([3234.3], "Hopper-v5"), scores_of([1.0], "Pendulum-v1")
+        (array([100.]), None)
+    """
+    if env_id is None or family_of(env_id) is None:
+        return None
+    return normalized_score(returns, env_id)
+
+
 def normalized_score(returns: ArrayLike, env_id: str) -> NDArray[np.float64]:
     """Returns as D4RL scores them: 0 is a random policy, 100 an expert.
 

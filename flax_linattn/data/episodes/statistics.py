@@ -8,7 +8,7 @@ import numpy as np
 
 from flax_linattn.data.episodes.episodes import Episodes
 from flax_linattn.data.episodes.notes import about_cut_short, count_cut_short
-from flax_linattn.data.episodes.scores import family_of, normalized_score
+from flax_linattn.data.episodes.scores import scores_of
 from flax_linattn.data.episodes.texts import counted
 
 
@@ -34,10 +34,7 @@ def describe_episodes(episodes: Episodes) -> dict[str, Any]:
         >>> found["lengths"]["max"], found["returns"]["max"], found["constant_observations"]
         (3, 6.0, [0, 1])
     """
-    known = episodes.env_id is not None and family_of(episodes.env_id) is not None
-    score = None
-    if known and episodes.env_id is not None:
-        score = float(normalized_score(episodes.returns, episodes.env_id).mean())
+    scores = scores_of(episodes.returns, episodes.env_id)
     outside = np.abs(episodes.actions) > 1
     constant = (episodes.observations == episodes.observations[0]).all(0)
     rewards = episodes.rewards.astype(np.float64)
@@ -55,7 +52,7 @@ def describe_episodes(episodes: Episodes) -> dict[str, Any]:
         "returns": _spread(episodes.returns),
         "terminated": float(episodes.terminated.mean()),
         "cut_short": count_cut_short(episodes.lengths, episodes.terminated),
-        "normalized_score": score,
+        "normalized_score": None if scores is None else float(scores.mean()),
         "actions": {
             "min": float(episodes.actions.min()),
             "max": float(episodes.actions.max()),

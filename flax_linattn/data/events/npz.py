@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flax_linattn.data.events.arrays import read_arrays
+from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.events.bounds import read_bound
 from flax_linattn.data.events.gather import Found, number_marks
 from flax_linattn.data.events.npz_file import KEYS, NpzFile

@@ -113,8 +113,6 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
         low, high = -np.ones_like(low), np.ones_like(high)
     margin = np.where(low == high, np.maximum(np.abs(low), 1), 0)
     env_id = env_of(config.data, episodes)
-    asked = config.play.target_return
-    family = None if env_id is None else family_of(env_id)
     best = float(train.returns.max())
     largest = float(np.abs(train.returns_to_go()).max())
     return DecideProblem(
@@ -125,13 +123,20 @@ def describe(episodes: Episodes, config: DecideConfig) -> DecideProblem:
         action_low=tuple((low - margin).tolist()),
         action_high=tuple((high + margin).tolist()),
         return_scale=config.fit.return_scale or largest or 1.0,
-        target_return=PUBLISHED_TARGETS.get(family or "", best) if asked is None else asked,
+        target_return=asked_return(config, env_id, best),
         mean_return=float(train.returns.mean()),
         best_return=best,
         max_steps=longest,
         num_train_steps=train.num_steps,
         checksum={"train": train.checksum(), "test": parts.test.checksum()},
     )
+
+
+def asked_return(config: DecideConfig, env_id: str | None, best: float) -> float:
+    """The return that is asked for unless another one is, where the best one known is ``best``."""
+    if config.play.target_return is not None:
+        return config.play.target_return
+    return PUBLISHED_TARGETS.get(family_of(env_id or "") or "", best)
 
 
 def most_steps(config: DecideConfig) -> int | None:

@@ -8,16 +8,15 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_linattn import control, inference
+from flax_linattn import control
 from flax_linattn.checks import OptionError
-from flax_linattn.data.episodes import Episodes, family_of, normalized_score
+from flax_linattn.data.episodes import Episodes, family_of, scores_of
 from flax_linattn.tasks.decide.acting import make_agent
-from flax_linattn.tasks.decide.clones import CloneAgent, imitate, train_clone
+from flax_linattn.tasks.decide.clones import Clone, CloneAgent, imitate, train_clone
 from flax_linattn.tasks.decide.data import (
     WindowBatches,
     load_data,
@@ -31,6 +30,7 @@ from flax_linattn.tasks.decide.problem import DecideProblem
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.streamed import stream_difference
 from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
 
 OF_RETURNS = Yardsticks(
@@ -187,14 +187,8 @@ def returns_as(name: str, played: Episodes) -> dict[str, float]:
     if len(returns) > 1:
         values[f"{name}_return_sd_of_episodes"] = float(returns.std(ddof=1))
     values[f"{name}_length"] = float(played.lengths.mean())
-    score = _score(played)
-    return values if score is None else values | {f"{name}_score": score}
-
-
-def _score(played: Episodes) -> float | None:
-    if played.env_id is None or family_of(played.env_id) is None:
-        return None
-    return float(np.mean(normalized_score(played.returns, played.env_id)))
+    scores = scores_of(returns, played.env_id)
+    return values if scores is None else values | {f"{name}_score": float(np.mean(scores))}
 
 
 def rows_of(run: Run, played: Episodes) -> list[dict[str, Any]]:
@@ -234,19 +228,24 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     }
     if not config.play.clone_steps:
         return values
-    kinds = {"clone": train, "best_clone": train.top(BEST)}
     with ExitStack() as stack:
         environments = environments_of(problem, config)
         if environments is not None:
             stack.enter_context(environments)
-        for name, episodes in kinds.items():
-            clone = train_clone(episodes, problem, config.play.clone_steps, config.seed)
+        for name, clone in train_clones(train, problem, config).items():
             told = np.asarray(imitate(clone, done[0]))
             values[f"{name}_mse"] = float(np.mean((told - done[1]) ** 2))
             if environments is not None:
                 played = control.play(CloneAgent(clone, problem), environments, seeds_of(config))
                 values |= returns_as(name, played)
     return values
+
+
+def train_clones(train: Episodes, problem: DecideProblem, config: DecideConfig) -> dict[str, Clone]:
+    """Of all episodes, and of the best of them, by their names among the yardsticks."""
+    kinds = {"clone": train, "best_clone": train.top(BEST)}
+    steps, seed = config.play.clone_steps, config.seed
+    return {name: train_clone(part, problem, steps, seed) for name, part in kinds.items()}
 
 
 def _of(episodes: Episodes, problem: DecideProblem) -> tuple[np.ndarray, np.ndarray]:
@@ -286,15 +285,4 @@ def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
     longest = episodes.take([int(np.argmax(episodes.lengths))])
     times = run.model.num_positions
     most = COMPARED if times is None else min(COMPARED, times)
-    x = jnp.asarray(steps_of(longest, run.problem).x[None, :most])
-    parallel = np.asarray(_told(run.model, x))
-    streamed = np.asarray(inference.unroll(run.model, x))
-    return {
-        "stream_max_error": float(np.max(np.abs(streamed - parallel))),
-        "stream_steps": x.shape[1],
-    }
-
-
-@nnx.jit
-def _told(model: Any, x: jax.Array) -> jax.Array:
-    return model(x)
+    return stream_difference(run.model, steps_of(longest, run.problem).x[None, :most])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, choice
 from flax_linattn.inference.compiled import compiled
-from flax_linattn.tasks.decide.data import begin_context
+from flax_linattn.tasks.decide.data import begin_context, most_steps
 from flax_linattn.tasks.facts import read_count, read_numbers
 from flax_linattn.tasks.run_types import Run
 
@@ -57,17 +57,12 @@ class RecurrentMemory(Memory):
     def __init__(self, stream: inference.Stream) -> None:
         self.stream = stream
 
-    @property
-    @abc.abstractmethod
-    def ages(self) -> list[int]:
-        """Steps that the state of each row holds."""
-
     def facts(self) -> dict[str, Any]:
         """What is to be remembered of the only row, beside the state, as JSON values."""
         return {}
 
     def ages_of(self, facts: Mapping[str, Any], length: int) -> list[int]:
-        """``ages`` as facts tell them, of an episode of so many steps.
+        """Steps that the state of the only row holds, as facts tell it, of so many of its episode.
 
         Raises:
             ValueError: they cannot be.
@@ -103,11 +98,6 @@ class StreamMemory(RecurrentMemory):
     def kept(self) -> Any:
         """The model's state."""
         return self.stream.state
-
-    @property
-    def ages(self) -> list[int]:
-        """Steps of the episode."""
-        return [int(age) for age in self._ages]
 
     def decide(self, x: Numbers, begins: Rows) -> Numbers:
         before = np.where(begins, 0, self._ages)
@@ -149,11 +139,6 @@ class RestartMemory(RecurrentMemory):
     def kept(self) -> Any:
         """The model's state, and the last half of a context."""
         return self.stream.state, self._last
-
-    @property
-    def ages(self) -> list[int]:
-        """Steps since the row began, or began anew with some."""
-        return [int(age) for age in self._ages]
 
     def decide(self, x: Numbers, begins: Rows) -> Numbers:
         half = self._last.shape[1]
@@ -247,7 +232,7 @@ def make_memory(run: Run, act: str, num_rows: int, max_steps: int) -> Memory:
         ValueError: the model cannot stream, where it has to; or has no times for so many steps.
     """
     choice(ACTS, act=act)
-    times = most_times(run)
+    times = most_steps(run.config)
     if times is not None and times < max_steps:
         raise OptionError(
             f"an episode may have {max_steps:,} steps, and the model has times for {times:,}; "
@@ -274,9 +259,3 @@ def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> Recurre
             act="restart",
         )
     return StreamMemory(run, num_rows, max_steps)
-
-
-def most_times(run: Run) -> int | None:
-    """Steps of an episode that the model has times for; None = any number."""
-    of_episode = run.config.model.clock == "episode"
-    return run.model.num_positions if of_episode else None

@@ -11,8 +11,9 @@ import numpy as np
 
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.decide.acting import DecisionAgent
+from flax_linattn.tasks.decide.data import most_steps
 from flax_linattn.tasks.decide.figures import draw_actions
-from flax_linattn.tasks.decide.memory import make_recurrent, most_times
+from flax_linattn.tasks.decide.memory import make_recurrent
 from flax_linattn.tasks.decide.rows import Seen, parse_lines
 from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
 from flax_linattn.tasks.facts import read_count, read_numbers
@@ -88,7 +89,7 @@ class DecideStream(Streaming):
             ValueError: the reward of the action before is missing, no room is left, or NaN comes
                 out.
         """
-        begins, times = not self._length, most_times(self._run)
+        begins, times = not self._length, most_steps(self._run.config)
         if times is not None and self._length >= times:
             raise OptionError(
                 f"the model has times for {times:,} steps; train it with a larger max_length or "

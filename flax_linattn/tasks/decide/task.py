@@ -18,6 +18,7 @@ from flax_linattn.tasks.decide import evaluate
 from flax_linattn.tasks.decide.acting import make_agent
 from flax_linattn.tasks.decide.data import (
     WindowBatches,
+    asked_return,
     describe,
     env_of,
     load_data,
@@ -88,9 +89,10 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         parts = split_data(data, config.data)
         numbers = ", ".join(f"{part.num_episodes:,}" for part in parts)
         returns, lengths = data.returns, data.lengths
-        problem = describe(data, config)
-        where = f"to be played in {problem.env_id}" if problem.env_id else "not to be played"
-        if problem.env_id is None and config.data.env != "none":
+        env_id = env_of(config.data, data)
+        asked = asked_return(config, env_id, float(parts.train.returns.max()))
+        where = f"to be played in {env_id}" if env_id else "not to be played"
+        if env_id is None and config.data.env != "none":
             where = "not to be played, for the file names no environment: give env"
         return (
             f"{data.name}: {data.num_episodes:,} episodes of {lengths.min():,} to "
@@ -98,7 +100,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
             f"{data.observation_dim} and actions of {data.action_dim} numbers\n"
             f"returns from {returns.min():.6g} to {returns.max():.6g}, mean {returns.mean():.6g}\n"
             f"episodes to train, validate and test on: {numbers}; {where}, asking for a return of "
-            f"{problem.target_return:.6g}"
+            f"{asked:.6g}"
         )
 
     def notes(self, data: Episodes) -> Sequence[str]:

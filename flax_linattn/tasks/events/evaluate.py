@@ -5,11 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from flax_linattn import inference
 from flax_linattn.data.events import EventSequences
 from flax_linattn.tasks.events.calibration import ks_distance, ks_limit
 from flax_linattn.tasks.events.data import checksum_of, load_data, split_data, tokens_of
@@ -23,6 +20,7 @@ from flax_linattn.tasks.events.yardsticks import (
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.streamed import stream_difference
 from flax_linattn.tasks.yardsticks import at_hand
 
 COMPARED = 1000
@@ -101,13 +99,4 @@ def read_train(run: Run) -> EventSequences:
 def stream_error(run: Run, events: EventSequences) -> dict[str, Any]:
     """The largest difference between streamed and parallel outputs, over the longest sequence."""
     tokens = max(tokens_of(events, run.problem), key=lambda own: len(own.asked))
-    x = jnp.asarray(tokens.observations[None, :COMPARED])
-    parallel = np.asarray(_outputs(run.model, x))
-    streamed = np.asarray(inference.unroll(run.model, x))
-    error = float(np.max(np.abs(streamed - parallel)))
-    return {"stream_max_error": error, "stream_steps": x.shape[1]}
-
-
-@nnx.jit
-def _outputs(model: Any, x: Any) -> Any:
-    return model(x)
+    return stream_difference(run.model, tokens.observations[None, :COMPARED])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn.data import DataFormatError
-from flax_linattn.data.events import UNMARKED, arrays, load_event_npz, load_events
+from flax_linattn.data import DataFormatError, arrays
+from flax_linattn.data.events import UNMARKED, load_event_npz, load_events
 
 
 def save(folder, compressed=False, **named):

@@ -4,6 +4,7 @@ import statistics
 from typing import Any
 
 from experiments.decide import asked, latency, positions, rules, table1
+from experiments.intervals import over_sets
 from experiments.verdicts import HOLDS
 from tests.experiments.prose import Allowed, Sentence, stored
 
@@ -18,7 +19,7 @@ def rows() -> list[dict[str, Any]]:
 
 def over(ours: Way, other: Way) -> list[float]:
     """The interval of a difference over data sets."""
-    found = rules.over_sets(table1.differences(rows(), ours, other))
+    found = over_sets(table1.differences(rows(), ours, other))
     assert found is not None
     return [found.middle, found.half]
 
@@ -64,7 +65,7 @@ def cloned() -> list[Any]:
             - table1.of(rows(), data, table1.CUSTOMARY)[0][yardstick]["score"]
             for data in table1.sets_of(rows())
         }
-        found = rules.over_sets({data: [value] for data, value in own.items()})
+        found = over_sets({data: [value] for data, value in own.items()})
         assert found is not None
         numbers += [found.middle, found.half, sum(value < 0 for value in own.values())]
     return numbers

@@ -4,6 +4,7 @@ import statistics
 from typing import Any
 
 from experiments.events import known, rules, table2
+from experiments.intervals import over_sets
 from tests.experiments.prose import Allowed, Sentence, stored
 
 
@@ -15,7 +16,7 @@ def rows() -> list[dict[str, Any]]:
 
 def aaren() -> list[Any]:
     """Its difference from softmax attention, and the margin."""
-    over = rules.over_sets(table2.differences(rows(), "aaren", "softmax"))
+    over = over_sets(table2.differences(rows(), "aaren", "softmax"))
     assert over is not None
     for other in table2.MECHANISMS[1:]:
         assert table2.as_softmax(other)(rows()).word == "holds"

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, at_least
+from flax_linattn.data.sets.listops.drawn import DrawnListOps
 from flax_linattn.data.sets.listops.expressions import (
     DIGITS,
     END,
-    LISTOPS_TOKENS,
     MED,
     OPERATIONS,
     apply_operation,
@@ -27,7 +27,7 @@ SMALLEST = 4
 
 
 @dataclass(frozen=True)
-class GrownListOps:
+class GrownListOps(DrawnListOps):
     """Expressions of one length a batch, which grow until they have it.
 
     An expression begins as a list of digits; then a digit, any but those of the deepest lists,
@@ -79,16 +79,6 @@ class GrownListOps:
                 "max_depth",
                 "max_arguments",
             )
-
-    @property
-    def num_tokens(self) -> int:
-        """Different tokens, 17."""
-        return len(LISTOPS_TOKENS)
-
-    @property
-    def num_classes(self) -> int:
-        """Values, 10."""
-        return DIGITS
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Draws expressions of one length.

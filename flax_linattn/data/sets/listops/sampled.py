@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, at_least
+from flax_linattn.data.sets.listops.drawn import DrawnListOps
 from flax_linattn.data.sets.listops.expressions import (
     DIGITS,
     END,
-    LISTOPS_TOKENS,
     MAX,
     MED,
     MIN,
@@ -25,7 +25,7 @@ OPERATIONS = (MIN, MAX, MED, SM)
 
 
 @dataclass(frozen=True)
-class SampledListOps:
+class SampledListOps(DrawnListOps):
     """Expressions as they fall, of which those of a length between two bounds are kept.
 
     A value is a list with a probability of ``list_share`` while lists may still be deeper, and else
@@ -75,16 +75,6 @@ class SampledListOps:
                 "list_share",
                 "min_length",
             )
-
-    @property
-    def num_tokens(self) -> int:
-        """Different tokens, 17, two of which never come."""
-        return len(LISTOPS_TOKENS)
-
-    @property
-    def num_classes(self) -> int:
-        """Values, 10."""
-        return DIGITS
 
     def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
         """Draws expressions.
