@@ -41,6 +41,14 @@ TASKS: dict[str, Entry] = {
         "flax_linattn.tasks.forecast.task:ForecastTask",
         "train a forecaster (ETTh1, or your own CSV file)",
     ),
+    "image": Entry(
+        "flax_linattn.tasks.image.task:ImageTask",
+        "train a classifier of images (drawn ones, or your own folder)",
+    ),
+    "sequence": Entry(
+        "flax_linattn.tasks.sequence.task:SequenceTask",
+        "train a classifier of long sequences (ListOps, bytes of texts, pixels of images)",
+    ),
     "symbols": Entry(
         "flax_linattn.tasks.symbols.task:SymbolsTask",
         "train on symbols that are drawn: the next one of a series, recall, copying",

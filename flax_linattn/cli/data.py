@@ -40,12 +40,15 @@ def data_command(name: str, args: Sequence[str]) -> int:
 
 def list_data() -> None:
     """Lists the data sets that there are readers for."""
-    takes = {name: get_task(name).kind for name in list_tasks()}
-    width = max(map(len, CATALOG))
+    takes = {name: get_task(name).kinds for name in list_tasks()}
+    by = {
+        entry.kind: ", ".join(task for task, kinds in takes.items() if entry.kind in kinds)
+        for entry in CATALOG.values()
+    }
+    width, wide = (max(map(len, words)) for words in (CATALOG, by.values()))
     for name, entry in CATALOG.items():
         here = " (comes with the package)" if entry.embedded else ""
-        by = ", ".join(task for task, kind in takes.items() if kind == entry.kind)
-        print(f"{name:<{width}}  {by:<8}  {entry.about}{here}")
+        print(f"{name:<{width}}  {by[entry.kind]:<{wide}}  {entry.about}{here}")
 
 
 def info_data(names: _Names, /, keep_unfinished: bool = False) -> None:
@@ -114,9 +117,11 @@ def fetch_data(name: str, /, to: Path | None = None) -> None:
         name: of the data set, see ``flax-linattn data list``.
         to: the folder for them; default data/NAME.
     """
-    folder = Path("data") / name if to is None else to
+    entry = find_entry(name)
+    (known,) = (own for own, other in CATALOG.items() if other is entry)
+    folder = Path("data") / known if to is None else to
     fetch(name, folder)
-    print(_usage(name, find_entry(name), folder))
+    print(_usage(name, entry, folder))
 
 
 def _usage(name: str, entry: Entry, folder: Path) -> str:
@@ -124,7 +129,7 @@ def _usage(name: str, entry: Entry, folder: Path) -> str:
     lines = []
     for task_name in list_tasks():
         task = get_task(task_name)
-        if task.kind == entry.kind:
+        if entry.kind in task.kinds:
             options = task.options_for(entry, [folder / source.name for source in entry.sources])
             words = [w for k, v in options.items() for w in ("--" + k.replace("_", "-"), str(v))]
             lines.append(shlex.join(["flax-linattn", "train", task_name, *words]))

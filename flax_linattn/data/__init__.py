@@ -16,6 +16,7 @@ from flax_linattn.data.ragged import RaggedBatches
 from flax_linattn.data.series import TimeSeries, is_step
 from flax_linattn.data.sets.cycles import count_cycles, follow_cycles
 from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
+from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
 from flax_linattn.data.split import stratified_split
@@ -40,6 +41,7 @@ __all__ = [
     "NextSymbol",
     "Packed",
     "Parity",
+    "Pathfinder",
     "RaggedBatches",
     "Rule",
     "Source",

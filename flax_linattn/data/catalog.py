@@ -8,6 +8,10 @@ SEQUENCES = "sequences"
 """A kind of data set: sequences with classes, in a file to train and one to test."""
 SERIES = "series"
 """A kind of data set: one series, a row a time."""
+TEXTS = "texts"
+"""A kind of data set: texts with classes, to train and to test."""
+IMAGES = "images"
+"""A kind of data set: images with classes, to train and to test."""
 
 
 class Source(NamedTuple):
@@ -28,7 +32,7 @@ class Entry(NamedTuple):
     """A data set.
 
     Attributes:
-        kind: What its files hold: ``SEQUENCES`` or ``SERIES``.
+        kind: What its files hold: ``SEQUENCES``, ``SERIES``, ``TEXTS`` or ``IMAGES``.
         about: What it holds.
         licence: As its source states it.
         page: Where to read on.
@@ -87,6 +91,17 @@ def _lai(path: str, about: str, sha256: str | None = None) -> Entry:
     name = path.rpartition("/")[2]
     sources = (Source(f"{name}.txt.gz", f"{raw}/master/{path}.txt.gz", sha256),)
     return Entry(SERIES, about, "not stated", page, sources, split=_SHARES)
+
+
+def _idx(about: str, page: str, folder: str, *sha256: str, licence: str) -> Entry:
+    names = [
+        f"{part}-{what}-ubyte.gz"
+        for part in ("train", "t10k")
+        for what in ("images-idx3", "labels-idx1")
+    ]
+    sums = sha256 or (None,) * len(names)
+    sources = tuple(Source(n, f"{folder}/{n}", known) for n, known in zip(names, sums, strict=True))
+    return Entry(IMAGES, about, licence, page, sources)
 
 
 _SHARES = "0.7/0.1/0.2"
@@ -170,6 +185,58 @@ CATALOG: dict[str, Entry] = {
     "traffic_lai": _lai("traffic/traffic", "that of Traffic, 17,544 hours, without times"),
     "Weather": _library(
         "weather/weather.csv", "21 measures of a station, 52,696 times ten minutes"
+    ),
+    "IMDB": Entry(
+        TEXTS,
+        "reviews of films, good and bad, 25,000 + 25,000",
+        "to be cited (Maas et al., 2011)",
+        "https://ai.stanford.edu/~amaas/data/sentiment/",
+        (
+            Source(
+                "aclImdb_v1.tar.gz",
+                "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+            ),
+        ),
+    ),
+    "CIFAR-10": Entry(
+        IMAGES,
+        "10 kinds of things, 32 x 32 pixels in colour, 50,000 + 10,000",
+        "not stated",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        (
+            Source(
+                "cifar-10-binary.tar.gz",
+                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+            ),
+        ),
+    ),
+    "MNIST": _idx(
+        "10 digits, 28 x 28 grey pixels, 60,000 + 10,000",
+        "http://yann.lecun.com/exdb/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        licence="not stated",
+    ),
+    "Fashion-MNIST": _idx(
+        "10 kinds of clothes, 28 x 28 grey pixels, 60,000 + 10,000",
+        "https://github.com/zalandoresearch/fashion-mnist",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        licence="MIT",
+    ),
+    "Tiny-ImageNet": Entry(
+        IMAGES,
+        "200 kinds of things, 64 x 64 pixels in colour, 100,000 + 10,000",
+        "non-commercial research",
+        "https://www.image-net.org",
+        (
+            Source(
+                "tiny-imagenet-200.zip", "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+            ),
+        ),
     ),
 }
 """Data sets by name."""

@@ -81,7 +81,7 @@ def _download(url: str, scratch: Path, sources: list[Source], folder: Path) -> P
 
 
 def _extract(path: Path, sources: list[Source], scratch: Path) -> None:
-    if path.suffix != ".zip":
+    if path.suffix != ".zip" or [source.name for source in sources] == [path.name]:
         return
     if not zipfile.is_zipfile(path):
         raise ValueError(

@@ -15,6 +15,7 @@ from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
 from flax_linattn.models.event_forecaster import EVENT_LAYERS, EventForecaster, NextEvent
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
+from flax_linattn.models.image_classifier import ImageClassifier, vit_layers
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.log_normal import LogNormalMixture
@@ -22,6 +23,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.saved import load_model, save_model
 from flax_linattn.models.sizes import SIZES, get_size
+from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding
 from flax_linattn.models.window import (
     PROJECTIONS,
     READOUTS,
@@ -43,6 +45,7 @@ __all__ = [
     "Backbone",
     "BackboneState",
     "ClassifierState",
+    "ConvTokenEmbedding",
     "DecisionColumns",
     "DecisionEmbedding",
     "DecisionTransformer",
@@ -55,9 +58,11 @@ __all__ = [
     "Forecaster",
     "ForecasterState",
     "HorizonState",
+    "ImageClassifier",
     "LanguageModel",
     "LastPooling",
     "Layers",
+    "LinearTokenEmbedding",
     "LogNormalMixture",
     "MeanPooling",
     "Mechanisms",
@@ -75,5 +80,6 @@ __all__ = [
     "get_size",
     "load_model",
     "save_model",
+    "vit_layers",
     "window_layers",
 ]

@@ -72,6 +72,10 @@ class Backbone(nnx.Module):
         max_length: most tokens of a sequence; needed for learned positions, as the default
             size of caches, and by mechanisms that learn something for each position.
         final_norm: whether the last layer's output is normalised.
+        class_token: put a learned vector before the observations, which sees all of them and which
+            they see, for heads that classify by it. It comes first in what is returned, [B, 1 + T,
+            C]; it is no observation, so it has no position (rotary layers leave it unturned) and no
+            mask hides it. Needs ``is_causal=False``, and sequences that come whole and unpacked.
         rngs: holds the stream "params", and perhaps "dropout".
         **options: options of ``layers`` by name (num_layers, num_heads, mechanism, ...); how
             parameters are made (``nn.ParameterOptions``); and with a number of channels, those of
@@ -106,6 +110,7 @@ class Backbone(nnx.Module):
         is_causal: bool = True,
         max_length: int | None = None,
         final_norm: bool = True,
+        class_token: bool = False,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
@@ -114,7 +119,16 @@ class Backbone(nnx.Module):
             layers = None
         layers, options = (layers or Layers()).take(options)
         of_embedding, parameters = _parted(options)
-        mechanisms = tuple(sized(m, max_length) for m in layers.mechanisms)
+        if class_token and is_causal:
+            raise OptionError(
+                "a class token comes first and sees all that follows, which a causal model does "
+                "not let it; make the model with is_causal=False, or without a class token.",
+                "class_token",
+                causal=False,
+            )
+        # A mechanism that learns something for each position has the class token's, too.
+        slots = max_length + 1 if class_token and max_length is not None else max_length
+        mechanisms = tuple(sized(m, slots) for m in layers.mechanisms)
         for mechanism in mechanisms:
             _check_direction(mechanism, is_causal)
         # Its name puts it behind the blocks: variables are ordered by name, and the norm of
@@ -152,7 +166,10 @@ class Backbone(nnx.Module):
         self.layers = layers
         self.mechanisms = mechanisms
         self.max_length = max_length
-        self.blocks = nnx.List(layers.block(m, rngs, **parameters) for m in mechanisms)
+        self.blocks = nnx.List(
+            layers.block(mechanism, rngs, drop_path_rate=rate, **parameters)
+            for mechanism, rate in zip(mechanisms, layers.drop_path_rates, strict=True)
+        )
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
         self.final_norm = (
             nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
@@ -160,6 +177,12 @@ class Backbone(nnx.Module):
             else None
         )
         self.dropout = make_dropout(layers.dropout_rate, rngs)
+        shape = (layers.features,)
+        self.class_token = (
+            nnx.Param(CLASS_TOKEN_INIT(rngs.params(), shape, self.param_dtype))
+            if class_token
+            else None
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -170,6 +193,7 @@ class Backbone(nnx.Module):
             "is_causal": self.is_causal,
             "max_length": self.max_length,
             "final_norm": self.final_norm is not None,
+            "class_token": self.class_token is not None,
             "param_dtype": self.param_dtype,
         }
 
@@ -240,10 +264,12 @@ class Backbone(nnx.Module):
             form: see ``ops.Mechanism.attend``.
 
         Returns:
-            h [B, T, C], and the state if asked for. At masked positions h means nothing.
+            h [B, T, C], and the state if asked for; with a class token h [B, 1 + T, C], its
+            features first. At masked positions h means nothing.
 
         Raises:
-            ValueError: wrong shapes, or a state where the model cannot stream.
+            ValueError: wrong shapes, a state where the model cannot stream, or packed sequences of
+                a model with a class token.
         """
         self._check_input(x, mask, segment_ids, state is not None or return_state)
         if state is not None:
@@ -253,7 +279,8 @@ class Backbone(nnx.Module):
         offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
         positions, position = nn.token_positions(real, runs, offset)
 
-        keys = split_key(dropout_key_of(self.dropout, dropout_key), len(self.blocks) + 1)
+        key = dropout_key_of(self.dropout, dropout_key, self.layers.drop_path_rates[-1])
+        keys = split_key(key, len(self.blocks) + 1)
         h, window = self.input_embedding(
             x,
             positions=positions,
@@ -261,6 +288,10 @@ class Backbone(nnx.Module):
             runs=runs,
             state=None if state is None else state.window,
         )
+        if self.class_token is not None:
+            h = _behind(jnp.broadcast_to(self.class_token[...], (x.shape[0], 1, h.shape[-1])), h)
+            positions = _behind(jnp.zeros((x.shape[0], 1)), positions)
+            mask = None if mask is None else _behind(jnp.ones((x.shape[0], 1)), mask)
         h = apply_dropout(self.dropout, h, keys[0])
         layers = []
         for i, block in enumerate(self.blocks):
@@ -367,6 +398,11 @@ class Backbone(nnx.Module):
                 f"the model has positions for {most} observations, got {x.shape[1]}; "
                 "make it with a larger max_length or with position='sinusoidal'."
             )
+        if segment_ids is not None and self.class_token is not None:
+            raise ValueError(
+                "packed sequences would share the one class token of their row; give each a row of "
+                "its own, or make the model without a class token."
+            )
         if segment_ids is not None and segment_ids.shape != x.shape[:2]:
             raise ValueError(
                 f"expected segment_ids as int {x.shape[:2]}, got shape {segment_ids.shape}."
@@ -375,6 +411,11 @@ class Backbone(nnx.Module):
             self._check_streams()
 
     def _check_streams(self) -> None:
+        if self.class_token is not None:
+            raise ValueError(
+                "a class token sees the whole sequence, so this model has no state and cannot "
+                "stream; make it without one and with is_causal=True."
+            )
         for mechanism in self.mechanisms:
             if not mechanism.capabilities.recurrent:
                 raise ValueError(no_state(mechanism.name))
@@ -416,6 +457,10 @@ tuple.
         )
 
 
+CLASS_TOKEN_INIT = nnx.initializers.normal(1e-6)
+"""Of class tokens, as timm's vision transformers have it."""
+
+
 EMBEDDING_OPTIONS = {
     "kernel_size": "kernel_size",
     "embedding_padding": "padding",
@@ -448,6 +493,7 @@ def as_backbone(
     layers: Layers | None,
     default: Layers,
     *,
+    reads_class_token: bool = False,
     rngs: nnx.Rngs,
     **options: Any,
 ) -> tuple[Backbone, dict[str, Any]]:
@@ -457,23 +503,54 @@ def as_backbone(
         backbone: of the head.
         layers: of the backbone for so many channels; default ``default``.
         default: the layers of such a head unless others are given.
+        reads_class_token: whether the head reads a class token, and nothing else.
         rngs: holds the stream "params".
         **options: of that backbone, and how the parameters of both are made.
 
     Raises:
-        ValueError: a backbone is given, and options of one.
+        ValueError: a backbone is given, and options of one; or it has a class token where the head
+            reads none, or none where it does.
     """
     of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
     if not isinstance(backbone, Backbone):
-        return Backbone(backbone, layers or default, rngs=rngs, **options), of_head
-    given = {"layers": layers, **options}
-    refused = [name for name, v in given.items() if v is not None and name not in of_head]
-    if refused:
-        raise OptionError(
-            f"{', '.join(refused)} are options of a backbone, which is given; give them to it.",
-            *refused,
-        )
+        if reads_class_token:
+            options = {"class_token": True, **options}
+        backbone = Backbone(backbone, layers or default, rngs=rngs, **options)
+    else:
+        given = {"layers": layers, **options}
+        refused = [name for name, v in given.items() if v is not None and name not in of_head]
+        if refused:
+            raise OptionError(
+                f"{', '.join(refused)} are options of a backbone, which is given; give them to it.",
+                *refused,
+            )
+    check_class_token(backbone, reads_class_token)
     return backbone, of_head
+
+
+def check_class_token(backbone: Backbone, needed: bool) -> None:
+    """Refuses a backbone without the class token that a head reads, or with one it does not.
+
+    Raises:
+        OptionError: it is such a one.
+    """
+    if needed and backbone.class_token is None:
+        raise OptionError(
+            "the head reads a class token, which the backbone does not have; make it with "
+            "class_token=True.",
+            "class_token",
+        )
+    if not needed and backbone.class_token is not None:
+        raise OptionError(
+            "the backbone has a class token, which this head would take for an observation; make "
+            'it without one, or a SequenceClassifier with pooling="class".',
+            "class_token",
+        )
+
+
+def _behind(first: Array, others: Array) -> Array:
+    """What stands for the class token, then what does for the observations, along time."""
+    return jnp.concatenate([first.astype(others.dtype), others], axis=1)
 
 
 def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:

@@ -33,6 +33,13 @@ from flax_linattn.typing import Array, Mask, SegmentIds, State
 CLASSIFIER_LAYERS = Layers(hidden_features=256)
 """The layers of a classifier unless others are given: Time-Series-Library's for classification."""
 
+HEAD_ACTIVATIONS = ("gelu", "none")
+
+NO_STEPS = (
+    "a class token sees the whole sequence, so there are no logits of prefixes or steps; make the "
+    'model with is_causal=True and pooling "mean" or "last".'
+)
+
 
 @exportable
 class ClassifierState(NamedTuple):
@@ -58,13 +65,18 @@ class SequenceClassifier(nnx.Module):
 
     Poolings: "last" real token, "mean" over real tokens, or "flatten", Time-Series-Library's
     head, in which every position has its own weights (``max_length`` of them). All stream:
-    flatten is a sum of what the positions contribute, so its running sum is its state.
+    flatten is a sum of what the positions contribute, so its running sum is its state. By "class"
+    nothing is pooled: the features of a class token are classified (``Backbone``), as vision
+    transformers do. It sees the whole sequence, so it neither streams nor packs.
 
     Args:
         backbone: a :class:`Backbone`; or a number of channels, for one on observations.
         num_classes: classes.
-        pooling: "last", "mean" or "flatten".
+        pooling: "last", "mean" or "flatten"; or "class", which a backbone with a class token needs
+            and which needs one. For a number of channels it is made, with ``is_causal=False``.
         max_length: most observations of a sequence; needed by "flatten". Default the backbone's.
+        head_activation: of the features before they are pooled: "gelu", Time-Series-Library's, or
+            "none".
         attends_to_padding: let attention see padding, whose observations are 0, as
             Time-Series-Library does; pooling leaves it out all the same.
         layers: of the backbone for so many channels.
@@ -95,19 +107,23 @@ class SequenceClassifier(nnx.Module):
         backbone: Backbone | int,
         num_classes: int,
         *,
-        pooling: Literal["last", "mean", "flatten"] = "mean",
+        pooling: Literal["last", "mean", "flatten", "class"] = "mean",
+        head_activation: Literal["gelu", "none"] = "gelu",
         max_length: int | None = None,
         attends_to_padding: bool = False,
         layers: Layers | None = None,
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        choice(poolings.POOLINGS, pooling=pooling)
+        choice((*poolings.POOLINGS, poolings.CLASS_TOKEN), pooling=pooling)
+        choice(HEAD_ACTIVATIONS, head_activation=head_activation)
         at_least(1, num_classes=num_classes)
         if isinstance(backbone, Backbone):
             max_length = backbone.max_length if max_length is None else max_length
         else:
             options["max_length"] = max_length
+            if pooling == poolings.CLASS_TOKEN:
+                options.setdefault("is_causal", False)
         if pooling == "flatten" and max_length is None:
             raise OptionError(
                 "flatten has weights for every position: it needs max_length.",
@@ -119,9 +135,16 @@ class SequenceClassifier(nnx.Module):
         self.flatten = pooling == "flatten"
         self.attends_to_padding = attends_to_padding
         self.pooling_name = pooling
-        self.pooling = poolings.POOLINGS[pooling]()
+        by_class_token = pooling == poolings.CLASS_TOKEN
+        self.pooling = None if by_class_token else poolings.POOLINGS[pooling]()
+        self.head_activation = head_activation
         self.backbone, of_head = as_backbone(
-            backbone, layers, CLASSIFIER_LAYERS, rngs=rngs, **options
+            backbone,
+            layers,
+            CLASSIFIER_LAYERS,
+            reads_class_token=by_class_token,
+            rngs=rngs,
+            **options,
         )
         features = self.backbone.layers.features
         self.pooled_features = num_classes if self.flatten else features
@@ -181,12 +204,14 @@ class SequenceClassifier(nnx.Module):
         Returns:
             Logits [B, classes]; [B, T, classes] with ``every_step``, and with
             ``segment_ids``, where each position has those of its own sequence. 0 input tokens
-            give the bias.
+            give the bias, with pooling "class" what the class token alone gives.
 
         Raises:
             ValueError: wrong shapes, too long a sequence, or a state or every step of a model
                 that looks at the future.
         """
+        if every_step and self.pooling is None:
+            raise ValueError(NO_STEPS)
         if every_step and not self.backbone.streams:
             raise ValueError(
                 "every_step needs a model that streams: is_causal=True and "
@@ -213,7 +238,10 @@ class SequenceClassifier(nnx.Module):
             h, after = self.backbone(zero_padding(x, mask), return_state=True, **options)
         else:
             h = self.backbone(zero_padding(x, mask), **options)
-        h = apply_dropout(self.dropout, ACTIVATIONS["gelu"](h), key)
+        if self.pooling is None:
+            h = apply_dropout(self.dropout, self._activated(h[:, 0]), key)
+            return self._head(h.astype(accumulation_dtype(h.dtype)))
+        h = apply_dropout(self.dropout, self._activated(h), key)
 
         batch, length = x.shape[:2]
         real = jnp.ones((batch, length), bool) if mask is None else mask
@@ -245,6 +273,7 @@ class SequenceClassifier(nnx.Module):
             "backbone": self.backbone,
             "num_classes": self.num_classes,
             "pooling": self.pooling_name,
+            "head_activation": self.head_activation,
             "max_length": self.max_length,
             "attends_to_padding": self.attends_to_padding,
         }
@@ -278,9 +307,11 @@ class SequenceClassifier(nnx.Module):
         ``mask`` bool [B]: where False the state stays as it is. With pooling "flatten", logits
         beyond ``max_length`` observations are NaN: there are no weights for them.
         """
+        if self.pooling is None:
+            raise ValueError(NO_STEPS)
         check_state(state, ClassifierState)
         h, backbone = self.backbone.step(x, state.backbone, mask=mask)
-        h = ACTIVATIONS["gelu"](h)
+        h = self._activated(h)
         if self.flatten:
             h = self._contributions(h, state.backbone.position)
         h = h.astype(accumulation_dtype(h.dtype))
@@ -288,6 +319,9 @@ class SequenceClassifier(nnx.Module):
         if mask is not None:
             pool = prefix.select(mask, pool, state.pool)
         return self._head(self.pooling.read(pool)), ClassifierState(backbone, pool)
+
+    def _activated(self, h: Array) -> Array:
+        return h if self.head_activation == "none" else ACTIVATIONS[self.head_activation](h)
 
     def _contributions(self, h: Array, positions: Array) -> Array:
         """What each position adds to the logits: h [..., C] -> [..., classes]."""

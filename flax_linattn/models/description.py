@@ -31,21 +31,26 @@ from flax_linattn.models.encoder_decoder import EncoderDecoder
 from flax_linattn.models.event_embedding import EventEmbedding
 from flax_linattn.models.event_forecaster import EventForecaster
 from flax_linattn.models.forecaster import Forecaster
+from flax_linattn.models.image_classifier import ImageClassifier
 from flax_linattn.models.language import LanguageModel
 from flax_linattn.models.layers import Layers
+from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding
 from flax_linattn.models.window import WindowModel
 
 KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
         Backbone,
+        ConvTokenEmbedding,
         DecisionTransformer,
         EncoderDecoder,
         EventEmbedding,
         EventForecaster,
         FeatureEmbedding,
         Forecaster,
+        ImageClassifier,
         LanguageModel,
+        LinearTokenEmbedding,
         ObservationEmbedding,
         OneHotEmbedding,
         SequenceClassifier,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jaxtyping import Int
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.nn.meshes import automatic
+from flax_linattn.nn.tokens import check_tokens
 from flax_linattn.ops.contract.masks import Runs, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
@@ -22,6 +23,15 @@ POSITIONS = ("sinusoidal", "learned", "none")
 
 EMBEDDING_INIT = nnx.initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 """Of the norm of one for each token, as ``nnx.Embed`` has it."""
+
+
+class TokenOptions(TypedDict, total=False):
+    """Options that embeddings of tokens share, see ``TokenEmbedding``."""
+
+    position: PositionName
+    max_length: int | None
+    dtype: DTypeLike | None
+    param_dtype: DTypeLike
 
 
 @runtime_checkable
@@ -221,14 +231,8 @@ class ObservationEmbedding(nnx.Module):
         return add_positions(h, self.positions, positions)
 
 
-class TokenEmbedding(nnx.Module):
-    """Embeds tokens: a table, times sqrt(C), plus positions (Vaswani et al., 2017, section 3.4).
-
-    By the factor a token is about as long as what is added for its position, while a tied head
-    sees the table as it is.
-
-    A token outside the table gives NaN, as positions beyond a learned table do: never the
-    embedding of another one.
+class TokenTable(nnx.Module):
+    """What embeddings of tokens share that have a row of a table for each, plus positions.
 
     Args:
         num_tokens: N; tokens are 0 ... N - 1.
@@ -242,14 +246,6 @@ class TokenEmbedding(nnx.Module):
 
     Raises:
         ValueError: an option out of range.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from flax import nnx
-        >>> embedding = TokenEmbedding(11, 8, rngs=nnx.Rngs(0))
-        >>> h, _ = embedding(jnp.array([[1, 2, 3]]), positions=jnp.arange(3)[None])
-        >>> h.shape, embedding.observation_shape
-        ((1, 3, 8), ())
     """
 
     def __init__(
@@ -261,7 +257,7 @@ class TokenEmbedding(nnx.Module):
         max_length: int | None = None,
         dtype: DTypeLike | None = None,
         param_dtype: DTypeLike = jnp.float32,
-        embedding_init: nnx.Initializer = EMBEDDING_INIT,
+        embedding_init: nnx.Initializer,
         rngs: nnx.Rngs,
     ) -> None:
         at_least(1, num_tokens=num_tokens, features=features)
@@ -320,20 +316,70 @@ class TokenEmbedding(nnx.Module):
         """Takes in a token a row; see ``Embedding``."""
         return self._embedded(x, positions), state
 
+    def _embedded(self, x: Array, positions: Array) -> Array:
+        check_tokens(x)
+        x = x.astype(jnp.int32)  # a narrow dtype, such as that of bytes, may not hold N
+        # Negative ones would count from the table's end.
+        known = jnp.where(x < 0, self.num_tokens, x)
+        h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
+        h = self._of_rows(h)
+        h = h if self.dtype is None else h.astype(self.dtype)
+        return add_positions(h, self.positions, positions)
+
+    def _of_rows(self, rows: Array) -> Array:
+        """What is made of the rows [..., C] of the tokens, before their positions are added."""
+        return rows
+
+
+class TokenEmbedding(TokenTable):
+    """Embeds tokens: a table, times sqrt(C), plus positions (Vaswani et al., 2017, section 3.4).
+
+    By the factor a token is about as long as what is added for its position, while a tied head
+    sees the table as it is.
+
+    A token outside the table gives NaN, as positions beyond a learned table do: never the
+    embedding of another one.
+
+    Args:
+        num_tokens: N; tokens are 0 ... N - 1.
+        features: C.
+        embedding_init: initialiser of the table.
+        rngs: holds the stream "params".
+        **options: ``position`` ("sinusoidal", "learned" for positions below ``max_length``, or
+            "none"), ``max_length`` (most tokens of a sequence; needed for learned positions),
+            ``dtype`` of the computation, ``param_dtype`` of the table.
+
+    Raises:
+        ValueError: an option out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> embedding = TokenEmbedding(11, 8, rngs=nnx.Rngs(0))
+        >>> h, _ = embedding(jnp.array([[1, 2, 3]]), positions=jnp.arange(3)[None])
+        >>> h.shape, embedding.observation_shape
+        ((1, 3, 8), ())
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        features: int,
+        *,
+        embedding_init: nnx.Initializer = EMBEDDING_INIT,
+        rngs: nnx.Rngs,
+        **options: Unpack[TokenOptions],
+    ) -> None:
+        super().__init__(num_tokens, features, embedding_init=embedding_init, rngs=rngs, **options)
+
     def attend(self, h: Features) -> Array:
         """Logits of tied embeddings: h [..., C] -> its products with the table [..., N]."""
         table = self.table[...].astype(h.dtype)
         wide = accumulation_dtype(h.dtype)
         return jnp.einsum("...c,nc->...n", h, table, preferred_element_type=wide)
 
-    def _embedded(self, x: Array, positions: Array) -> Array:
-        check_tokens(x)
-        # Negative ones would count from the table's end.
-        known = jnp.where(x < 0, self.num_tokens, x)
-        h = jnp.take(self.table[...], known, axis=0, mode="fill", fill_value=jnp.nan)
-        h = h * jnp.asarray(self.features**0.5, h.dtype)
-        h = h if self.dtype is None else h.astype(self.dtype)
-        return add_positions(h, self.positions, positions)
+    def _of_rows(self, rows: Array) -> Array:
+        return rows * jnp.asarray(self.features**0.5, rows.dtype)
 
 
 class OneHotEmbedding(nnx.Module):
@@ -406,16 +452,6 @@ class OneHotEmbedding(nnx.Module):
         x = x.astype(jnp.int32)  # a narrow dtype may not hold N
         known = (x >= 0) & (x < self.num_tokens)
         return jnp.where(known[..., None], jax.nn.one_hot(x, self.num_tokens), jnp.nan)
-
-
-def check_tokens(x: Array) -> None:
-    """Refuses what is no tokens.
-
-    Raises:
-        TypeError: the dtype is not an integer one.
-    """
-    if not jnp.issubdtype(x.dtype, jnp.integer):
-        raise TypeError(f"tokens must have an integer dtype, got {x.dtype}.")
 
 
 class FeatureEmbedding(nnx.Module):

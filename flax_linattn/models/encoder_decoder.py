@@ -117,7 +117,8 @@ class EncoderDecoder(nnx.Module):
         for name in unknown:
             raise OptionError(f"the encoder-decoder has no option {name!r}.", name)
         check_causal(layers)
-        for name, default in (("rotary", False), ("remat", "none")):
+        absent = {"rotary": False, "remat": "none", "drop_path_rate": 0.0, "layer_scale": None}
+        for name, default in absent.items():
             if getattr(layers, name) != default:
                 raise OptionError(f"the encoder-decoder has no {name}; leave it out.", name)
         self.num_channels = num_channels

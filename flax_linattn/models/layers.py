@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 
 from flax_linattn import nn, ops
 from flax_linattn.annotations import of_type
-from flax_linattn.checks import OptionError, at_least, choice, rate
+from flax_linattn.checks import OptionError, at_least, choice, positive, rate
 from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 
@@ -51,6 +51,10 @@ class Layers:
             stay float64 with "float32".
         remat: what training keeps of a block for its gradient: all ("none"), the results of matrix
             products ("dots") or its input ("blocks").
+        drop_path_rate: share of rows for which training leaves out a branch of the last block; it
+            grows evenly from 0 in the first, so that a single block leaves out none.
+        layer_scale: what the learned factors of every branch start as, see ``nn.LayerScale``;
+            None = there are no factors.
 
     Raises:
         ValueError: an option out of range, or a mechanism or hyperparameter that there is not.
@@ -73,6 +77,8 @@ class Layers:
     rotary: bool = False
     dtype: DTypeName = "float32"
     remat: Literal["none", "dots", "blocks"] = "none"
+    drop_path_rate: float = 0.0
+    layer_scale: float | None = None
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -87,6 +93,9 @@ class Layers:
         )
         at_least(1, MOST_LAYERS, num_layers=self.num_layers)
         rate(dropout_rate=self.dropout_rate)
+        rate(drop_path_rate=self.drop_path_rate)
+        if self.layer_scale is not None:
+            positive(layer_scale=self.layer_scale)
         choice(NORMS, norm=self.norm)
         choice(ACTIVATIONS, activation=self.activation)
         choice(("none", *REMAT), remat=self.remat)
@@ -136,6 +145,17 @@ class Layers:
         return (nn.resolve_mechanism(self.mechanism),) * self.num_layers
 
     @property
+    def drop_path_rates(self) -> tuple[float, ...]:
+        """The rate of each block.
+
+        Example:
+            >>> Layers(num_layers=3, drop_path_rate=0.1).drop_path_rates
+            (0.0, 0.05, 0.1)
+        """
+        steps = max(self.num_layers - 1, 1)
+        return tuple(self.drop_path_rate * i / steps for i in range(self.num_layers))
+
+    @property
     def compute_dtype(self) -> DTypeLike | None:
         """What a layer takes as ``dtype``: None where inputs and parameters decide."""
         return None if self.dtype == "float32" else jnp.dtype(self.dtype)
@@ -154,9 +174,14 @@ class Layers:
         return dataclasses.replace(self, **own), others
 
     def block(
-        self, mechanism: ops.Mechanism, rngs: nnx.Rngs, **parameters: Unpack[nn.ParameterOptions]
+        self,
+        mechanism: ops.Mechanism,
+        rngs: nnx.Rngs,
+        *,
+        drop_path_rate: float = 0.0,
+        **parameters: Unpack[nn.ParameterOptions],
     ) -> nn.TransformerBlock:
-        """A block of these options with this mechanism."""
+        """A block of these options with this mechanism, and its own of ``drop_path_rates``."""
         return nn.TransformerBlock(
             self.features,
             self.num_heads,
@@ -166,6 +191,8 @@ class Layers:
             activation=self.activation,
             dropout_rate=self.dropout_rate,
             position=nn.RotaryPosition() if self.rotary else None,
+            drop_path_rate=drop_path_rate,
+            layer_scale=self.layer_scale,
             dtype=self.compute_dtype,
             rngs=rngs,
             **parameters,

@@ -101,3 +101,6 @@ POOLINGS: dict[str, type[LastPooling] | type[MeanPooling] | type[SumPooling]] = 
     "flatten": SumPooling,
 }
 """Poolings by name; "flatten" sums logits that each position contributed by weights of its own."""
+
+CLASS_TOKEN = "class"
+"""Not a pooling but instead of one: the class token's features are those of the sequence."""

@@ -26,10 +26,11 @@ from jaxtyping import Float, Int
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, check_state
-from flax_linattn.models.embedding import OneHotEmbedding, check_tokens
+from flax_linattn.models.embedding import OneHotEmbedding
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
+from flax_linattn.nn.tokens import check_tokens
 from flax_linattn.ops.contract.checks import check_mask
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import exportable

@@ -1,13 +1,17 @@
-"""Flax NNX modules around the mechanisms: attention, block, embedding, position."""
+"""Flax NNX modules around the mechanisms: attention, block, embeddings, position."""
 
 from flax_linattn.nn.attention import Attention, Context, resolve_mechanism
 from flax_linattn.nn.block import TransformerBlock
 from flax_linattn.nn.cell import AttentionCell
+from flax_linattn.nn.conv_embedding import ConvEmbedding
 from flax_linattn.nn.decoder import DecoderBlock, DecoderState
+from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.embedding import ValueEmbedding
 from flax_linattn.nn.feed_forward import FeedForward
+from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, UniformFanIn, linear
 from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.patches import PatchEmbedding
 from flax_linattn.nn.position import (
     LearnedPosition,
     QueryKeyPosition,
@@ -16,24 +20,30 @@ from flax_linattn.nn.position import (
     sinusoid,
     token_positions,
 )
+from flax_linattn.nn.sequence_norm import SequenceNorm
 
 __all__ = [
     "Attention",
     "AttentionCell",
     "Context",
+    "ConvEmbedding",
     "DecoderBlock",
     "DecoderState",
     "FeedForward",
     "LayerNorm",
+    "LayerScale",
     "LearnedPosition",
     "ParameterOptions",
+    "PatchEmbedding",
     "PositionLinear",
     "QueryKeyPosition",
     "RotaryPosition",
+    "SequenceNorm",
     "SinusoidalPosition",
     "TransformerBlock",
     "UniformFanIn",
     "ValueEmbedding",
+    "apply_drop_path",
     "linear",
     "resolve_mechanism",
     "sinusoid",

@@ -10,10 +10,12 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
-from flax_linattn.checks import choice
+from flax_linattn.checks import choice, rate
 from flax_linattn.nn.attention import Attention
+from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import FeedForward
+from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
@@ -49,6 +51,9 @@ class TransformerBlock(nnx.Module):
     Aaren. Departure from the hosts: no dropout on attention weights, which a scan never
     forms; the attention's output has it.
 
+    A residual branch may be scaled (``layer_scale``) and, in training, left out for whole rows
+    (``drop_path_rate``), in this order and behind its dropout, as timm's vision transformers do.
+
     Args:
         features: C.
         num_heads: H.
@@ -58,12 +63,17 @@ class TransformerBlock(nnx.Module):
         activation: "gelu", "relu" or "tanh".
         dropout_rate: share of features dropped in training.
         position: as in ``Attention``.
+        drop_path_rate: share of rows whose branch is left out in training, each branch by itself;
+            see ``apply_drop_path``.
+        layer_scale: what the factors of both branches start as, see ``LayerScale``; None = no
+            factors.
         dtype: dtype of the computation.
         rngs: holds the stream "params", and perhaps "dropout".
         **parameters: how the parameters are made, see ``ParameterOptions``.
 
     Raises:
-        ValueError: an unknown norm, activation or mechanism, or heads that do not divide C.
+        ValueError: an unknown norm, activation or mechanism, heads that do not divide C, or a rate
+            or scale out of range.
 
     Example:
         >>> import jax.numpy as jnp
@@ -85,12 +95,16 @@ class TransformerBlock(nnx.Module):
         activation: str = "gelu",
         dropout_rate: float = 0.0,
         position: QueryKeyPosition | None = None,
+        drop_path_rate: float = 0.0,
+        layer_scale: float | None = None,
         dtype: DTypeLike | None = None,
         rngs: nnx.Rngs,
         **parameters: Unpack[ParameterOptions],
     ) -> None:
         choice(NORMS, norm=norm)
+        rate(drop_path_rate=drop_path_rate)
         self.norm = norm
+        self.drop_path_rate = drop_path_rate
         self.attention = Attention(
             features,
             num_heads,
@@ -113,6 +127,12 @@ class TransformerBlock(nnx.Module):
         self.attention_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
         self.feed_forward_norm = LayerNorm(features, param_dtype=param_dtype, rngs=rngs)
         self.dropout = make_dropout(dropout_rate, rngs)
+        self.attention_scale, self.feed_forward_scale = (
+            None
+            if layer_scale is None
+            else LayerScale(features, layer_scale, param_dtype=param_dtype, rngs=rngs)
+            for _ in range(2)
+        )
 
     @overload
     def __call__(
@@ -149,9 +169,9 @@ class TransformerBlock(nnx.Module):
     ) -> Features | tuple[Features, State]:
         """Maps x [B, T, C] -> y [B, T, C], and the state if asked for; see ``Attention``.
 
-        Dropout acts where ``dropout_key`` is given, and after ``block.train()`` with keys of the
-        block's own, if it was made with a stream "dropout". Outputs at masked positions mean
-        nothing.
+        Dropout and drop path act where ``dropout_key`` is given, and after ``block.train()`` with
+        keys of the block's own, if it was made with a stream "dropout". Outputs at masked positions
+        mean nothing.
 
         Raises:
             ValueError: as ``Attention``; after ``train()`` there is no key.
@@ -171,7 +191,8 @@ class TransformerBlock(nnx.Module):
             )
             return attended if isinstance(attended, tuple) else (attended, None)
 
-        y, state = self._sublayers(x, attend, dropout_key_of(self.dropout, dropout_key))
+        key = dropout_key_of(self.dropout, dropout_key, self.drop_path_rate)
+        y, state = self._sublayers(x, attend, key)
         return (y, state) if return_state else y
 
     def init_state(
@@ -198,13 +219,28 @@ class TransformerBlock(nnx.Module):
         self, x: Array, attend: Callable[[Array], tuple[Array, State]], dropout_key: Array | None
     ) -> tuple[Array, State]:
         """The block around either form of its attention."""
-        key_attention, key_feed_forward = split_key(dropout_key, 2)
+        # Four only where they are needed: without drop path the two keys are those of old runs.
+        keys = split_key(dropout_key, 4 if self.drop_path_rate else 2)
+        drop_attention, drop_feed_forward = keys[2:] or (None, None)
+
+        def add_attention(x: Array, y: Array) -> Array:
+            y = apply_dropout(self.dropout, y, keys[0]).astype(x.dtype)
+            return x + self._branch(y, self.attention_scale, drop_attention)
+
+        def add_feed_forward(x: Array, y: Array) -> Array:
+            return x + self._branch(y.astype(x.dtype), self.feed_forward_scale, drop_feed_forward)
+
         if self.norm == "pre":
             y, state = attend(self.attention_norm(x))
-            x = x + apply_dropout(self.dropout, y, key_attention).astype(x.dtype)
-            y = self.feed_forward.map(self.feed_forward_norm(x), key_feed_forward)
-            return x + y.astype(x.dtype), state
+            x = add_attention(x, y)
+            y = self.feed_forward.map(self.feed_forward_norm(x), keys[1])
+            return add_feed_forward(x, y), state
         y, state = attend(x)
-        x = self.attention_norm(x + apply_dropout(self.dropout, y, key_attention).astype(x.dtype))
-        y = self.feed_forward.map(x, key_feed_forward)
-        return self.feed_forward_norm(x + y.astype(x.dtype)), state
+        x = self.attention_norm(add_attention(x, y))
+        y = self.feed_forward.map(x, keys[1])
+        return self.feed_forward_norm(add_feed_forward(x, y)), state
+
+    def _branch(self, y: Array, scale: LayerScale | None, key: Array | None) -> Array:
+        """What a residual takes of a sublayer's output."""
+        y = y if scale is None else scale(y)
+        return apply_drop_path(y, self.drop_path_rate, key)

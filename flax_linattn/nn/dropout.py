@@ -24,11 +24,18 @@ def make_dropout(dropout_rate: float, rngs: nnx.Rngs) -> nnx.Dropout:
     return nnx.Dropout(dropout_rate, deterministic=True, rngs=own)
 
 
-def dropout_key_of(dropout: nnx.Dropout, key: Array | None) -> Array | None:
+def dropout_key_of(
+    dropout: nnx.Dropout, key: Array | None, drop_path_rate: float = 0.0
+) -> Array | None:
     """The key of a call: the given one, or after ``model.train()`` the next of the module's own.
 
     A module asks once, at the top of its call, and hands keys to its parts, so that a part that
     is computed again for its gradient drops the same.
+
+    Args:
+        dropout: of the module; what it says of training holds for drop path, too.
+        key: of the call.
+        drop_path_rate: of the module's blocks, which need a key where dropout has rate 0.
 
     Raises:
         ValueError: the module is to train, and there is no key.
@@ -41,7 +48,7 @@ def dropout_key_of(dropout: nnx.Dropout, key: Array | None) -> Array | None:
         >>> dropout_key_of(dropout, None).dtype
         key<fry>
     """
-    if key is not None or dropout.deterministic or not dropout.rate:
+    if key is not None or dropout.deterministic or not (dropout.rate or drop_path_rate):
         return key
     if dropout.rngs is None:
         raise ValueError(

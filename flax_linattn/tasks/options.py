@@ -31,8 +31,9 @@ class Options:
             of_type(hint, **{name: value})
             if Path in get_args(hint) and isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
-            if hint == tuple[Path, ...]:
-                object.__setattr__(self, name, tuple(map(Path, value)))
+            if get_origin(hint) is tuple:  # of JSON a list
+                parts = map(Path, value) if Path in get_args(hint) else value
+                object.__setattr__(self, name, tuple(parts))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         Problem: what its runs remember of their data.
         StreamOptions: a dataclass of the options that only its streams have.
         presets: published protocols, functions config -> config, by name.
-        kind: of ``data.catalog`` entries, the data sets that it trains on.
+        kinds: of ``data.catalog`` entries, the data sets that it trains on.
     """
 
     name: ClassVar[str]
@@ -73,7 +73,7 @@ class Task(abc.ABC, Generic[C, D, P]):
     Problem: ClassVar[type[Problem]]
     StreamOptions: ClassVar[type]
     presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    kind: ClassVar[str | None] = None
+    kinds: ClassVar[tuple[str, ...]] = ()
 
     def mechanisms(self) -> Sequence[str]:
         """The mechanisms that a model of this task may have."""

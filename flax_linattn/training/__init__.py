@@ -22,6 +22,7 @@ from flax_linattn.training.config import FitConfig
 from flax_linattn.training.diagnosis import NonFiniteLossError
 from flax_linattn.training.evaluation import evaluate, make_evaluation_step
 from flax_linattn.training.fitting import FitResult, fit
+from flax_linattn.training.losses import smoothed_cross_entropy
 from flax_linattn.training.many import (
     ManyResult,
     RunResult,
@@ -32,10 +33,12 @@ from flax_linattn.training.many import (
     read_runs,
 )
 from flax_linattn.training.objective import LossFn, Objective, Validate
+from flax_linattn.training.optimizers import decays, lamb
 from flax_linattn.training.parallel import Parallel
 from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.processes import LostProcessError, is_main, start_process
 from flax_linattn.training.report import learning_curve
+from flax_linattn.training.schedules import reciprocal_sqrt, warmup_cosine
 from flax_linattn.training.session import Session
 from flax_linattn.training.signals import Interrupted
 from flax_linattn.training.state import TrainState
@@ -66,10 +69,12 @@ __all__ = [
     "TrainState",
     "Validate",
     "best_run",
+    "decays",
     "evaluate",
     "fit",
     "fit_many",
     "is_main",
+    "lamb",
     "learning_curve",
     "list_checkpoints",
     "load_best",
@@ -79,7 +84,10 @@ __all__ = [
     "make_evaluation_step",
     "make_train_step",
     "read_runs",
+    "reciprocal_sqrt",
+    "smoothed_cross_entropy",
     "start_process",
+    "warmup_cosine",
 ]
 
 if not TYPE_CHECKING:  # a type checker reads the names above

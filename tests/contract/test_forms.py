@@ -154,8 +154,8 @@ def fast(mechanism: ops.Mechanism, *rest: Any) -> bool:
 
 
 def fast_form(mechanism: ops.Mechanism, is_causal: bool, form: str, *rest: Any) -> bool:
-    """The other direction's further forms are the engine's, which thorough mechanisms run."""
-    central = is_causal == mechanism.capabilities.causal or form == cases.central_form(mechanism)
+    """Further forms are the engine's, which thorough mechanisms run in both directions."""
+    central = form == cases.central_form(mechanism)
     return fast(mechanism, *rest) and (central or cases.thorough(mechanism))
 
 

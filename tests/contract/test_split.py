@@ -24,8 +24,11 @@ CAPACITIES = [
 
 
 def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
-    """The engine's parts, with what keeps positions; data are cut in every mechanism above."""
-    return cases.thorough(mechanism) or preallocated
+    """The engine's parts, with what keeps positions; data are cut in every mechanism above.
+
+    Features of expressive attention are cut as those of ``taylorshift``.
+    """
+    return preallocated or (cases.thorough(mechanism) and "expressive" not in mechanism.name)
 
 
 # Cuts are drawn as data, by masking what lies outside a piece, so that two programs do all of it;

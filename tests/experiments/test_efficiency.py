@@ -50,7 +50,7 @@ TINY: dict[str, dict[str, Any]] = {
 
 SLOW = {"elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
-SLOW |= {"taylorshift_training"}
+SLOW |= {"taylorshift_training", "long_sequence"}
 
 
 @pytest.mark.parametrize(

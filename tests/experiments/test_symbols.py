@@ -1,5 +1,6 @@
 """The ladder of symbols: what is chosen, judged and measured by it."""
 
+import functools
 import itertools
 import math
 
@@ -101,7 +102,8 @@ def test_which_rule_comes_first(easy, hard, word):
     assert figure6.in_order([row | {"runs": [run] * 16}]).word == word
 
 
-def test_the_width_of_equal_bytes():
+def test_the_width_of_equal_bytes(monkeypatch):
+    monkeypatch.setattr(recall, "bytes_of", functools.cache(recall.bytes_of))  # of models
     size = recall.Size()
     for mechanism in ("aaren", "elementwise_series", "softmax", "taylorshift"):
         width = recall.width_of(size, mechanism)

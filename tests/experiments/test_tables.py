@@ -27,8 +27,10 @@ ROWS = {
 
 @pytest.mark.parametrize(
     ("index", "column"),
-    [(0, "aaren"), (3, "aaren, streaming")],
-    ids=["classification", "forecasting"],
+    [
+        pytest.param(0, "aaren", id="classification"),
+        pytest.param(3, "aaren, streaming", id="forecasting", marks=pytest.mark.slow),
+    ],
 )
 def test_a_quick_cell_really_trains(index, column, tmp_path, monkeypatch):
     table = report.tables()[index]

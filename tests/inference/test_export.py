@@ -28,6 +28,15 @@ def classifier() -> Any:
     return _steps_of(model, normal(0, 2, CHANNELS), max_length=3)
 
 
+def token_classifier() -> Any:
+    """Whose window is that of three convolutions."""
+    embedding = models.ConvTokenEmbedding(TOKENS, 4, padding="causal", rngs=nnx.Rngs(0))
+    layers = models.Layers(**SMALL, layer_scale=0.1)
+    backbone = models.Backbone(embedding, layers, rngs=nnx.Rngs(1))
+    model = models.SequenceClassifier(backbone, 4, head_activation="none", rngs=nnx.Rngs(2))
+    return _steps_of(model, jnp.array([3, 5]))
+
+
 def forecaster() -> Any:
     model = models.Forecaster(CHANNELS, 4, **SMALL, rngs=nnx.Rngs(0))
     return _steps_of(model, normal(0, 2, CHANNELS))
@@ -72,6 +81,7 @@ CASES = [
     forecaster,
     encoder_decoder,
     language_model,
+    token_classifier,
     window_model,
 ]
 

@@ -266,7 +266,7 @@ def test_wrong_masks(mask):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pooling": "max"}, "pooling must be one of last, mean, flatten, got 'max'"),
+        ({"pooling": "max"}, "pooling must be one of last, mean, flatten, class, got 'max'"),
         ({"pooling": "flatten", "max_length": None}, "flatten .* needs max_length"),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"position": "rotary"}, "position must be one of sinusoidal, learned, none, got 'rotary'"),

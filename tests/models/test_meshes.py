@@ -30,7 +30,7 @@ LAYERS = {
     "decoder": partial(nn.DecoderBlock, CHANNELS, 2, mechanism="aaren"),
     "values": partial(nn.ValueEmbedding, CHANNELS, 5),
 }
-MODELS = {
+MODELS: dict[str, Any] = {
     "classifier": partial(
         models.SequenceClassifier, CHANNELS, 3, layers=TINY, pooling="flatten", max_length=LENGTH
     ),
@@ -45,13 +45,36 @@ MODELS = {
     ),
     "decide": partial(models.DecisionTransformer, 3, 2, layers=TINY, max_length=LENGTH),
     "events": partial(models.EventForecaster, TOKENS, layers=TINY, periods=(24.0,)),
+    "images": partial(
+        models.ImageClassifier, (4, 8), 4, 3, layers=TINY, embedding="conv", layer_scale=0.1,
+        in_channels=CHANNELS,
+    ),
+    "convolved": lambda rngs: models.SequenceClassifier(
+        models.Backbone(
+            models.ConvTokenEmbedding(TOKENS, CHANNELS, padding="causal", rngs=rngs), TINY,
+            rngs=rngs,
+        ),
+        3, rngs=rngs,
+    ),
+    "class": lambda rngs: models.SequenceClassifier(
+        models.Backbone(
+            models.ConvTokenEmbedding(TOKENS, CHANNELS, rngs=rngs), TINY, is_causal=False,
+            class_token=True, rngs=rngs,
+        ),
+        3, pooling="class", rngs=rngs,
+    ),
     "language": partial(models.LanguageModel, TOKENS, layers=TINY),
     "window": partial(models.WindowModel, TOKENS, 3),
 }  # fmt: skip
+WHOLE = ("images", "class")
+"""Without steps."""
 # The classifier runs the block, and the encoder-decoder both blocks.
-SLOW = {"learned", "block", "decoder", *ATTENTION} - {"attention-softmax", "attention-aaren"}
+SLOW = {"learned", "convolved", "block", "decoder", *ATTENTION} - {
+    "attention-softmax",
+    "attention-aaren",
+}
 MODULES = ATTENTION | LAYERS | MODELS
-ALL = MODULES | {"feed_forward": partial(nn.FeedForward, CHANNELS, 12)}
+ALL: dict[str, Any] = MODULES | {"feed_forward": partial(nn.FeedForward, CHANNELS, 12)}
 KINDS = [pytest.param(kind, marks=slow if kind in SLOW else ()) for kind in MODULES]
 
 
@@ -69,7 +92,10 @@ def observations(kind: str) -> Any:
         gaps, waves = np.split(normal(0, BATCH, LENGTH, 3), [1], axis=-1)
         marks = tokens[..., None].astype(np.float32)
         return np.concatenate([gaps, np.ones_like(gaps), marks, waves], axis=-1)
-    return tokens if kind in ("language", "window") else normal(0, BATCH, LENGTH, CHANNELS)
+    if kind == "images":
+        return normal(0, BATCH, 4, 8, CHANNELS)
+    tokenised = kind in ("language", "window", "class", "convolved")
+    return tokens if tokenised else normal(0, BATCH, LENGTH, CHANNELS)
 
 
 def make(kind: str, **parameters: Any) -> Any:
@@ -80,9 +106,7 @@ def call(kind: str, module: Any, x: Any, mask: Any) -> Any:
     """Whole sequences."""
     if kind == "decoder":
         return module(x, x, memory_mask=mask)
-    if kind == "encoder_decoder":
-        return module(x)
-    if kind == "feed_forward":
+    if kind in ("encoder_decoder", "feed_forward", "images"):
         return module(x)
     causal = kind.startswith("attention") or kind in ("rotary", "block")
     return module(x, mask=mask, **({"is_causal": True} if causal else {}))
@@ -123,13 +147,15 @@ def test_modules_on_explicit_axes(kind: str) -> None:
     """Outputs with padding, gradients, and steps."""
     x, mask = observations(kind), np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 1]])
     graph, params = nnx.split(make(kind), nnx.Param)
-    want = outputs_and_gradients(kind, graph, params, x, mask), steps(kind, graph, params, x)
+    whole = kind in WHOLE
+    want = outputs_and_gradients(kind, graph, params, x, mask)
+    want = want, None if whole else steps(kind, graph, params, x)
     mesh = make_mesh(AxisType.Explicit, data=2)
     with jax.set_mesh(mesh):
         placed = split(mesh, (x, mask))
         got = outputs_and_gradients(kind, graph, params, *placed)
         assert jax.typeof(got[0]).sharding.spec[0] == "data"
-        got = got, steps(kind, graph, params, placed[0])
+        got = got, None if whole else steps(kind, graph, params, placed[0])
     assert_close(jax.tree.map(np.asarray, got), want, np.float32)
 
 

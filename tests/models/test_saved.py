@@ -100,6 +100,32 @@ MODELS = {
         3, 4, label_length=2, num_marks=1, targets=[1], num_decoder_layers=2, layers=TINY,
         embedding_padding="causal", is_causal=False, normalize=False, rngs=nnx.Rngs(0),
     ),
+    "backbone with a class token": lambda: backbone(
+        models.LinearTokenEmbedding(11, 8, position="learned", max_length=7, rngs=nnx.Rngs(0)),
+        dataclasses.replace(TINY, drop_path_rate=0.1, layer_scale=0.01),
+        is_causal=False, class_token=True, max_length=7, mechanism="linformer",
+    ),
+    "classifier by a class token": lambda: keyed(
+        models.SequenceClassifier, 3, 4, layers=TINY, pooling="class", head_activation="none",
+        mechanism="taylorshift", drop_path_rate=0.1,
+    ),
+    "classifier of convolved tokens": lambda: models.SequenceClassifier(
+        backbone(models.ConvTokenEmbedding(11, 8, padding="causal", rngs=nnx.Rngs(0))), 4,
+        rngs=nnx.Rngs(1),
+    ),
+    "image classifier": lambda: models.ImageClassifier(
+        (8, np.int64(12)), 4, 5, layers=TINY, layer_scale=1e-4, rngs=nnx.Rngs(0)
+    ),
+    "image classifier with options": lambda: keyed(
+        models.ImageClassifier, (8, 8), 4, 5, in_channels=1, embedding="conv", position="none",
+        pooling="mean", is_causal=True, layers=TINY, drop_path_rate=0.1, dtype="bfloat16",
+        param_dtype=jnp.bfloat16,
+    ),
+    "linear token embedding": lambda: models.LinearTokenEmbedding(11, 8, rngs=nnx.Rngs(0)),
+    "convolution of tokens": lambda: models.ConvTokenEmbedding(
+        11, 8, kernel_size=5, position="learned", max_length=7, dtype=jnp.bfloat16,
+        param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0),
+    ),
     "observation embedding": lambda: models.ObservationEmbedding(
         3, 8, num_marks=2, kernel_size=1, rngs=nnx.Rngs(0)
     ),
@@ -175,8 +201,10 @@ def test_a_loaded_model_computes_the_same(name, tmp_path):
         dropout_rate=st.sampled_from([0.0, 0.1]),
         dtype=st.sampled_from(["float32", "bfloat16"]),
         remat=st.sampled_from(["none", "dots", "blocks"]),
+        drop_path_rate=st.sampled_from([0.0, 0.1]),
+        layer_scale=st.sampled_from([None, 1e-4]),
     ),
-    st.sampled_from(["last", "mean", "flatten"]),
+    st.sampled_from(["last", "mean", "flatten", "class"]),
     st.sampled_from(["sinusoidal", "learned", "none"]),
     st.sampled_from(list(RNGS)),
 )
@@ -196,6 +224,22 @@ def test_any_options_come_back(layers, pooling, position, streams):
     again = nnx.eval_shape(lambda: make(json.loads(text)))
     assert again.backbone.layers == layers
     assert json.dumps(describe(again)) == text
+
+
+def test_files_that_are_older_than_an_option_have_its_default(small, tmp_path):
+    """As those of 0.2, which knew no class token, drop path, layer scale or activation."""
+    path = shutil.copytree(small, tmp_path / "model")
+    description = checkpoint.read_json(path / saved.FILE)["description"]
+    options = description["SequenceClassifier"]
+    of_backbone = options["backbone"]["Backbone"]
+    assert options.pop("head_activation") == "gelu"
+    assert of_backbone.pop("class_token") is False
+    assert of_backbone["layers"]["Layers"].pop("drop_path_rate") == 0
+    assert of_backbone["layers"]["Layers"].pop("layer_scale") is None
+    rewritten(path, description=description)
+    older, model = models.load_model(path), models.load_model(small)
+    assert nnx.graphdef(older) == nnx.graphdef(model)
+    assert_same_bits(nnx.state(older), nnx.state(model))
 
 
 def test_a_fresh_process_needs_the_path_alone(tmp_path):

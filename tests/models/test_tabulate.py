@@ -21,6 +21,20 @@ MODULES = {
     "block": (lambda: nn.TransformerBlock(3, 1, rngs=nnx.Rngs(0)), VALUES),
     "backbone": (lambda: models.Backbone(3, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "classifier": (lambda: models.SequenceClassifier(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
+    "classifier by a class token": (
+        lambda: models.SequenceClassifier(
+            models.Backbone(
+                models.ConvTokenEmbedding(11, 8, rngs=nnx.Rngs(0)), **SIZES, layer_scale=0.1,
+                is_causal=False, class_token=True, rngs=nnx.Rngs(0),
+            ),
+            4, pooling="class", rngs=nnx.Rngs(0),
+        ),
+        TOKENS,
+    ),
+    "image classifier": (
+        lambda: models.ImageClassifier((8, 8), 4, 5, **SIZES, rngs=nnx.Rngs(0)),
+        jnp.ones((1, 8, 8, 3)),
+    ),
     "forecaster": (lambda: models.Forecaster(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "decision transformer": (
         lambda: models.DecisionTransformer(2, 1, **SIZES, max_length=5, rngs=nnx.Rngs(0)),
@@ -32,7 +46,7 @@ MODULES = {
         lambda: models.EncoderDecoder(3, 4, label_length=2, **SIZES, rngs=nnx.Rngs(0)),
         VALUES,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -6,6 +6,13 @@ import sys
 
 from flax_linattn import cli
 
+SMALL = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--epochs", "2", "--parallel", "none"),
+]
+SMALL_CLASSIFIER = [*SMALL, "--batch-size", "90"]
+"""A run on Japanese Vowels in seconds."""
+
 
 def succeed(capsys, *args: str) -> str:
     """Runs a command; returns what it printed."""

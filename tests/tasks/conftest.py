@@ -1,10 +1,16 @@
 """What tests of tasks share."""
 
+import dataclasses
+import importlib
+import os
 import sys
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from flax_linattn import registry
+from flax_linattn import cli, registry
+from tests.tasks.commands import SMALL_CLASSIFIER
 
 BINS = registry.Entry("tests.tasks.bins:BinsTask", "next symbols of a real series")
 
@@ -13,6 +19,46 @@ BINS = registry.Entry("tests.tasks.bins:BinsTask", "next symbols of a real serie
 def no_figures(monkeypatch):
     """Runs whose figures nobody looks at draw none."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+
+@pytest.fixture
+def no_steps(monkeypatch):
+    """Runs whose parameters matter to nobody keep their first ones, at a third of the time.
+
+    All else is as ever: files, batches, checkpoints, the test. A step only counts.
+    """
+
+    def ones(metrics):
+        return jax.tree.map(jnp.ones_like, metrics)
+
+    def step(state, batch):
+        return dataclasses.replace(state, step=state.step + 1, metrics=ones(state.metrics))
+
+    def validate(params, model_state, total, batch):
+        return ones(total)
+
+    start = importlib.import_module("flax_linattn.training.start")
+    monkeypatch.setattr(start, "make_train_step", lambda *args: step)
+    monkeypatch.setattr(start, "make_evaluation_step", lambda *args: validate)
+
+
+@pytest.fixture(scope="session")
+def classify_run(tmp_path_factory):
+    """A finished small run on Japanese Vowels, made by the command; whoever harms it takes a copy.
+
+    The first of the worker processes that needs it makes it for all.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    shared = folder / "classify-run"
+    if not shared.exists():
+        own = tmp_path_factory.mktemp("runs") / "classify"
+        assert cli.main(["train", "classify", "--run", str(own), *SMALL_CLASSIFIER]) == 0
+        try:
+            own.rename(shared)
+        except OSError:  # another process was first
+            return own
+    return shared
 
 
 @pytest.fixture(scope="module")

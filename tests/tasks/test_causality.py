@@ -19,7 +19,6 @@ AAREN = [
     case if case.id == "aaren" else pytest.param(*case.values, id=case.id, marks=pytest.mark.slow)
     for case in CAUSAL
 ]
-EVERY = [pytest.param(*case.values, id=case.id) for case in CAUSAL]
 FORECAST = tasks.get_task("forecast")
 SMALL = {"features": 8, "num_heads": 2, "hidden_features": 8, "num_layers": 1}
 CHANGED = 500
@@ -97,7 +96,7 @@ def utterances():
     return problem, values, np.stack([changed(sequence, FIRST) for sequence in values])
 
 
-@pytest.mark.parametrize("mechanism", EVERY)
+@pytest.mark.parametrize("mechanism", CAUSAL)
 def test_class_probabilities_after_every_step(mechanism, utterances):
     problem, values, other = utterances
     config = ClassifyConfig.of(mechanism=spec(mechanism, STEPS), **SMALL)

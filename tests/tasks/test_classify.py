@@ -19,21 +19,15 @@ from flax_linattn.tasks.classify.data import checksum_of, load_data, make_batche
 from flax_linattn.tasks.classify.evaluate import load_test, prepared_train
 from flax_linattn.tasks.classify.stream import parse_observations
 from flax_linattn.tasks.run import keep_problem, read_problem, write_config
-from tests.tasks.commands import command_line, fail, succeed
+from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, succeed
 
 CLASSIFY = tasks.get_task("classify")
-SMALL = [
-    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--epochs", "2", "--batch-size", "90", "--parallel", "none"),
-]
 
 
-@pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+@pytest.fixture
+def run_dir(classify_run):
     """A finished small run on the embedded data, made by the command line."""
-    folder = tmp_path_factory.mktemp("runs") / "small"
-    assert cli.main(["train", "classify", "--run", str(folder), *SMALL]) == 0
-    return folder
+    return classify_run
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +51,7 @@ def toy(tmp_path_factory):
     with gzip.open(test, "wt") as file:
         file.write(header + "\n".join(lines[:6]) + "\n")
     files = ["--train-file", str(train), "--test-file", str(test)]
-    return [*files, *SMALL, "--epochs", "1", "--batch-size", "8"]
+    return [*files, *SMALL_CLASSIFIER, "--epochs", "1", "--batch-size", "8"]
 
 
 def test_what_a_run_folder_says(run_dir):
@@ -195,7 +189,7 @@ def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsy
     assert "a sequence of 5 steps" in message and "(--pooling)" in message
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_figures", "no_steps")
 def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
     folder = tmp_path / "run"
     args = ["train", "classify", "--run", str(folder), *toy]

@@ -39,7 +39,7 @@ from flax_linattn.tasks.events.model import events_loss
 from flax_linattn.tasks.events.rows import Event, EventLines
 from flax_linattn.tasks.events.yardsticks import few, fit_processes, forecast_marks, guesses
 from tests.data.processes.events import any_events, sequences, some_events
-from tests.nn.cases import CAUSAL
+from tests.nn.cases import STACKED
 from tests.tasks import states
 from tests.tasks.commands import fail, one_line
 
@@ -276,7 +276,7 @@ def spec(mechanism, length):
     return mechanism.replace("max_length=16", f"max_length={length}")
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_long_sequences_are_scored_in_spans(mechanism, monkeypatch):
     events = drawn(30, 21, 5)
     run = make_run(events, mechanism=spec(mechanism, 64))
@@ -385,13 +385,13 @@ def check_no_leak(run, events):
     assert np.abs(other.log_mean - found.log_mean)[number > KEPT].max() > 1e-3
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_no_score_knows_what_comes(mechanism):
     events = drawn(14, 14, 14)
     check_no_leak(make_run(events, mechanism=spec(mechanism, 32)), events)
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
+@pytest.mark.parametrize("mechanism", STACKED)
 def test_no_streamed_line_knows_what_comes(mechanism):
     events = drawn(12)
     run = make_run(events, mechanism=spec(mechanism, 32))

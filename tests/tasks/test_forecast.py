@@ -359,7 +359,10 @@ def test_a_forecast_that_is_nan_is_not_printed(run_dir, tmp_path, capsys):
 @pytest.mark.parametrize(
     "mechanism", ["softmax", pytest.param("taylorshift", marks=[pytest.mark.slow])]
 )
-def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys):
+def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys, request):
+    """The slow one is trained; ``tests/models/test_forecaster.py`` looks at gradients."""
+    if mechanism == "softmax":
+        request.getfixturevalue("no_steps")
     folder = tmp_path / "run"
     args = ["train", "forecast", "--csv", str(csv), "--run", str(folder), *ANY]
     options = ["--model", "encoder-decoder", "--mechanism", mechanism, "--targets", "OT"]
@@ -447,7 +450,7 @@ def test_other_data_are_refused_and_leave_a_run_as_it_is(copied, capsys, change)
     assert "the data of the run have changed since" in fail(capsys, "evaluate", str(folder))
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_figures", "no_steps")
 def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     path = tmp_path / "still.csv"
     path.write_text("load,still\n" + "".join(f"{i % 7},5\n" for i in range(100)) + "?,5\n")
@@ -629,6 +632,7 @@ def test_streams_are_read_as_files_are(run_dir, csv, tmp_path, capsys):
     )
 
 
+@pytest.mark.usefixtures("no_figures", "no_steps")
 def test_names_with_commas(tmp_path, capsys):
     path = tmp_path / "quoted.csv"
     path.write_text('"load, MW",OT\n' + "".join(f"{i % 7},{i % 5}\n" for i in range(200)))

@@ -1,6 +1,7 @@
 """Many runs in a folder: trained at once, tested together, loaded and streamed one by one."""
 
 import json
+import shutil
 import signal
 from contextlib import contextmanager
 from functools import partial
@@ -13,9 +14,13 @@ from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyTask
 from flax_linattn.tasks.many import report_on
+from flax_linattn.tasks.run import read_config
+from flax_linattn.tasks.symbols import SymbolsConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import fail, succeed
 from tests.training.problem import poison_at, signal_at
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 RUNS = 3
 OPTIONS = {
@@ -29,6 +34,14 @@ ALONE = training.Parallel("none")
 def train(run_dir, *, resume=False, parallel=ALONE, **options):
     session = training.Session(run_dir, resume=resume, progress=False, parallel=parallel)
     return tasks.train("classify", ClassifyConfig.of(**OPTIONS | options), session)
+
+
+def train_symbols(run_dir, *, parallel=ALONE, **options):
+    """The same with the smallest of all tasks."""
+    sizes = {"base": 4, "delay": 1, "context": 8, "features": 4, "test_series": 2}
+    config = SymbolsConfig.of(**sizes | {"epochs": 2, "seed": OPTIONS["seed"]} | options)
+    session = training.Session(run_dir, progress=False, parallel=parallel)
+    return tasks.train("symbols", config, session)
 
 
 def parameters(run_dir):
@@ -125,8 +138,9 @@ def test_one_run_of_many(run_dir):
         tasks.load_run(run_dir, RUNS)
 
 
-def test_the_run_of_a_folder_of_one(tmp_path):
-    train(tmp_path, runs=1, epochs=1)
+def test_the_run_of_a_folder_of_one(classify_run, tmp_path):
+    shutil.copytree(classify_run, tmp_path, dirs_exist_ok=True)
+    own = read_config(tmp_path).flat()
     assert "runs" not in json.loads((tmp_path / "test.json").read_text())
     config = json.loads((tmp_path / "config.json").read_text())
     del config["runs"]  # as the folders of before
@@ -137,8 +151,8 @@ def test_the_run_of_a_folder_of_one(tmp_path):
     with pytest.raises(ValueError, match="holds a single run, got which=1"):
         tasks.load_run(tmp_path, 1)
     with pytest.raises(ValueError, match="has runs=1, got 3; a resumed run may change only"):
-        train(tmp_path, resume=True)
-    assert train(tmp_path, resume=True, runs=1, epochs=2)["epochs"] == 2
+        train(tmp_path, resume=True, **own | {"runs": RUNS})
+    assert train(tmp_path, resume=True, **own | {"epochs": 3})["epochs"] == 3
 
 
 def test_streams_of_runs(run_dir, tmp_path, capsys):
@@ -157,7 +171,6 @@ def test_streams_of_runs(run_dir, tmp_path, capsys):
     assert "which must be at most 2, got 3. (--which)" in fail(capsys, *args, "--which", "3")
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_resume_goes_on_to_the_same_bits(run_dir, tmp_path, capsys):
     stopping = training_batches(partial(signal_at, step=4, signum=signal.SIGTERM), of_runs=[1])
     with stopping, pytest.raises(training.Interrupted):
@@ -176,7 +189,6 @@ def test_resume_goes_on_to_the_same_bits(run_dir, tmp_path, capsys):
     assert tests[0]["runs"] == tests[1]["runs"]
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_run_that_fails_is_told_and_not_tested(tmp_path, capsys):
     poisoned = partial(poison_at, step=1, name="values")
     with training_batches(poisoned, of_runs=[1]):
@@ -196,10 +208,11 @@ def test_a_run_that_fails_is_told_and_not_tested(tmp_path, capsys):
         train(tmp_path / "all", epochs=1)
 
 
-def test_devices_split_the_runs(tmp_path, capsys):
-    report = train(tmp_path, runs=4, epochs=1, parallel=training.Parallel("jit", "data=2"))
+def test_devices_split_the_runs(tmp_path):
+    report = train_symbols(tmp_path, runs=4, parallel=training.Parallel("jit", "data=2"))
     evaluated = tasks.evaluate_run(tmp_path)
-    assert evaluated["test_loss"] == pytest.approx(report["test_loss"])
+    for name in ("test_loss", "test_accuracy"):
+        assert evaluated[name] == pytest.approx(report[name])
     with pytest.raises(ValueError, match="3 runs cannot be split evenly over 2 devices"):
         train(tmp_path / "three", parallel=training.Parallel("jit", "data=2"))
 

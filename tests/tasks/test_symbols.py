@@ -27,8 +27,18 @@ TINY = [
 ]
 
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 SEQUENCES = [arg for arg in TINY if arg not in ("--delay", "1")]
 """What those that are no series take."""
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A finished tiny run, made by the command line."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    assert cli.main(["train", "symbols", *TINY, "--run", str(folder)]) == 0
+    return str(folder)
 
 
 def tiny(**options):
@@ -212,14 +222,12 @@ def test_other_symbols(tmp_path, capsys, rules):
     assert report["rules"] == rules
 
 
-def test_a_stream_guesses_once_its_window_is_full(tmp_path, capsys):
-    folder = str(tmp_path / "run")
-    succeed(capsys, "train", "symbols", *TINY, "--run", folder)
-    model = tasks.load_run(folder).model
+def test_a_stream_guesses_once_its_window_is_full(run_dir, tmp_path, capsys):
+    model = tasks.load_run(run_dir).model
     series = data.Rule(4, 1).follow([1, 3], 12)
     lines = tmp_path / "series.txt"
     lines.write_text("\n".join(map(str, [*series, "", *series[:9]])) + "\n")
-    out = succeed(capsys, "stream", folder, "--input", str(lines)).splitlines()
+    out = succeed(capsys, "stream", run_dir, "--input", str(lines)).splitlines()
     rows = [line.split(",") for line in out[1:]]
     assert out[0] == "step,prediction,right,guesses"
     assert [row[0] for row in rows] == [str(i) for i in [*range(1, 13), *range(1, 10)]]
@@ -279,7 +287,6 @@ def test_behind_what_is_asked_a_stream_asks_nothing():
     assert [induction.answer(x) for x in (5, 3, 1, 5, 5)] == [None, None, None, 3, 3]
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     """The right guesses at the questions, and no others; a state keeps what answers stand in."""
     folder, state = str(tmp_path / "run"), str(tmp_path / "state.npz")
@@ -302,7 +309,6 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     assert [int(row[3]) for row in outputs] == batch["asked"].cumsum().tolist()
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_runs_in_groups_are_those_at_once(tmp_path, capsys):
     """On two devices, each of which loops over its runs, with a mechanism that scans."""
     args = [*TINY, "--runs", "4", "--mechanism", "aaren", "--epochs", "2"]
@@ -315,7 +321,6 @@ def test_runs_in_groups_are_those_at_once(tmp_path, capsys):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.usefixtures("no_figures")
 def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
     """In Python and by the command, which then does."""
     batches = SymbolsTask.batches
@@ -379,7 +384,7 @@ def test_mixtures_with_a_rare_event_have_its_condition():
     assert SymbolsConfig.of(rules="nt+nt-r", condition="x1=1").data.condition == "x1=1"
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_steps")
 def test_runs_of_before_may_have_options_that_change_nothing(tmp_path, capsys):
     succeed(capsys, "train", "symbols", *SEQUENCES, "--rules", "parity", "--run", str(tmp_path))
     file = tmp_path / "config.json"
@@ -391,10 +396,9 @@ def test_runs_of_before_may_have_options_that_change_nothing(tmp_path, capsys):
     }
 
 
-def test_test_files_are_refused(capsys, tmp_path):
-    succeed(capsys, "train", "symbols", *TINY, "--run", str(tmp_path))
-    file = tmp_path / "config.json"
-    assert "drawn, not read" in fail(capsys, "evaluate", str(tmp_path), "--test-file", str(file))
+def test_test_files_are_refused(run_dir, tmp_path, capsys):
+    file = str(tmp_path / "config.json")
+    assert "drawn, not read" in fail(capsys, "evaluate", run_dir, "--test-file", file)
 
 
 def test_a_mechanism_of_ones_own(tmp_path, capsys):

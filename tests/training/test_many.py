@@ -242,7 +242,13 @@ def test_patience_counts_for_each_run(tmp_path):
     assert [value is None for value in last][1::2] == [True, True] or result.epochs == 3
 
 
-@pytest.mark.parametrize("at_once, devices", [(1, 1), (2, 1), (4, 1), (4, 2), (2, 2), (3, 2)])
+@pytest.mark.parametrize(
+    "at_once, devices",
+    [
+        *((1, 1), (4, 1), (4, 2), (2, 2)),
+        *(pytest.param(*even, marks=pytest.mark.slow) for even in ((2, 1), (3, 2))),
+    ],
+)
 def test_groups_of_runs_go_one_after_another(tmp_path, at_once, devices):
     """Six runs, of which 4 leave a smaller group over; three on each of two devices."""
     runs = 6
@@ -322,7 +328,7 @@ def test_what_counts_is_the_largest_array_within(monkeypatch):
     assert 4 not in sizes_of_groups(inner, x, placement=placement)
 
 
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_devices_split_the_runs(tmp_path, devices):
     alone, _ = train(tmp_path / "alone")
     mesh = Parallel("jit", f"data={devices}")

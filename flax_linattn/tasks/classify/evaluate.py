@@ -13,12 +13,10 @@ from flax import nnx
 
 from flax_linattn import data, inference, models, training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.classify import yardsticks
+from flax_linattn.tasks.classes import yardsticks
+from flax_linattn.tasks.classes.metrics import averages, count
+from flax_linattn.tasks.classes.yardsticks import Labels
 from flax_linattn.tasks.classify.data import checksum_of, complete, make_batches
-from flax_linattn.tasks.classify.metrics import averages, class_figures, confusion, count
-from flax_linattn.tasks.classify.model import classification_loss
-from flax_linattn.tasks.classify.problem import ClassifyProblem
-from flax_linattn.tasks.classify.yardsticks import Labels
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
@@ -73,25 +71,6 @@ def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset
             "test_file",
         )
     return test
-
-
-def evaluate_classifier(
-    model: models.SequenceClassifier, batches: training.BatchSource, problem: ClassifyProblem
-) -> dict[str, Any]:
-    """Test metrics, and the figures of each class.
-
-    Args:
-        model: the trained model.
-        batches: the test data.
-        problem: what the run learned of the data.
-    """
-    metrics = training.evaluate(model, classification_loss, batches)
-    counts = confusion(model, batches)
-    return {
-        **{f"test_{name}": value for name, value in (averages(counts) | metrics).items()},
-        "classes": class_figures(counts, problem.classes),
-        "confusion": counts.tolist(),
-    }
 
 
 def evaluate_yardsticks(run: Run, batches: data.BucketBatches) -> dict[str, Any]:

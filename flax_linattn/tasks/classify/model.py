@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import optax
 from flax import nnx
 
 from flax_linattn import models, training
+from flax_linattn.tasks.classes.loss import make_label_loss
 from flax_linattn.tasks.classify.options import ClassifyConfig, ClassifyFit
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.placed import placed_layers
@@ -42,17 +42,16 @@ def build_classifier(
     )
 
 
-def classification_loss(
+def logits_of(
     model: models.SequenceClassifier, batch: dict[str, Array], dropout_key: Array | None
-) -> tuple[Array, dict[str, tuple[Array, Array]]]:
-    """Mean cross-entropy over the batch's real examples, and (sum, weight) of the metrics."""
-    logits = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
-    weight = batch["weight"]
-    count = jnp.sum(weight)
-    total = jnp.sum(losses * weight)
-    hits = (jnp.argmax(logits, axis=-1) == batch["labels"]).astype(weight.dtype)
-    return total / count, {"loss": (total, count), "accuracy": (jnp.sum(hits * weight), count)}
+) -> Array:
+    """Logits of a batch of padded sequences."""
+    logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
+    return logits
+
+
+classification_loss = make_label_loss(logits_of)
+"""Mean cross-entropy over the batch's real examples, and (sum, weight) of the metrics."""
 
 
 def make_optimizer(fit: ClassifyFit, steps_per_epoch: int) -> optax.GradientTransformation:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import BadCellError, parse_numbers
+from flax_linattn.tasks.classes.figures import draw_stream
 from flax_linattn.tasks.classify.evaluate import load_test
-from flax_linattn.tasks.classify.figures import draw_stream
 from flax_linattn.tasks.facts import read_count, read_numbers
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run_types import Run

@@ -14,6 +14,8 @@ import numpy as np
 from flax_linattn import data, models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import SEQUENCES, Entry
+from flax_linattn.tasks.classes.figures import draw_confusion
+from flax_linattn.tasks.classes.metrics import classifier_values
 from flax_linattn.tasks.classify import evaluate
 from flax_linattn.tasks.classify.data import (
     checksum_of,
@@ -23,8 +25,12 @@ from flax_linattn.tasks.classify.data import (
     make_batches,
     notes,
 )
-from flax_linattn.tasks.classify.figures import draw_confusion
-from flax_linattn.tasks.classify.model import build_classifier, classification_loss, make_optimizer
+from flax_linattn.tasks.classify.model import (
+    build_classifier,
+    classification_loss,
+    logits_of,
+    make_optimizer,
+)
 from flax_linattn.tasks.classify.options import ClassifyConfig, tslib, upgrade
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.classify.stream import ClassifyStream, ClassifyStreamOptions
@@ -57,7 +63,7 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
     Problem = ClassifyProblem
     StreamOptions = ClassifyStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
-    kind = SEQUENCES
+    kinds = (SEQUENCES,)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
         """The two files."""
@@ -176,7 +182,7 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Accuracy, figures of each class."""
         assert isinstance(batches, data.BucketBatches)
-        tested = evaluate.evaluate_classifier(run.model, batches, run.problem)
+        tested = classifier_values(run.model, batches, logits_of, run.problem.classes)
         counts = np.array(tested["confusion"])
         values = {
             "dataset": run.problem.dataset,

@@ -66,7 +66,7 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
     Problem = ForecastProblem
     StreamOptions = ForecastStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
-    kind = SERIES
+    kinds = (SERIES,)
 
     def mechanisms(self) -> Sequence[str]:
         """Those with a causal form."""

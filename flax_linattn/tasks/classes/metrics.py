@@ -12,26 +12,48 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from flax_linattn import models, training
+from flax_linattn import training
+from flax_linattn.tasks.classes.loss import LogitsFn
 from flax_linattn.typing import Array
 
 
-def confusion(model: models.SequenceClassifier, batches: training.BatchSource) -> NDArray[np.int64]:
-    """Counts of examples by class and prediction, [classes, classes]."""
-    predict = partial(_predict, *nnx.split(model))
-    counts = np.zeros((model.num_classes, model.num_classes), np.int64)
+def classifier_values(
+    model: Any, batches: training.BatchSource, logits_of: LogitsFn, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Metrics of a classifier, the figures of each class, and what it takes for what.
+
+    Args:
+        model: the classifier.
+        batches: with "labels", and perhaps a "weight" of 0 where a row is filler.
+        logits_of: its logits of a batch.
+        classes: their names.
+    """
+    tell = partial(_tell, *nnx.split(model), logits_of)
+    counts = np.zeros((len(classes), len(classes)), np.int64)
+    loss, examples = 0.0, 0
     for index in range(len(batches)):
         batch = batches.batch(index)
-        real = batch["weight"] > 0
-        predictions = np.asarray(predict(batch))
-        counts += count(batch["labels"][real], predictions[real], model.num_classes)
-    return counts
+        real = np.asarray(batch.get("weight", np.ones(len(batch["labels"])))) > 0
+        predictions, losses = map(np.asarray, tell(dict(batch)))
+        counts += count(batch["labels"][real], predictions[real], len(classes))
+        loss += float(losses[real].sum(dtype=np.float64))
+        examples += int(real.sum())
+    metrics = averages(counts) | {"loss": loss / examples}
+    return {
+        **{f"test_{name}": value for name, value in metrics.items()},
+        "classes": class_figures(counts, classes),
+        "confusion": counts.tolist(),
+    }
 
 
-@partial(jax.jit, static_argnums=0)  # of many runs compiled once
-def _predict(graphdef: nnx.GraphDef[Any], variables: Any, batch: dict[str, Array]) -> Array:
-    logits = nnx.merge(graphdef, variables)(batch["values"], mask=batch["mask"])
-    return jnp.argmax(logits, axis=-1)
+@partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
+def _tell(
+    graphdef: nnx.GraphDef[Any], variables: Any, logits_of: LogitsFn, batch: dict[str, Array]
+) -> tuple[Array, Array]:
+    """Predictions and losses of a batch, [B] each."""
+    logits = logits_of(nnx.merge(graphdef, variables), batch, None)
+    losses = training.smoothed_cross_entropy(logits, batch["labels"])
+    return jnp.argmax(logits, axis=-1), losses
 
 
 def count(

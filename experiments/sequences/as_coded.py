@@ -1,0 +1,211 @@
+"""TaylorShift as its authors computed it, without what keeps this library's sums from overflowing.
+
+Algorithm 1 at the three stages of table 4, in the precision of mixed float16: products come out in
+float16, sums, powers and norms in float32. It is a mechanism of these experiments alone: options
+take it as it is, and no registry knows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import ClassVar, Literal
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn import ops
+from flax_linattn.checks import choice
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.engine.stateless import Sequences
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Queries, Values, Visible
+
+STAGES = ("plain", "input", "full")
+"""Rows of table 4: no normalisation, that of queries and keys, that of the output, too."""
+FORMS = ("direct", "efficient")
+LARGEST_HALF = 65504.0
+"""The largest number of float16."""
+
+Round = Callable[[Array], Array]
+
+
+def exact(x: Array) -> Array:
+    """As it is."""
+    return x
+
+
+def half(x: Array) -> Array:
+    """As float16 holds it, infinity beyond 65,504; its gradient likewise.
+
+    Not by casting there and back, which XLA may leave out.
+
+    Example:
+        >>> half(jnp.array([1.0001, 65504.0, 70000.0])).tolist()
+        [1.0, 65504.0, inf]
+    """
+    return jax.lax.reduce_precision(x, exponent_bits=5, mantissa_bits=10)
+
+
+def prepared(
+    q: Queries, k: Keys, stage: str, temperature: Array, rounded: Round
+) -> tuple[Queries, Keys]:
+    """Queries and keys as a stage multiplies them: section 3.3, the authors' code without it.
+
+    Args:
+        q: [B, T, H, K].
+        k: [B, S, H, K].
+        stage: one of ``STAGES``.
+        temperature: [H], tau.
+        rounded: what products are rounded by.
+    """
+    if stage == "plain":
+        return rounded(q * k.shape[-1] ** 0.25), k
+    return rounded(unit(q) * temperature[:, None]), rounded(unit(k))
+
+
+def unit(x: Array) -> Array:
+    """Vectors of length 1, or 0 where they are."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), 1e-24))
+
+
+def direct(
+    q: Queries, k: Keys, v: Values, ones: Array, stage: str, rounded: Round
+) -> tuple[Outputs, dict[str, Array]]:
+    """Equation 1 as coded: outputs [B, T, H, V], and what products come to.
+
+    Args:
+        q: [B, T, H, K], ``prepared``.
+        k: [B, S, H, K], ``prepared``.
+        v: [B, S, H, V].
+        ones: float [B, S], 0 where a token is padding.
+        stage: one of ``STAGES``.
+        rounded: what products are rounded by.
+    """
+    x = rounded(jnp.einsum("bthk,bshk->bhts", q, k))
+    weight = (0.5 * x * x + x + 1) * ones[:, None, None]
+    weight = rounded(weight / jnp.sum(weight, axis=-1, keepdims=True))
+    if stage == "full":
+        count = jnp.sum(ones, axis=1)[:, None, None, None]
+        v = rounded(v * jnp.sqrt(count / q.shape[-1]))
+    return rounded(jnp.einsum("bhts,bshv->bthv", weight, v)), {"Q K^T": x}
+
+
+def efficient(
+    q: Queries, k: Keys, v: Values, ones: Array, stage: str, rounded: Round
+) -> tuple[Outputs, dict[str, Array]]:
+    """Algorithm 1 as coded; arguments and results as those of ``direct``.
+
+    Plain it has neither its factors alpha nor 1 / N, which cancel.
+    """
+    dim, (rows, tokens) = q.shape[-1], ones.shape
+    column = jnp.broadcast_to(ones[:, :, None, None], (rows, tokens, k.shape[2], 1))
+    alpha = 1.0
+    if stage != "plain":
+        alpha = dim**0.25
+        q, k = rounded(alpha * q), rounded(alpha * k)
+        count = jnp.sum(ones, axis=1)[:, None, None, None]
+        if stage == "full":
+            column = column * jnp.sqrt(dim / count)
+        column, v = column / count, v / count
+    v = rounded(jnp.concatenate([column, v], axis=-1))
+    a_mod = rounded(jnp.einsum("bshx,bshv->bhxv", boxed(k, rounded), v))
+    squared = rounded(jnp.einsum("bthx,bhxv->bthv", boxed(q, rounded), a_mod))
+    states = rounded(jnp.einsum("bshk,bshv->bhkv", k, v))
+    linear = rounded(jnp.einsum("bthk,bhkv->bthv", q, states))
+    total = jnp.sum(v, axis=1, keepdims=True)
+    y = rounded(squared / 2 + alpha**2 * linear + alpha**4 * total)
+    sizes = {
+        "A_mod": a_mod,
+        "(Q K^T)^2 V": squared,
+        "Q K^T V": linear,
+        "Y_denom": y[..., :1],
+    }
+    return rounded(y[..., 1:] / y[..., :1]), sizes
+
+
+def boxed(x: Array, rounded: Round) -> Array:
+    """All products of two coordinates, [..., K] -> [..., K * K]."""
+    pairs = rounded(x[..., :, None] * x[..., None, :])
+    return pairs.reshape(*x.shape[:-1], x.shape[-1] ** 2)
+
+
+_FORMS = {"direct": direct, "efficient": efficient}
+_sizes: ContextVar[list[Mapping[str, Array]] | None] = ContextVar("sizes", default=None)
+
+
+@contextmanager
+def sizes_noted() -> Iterator[list[Mapping[str, Array]]]:
+    """Inside, each call of the mechanism adds the largest absolute exact value of each product."""
+    noted: list[Mapping[str, Array]] = []
+    token = _sizes.set(noted)
+    try:
+        yield noted
+    finally:
+        _sizes.reset(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class AsCoded(ops.StatelessMechanism):
+    """TaylorShift at a stage of its normalisation, in the precision of the authors' training.
+
+    Attributes:
+        stage: one of ``STAGES``.
+        is_half: whether products come out in float16, whatever the dtype of the inputs.
+
+    Example:
+        >>> x = jax.random.normal(jax.random.key(0), (2, 10, 4, 8))
+        >>> y = AsCoded(stage="full", is_half=False).attend(x, x, x, form="efficient")
+        >>> bool(jnp.allclose(y, ops.get_mechanism("taylorshift").attend(x, x, x), atol=1e-5))
+        True
+    """
+
+    name: ClassVar[str] = "taylorshift_as_coded"
+    about: ClassVar[str] = "TaylorShift in the arithmetic of its authors' training"
+    capabilities: ClassVar[Capabilities] = dataclasses.replace(
+        ops.StatelessMechanism.capabilities, forms=("parallel", *FORMS)
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("temperature",)
+
+    stage: Literal["plain", "input", "full"] = "plain"
+    is_half: bool = True
+
+    def __post_init__(self) -> None:
+        choice(STAGES, stage=self.stage)
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        if self.stage == "plain":
+            return {}
+        return {"temperature": Learned((num_heads,), jax.nn.initializers.ones)}
+
+    def mix(self, whole: Sequences) -> Outputs:
+        ones = whole.mask.astype(whole.v.dtype)
+        noted = _sizes.get()
+        if noted is not None:
+            _, found = self._form(whole, ones, exact)
+            noted.append({name: jnp.max(jnp.abs(x)) for name, x in found.items()})
+        return self._form(whole, ones, half if self.is_half else exact)[0]
+
+    def _form(
+        self, whole: Sequences, ones: Array, rounded: Round
+    ) -> tuple[Outputs, dict[str, Array]]:
+        form = _FORMS.get(whole.form, direct)
+        tau = _temperature(whole.parameters, whole.q)
+        q, k = prepared(whole.q, whole.k, self.stage, tau, rounded)
+        return form(q, k, whole.v, ones, self.stage, rounded)
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        if self.stage == "plain":
+            q = q * k.shape[-1] ** 0.25
+        ours = ops.TaylorShift(
+            normalize=self.stage != "plain", normalize_output=self.stage == "full"
+        )
+        return ours._reference(q, k, v, visible, parameters)
+
+
+def _temperature(parameters: Parameters, q: Array) -> Array:
+    tau = parameters.get("temperature")
+    return jnp.ones(q.shape[-2], q.dtype) if tau is None else tau.astype(q.dtype)

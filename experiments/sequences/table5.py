@@ -1,0 +1,127 @@
+"""TaylorShift, table 5: accuracy with more heads of a smaller dimension, on grey pixels.
+
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table5
+
+Throughput and memory of the same are in ``experiments.efficiency.taylorshift_heads``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from experiments.intervals import interval, spread, text
+from experiments.measured import Measured, Rows
+from experiments.sequences.problems import PIXELS, config_of
+from experiments.sequences.rules import ahead
+from experiments.sequences.trained import train_and_test
+from experiments.statements import Statement
+from experiments.tables.table import data_folder
+from experiments.verdicts import NotMeasuredError, Verdict
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
+
+PAPER = {64: 47.1, 32: 47.5, 16: 47.3, 8: 46.9, 4: 45.9}
+"""Accuracy by the dimension of a head, of 256 features; that of 64 is table 8's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained."""
+
+    mechanisms: tuple[str, ...] = ("taylorshift", "softmax")
+    heads: tuple[int, ...] = (1, 2, 4, 8, 16)
+    seeds: int = 3
+    learning_rate: float = 5e-3
+    features: int = 64
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for seed in range(size.seeds):
+        for mechanism in size.mechanisms:
+            for heads in size.heads:
+                config = config_of(
+                    PIXELS,
+                    data_folder(),
+                    mechanism=mechanism,
+                    num_heads=heads,
+                    seed=seed,
+                    learning_rate=size.learning_rate,
+                    features=size.features,
+                )
+                if config is not None:
+                    key = {"mechanism": mechanism, "heads": heads, "seed": seed}
+                    journal.row(key, partial(train_and_test, "sequence", config))
+
+
+def accuracies(rows: Sequence[dict[str, Any]], mechanism: str, heads: int) -> dict[int, float]:
+    """In per cent, by seed.
+
+    Raises:
+        NotMeasuredError: nothing of it was trained.
+    """
+    found = {
+        row["seed"]: 100 * row.get("accuracy", 0.0)
+        for row in rows
+        if (row["mechanism"], row["heads"]) == (mechanism, heads)
+    }
+    if not found:
+        raise NotMeasuredError(f"{mechanism} with {heads} heads")
+    return found
+
+
+def more_heads(rows: Sequence[dict[str, Any]]) -> Verdict:
+    """The verdict on four heads beside one: dimension 16 beside 64, as the paper's best."""
+    few, many = (accuracies(rows, "taylorshift", heads) for heads in (1, 4))
+    found = interval([many[seed] - few[seed] for seed in sorted(few.keys() & many.keys())])
+    return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 64; paper +0.2)")
+
+
+def too_many(rows: Sequence[dict[str, Any]]) -> Verdict:
+    """The verdict on the smallest heads beside the middle ones."""
+    middle, most = (accuracies(rows, "taylorshift", heads) for heads in (4, 16))
+    found = interval([middle[seed] - most[seed] for seed in sorted(middle.keys() & most.keys())])
+    return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 4; paper +1.4)")
+
+
+def table(rows: Rows, size: Size) -> str:
+    """A line a number of heads."""
+    header = ["heads", "dimension of one", "paper (of 256 features)"]
+    header += [f"ours: `{mechanism}`" for mechanism in size.mechanisms]
+    lines = []
+    for heads in size.heads:
+        dim = size.features // heads
+        cells = []
+        for mechanism in size.mechanisms:
+            try:
+                middle, deviation = spread(list(accuracies(rows, mechanism, heads).values()))
+            except (NotMeasuredError, statistics.StatisticsError):
+                cells.append("not run")
+                continue
+            cells.append(f"{middle:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}"))
+        printed = PAPER.get(dim)
+        lines.append([heads, dim, "-" if printed is None else f"{printed:.1f}", *cells])
+    return f"Accuracy, per cent:\n\n{markdown(header, lines)}"
+
+
+EXPERIMENT = Measured(
+    module="experiments.sequences.table5",
+    about="TaylorShift, table 5: accuracy on CIFAR-10 pixels with more heads",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    statements=(
+        Statement("TaylorShift, table 5", "more heads increase accuracy", more_heads),
+        Statement("TaylorShift, table 5", "very many heads lose accuracy again", too_many),
+    ),
+    left_out={
+        "": "the paper's width of 256 and 1,024 pixels; the heads here have the paper's dimensions "
+        "64 to 4, so that there are fewer of them"
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

@@ -1,0 +1,144 @@
+"""TaylorShift, table 8: three convolutions in place of the linear layer that embeds tokens.
+
+FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.table8
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from experiments.intervals import interval, spread, text
+from experiments.measured import Measured, Rows
+from experiments.sequences.problems import PROBLEMS, config_of
+from experiments.sequences.rules import ahead
+from experiments.sequences.trained import train_and_test
+from experiments.statements import Statement
+from experiments.tables.table import data_folder
+from experiments.verdicts import NotMeasuredError, Verdict
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
+
+EMBEDDINGS = ("linear", "conv")
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained."""
+
+    mechanisms: tuple[str, ...] = ("taylorshift", "softmax")
+    seeds: int = 3
+    learning_rate: float = 5e-3
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for seed in range(size.seeds):
+        for mechanism in size.mechanisms:
+            for name, problem in PROBLEMS.items():
+                for embedding in EMBEDDINGS:
+                    option = "patches" if problem.task == "image" else "embedding"
+                    config = config_of(
+                        name,
+                        data_folder(),
+                        mechanism=mechanism,
+                        seed=seed,
+                        learning_rate=size.learning_rate,
+                        **{option: embedding},
+                    )
+                    if config is None:
+                        continue
+                    key = {"data": name, "mechanism": mechanism, "embedding": embedding}
+                    journal.row(
+                        {**key, "seed": seed}, partial(train_and_test, problem.task, config)
+                    )
+
+
+def accuracies(
+    rows: Sequence[dict[str, Any]], data: str, mechanism: str, embedding: str
+) -> dict[int, float]:
+    """In per cent, by seed.
+
+    Raises:
+        NotMeasuredError: nothing of it was trained.
+    """
+    model = (data, mechanism, embedding)
+    found = {
+        row["seed"]: 100 * row.get("accuracy", 0.0)
+        for row in rows
+        if (row["data"], row["mechanism"], row["embedding"]) == model
+    }
+    if not found:
+        raise NotMeasuredError(f"{mechanism} on {data} with {embedding}")
+    return found
+
+
+def gains(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> list[float]:
+    """Of the convolutions, by seed."""
+    linear, conv = (accuracies(rows, data, mechanism, name) for name in EMBEDDINGS)
+    return [conv[seed] - linear[seed] for seed in sorted(linear.keys() & conv.keys())]
+
+
+def gained(data: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on one data set."""
+
+    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+        found = interval(gains(rows, data, mechanism))
+        conv, linear = PROBLEMS[data].paper_conv
+        paper = f" (paper {conv - linear:+.1f})" if mechanism == "taylorshift" else ""
+        return Verdict(ahead(found), f"{text(found, 1)} points{paper}")
+
+    return judge
+
+
+def table(rows: Rows, size: Size) -> str:
+    """A line a data set and mechanism."""
+    header = ["data", "mechanism", "paper: linear", "conv", "ours: linear", "conv", "gain"]
+    lines = []
+    for data, problem in PROBLEMS.items():
+        for mechanism in size.mechanisms:
+            try:
+                values = [list(accuracies(rows, data, mechanism, e).values()) for e in EMBEDDINGS]
+                mean = statistics.mean(gains(rows, data, mechanism))
+            except (NotMeasuredError, statistics.StatisticsError):
+                continue
+            of_paper = mechanism == "taylorshift"
+            printed = [f"{number:.1f}" for number in problem.paper_conv[::-1]]
+            lines.append(
+                [data, f"`{mechanism}`", *(printed if of_paper else ["-", "-"]),
+                 *map(_cell, values), f"{mean:+.1f}"]
+            )  # fmt: skip
+    sizes = "\n".join(f"- {data}: {problem.sizes}" for data, problem in PROBLEMS.items())
+    return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
+
+
+def _cell(values: Sequence[float]) -> str:
+    middle, deviation = spread(values)
+    return f"{middle:.1f}" if deviation is None else f"{middle:.1f} ± {deviation:.1f}"
+
+
+EXPERIMENT = Measured(
+    module="experiments.sequences.table8",
+    about="TaylorShift, table 8: accuracy with a linear and with a convolutional embedding",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    statements=tuple(
+        Statement(
+            "TaylorShift, table 8" if mechanism == "taylorshift" else "ours, beside it",
+            f"with {mechanism} convolutions gain on {data}",
+            gained(data, mechanism),
+        )
+        for mechanism in ("taylorshift", "softmax")
+        for data in PROBLEMS
+    ),
+    left_out={
+        "": "the paper's sizes, and ImageNet at size S, which take a GPU; of images XCiT's "
+        "convolutions have BatchNorm in the paper, GroupNorm here"
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

@@ -1,0 +1,80 @@
+"""Runs on sequences and images, trained at once and forgotten but for what they came to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+
+from flax_linattn import tasks, training
+from flax_linattn.tasks import Config, Options
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(task: str, options: Options) -> Any:
+    of_task = tasks.get_task(task)
+    return of_task.load(of_task.Config.of(**dataclasses.asdict(options)))
+
+
+def remembering(name: str) -> tasks.Task[Any, Any, Any]:
+    """A task that reads its data once for all runs of this process."""
+    task = tasks.get_task(name)
+    task.load = lambda config: _loaded(name, config.data)  # type: ignore[method-assign]
+    return task
+
+
+def train_and_test(task: str, config: Config) -> dict[str, Any]:
+    """Trains a run and tests its selected parameters.
+
+    Returns:
+        Accuracy and loss of the test, accuracy at further lengths where they are asked for, the
+        losses of training and validation by step, parameters, seconds.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            values = tasks.train(
+                remembering(task), config, training.Session(folder, progress=False)
+            )
+        except training.NonFiniteLossError as error:
+            return {"failed": str(error).partition(".")[0], "curve": curve(Path(folder))}
+        run = tasks.load_run(folder)
+        lines = curve(Path(folder))
+    found = {
+        "accuracy": values["test_accuracy"],
+        "loss": values["test_loss"],
+        "seconds": values["train_seconds"],
+        "parameters": sum(p.size for p in jax.tree.leaves(nnx.state(run.model, nnx.Param))),
+        "curve": lines,
+    }
+    return found | ({"lengths": values["lengths"]} if "lengths" in values else {})
+
+
+def curve(folder: Path) -> list[dict[str, float]]:
+    """What a run wrote down at each validation."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    names = ("step", "train_loss", "validation_loss", "validation_accuracy")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: line[name] for name in names if name in line} for line in lines]
+
+
+def yardsticks(task: str, config: Config) -> dict[str, Any]:
+    """The accuracy of each simple method on the same test data."""
+    of_task = remembering(task)
+    config = config.resolve()
+    data = of_task.load(config)
+    run = tasks.Run(of_task, config, of_task.describe(data, config), None, data)
+    values = of_task.yardsticks(run, of_task.test_batches(run, None))
+    end = "_accuracy"
+    return {
+        name.removesuffix(end): value
+        for name, value in values.items()
+        if name.endswith(end) and not name.endswith("balanced_accuracy")
+    }

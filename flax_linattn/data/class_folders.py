@@ -1,0 +1,173 @@
+"""Trees of one folder a class, ``train/CLASS/file`` with ``test`` or ``val`` beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from flax_linattn.checks import listed, shown
+from flax_linattn.data.dataset import in_order
+from flax_linattn.data.file_tree import ARCHIVES, FileTree
+from flax_linattn.data.files import DataFormatError
+
+TRAIN = "train"
+TESTS = ("test", "val", "valid", "validation")
+"""Folders of what is tested on: the first of them that has the classes of ``train``."""
+
+
+class Split(NamedTuple):
+    """Files of a training or a test set.
+
+    Attributes:
+        names: In a tree, sorted by class, then by name.
+        labels: Of each, indices into the classes.
+    """
+
+    names: tuple[str, ...]
+    labels: tuple[int, ...]
+
+
+class ClassFolders(NamedTuple):
+    """What a tree of folders holds.
+
+    Attributes:
+        classes: In sorted order, see ``data.dataset.in_order``.
+        train: To learn from.
+        test: To test on.
+        notes: What is to be known about it.
+    """
+
+    classes: tuple[str, ...]
+    train: Split
+    test: Split
+    notes: tuple[str, ...]
+
+
+def find_class_folders(
+    tree: FileTree,
+    wanted: Callable[[str], bool],
+    kind: str,
+    *,
+    no_class: Mapping[str, str] | None = None,
+) -> ClassFolders:
+    """Finds the files of each class, at any depth below the folder of the class.
+
+    ``train`` may stand below other folders, as in an archive with one folder at its top.
+
+    Args:
+        tree: The files.
+        wanted: Whether a file of this name is one of those to be read; others are not looked at.
+        kind: What they are, for messages, such as "images".
+        no_class: Folders beside the classes that are none, with a note on why they are left out.
+
+    Raises:
+        DataFormatError: There is no such tree, or the classes of training and test differ.
+
+    Example:
+        >>> import tempfile, zipfile
+        >>> path = f"{tempfile.mkdtemp()}/toy.zip"
+        >>> with zipfile.ZipFile(path, "w") as archive:
+        ...     for name in ("test/b/1.txt", "train/b/1.txt", "train/a/2.txt", "train/a/1.txt"):
+        ...         archive.writestr(f"top/{name}", "text")
+        >>> found = find_class_folders(FileTree(path), lambda name: name.endswith(".txt"), "texts")
+        >>> found.classes, found.train.labels, found.test.names, found.notes
+        (('a', 'b'), (0, 0, 1), ('top/test/b/1.txt',), ('no texts of a to test on',))
+    """
+    no_class = no_class or {}
+    files = [name for name in tree.sizes if wanted(name)]
+    top = _top(tree, files, kind)
+    notes = []
+    parts = {part: files_by_class(files, f"{top}{part}/") for part in (TRAIN, *TESTS)}
+    for part in parts.values():
+        for name in sorted(set(part) & set(no_class)):
+            notes.append(no_class[name])
+            del part[name]
+    train = parts.pop(TRAIN)
+    if not train:
+        raise DataFormatError(
+            f"{tree.place(top + TRAIN)}: expected a folder for each class with {kind} in it, got "
+            f"none; put the {kind} of each class into a folder of its own"
+        )
+    classes = in_order(train)
+    of_same = [part for part in parts if parts[part] and set(parts[part]) <= set(train)]
+    if not of_same:
+        raise DataFormatError(_differ(tree, top, kind, classes, parts))
+    chosen, *others = of_same
+    test = parts[chosen]
+    if chosen != TESTS[0]:
+        notes.append(f"tested on the {kind} of {chosen}")
+    notes += [f"the {kind} of {part} are left out" for part in others]
+    if missing := [name for name in classes if name not in test]:
+        notes.append(f"no {kind} of {listed(missing, 10)} to test on")
+    notes += about_links(tree)
+    return ClassFolders(
+        classes, split_of(train, classes), split_of(test, classes), (*dict.fromkeys(notes),)
+    )
+
+
+def about_links(tree: FileTree) -> list[str]:
+    """A note where links of an archive are left out."""
+    return [f"{tree.links:,} links in the archive are left out"] if tree.links else []
+
+
+def _top(tree: FileTree, files: Sequence[str], kind: str) -> str:
+    """What stands in front of ``train``, "" or ended by "/"."""
+    tops = {
+        "/".join(parts[:place]) + "/" * bool(place)
+        for parts in (name.split("/")[:-1] for name in files)
+        for place in range(len(parts))
+        if parts[place] == TRAIN
+    }
+    shortest = sorted(tops, key=lambda top: (top.count("/"), top))
+    same_depth = [top for top in shortest if top.count("/") == shortest[0].count("/")]
+    if len(same_depth) == 1:
+        return same_depth[0]
+    found = sorted({"/".join(name.split("/")[:2]) for name in files})
+    got = f"several: {listed(same_depth, 10)}" if tops else f"{listed(found, 10) or 'none'}"
+    archives = [name for name in tree.sizes if name.endswith(ARCHIVES)]
+    hint = f", or of an archive, such as {shown(archives[0], 80)[1:-1]}" if archives else ""
+    raise DataFormatError(
+        f"{tree.path}: expected {kind} in folders train/CLASS and test/CLASS (or val/CLASS), got "
+        f"{got}; name the folders so, or give the path of one data set{hint}"
+    )
+
+
+def files_by_class(files: Sequence[str], prefix: str) -> dict[str, list[str]]:
+    """Files below a folder by the folder of their class; those that are in none are left out."""
+    found: dict[str, list[str]] = {}
+    for name in files:
+        label, slash, _ = name.removeprefix(prefix).partition("/")
+        if name.startswith(prefix) and slash:
+            found.setdefault(label, []).append(name)
+    return found
+
+
+def split_of(by_class: Mapping[str, Sequence[str]], classes: Sequence[str]) -> Split:
+    """Files with their labels, sorted by class, then by name."""
+    pairs = [
+        (name, label)
+        for label, of_class in enumerate(classes)
+        for name in sorted(by_class.get(of_class, ()))
+    ]
+    return Split(tuple(name for name, _ in pairs), tuple(label for _, label in pairs))
+
+
+def _differ(
+    tree: FileTree,
+    top: str,
+    kind: str,
+    classes: Sequence[str],
+    parts: Mapping[str, Mapping[str, object]],
+) -> str:
+    """The message where nothing can be tested on."""
+    for part, found in parts.items():
+        if unknown := sorted(set(found) - set(classes)):
+            return (
+                f"{tree.place(top + part)}: expected the classes of {TRAIN}, got "
+                f"{listed([shown(name)[1:-1] for name in unknown], 10)} besides; sort the {kind} "
+                f"into the folders of {listed(classes, 10)}"
+            )
+    return (
+        f"{tree.place(top + TRAIN)}: expected {kind} to test on beside it, in folders test/CLASS "
+        f"or val/CLASS, got none; set a share of the {kind} aside in test"
+    )

@@ -1,0 +1,90 @@
+"""Images in one folder a class, and Tiny ImageNet's tree, whose validation labels are in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from flax_linattn.checks import listed, shown
+from flax_linattn.data.class_folders import (
+    ClassFolders,
+    about_links,
+    files_by_class,
+    find_class_folders,
+    split_of,
+)
+from flax_linattn.data.dataset import in_order
+from flax_linattn.data.file_tree import FileTree
+from flax_linattn.data.files import MEND, DataFormatError
+from flax_linattn.data.images.decode import is_image
+
+ANNOTATIONS = "val/val_annotations.txt"
+"""Tiny ImageNet's: a line for each image, the name, its class and its box, tabs between."""
+
+
+def find_image_folders(tree: FileTree) -> ClassFolders:
+    """The images of a tree by class; see ``find_class_folders``.
+
+    Raises:
+        DataFormatError: There is no such tree.
+    """
+    tops = [name.removesuffix(ANNOTATIONS) for name in tree.sizes if _ends(name, ANNOTATIONS)]
+    if len(tops) == 1:
+        return _tiny_imagenet(tree, tops[0])
+    return find_class_folders(tree, is_image, "images")
+
+
+def _ends(name: str, end: str) -> bool:
+    return f"/{name}".endswith(f"/{end}")
+
+
+def _tiny_imagenet(tree: FileTree, top: str) -> ClassFolders:
+    """The images of ``val`` with the classes that the annotations give them."""
+    train = files_by_class([name for name in tree.sizes if is_image(name)], f"{top}train/")
+    if not train:
+        raise DataFormatError(
+            f"{tree.place(top + 'train')}: expected a folder for each class with images in it, got "
+            "none; fetch the data set again"
+        )
+    label_of = _annotations(tree, top, train)
+    by_class: dict[str, list[str]] = {}
+    for name, label in label_of.items():
+        by_class.setdefault(label, []).append(name)
+    classes = in_order(train)
+    notes = ["tested on the images of val, as those of test have no labels"]
+    if missing := [name for name in classes if name not in by_class]:
+        notes.append(f"no images of {listed(missing, 10)} to test on")
+    in_val = sum(name.startswith(f"{top}val/images/") and is_image(name) for name in tree.sizes)
+    if in_val > len(label_of):
+        notes.append(f"{in_val - len(label_of):,} images of val without labels are left out")
+    return ClassFolders(
+        classes,
+        split_of(train, classes),
+        split_of(by_class, classes),
+        (*notes, *about_links(tree)),
+    )
+
+
+def _annotations(tree: FileTree, top: str, train: Collection[str]) -> dict[str, str]:
+    """The class of each image of ``val``."""
+    annotations, place = f"{top}{ANNOTATIONS}", tree.place(f"{top}{ANNOTATIONS}")
+    text = tree.read_all([annotations])[annotations].decode("utf-8", "backslashreplace")
+    found: dict[str, str] = {}
+    for line, row in enumerate(text.splitlines(), 1):
+        file, *rest = row.split("\t")
+        name = f"{top}val/images/{file}"
+        if not rest or rest[0] not in train:
+            got = shown(rest[0]) if rest else f"the line {shown(row)}"
+            raise DataFormatError(
+                f"{place}:{line}: expected the name of an image, a tab and a class of "
+                f"{listed(sorted(train), 3)}, got {got}; {MEND}"
+            )
+        if name not in tree.sizes or not is_image(name) or name in found:
+            got = f"{shown(file)} again" if name in found else f"no {shown(file)} there"
+            raise DataFormatError(
+                f"{place}:{line}: expected an image in val/images, one a line, got {got}; fetch "
+                "the data set again"
+            )
+        found[name] = rest[0]
+    if not found:
+        raise DataFormatError(f"{place}:1: expected a line for each image, got none; {MEND}")
+    return found

@@ -1,0 +1,120 @@
+"""A labelled collection of images of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.data.labels import check_classes, check_labels
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledImages:
+    """Labelled images, all of one shape.
+
+    Attributes:
+        name: The data set's name.
+        classes: The class names, in the order of ``data.dataset.in_order``, or in that of text.
+        labels: int32 ``[N]``, indices into ``classes``.
+        pixels: uint8 ``[N, H, W, C]``; C is 1 (grey) or 3 (red, green, blue).
+        notes: What is to be known about them, such as "images are JPEG files".
+
+    Raises:
+        ValueError: The parts do not fit together.
+
+    Example:
+        >>> images = LabelledImages("toy", ("cat", "dog"), np.array([1, 0], np.int32),
+        ...                         np.zeros((2, 4, 6, 3), np.uint8))
+        >>> images.num_examples, images.image_shape, images.grey().image_shape
+        (2, (4, 6, 3), (4, 6, 1))
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    labels: NDArray[np.int32]
+    pixels: NDArray[np.uint8]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape = self.pixels.shape
+        if self.pixels.dtype != np.uint8 or len(shape) != 4 or shape[-1] not in (1, 3):
+            raise ValueError(
+                "expected pixels uint8 [N, H, W, C] with C = 1 or 3, got "
+                f"{self.pixels.dtype} {list(shape)}; channels come last"
+            )
+        if 0 in shape[1:3]:
+            raise ValueError(f"expected images of at least a pixel, got {list(shape)}; drop them")
+        check_labels(self.labels, len(self.pixels), self.classes)
+        check_classes(self.classes)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of images, N."""
+        return len(self.pixels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image, (H, W, C)."""
+        height, width, channels = self.pixels.shape[1:]
+        return height, width, channels
+
+    def subset(self, indices: Sequence[int] | NDArray[Any] | slice) -> LabelledImages:
+        """Returns the images at ``indices``, in that order, with the same classes.
+
+        Args:
+            indices: int ``[M]`` (negative ones count from the end), bool ``[N]``, or a slice.
+
+        Raises:
+            IndexError: An index is out of range.
+
+        Example:
+            >>> images = LabelledImages("toy", ("cat", "dog"), np.array([1, 0], np.int32),
+            ...                         np.zeros((2, 4, 4, 1), np.uint8))
+            >>> images.subset([-1]).labels.tolist()
+            [0]
+        """
+        chosen = np.arange(self.num_examples)[indices]
+        return replace(self, labels=self.labels[chosen], pixels=self.pixels[chosen])
+
+    def grey(self) -> LabelledImages:
+        """Returns the same images in grey, C = 1: the luma of ITU-R BT.601, in whole numbers.
+
+        ``(19595 R + 38470 G + 7471 B + 2**15) >> 16``, as Pillow's and torchvision's "L" has it.
+
+        Example:
+            >>> red = np.array([[[[255, 0, 0]]]], np.uint8)
+            >>> LabelledImages("toy", ("a",), np.zeros(1, np.int32), red).grey().pixels.tolist()
+            [[[[76]]]]
+        """
+        if self.image_shape[-1] == 1:
+            return self
+        grey = np.empty((*self.pixels.shape[:3], 1), np.uint8)
+        step = max(1, 2**24 // max(1, self.pixels[:1].size))  # a bounded share of memory at a time
+        for begin in range(0, self.num_examples, step):
+            part = self.pixels[begin : begin + step].astype(np.uint32)
+            red, green, blue = part[..., 0], part[..., 1], part[..., 2]
+            luma = 19595 * red + 38470 * green + 7471 * blue + 2**15
+            grey[begin : begin + step, ..., 0] = luma >> 16
+        return replace(self, pixels=grey)
+
+    def pixels_as_tokens(self) -> NDArray[np.uint8]:
+        """Grey values as tokens 0..255, row by row from the top left, uint8 ``[N, H * W]``.
+
+        Raises:
+            ValueError: The images are in colour.
+
+        Example:
+            >>> grey = np.arange(4, dtype=np.uint8).reshape(1, 2, 2, 1)
+            >>> LabelledImages("toy", ("a",), np.zeros(1, np.int32), grey).pixels_as_tokens()
+            array([[0, 1, 2, 3]], dtype=uint8)
+        """
+        if self.image_shape[-1] != 1:
+            raise ValueError(
+                "expected images in grey, whose pixels are one token each, got "
+                f"{self.image_shape[-1]} channels; call grey() first"
+            )
+        return self.pixels.reshape(self.num_examples, -1)

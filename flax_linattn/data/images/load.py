@@ -1,0 +1,97 @@
+"""Loading of images by what a folder or an archive looks like."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from flax_linattn.checks import at_least
+from flax_linattn.data.file_tree import FileTree
+from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.images.cifar10 import has_cifar10, read_cifar10
+from flax_linattn.data.images.decode import LARGEST_SIDE, decode_images
+from flax_linattn.data.images.folders import find_image_folders
+from flax_linattn.data.images.idx import has_idx, read_idx
+from flax_linattn.data.images.images import LabelledImages
+
+
+def load_images(
+    path: str | Path, *, size: int | None = None
+) -> tuple[LabelledImages, LabelledImages]:
+    """Loads images to learn from, and images to test on.
+
+    What there is says what it is:
+
+    - ``data_batch_*.bin`` and ``test_batch.bin``: CIFAR-10's binary version;
+    - ``data_batch_*`` and ``test_batch``: its Python version, whose pickles are read and never run;
+    - ``{train,t10k}-{images-idx3,labels-idx1}-ubyte``, plain or ``.gz``: MNIST, Fashion-MNIST;
+    - ``train/CLASS`` and ``val/val_annotations.txt``: Tiny ImageNet, tested on ``val``, since its
+      official test images have no labels;
+    - ``train/CLASS`` with ``test/CLASS``, ``val/CLASS``, ``valid/CLASS`` or ``validation/CLASS``:
+      image files at any depth below, tested on the first of these that has the classes.
+
+    All of these in a folder, at its top or below, or in a ``.tar``, ``.tar.gz``, ``.tar.xz`` or
+    ``.zip``, which is read without unpacking it to disk. Image files become red, green and blue,
+    and are sorted by class and name. Hidden files and those that are no images are left out.
+
+    Args:
+        path: The folder or the archive.
+        size: Every image file is brought to this height and width: the shorter side is resized to
+            it (bicubic), and the middle is cut out. None where all have one shape.
+
+    Returns:
+        The training set and the test set, of the same classes.
+
+    Raises:
+        FileNotFoundError: There is nothing.
+        OptionError: The size is out of range.
+        ValueError: Pillow is not installed, and needed.
+        DataFormatError: There are no such files; one is damaged, or of another shape than the
+            first; or all of them take more than 8 GiB.
+
+    Example:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name in ("train/cat/1.png", "train/dog/1.png", "test/cat/2.png", "test/dog/2.png"):
+        ...     (folder / name).parent.mkdir(parents=True)
+        ...     Image.new("RGB", (6, 4)).save(folder / name)
+        >>> train, test = load_images(folder, size=4)
+        >>> train.classes, train.labels.tolist(), test.image_shape
+        (('cat', 'dog'), [0, 1], (4, 4, 3))
+    """
+    at_least(1, LARGEST_SIDE, size=size)
+    tree = FileTree(path)
+    if has_cifar10(tree):
+        return _of_size(tree, read_cifar10(tree), size)
+    if has_idx(tree):
+        return _of_size(tree, read_idx(tree), size)
+    found = find_image_folders(tree)
+    pixels, notes = decode_images(tree, [*found.train.names, *found.test.names], size)
+    middle = len(found.train.names)
+    train, test = (
+        LabelledImages(
+            tree.name,
+            found.classes,
+            np.array(split.labels, np.int32),
+            part,
+            (*found.notes, *notes),
+        )
+        for split, part in ((found.train, pixels[:middle]), (found.test, pixels[middle:]))
+    )
+    return train, test
+
+
+def _of_size(
+    tree: FileTree, pair: tuple[LabelledImages, LabelledImages], size: int | None
+) -> tuple[LabelledImages, LabelledImages]:
+    """Refuses another size than that of arrays of pixels, which are taken as they are."""
+    height, width, _ = pair[0].image_shape
+    if size not in (None, height) or size not in (None, width):
+        raise DataFormatError(
+            f"{tree.path}: expected no size, or {height}, for a data set of {height} x {width} "
+            f"pixels, got {size}; leave it out",
+            "size",
+        )
+    return pair

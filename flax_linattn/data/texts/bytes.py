@@ -1,0 +1,163 @@
+"""Bytes of texts as tokens, in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, choice
+from flax_linattn.data.batching import ExampleBatches, bucket_rows, count_buckets, in_rows
+from flax_linattn.data.texts.texts import LabelledTexts
+
+NUM_TOKENS = 256
+"""Of bytes: the token of a byte is its value."""
+
+CROPS = ("prefix", "random")
+PADDINGS = ("masked", "symbol")
+
+
+def taylorshift_bytes(text: bytes) -> bytes:
+    r"""A text as TaylorShift's public code reads it: as Python prints the bytes.
+
+    It takes a line of bytes for text by ``str``, so that every sample begins with ``b'`` or ``b"``
+    and ends with that quotation mark, and bytes that are no printable ASCII are backslash escapes:
+    a line break is the two bytes ``\n``, an "e" with an accent the eight bytes ``\xc3\xa9``. Kept
+    for its protocol; nothing is gained by it.
+
+    Args:
+        text: Any bytes.
+
+    Returns:
+        ASCII, at least three bytes longer.
+
+    Example:
+        >>> taylorshift_bytes("café\n".encode()), taylorshift_bytes(b"it's")
+        (b"b'caf\\xc3\\xa9\\n'", b'b"it\'s"')
+    """
+    return repr(text).encode("ascii")
+
+
+class TextBatches(ExampleBatches):
+    """Batches of the bytes of texts; every text comes exactly once in an epoch.
+
+    See ``ExampleBatches``: a batch is a pure function of its step. It holds "tokens", int32
+    ``[B, T]``, the bytes from 0 to 255 and 0 behind the end; "mask", bool ``[B, T]``; "labels",
+    int32 ``[B]``; "weight", float32 ``[B]``.
+
+    Args:
+        texts: What to take them from.
+        batch_size: B, the rows of every batch.
+        max_length: Bytes of a row; longer texts are cut.
+        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps that of
+            the texts, or takes the shortest of ``lengths`` first.
+        crop: Which part of a longer text: "prefix", its beginning, or "random", a part whose begin
+            is drawn from the seed, the epoch and the example, each as likely.
+        padding: "masked" has the mask False behind the end of a text; "symbol" has it True
+            everywhere, so that 0 is a symbol like the others.
+        lengths: Lengths of batches, as in ``BucketBatches``: a text is in a batch of the shortest
+            that holds it, so that little padding is computed, and a model is compiled once for
+            each. None: all batches are of ``max_length``.
+
+    Raises:
+        OptionError: An option is out of range, or there is no such crop or padding; or two do not
+            go together: a random crop and no seed, padding by a symbol and several lengths.
+        ValueError: There are no texts.
+
+    Example:
+        >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
+        ...                       (b"abc", b"abcdefg"))
+        >>> batch = TextBatches(texts, 2, max_length=5, seed=None).batch(0)
+        >>> batch["tokens"].tolist(), batch["mask"].sum(1).tolist(), batch["labels"].tolist()
+        ([[97, 98, 99, 0, 0], [97, 98, 99, 100, 101]], [3, 5], [1, 0])
+    """
+
+    def __init__(
+        self,
+        texts: LabelledTexts,
+        batch_size: int,
+        *,
+        max_length: int,
+        seed: int | None,
+        crop: Literal["prefix", "random"] = "prefix",
+        padding: Literal["masked", "symbol"] = "masked",
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        at_least(1, max_length=max_length)
+        at_least(0, LARGEST_SEED, seed=seed)
+        choice(CROPS, crop=crop)
+        choice(PADDINGS, padding=padding)
+        super().__init__(texts.num_examples, batch_size)
+        if crop == "random" and seed is None:
+            raise OptionError("a random crop is drawn from the seed; give one.", "crop", "seed")
+        if padding == "symbol" and lengths is not None:
+            raise OptionError(
+                "padding by a symbol is what a model sees of it, so that it takes one length, not "
+                "several; leave lengths out, or mask it.",
+                "padding",
+                "lengths",
+            )
+        self.texts, self.max_length, self.seed = texts, max_length, seed
+        self.crop, self.padding = crop, padding
+        self._sizes = np.minimum(texts.lengths, max_length)
+        self._lengths = _checked([max_length] if lengths is None else lengths, self._sizes)
+        self._bucket = np.searchsorted(self._lengths, self._sizes)
+        self._num_batches = count_buckets(self._bucket, batch_size)
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._num_batches
+
+    @property
+    def efficiency(self) -> float:
+        """Share of bytes of texts among all tokens that are computed, filler rows left out."""
+        return float(self._sizes.sum() / self._lengths[self._bucket].sum())
+
+    def _plan(self, epoch: int) -> NDArray[np.int64]:
+        order = np.arange(self.num_examples)
+        if self.seed is not None:
+            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
+        if len(self._lengths) == 1:
+            return in_rows(order, self.batch_size)
+        plan = bucket_rows(self._bucket, len(self._lengths), self.batch_size, order)
+        if self.seed is None:
+            return plan
+        # Of all seeds the same, as in RaggedBatches, so that several may be trained at once.
+        return np.random.default_rng(epoch).permutation(plan, axis=0)
+
+    def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+        length = int(self._lengths[self._bucket[examples[0]]])
+        tokens = np.zeros((len(examples), length), np.int32)
+        for row, example in zip(tokens, examples.tolist(), strict=True):
+            size, begin = int(self._sizes[example]), self._begin(epoch, example)
+            row[:size] = np.frombuffer(self.texts.texts[example], np.uint8, size, begin)
+        mask = np.ones(tokens.shape, np.bool_)
+        if self.padding == "masked":
+            mask = np.arange(length) < self._sizes[examples][:, None]
+        return {"tokens": tokens, "mask": mask, "labels": self.texts.labels[examples]}
+
+    def _begin(self, epoch: int, example: int) -> int:
+        """The first byte that is taken; a draw of its own for every example of every epoch."""
+        spare = len(self.texts.texts[example]) - self.max_length
+        if self.crop == "prefix" or self.seed is None or spare <= 0:
+            return 0
+        rng = np.random.default_rng([self.seed, epoch, example])
+        return int(rng.integers(spare + 1))
+
+
+def _checked(lengths: Sequence[int], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Lengths of batches, sorted.
+
+    Raises:
+        OptionError: There are none, one is below 1, or the longest does not hold every text.
+    """
+    found = np.unique(np.asarray(lengths, np.int64))
+    if not found.size or found[0] < 1 or found[-1] < sizes.max():
+        raise OptionError(
+            f"expected lengths of at least 1 of which the longest holds all texts, of up to "
+            f"{sizes.max()} bytes as cut, got {list(lengths)}; add {sizes.max()}.",
+            "lengths",
+        )
+    return found

@@ -1,0 +1,177 @@
+"""Embeddings of tokens as TaylorShift's models have them: a linear layer, or three convolutions."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Unpack
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Int
+
+from flax_linattn import nn
+from flax_linattn.models.embedding import (
+    PositionName,
+    TokenOptions,
+    TokenTable,
+    add_positions,
+    make_position,
+)
+from flax_linattn.nn.linear import UniformFanIn
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.ops.contract.masks import Runs
+from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+
+
+class LinearTokenEmbedding(TokenTable):
+    """Embeds tokens as a linear layer with bias does one-hot vectors, plus positions.
+
+    A token's features are a row of the table plus the bias, both drawn as PyTorch draws a linear
+    layer's. Unlike in a :class:`TokenEmbedding` no factor lengthens them, so that positions weigh
+    more. A token outside 0 ... N - 1 gives NaN.
+
+    Args:
+        num_tokens: N; tokens are 0 ... N - 1.
+        features: C.
+        rngs: holds the stream "params".
+        **options: ``position``, ``max_length``, ``dtype``, ``param_dtype``, as in
+            :class:`TokenEmbedding`.
+
+    Raises:
+        ValueError: an option out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> embedding = LinearTokenEmbedding(11, 8, rngs=nnx.Rngs(0))
+        >>> embedding(jnp.array([[1, 2, 3]]), positions=jnp.arange(3)[None])[0].shape
+        (1, 3, 8)
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        features: int,
+        *,
+        rngs: nnx.Rngs,
+        **options: Unpack[TokenOptions],
+    ) -> None:
+        init = UniformFanIn(num_tokens)
+        super().__init__(num_tokens, features, embedding_init=init, rngs=rngs, **options)
+        self.bias = nnx.Param(init(rngs.params(), (features,), self.table.dtype))
+
+    def _of_rows(self, rows: Array) -> Array:
+        return rows + self.bias[...]
+
+
+class ConvTokenEmbedding(nnx.Module):
+    """Embeds tokens by three convolutions over their one-hot vectors, plus positions.
+
+    See ``nn.ConvEmbedding``. ``padding="same"`` is TaylorShift's; its norm sees the whole sequence,
+    so it can neither stream nor pack. ``padding="causal"``, which can, is this library's own, not
+    the paper's.
+
+    Args:
+        num_tokens: N; tokens are 0 ... N - 1.
+        features: C, a multiple of 4.
+        padding: "same" or "causal".
+        kernel_size: taps of each convolution; odd for "same".
+        position: "sinusoidal", "learned" for positions below ``max_length``, or "none".
+        max_length: most tokens of a sequence; needed for learned positions.
+        dtype: dtype of the computation.
+        param_dtype: dtype of the parameters.
+        rngs: holds the stream "params".
+
+    Raises:
+        ValueError: an option out of range; (from the call) packed segments or a state with "same".
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> embedding = ConvTokenEmbedding(11, 8, rngs=nnx.Rngs(0))
+        >>> h, _ = embedding(jnp.array([[1, 2, 3]]), positions=jnp.arange(3)[None])
+        >>> h.shape, embedding.streams
+        ((1, 3, 8), False)
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        features: int,
+        *,
+        padding: Literal["same", "causal"] = "same",
+        kernel_size: int = 3,
+        position: PositionName = "sinusoidal",
+        max_length: int | None = None,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.convolutions = nn.ConvEmbedding(
+            num_tokens,
+            features,
+            padding=padding,
+            kernel_size=kernel_size,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            rngs=rngs,
+        )
+        self.num_tokens = self.convolutions.num_tokens
+        self.features = self.convolutions.features
+        self.observation_shape: tuple[int, ...] = ()
+        self.max_length = max_length if position == "learned" else None
+        self.position: PositionName = position
+        self.positions = make_position(position, features, max_length, rngs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {
+            "num_tokens": self.num_tokens,
+            "features": self.features,
+            "padding": self.convolutions.padding,
+            "kernel_size": self.convolutions.kernel_size,
+            "position": self.position,
+            "max_length": self.max_length,
+            "dtype": self.convolutions.dtype,
+            "param_dtype": self.convolutions.param_dtype,
+        }
+
+    @property
+    def streams(self) -> bool:
+        """Whether the convolutions look only at the past."""
+        return self.convolutions.streams
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences; see ``Embedding``."""
+        if self.streams:
+            h, state = self.convolutions(x, mask=mask, runs=runs, state=state, return_state=True)
+        else:
+            h = self.convolutions(x, mask=mask, runs=runs, state=state)
+        return add_positions(h, self.positions, positions), state
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """The windows of the convolutions, empty, whatever the dtype: inputs are tokens."""
+        return self.convolutions.init_state(batch_size)
+
+    @automatic(1)
+    def step(
+        self,
+        x: Int[Array, "B"],
+        state: State,
+        *,
+        positions: Int[Array, "B"],
+        mask: Array | None = None,
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in a token a row; see ``Embedding``."""
+        h, state = self.convolutions.step(x, state, mask=mask)
+        return add_positions(h, self.positions, positions), state

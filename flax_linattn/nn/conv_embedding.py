@@ -1,0 +1,265 @@
+"""Tokens through a small convolutional network, as TaylorShift's models embed them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal, overload
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Int
+
+from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.nn.embedding import recent_tokens
+from flax_linattn.nn.feed_forward import ACTIVATIONS
+from flax_linattn.nn.linear import UniformFanIn
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.sequence_norm import SequenceNorm
+from flax_linattn.nn.tokens import check_tokens
+from flax_linattn.ops.contract.masks import Runs, zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+
+CONV_PADDINGS = ("same", "causal")
+
+
+class ConvEmbedding(nnx.Module):
+    """Three convolutions over one-hot tokens, C/4, C/2 and C wide, each with a norm and GELU.
+
+    ``padding="same"`` is the network of TaylorShift's code: convolutions without bias that see as
+    many tokens behind as ahead, and group norm of one group, over the whole sequence and all
+    channels. So every token's features depend on all tokens, and it can neither stream nor pack.
+    ``padding="causal"`` is this library's own, not the paper's: convolutions see a token and those
+    before it, and the norm is over the channels of each token alone, so that it streams and packs.
+
+    The convolution of one-hot vectors is computed as a look-up in a table for each tap. Padding is
+    skipped: the neighbours of a token are its neighbouring real tokens, and zeros beyond the ends.
+
+    A token outside 0 ... N - 1 gives NaN: to all of its sequence with "same", whose norm sees all,
+    and with "causal" to what the convolutions lead it to.
+
+    Args:
+        num_tokens: N; tokens are 0 ... N - 1.
+        features: C, a multiple of 4.
+        padding: "same" or "causal".
+        kernel_size: taps of each convolution; odd for "same".
+        dtype: dtype of the computation.
+        param_dtype: dtype of the parameters.
+        rngs: holds the stream "params".
+
+    Raises:
+        OptionError: an option out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import nn
+        >>> embed = nn.ConvEmbedding(11, 8, padding="causal", rngs=nnx.Rngs(0))
+        >>> x = jnp.array([[3, 1, 4, 1, 5]])
+        >>> state = embed.init_state(1)
+        >>> for t in range(5):
+        ...     y_t, state = embed.step(x[:, t], state)
+        >>> bool(jnp.allclose(embed(x)[:, -1], y_t, atol=1e-5))
+        True
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        features: int,
+        *,
+        padding: Literal["same", "causal"] = "same",
+        kernel_size: int = 3,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        choice(CONV_PADDINGS, padding=padding)
+        at_least(1, num_tokens=num_tokens, features=features, kernel_size=kernel_size)
+        if features % 4:
+            raise OptionError(
+                f"the convolutions are C/4, C/2 and C wide: features must be a multiple of 4, got "
+                f"{features}.",
+                "features",
+            )
+        if padding == "same" and kernel_size % 2 == 0:
+            raise OptionError(
+                f'kernel_size must be odd for padding "same", got {kernel_size}.', "kernel_size"
+            )
+        self.num_tokens = int(num_tokens)
+        self.features = int(features)
+        self.kernel_size = int(kernel_size)
+        self.padding = padding
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        widths = (self.features // 4, self.features // 2, self.features)
+
+        def kernel(before: int, after: int) -> nnx.Param[Array]:
+            init = UniformFanIn(self.kernel_size * before)
+            shape = (self.kernel_size, before, after)
+            return nnx.Param(init(rngs.params(), shape, param_dtype))
+
+        self.table = kernel(self.num_tokens, widths[0])
+        self.kernels = nnx.List(kernel(*pair) for pair in itertools.pairwise(widths))
+        norm = LayerNorm if padding == "causal" else SequenceNorm
+        self.norms = nnx.List(norm(width, param_dtype=param_dtype, rngs=rngs) for width in widths)
+
+    @property
+    def streams(self) -> bool:
+        """Whether it sees only the past."""
+        return self.padding == "causal"
+
+    @overload
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+        return_state: Literal[False] = False,
+    ) -> Features: ...
+
+    @overload
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+        return_state: Literal[True],
+    ) -> tuple[Features, State]: ...
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Int[Array, "B T"],
+        *,
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+        return_state: bool = False,
+    ) -> Features | tuple[Features, State]:
+        """Embeds whole sequences.
+
+        Args:
+            x: tokens int [B, T].
+            mask: bool [B, T], True = a real token; what stands elsewhere changes nothing.
+            runs: packed segments; nothing reaches across their borders.
+            state: what an earlier call returned.
+            return_state: return ``(y, state)``.
+
+        Returns:
+            y [B, T, C], and the state if asked for. At masked positions y means nothing.
+
+        Raises:
+            ValueError: a state or segments with padding "same".
+            TypeError: tokens of another dtype than an integer one.
+        """
+        codes = self._codes(x)
+        if not self.streams:
+            if state is not None or return_state or runs is not None:
+                raise ValueError(self._no_stream(runs is not None))
+            return self._whole(codes, mask)
+        real = jnp.ones(x.shape, bool) if mask is None else mask
+        windows = self.init_state(x.shape[0]) if state is None else state
+        taps, first = recent_tokens(zero_padding(codes, mask)[..., None], windows[0], real, runs)
+        h = self._activated(0, self._looked_up(taps[..., 0]), mask)
+        kept = [first]
+        for i, kernel in enumerate(self.kernels):
+            window = windows[i + 1].astype(h.dtype)
+            taps, window = recent_tokens(h, window, real, runs)
+            weights = kernel[...].astype(h.dtype)
+            h = self._activated(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
+            kept.append(window.astype(accumulation_dtype(window.dtype)))
+        return (h, tuple(kept)) if return_state else h
+
+    def init_state(self, batch_size: int) -> State:
+        """What each convolution remembers, nothing yet: codes of tokens, then features.
+
+        Returns:
+            int32 [B, kernel_size - 1, 1], then [B, kernel_size - 1, C/4] and [..., C/2].
+
+        Raises:
+            ValueError: the padding is "same".
+        """
+        if not self.streams:
+            raise ValueError(self._no_stream(packed=False))
+        size = self.kernel_size - 1
+        dtype = accumulation_dtype(self._compute_dtype)
+        features = (self.features // 4, self.features // 2)
+        return (
+            jnp.zeros((batch_size, size, 1), jnp.int32),
+            *(jnp.zeros((batch_size, size, width), dtype) for width in features),
+        )
+
+    @automatic(1)
+    def step(
+        self, x: Int[Array, "B"], state: State, *, mask: Array | None = None
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in a token a row: x int [B] -> y [B, C] and the new state."""
+        mask = None if mask is None else mask[:, None]
+        y, state = self(x[:, None], mask=mask, state=state, return_state=True)
+        return y[:, 0], state
+
+    @property
+    def _compute_dtype(self) -> DTypeLike:
+        return self.param_dtype if self.dtype is None else self.dtype
+
+    def _codes(self, x: Array) -> Array:
+        """Tokens counted from 1; N + 1 stands for one that there is not. 0 is left for no token."""
+        check_tokens(x)
+        x = x.astype(jnp.int32)
+        return jnp.where((x >= 0) & (x < self.num_tokens), x + 1, self.num_tokens + 1)
+
+    def _looked_up(self, codes: Array) -> Array:
+        """The first convolution, of one-hot vectors: codes int [B, T, taps] -> [B, T, C/4]."""
+        table = self.table[...].astype(self._compute_dtype)
+        table = jnp.pad(table, ((0, 0), (1, 0), (0, 0)))  # no token adds nothing
+        rows = (
+            jnp.take(table[tap], codes[..., tap], axis=0, mode="fill", fill_value=jnp.nan)
+            for tap in range(self.kernel_size)
+        )
+        return sum(rows, start=jnp.zeros((), table.dtype))
+
+    def _whole(self, codes: Array, mask: Array | None) -> Array:
+        """The network over whole sequences, real tokens first, so that they are neighbours."""
+        length, front = codes.shape[1], mask
+        if mask is not None:
+            order = jnp.argsort(~mask, axis=1, stable=True)
+            front = jnp.take_along_axis(mask, order, axis=1)
+            codes = zero_padding(jnp.take_along_axis(codes, order, axis=1), front)
+        half = self.kernel_size // 2
+        around = jnp.pad(codes, ((0, 0), (half, half)))
+        taps = [around[:, tap : tap + length] for tap in range(self.kernel_size)]
+        h = self._activated(0, self._looked_up(jnp.stack(taps, axis=-1)), front)
+        for i, kernel in enumerate(self.kernels):
+            h = jax.lax.conv_general_dilated(
+                h,
+                kernel[...].astype(h.dtype),
+                window_strides=(1,),
+                padding="SAME",
+                dimension_numbers=("NWC", "WIO", "NWC"),
+            )
+            h = self._activated(i + 1, h, front)
+        if mask is None:
+            return h
+        place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+        return jnp.take_along_axis(h, place[..., None], axis=1)
+
+    def _activated(self, layer: int, h: Array, mask: Array | None) -> Array:
+        """Behind a convolution: norm, GELU, and 0 at padding."""
+        norm = self.norms[layer]
+        h = norm(h) if self.streams else norm(h, mask=mask)
+        return zero_padding(ACTIVATIONS["gelu"](h), mask)
+
+    def _no_stream(self, packed: bool) -> str:
+        what = "has no packed segments" if packed else "has no state"
+        return (
+            f'a convolution with padding="same" looks at the tokens ahead and its norm at the '
+            f'whole sequence, so it {what}; make it with padding="causal".'
+        )

@@ -1,0 +1,166 @@
+"""Images to sequences of patches, as vision transformers take them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from einops import rearrange
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float
+
+from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.nn.feed_forward import ACTIVATIONS
+from flax_linattn.nn.linear import UniformFanIn, linear
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.nn.sequence_norm import SequenceNorm
+from flax_linattn.typing import Array, Features
+
+PATCH_EMBEDDINGS = ("linear", "conv")
+
+
+class PatchEmbedding(nnx.Module):
+    """Cuts images into patches and embeds each: [B, H, W, channels] -> [B, T, C], row by row.
+
+    "linear": one linear layer on the pixels of a patch, which is a convolution as large and as far
+    apart as the patches (Dosovitskiy et al., 2021). "conv": convolutions of 3 x 3 that halve the
+    image, log2(patch_size) of them, each as wide as two of the one before, with a norm after each
+    and GELU between (XCiT's ``ConvPatchEmbed``, which TaylorShift runs: four for patches of 16, of
+    C/8, C/4, C/2 and C). Departure: there the norm is batch norm; here it is group norm of one
+    group, which keeps no running statistics, so that an image's patches do not depend on others.
+
+    Args:
+        image_size: H and W of every image.
+        patch_size: pixels along an edge of a patch; for "conv" a power of two from 2 on.
+        in_channels: of the images.
+        features: C.
+        kind: "linear" or "conv".
+        dtype: dtype of the computation.
+        param_dtype: dtype of the parameters.
+        rngs: holds the stream "params".
+
+    Raises:
+        OptionError: patches do not divide the image, or an option is out of range.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import nn
+        >>> embed = nn.PatchEmbedding((8, 12), 4, 3, 16, rngs=nnx.Rngs(0))
+        >>> embed.num_patches, embed(jnp.ones((2, 8, 12, 3))).shape
+        (6, (2, 6, 16))
+    """
+
+    def __init__(
+        self,
+        image_size: tuple[int, int],
+        patch_size: int,
+        in_channels: int,
+        features: int,
+        *,
+        kind: Literal["linear", "conv"] = "linear",
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        rngs: nnx.Rngs,
+    ) -> None:
+        choice(PATCH_EMBEDDINGS, kind=kind)
+        height, width = _edges(image_size)
+        at_least(1, patch_size=patch_size, in_channels=in_channels, features=features)
+        if height % patch_size or width % patch_size:
+            raise OptionError(
+                f"patches of {patch_size} x {patch_size} do not divide an image of {height} x "
+                f"{width}; choose a patch_size that divides both, or resize the images.",
+                "image_size",
+                "patch_size",
+            )
+        self.image_size = height, width
+        self.patch_size = int(patch_size)
+        self.in_channels = int(in_channels)
+        self.features = int(features)
+        self.kind = kind
+        if kind == "linear":
+            pixels = self.patch_size**2 * self.in_channels
+            self.projection = linear(
+                pixels, self.features, dtype=dtype, param_dtype=param_dtype, rngs=rngs
+            )
+            return
+        widths = _widths(self.patch_size, self.features)
+        self.convolutions = nnx.List(
+            nnx.Conv(
+                before,
+                after,
+                (3, 3),
+                strides=2,
+                padding=1,
+                use_bias=False,
+                dtype=dtype,
+                param_dtype=param_dtype,
+                kernel_init=UniformFanIn(9 * before),
+                rngs=rngs,
+            )
+            for before, after in itertools.pairwise((self.in_channels, *widths))
+        )
+        self.norms = nnx.List(SequenceNorm(width, param_dtype=param_dtype) for width in widths)
+
+    @property
+    def num_patches(self) -> int:
+        """T, of every image."""
+        height, width = self.image_size
+        return (height // self.patch_size) * (width // self.patch_size)
+
+    @automatic(1)
+    def __call__(self, x: Float[Array, "B height width channels"]) -> Features:
+        """Embeds images [B, H, W, channels], of a floating dtype -> [B, T, C].
+
+        Raises:
+            ValueError: images of another size.
+            TypeError: images of whole numbers.
+        """
+        expected = (*self.image_size, self.in_channels)
+        if x.ndim != 4 or x.shape[1:] != expected:
+            shape = ", ".join(map(str, ("B", *expected)))
+            raise ValueError(f"expected images [{shape}], got {x.shape}.")
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(
+                f"images must have a floating dtype, got {x.dtype}; scale them, for example "
+                "x.astype(jnp.float32) / 255."
+            )
+        if self.kind == "linear":
+            size = self.patch_size
+            patches = rearrange(x, "b (h p) (w q) c -> b (h w) (p q c)", p=size, q=size)
+            return self.projection(patches)
+        for i, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
+            x = norm(convolution(x if i == 0 else ACTIVATIONS["gelu"](x)))
+        return rearrange(x, "b h w c -> b (h w) c")
+
+
+def _edges(image_size: Any) -> tuple[int, int]:
+    if not isinstance(image_size, (tuple, list)) or len(image_size) != 2:
+        raise OptionError(
+            f"image_size must be a height and a width, such as (224, 224), got {image_size!r}.",
+            "image_size",
+        )
+    height, width = image_size
+    at_least(1, image_height=height, image_width=width)
+    return int(height), int(width)
+
+
+def _widths(patch_size: int, features: int) -> list[int]:
+    """Of the convolutions, the last of all features."""
+    count = patch_size.bit_length() - 1
+    if patch_size < 2 or patch_size != 2**count:
+        raise OptionError(
+            "convolutions halve the image: patch_size must be a power of two from 2 on, got "
+            f'{patch_size}; choose one, or "linear".',
+            "patch_size",
+        )
+    if features % 2 ** (count - 1):
+        raise OptionError(
+            f"{count} convolutions double their width each: features must be a multiple of "
+            f"{2 ** (count - 1)}, got {features}.",
+            "features",
+            "patch_size",
+        )
+    return [features // 2 ** (count - 1 - i) for i in range(count)]

@@ -1,0 +1,258 @@
+"""The images of a run: read or drawn, scaled, batched."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.augment import DEIT, LIGHT, NONE, Augmentation, ImageBatches, Mix
+from flax_linattn.data.images import LabelledImages, load_images
+from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.tasks.classes.archives import data_path
+from flax_linattn.tasks.classes.held_out import hold_out
+from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.image.options import ImageConfig, ImageData
+from flax_linattn.tasks.image.problem import ImageProblem
+from flax_linattn.tasks.run_types import Run
+
+AUGMENTATIONS: dict[str, Augmentation] = {"none": NONE, "light": LIGHT, "deit": DEIT}
+PATHFINDER_SIZE = 32
+TRAIN, VALIDATION, TEST = range(3)
+"""Independent streams of a seed."""
+SMALLEST_DEVIATION = 1e-3
+"""Of a channel, from 0 to 1, so that one that is all of a colour is not divided by 0."""
+
+
+class Images(abc.ABC):
+    """Images with their classes.
+
+    Attributes:
+        name: of the data.
+        classes: their names, in the order of the labels.
+        notes: what deserves a second look.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    notes: Sequence[str] = ()
+
+    @abc.abstractmethod
+    def describe(self, config: ImageConfig) -> ImageProblem:
+        """Names, sizes, scales."""
+
+    @abc.abstractmethod
+    def about(self, config: ImageConfig) -> str:
+        """What there is, in a line or two."""
+
+    @abc.abstractmethod
+    def splits(self, config: ImageConfig, problem: ImageProblem) -> training.Splits:
+        """Batches to train, validate and test on."""
+
+    def check_same(self, run: Run, *, own: bool) -> None:
+        """Refuses images that do not fit a run.
+
+        Args:
+            run: the run.
+            own: whether they are to be those that it was trained on.
+
+        Raises:
+            ValueError: they have other classes or another shape, or its own have changed.
+        """
+        given, kept = self.describe(run.config), run.problem
+        if own and given.checksum != kept.checksum:
+            raise OptionError(
+                f"the data of the run have changed since ({kept.dataset}); give other data to test "
+                "on.",
+                "test_file",
+            )
+        ours, theirs = _kind(kept), _kind(given)
+        if ours != theirs:
+            raise ValueError(
+                f"{self.name} has {theirs}, and the run was trained on {ours}; give images of the "
+                "same problem."
+            )
+
+
+def _kind(problem: ImageProblem) -> str:
+    shape = " x ".join(map(str, problem.image_shape))
+    return f"images of {shape} of the classes {', '.join(problem.classes)}"
+
+
+class FileImages(Images):
+    """Images of a folder or an archive.
+
+    Args:
+        options: of the data.
+        folder: where they are.
+
+    Raises:
+        ValueError: a damaged file, or none of such a kind.
+        FileNotFoundError: there is nothing.
+    """
+
+    def __init__(self, options: ImageData, folder: Path) -> None:
+        size = options.image_size or None
+        self.parts = load_images(data_path(folder), size=size)
+        train, test = self.parts
+        self.name, self.classes = folder.name.partition(".")[0], train.classes
+        self.notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
+        self._checksum = checksum(
+            array for part in self.parts for array in (part.labels, part.pixels)
+        )
+
+    def describe(self, config: ImageConfig) -> ImageProblem:
+        """Scales are those of the training part."""
+        train, test = self.parts
+        fitted, _ = hold_out(train, test, config.data)
+        mean, deviation = _moments(fitted.pixels)
+        return ImageProblem(
+            self.name, self.classes, train.image_shape, mean, deviation, self._checksum
+        )
+
+    def about(self, config: ImageConfig) -> str:
+        """Sizes."""
+        train, test = self.parts
+        names = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+        shape = " x ".join(map(str, train.image_shape))
+        return (
+            f"{self.name}: {train.num_examples:,} images of {shape} to train and "
+            f"{test.num_examples:,} to test\n{len(self.classes)} classes: {names}"
+        )
+
+    def splits(self, config: ImageConfig, problem: ImageProblem) -> training.Splits:
+        """Training images in an order, and with changes, of each epoch's own."""
+        train, test = self.parts
+        fitted, validation = hold_out(train, test, config.data)
+        return training.Splits(
+            self._batches(fitted, config, problem, training=True),
+            self._batches(validation, config, problem),
+            self._batches(test, config, problem),
+        )
+
+    def _batches(
+        self,
+        images: LabelledImages,
+        config: ImageConfig,
+        problem: ImageProblem,
+        *,
+        training: bool = False,
+    ) -> ImageBatches:
+        options = config.data
+        return ImageBatches(
+            images,
+            config.fit.batch_size,
+            augmentation=AUGMENTATIONS[options.augmentation] if training else NONE,
+            mix=Mix() if training and options.mix else None,
+            seed=config.seed if training else None,
+            mean=problem.mean,
+            std=problem.deviation,
+            num_classes=len(problem.classes),
+        )
+
+
+class DrawnImages(Images):
+    """Pathfinder, drawn: whether a dashed curve joins two dots.
+
+    Args:
+        options: of the data.
+    """
+
+    def __init__(self, options: ImageData) -> None:
+        self.name, self.classes = "pathfinder", ("apart", "joined")
+        self._task = _Pictures(Pathfinder(options.image_size or PATHFINDER_SIZE))
+
+    def describe(self, config: ImageConfig) -> ImageProblem:
+        """A checksum is that of the first batches."""
+        drawn = [part.batch(0) for part in self._drawn(config, (0.0,), (1.0,)) if part is not None]
+        size = self._task.task.size
+        return ImageProblem(
+            self.name,
+            self.classes,
+            (size, size, 1),
+            *_moments(np.concatenate([batch["image"] for batch in drawn]), 1.0),
+            checksum(batch[name] for batch in drawn for name in sorted(batch)),
+        )
+
+    def about(self, config: ImageConfig) -> str:
+        """Sizes."""
+        options, size = config.data, self._task.task.size
+        return (
+            f"{self.name}: drawn anew, {options.epoch_size:,} an epoch to train, "
+            f"{options.validation_size:,} to validate and {options.test_size:,} to test, images of "
+            f"{size} x {size} x 1, 2 classes: {', '.join(self.classes)}"
+        )
+
+    def splits(self, config: ImageConfig, problem: ImageProblem) -> training.Splits:
+        """Training never sees an image twice; validation and test are always the same."""
+        return self._drawn(config, problem.mean, problem.deviation)
+
+    def _drawn(
+        self, config: ImageConfig, mean: Sequence[float], deviation: Sequence[float]
+    ) -> training.Splits:
+        task = _Pictures(self._task.task, mean[0], deviation[0])
+        options = config.data
+        sizes = (options.epoch_size, options.validation_size, options.test_size)
+        return training.Splits(
+            *(
+                data.DrawnBatches(
+                    task,
+                    min(config.fit.batch_size, size),
+                    -(-size // min(config.fit.batch_size, size)),
+                    seed=config.seed,
+                    stream=stream,
+                    fixed=stream != TRAIN,
+                )
+                for stream, size in enumerate(sizes)
+            )
+        )
+
+
+class _Pictures:
+    """Pathfinder's tokens as images, scaled."""
+
+    def __init__(self, task: Pathfinder, mean: float = 0.0, deviation: float = 1.0) -> None:
+        self.task, self._mean, self._deviation = task, mean, deviation
+
+    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+        """Images and labels."""
+        drawn = self.task.draw(rng, rows)
+        size = self.task.size
+        pixels = drawn["tokens"].reshape(rows, size, size, 1).astype(np.float32) / 255
+        scaled = (pixels - np.float32(self._mean)) / np.float32(self._deviation)
+        return {"image": scaled, "labels": drawn["labels"]}
+
+
+def _moments(
+    pixels: NDArray, largest: float = 255.0
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of values from 0 to 1."""
+    axes = (0, 1, 2)
+    mean = pixels.mean(axis=axes, dtype=np.float64) / largest
+    square = np.mean(
+        [np.square(part.astype(np.float64)).mean(axis=(0, 1)) for part in pixels], axis=0
+    )
+    deviation = np.sqrt(np.maximum(square / largest**2 - mean**2, 0))
+    return tuple(mean.tolist()), tuple(np.maximum(deviation, SMALLEST_DEVIATION).tolist())
+
+
+def load_images_of(options: ImageData) -> Images:
+    """The images that options name.
+
+    Raises:
+        ValueError: a damaged file.
+        FileNotFoundError: there is nothing.
+    """
+    if options.folder is None:
+        return DrawnImages(options)
+    return FileImages(options, options.folder)
+
+
+def make_batches(images: Images, config: ImageConfig, problem: ImageProblem) -> training.Splits:
+    """Batches to train, validate and test on."""
+    return images.splits(config, problem)

@@ -1,0 +1,170 @@
+"""Options of runs on images."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models import Layers, vit_layers
+from flax_linattn.tasks.classes.recipe import RecipeFit
+from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.options import Config, ModelOptions, Options, mechanism_name
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageData(Options):
+    """Which images, and what is made of them.
+
+    Attributes:
+        folder: of images, or an archive: a folder for each class under train and under val or test,
+            or an official form of CIFAR-10, MNIST or Tiny-ImageNet; default drawn ones, of
+            Pathfinder, 32 x 32.
+        image_size: height and width that images are brought to; 0 = as they are.
+        augmentation: of training images: "none"; "light" (shifts and flips); or "deit", as DeiT's,
+            whose mixtures of images are an option of their own.
+        mix: mix training images and their labels: mixup and cutmix, as DeiT.
+        epoch_size: of drawn images, examples of an epoch.
+        validation_size: of drawn images, examples to validate on.
+        test_size: of drawn images, examples to test on.
+        validation_share: of files, share of the training data held out for validation.
+        split_seed: of which examples are held out.
+        select_on: the data that select the best parameters and end the training: those held out
+            ("validation"), or "test", the TEST SET, which makes accuracies optimistic.
+    """
+
+    folder: Path | None = None
+    image_size: int = 0
+    augmentation: Literal["none", "light", "deit"] = "none"
+    mix: bool = False
+    epoch_size: int = 6400
+    validation_size: int = 1000
+    test_size: int = 2000
+    validation_share: float = 0.1
+    split_seed: int = 0
+    select_on: Literal["validation", "test"] = "validation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, 2**12, image_size=self.image_size)
+        at_least(1, 10**8, epoch_size=self.epoch_size)
+        at_least(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
+        at_least(0, split_seed=self.split_seed)
+        if not 0 < self.validation_share < 1:
+            raise OptionError(
+                f"validation_share must be between 0 and 1, got {self.validation_share}.",
+                "validation_share",
+            )
+        if self.folder is None and self.select_on == "test":
+            raise OptionError(
+                "drawn data never run out: leave select_on out, and others than those of the test "
+                "are drawn.",
+                "select_on",
+            )
+        if self.folder is None and (self.augmentation != "none" or self.mix):
+            raise OptionError(
+                "drawn data never run out, and need no augmentation; leave it out, or give a "
+                "folder.",
+                "augmentation",
+                "mix",
+            )
+
+
+IMAGE_LAYERS = Layers(
+    features=64,
+    num_layers=4,
+    num_heads=4,
+    hidden_features=128,
+    mechanism="taylorshift",
+    norm="pre",
+    dropout_rate=0.0,
+)
+"""Small ones of a vision transformer's kind; its own sizes are presets."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageModel(ModelOptions):
+    """The classifier: a vision transformer.
+
+    Attributes:
+        layers: of the backbone.
+        patch_size: height and width of a patch, which is a token.
+        patches: what makes a token of a patch: a linear layer ("linear"), or convolutions over the
+            image ("conv").
+        position: how a token tells its place.
+        pooling: what reaches the head: a class token of its own, or the mean of all tokens.
+    """
+
+    layers: Layers = IMAGE_LAYERS
+    patch_size: int = 4
+    patches: Literal["linear", "conv"] = "linear"
+    position: Literal["learned", "sinusoidal", "none"] = "learned"
+    pooling: Literal["class", "mean"] = "class"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, 2**10, patch_size=self.patch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFit(RecipeFit):
+    """How the classifier is trained."""
+
+    epochs: int = 20
+    patience: int = 10**6
+    batch_size: int = 64
+    learning_rate: float = 2e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageConfig(Config):
+    """Everything that a run on images depends on."""
+
+    data: ImageData = ImageData()
+    model: ImageModel = ImageModel()
+    fit: ImageFit = ImageFit()
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        folder = self.data.folder
+        data = "pathfinder" if folder is None else folder.name.partition(".")[0]
+        return as_name(data, mechanism_name(self.layers), self.seeds)
+
+
+def ti(config: ImageConfig) -> ImageConfig:
+    """TaylorShift's ImageNet, size Ti: 12 layers of 192, 224 x 224 in patches of 16, 300 epochs."""
+    return _of_paper(config, "ti")
+
+
+def s(config: ImageConfig) -> ImageConfig:
+    """The same, size S: 12 layers of 384."""
+    return _of_paper(config, "s")
+
+
+def _of_paper(config: ImageConfig, size: Literal["ti", "s"]) -> ImageConfig:
+    layers = vit_layers(size, mechanism=config.layers.mechanism)
+    of_layers: dict[str, Any] = {
+        field.name: getattr(layers, field.name) for field in dataclasses.fields(layers)
+    }
+    return config.replace(
+        **of_layers,
+        image_size=224,
+        patch_size=16,
+        pooling="class",
+        position="learned",
+        **({} if config.data.folder is None else {"augmentation": "deit", "mix": True}),
+        optimizer="fused_lamb",
+        schedule="cosine",
+        learning_rate=3e-3,
+        weight_decay=1e-3,
+        label_smoothing=0.1,
+        batch_size=2048,
+        epochs=300,
+        warmup=5 * 626,
+    )
+
+
+PRESETS = {"ti": ti, "s": s}
+"""Published protocols by name."""

@@ -1,0 +1,156 @@
+"""Trained models of sequences: tested, by length too, and compared with simple methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data, training
+from flax_linattn.tasks.classes import yardsticks as vectors
+from flax_linattn.tasks.classes.loss import make_label_loss
+from flax_linattn.tasks.classes.metrics import averages, classifier_values, count
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.sequence.model import logits_of
+from flax_linattn.tasks.sequence.sources.drawn import DrawnSource
+from flax_linattn.tasks.sequence.sources.source import Source, open_source
+from flax_linattn.tasks.sequence.yardsticks import FirstToken, NaiveBayes, examples, some
+from flax_linattn.tasks.streamed import stream_difference
+from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
+
+YARDSTICKS = Yardsticks(
+    "accuracy",
+    ("constant", "first_token", "naive_bayes", "nearest_neighbour", "ridge"),
+    larger_is_better=True,
+)
+
+
+def test_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    """Accuracy, figures of each class, confusions, and accuracy at further lengths."""
+    classes = run.problem.classes
+    tested = classifier_values(run.model, batches, logits_of, classes)
+    values = {
+        "dataset": run.problem.dataset,
+        "selected_on": "TEST SET"
+        if run.config.data.select_on == "test"
+        else "data held out for validation",
+        "num_test": int(np.sum(tested["confusion"])),
+        **tested,
+    }
+    lengths = length_table(run)
+    return {**values, "lengths": lengths} if lengths else values
+
+
+def length_table(run: Run) -> list[dict[str, Any]]:
+    """Accuracy on fresh examples of exactly each length that the options ask for."""
+    options = run.config.data
+    if not options.test_lengths:
+        return []
+    source = open_source(options)
+    assert isinstance(source, DrawnSource)
+    rows = []
+    for length in options.test_lengths:
+        batches = source.at_length(run.config, length)
+        tested = training.evaluate(run.model, make_label_loss(logits_of), batches)
+        rows.append(
+            {
+                "length": length,
+                "accuracy": tested["accuracy"],
+                "loss": tested["loss"],
+                "trained_on": options.min_length <= length <= options.max_length,
+            }
+        )
+    return rows
+
+
+def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    """Of always the most frequent class, and of methods that learn, where there are data to.
+
+    Of tokens these are naive Bayes and the first token, of grey pixels the nearest neighbour and a
+    ridge.
+    """
+    tested = list(examples(batches))
+    labels = np.array([example.label for example in tested])
+    num_classes = len(run.problem.classes)
+    most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
+    predictions: dict[str, NDArray[np.integer]] = {"constant": np.full(len(labels), most_frequent)}
+    learned: dict[str, int] = {}
+    train = at_hand(partial(_train_batches, run))
+    if train is not None:
+        if run.problem.letters == "grey":
+            for name, found in _of_pixels(train, batches).items():
+                predictions[name], learned[name] = found.labels, found.num_fitted
+        else:
+            sequences = [example.tokens for example in tested]
+            bayes = NaiveBayes(some(examples(train)), num_classes)
+            first = FirstToken(some(examples(train)), run.problem.alphabet.num_tokens, num_classes)
+            for name, fitted in (("naive_bayes", bayes), ("first_token", first)):
+                predictions[name], learned[name] = fitted.predict(sequences), fitted.num_fitted
+    figures = {
+        f"{name}_{key}": value
+        for name, answers in predictions.items()
+        for key, value in averages(count(labels, answers, num_classes)).items()
+    }
+    return figures | {f"{name}_learned_from": number for name, number in learned.items()}
+
+
+def _train_batches(run: Run) -> training.BatchSource:
+    source = open_source(run.config.data) if run.data is None else run.data
+    check_same(source, run)
+    batches: training.BatchSource = source.splits(run.config, 1).train
+    return batches
+
+
+def check_same(source: Source, run: Run) -> None:
+    """Refuses data that are not those that a run was trained on.
+
+    Raises:
+        ValueError: they have changed.
+    """
+    if source.checksum(run.config) != run.problem.checksum:
+        raise ValueError(
+            f"the data of the run have changed since ({run.problem.dataset}), or this version of "
+            "NumPy or of the library draws others."
+        )
+
+
+def _of_pixels(
+    train: training.BatchSource, test: training.BatchSource
+) -> dict[str, vectors.Predicted]:
+    def images(batches: training.BatchSource) -> data.BucketBatches:
+        rows = list(examples(batches))
+        values = np.stack([row.tokens for row in rows]).astype(np.float32)[..., None] / 255
+        labels = np.array([row.label for row in rows])
+        arrays = {"values": values, "labels": labels, "mask": np.ones(values.shape[:2], bool)}
+        return data.BucketBatches(arrays, len(rows), lengths=values.shape[1:2], seed=None)
+
+    return vectors.predict(images(train), images(test))
+
+
+def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:
+    """Of the logits of the first example that is as long as its batch."""
+    batch = batches.batch(0)
+    lengths = batch["mask"].sum(axis=1) if "mask" in batch else [batch["tokens"].shape[1]]
+    row = int(np.argmax(lengths))
+    tokens = batch["tokens"][row : row + 1, : lengths[row]]
+    return stream_difference(run.model, jnp.asarray(tokens, jnp.int32))
+
+
+def draw_lengths(rows: Sequence[dict[str, Any]], path: Any) -> None:
+    """Draws accuracy against length to a PNG file."""
+    from flax_linattn.tasks.figures import new_figure, save_figure
+
+    canvas = new_figure(6, 3.6)
+    axes = canvas.subplots()
+    lengths = [row["length"] for row in rows]
+    axes.plot(lengths, [100 * row["accuracy"] for row in rows], marker="o", linewidth=2)
+    trained = [row["length"] for row in rows if row["trained_on"]]
+    if trained:
+        axes.axvspan(min(trained), max(trained), color="0.92", label="lengths of training")
+        axes.legend()
+    axes.set(xlabel="tokens", ylabel="accuracy, %", ylim=(0, 100))
+    save_figure(canvas, path)

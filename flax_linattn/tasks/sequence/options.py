@@ -1,0 +1,177 @@
+"""Options of runs on sequences of tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models import Layers
+from flax_linattn.tasks.classes.recipe import RecipeFit
+from flax_linattn.tasks.files import as_name
+from flax_linattn.tasks.options import Config, ModelOptions, Options, mechanism_name
+
+DRAWN = ("listops", "listops-lra", "pathfinder")
+"""Data that are drawn."""
+FETCHED = {
+    "imdb": "IMDB",
+    "cifar-pixels": "CIFAR-10",
+    "mnist-pixels": "MNIST",
+    "fashion-mnist-pixels": "Fashion-MNIST",
+}
+"""Names for data of the catalogue, where ``data fetch`` has put them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceData(Options):
+    """Which sequences, and what is made of them.
+
+    Attributes:
+        data: drawn ones: listops (TaylorShift's), listops-lra (Long Range Arena's) or pathfinder;
+            or files of texts or images, a folder or an archive, whose bytes or grey pixels are the
+            tokens: imdb, cifar-pixels, mnist-pixels and fashion-mnist-pixels are those that
+            "data fetch" puts into the folder data, by the catalogue's name.
+        min_length: of drawn ListOps, fewest tokens.
+        max_length: of drawn ListOps, and of texts, most tokens.
+        image_size: height and width that images are brought to; 0 = as they are, of pathfinder 32.
+        crop: of longer texts, a part drawn anew each epoch in training ("random"), or the
+            first bytes ("prefix"); tests always take these.
+        padding: of shorter texts, "masked", or "symbol": zero bytes that the model sees.
+        as_python: take a text as Python prints its bytes, b'...', as TaylorShift's code does.
+        epoch_size: of drawn data, examples of an epoch.
+        validation_size: of drawn data, examples to validate on.
+        test_size: of drawn data, examples to test on.
+        validation_share: of files, share of the training data held out for validation.
+        split_seed: of which examples are held out.
+        select_on: the data that select the best parameters and end the training: those held out
+            ("validation"), or "test", the TEST SET, which makes accuracies optimistic.
+        test_lengths: of drawn ListOps, further lengths to test at, such as beyond training.
+    """
+
+    data: str = "listops"
+    min_length: int = 20
+    max_length: int = 80
+    image_size: int = 0
+    crop: Literal["random", "prefix"] = "random"
+    padding: Literal["masked", "symbol"] = "masked"
+    as_python: bool = False
+    epoch_size: int = 6400
+    validation_size: int = 1000
+    test_size: int = 2000
+    validation_share: float = 0.1
+    split_seed: int = 0
+    select_on: Literal["validation", "test"] = "validation"
+    test_lengths: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, 2**20, min_length=self.min_length, max_length=self.max_length)
+        at_least(0, 2**12, image_size=self.image_size)
+        at_least(1, 10**8, epoch_size=self.epoch_size)
+        at_least(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
+        at_least(0, split_seed=self.split_seed)
+        for length in self.test_lengths:
+            at_least(4, 2**20, test_lengths=length)
+        if not 0 < self.validation_share < 1:
+            raise OptionError(
+                f"validation_share must be between 0 and 1, got {self.validation_share}.",
+                "validation_share",
+            )
+        if self.test_lengths and self.data != "listops":
+            raise OptionError(
+                f"only listops is drawn at any length, got data={self.data}; leave test_lengths "
+                "out.",
+                "test_lengths",
+                "data",
+            )
+        if self.data in DRAWN and self.select_on == "test":
+            raise OptionError(
+                "drawn data never run out: leave select_on out, and others than those of the test "
+                "are drawn.",
+                "select_on",
+            )
+
+    @property
+    def path(self) -> Path:
+        """Of the files, where the data are no drawn ones."""
+        return Path("data", FETCHED[self.data]) if self.data in FETCHED else Path(self.data)
+
+    @property
+    def data_name(self) -> str:
+        """A short name of the data."""
+        named = self.data in (*DRAWN, *FETCHED)
+        return self.data if named else self.path.name.partition(".")[0]
+
+
+SEQUENCE_LAYERS = Layers(
+    features=64,
+    num_layers=2,
+    num_heads=4,
+    hidden_features=128,
+    mechanism="taylorshift",
+    norm="pre",
+    dropout_rate=0.0,
+)
+"""Small ones of TaylorShift's kind; its own sizes are presets."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceModel(ModelOptions):
+    """The classifier.
+
+    Attributes:
+        layers: of the backbone.
+        embedding: of tokens: a linear layer on one-hot vectors ("linear"), three convolutions on
+            them ("conv"), or a table as of language models ("table").
+        position: how the embedding tells positions.
+        pooling: what reaches the head: a class token of its own ("class"), the mean of all tokens,
+            or the last one.
+        causal: whether attention and convolutions see only the past, so that the model streams;
+            with pooling mean or last.
+    """
+
+    layers: Layers = SEQUENCE_LAYERS
+    embedding: Literal["linear", "conv", "table"] = "linear"
+    position: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    pooling: Literal["class", "mean", "last"] = "class"
+    causal: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceFit(RecipeFit):
+    """How the classifier is trained."""
+
+    epochs: int = 10
+    patience: int = 10**6
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceConfig(Config):
+    """Everything that a run on sequences depends on."""
+
+    data: SequenceData = SequenceData()
+    model: SequenceModel = SequenceModel()
+    fit: SequenceFit = SequenceFit()
+
+    def __post_init__(self) -> None:
+        if self.model.causal and self.model.pooling == "class":
+            raise OptionError(
+                "a class token sees the whole sequence, and a causal model does not; choose "
+                "pooling mean or last.",
+                "pooling",
+                "causal",
+            )
+
+    @property
+    def name(self) -> str:
+        """A name for the run folder."""
+        return as_name(self.data.data_name, mechanism_name(self.layers), self.seeds)
+
+    def resolve(self) -> SequenceConfig:
+        """With an absolute path, where the data are files of one's own."""
+        if self.data.data in (*DRAWN, *FETCHED):
+            return self
+        return self.replace(data=str(self.data.path.resolve()))

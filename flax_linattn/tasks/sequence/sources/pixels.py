@@ -1,0 +1,80 @@
+"""Grey pixels of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.typing import NDArray
+
+from flax_linattn import data, training
+from flax_linattn.data.images import LabelledImages, load_images
+from flax_linattn.tasks.classes.archives import data_path
+from flax_linattn.tasks.classes.held_out import hold_out
+from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.sequence.alphabets import ALPHABETS
+from flax_linattn.tasks.sequence.options import SequenceConfig, SequenceData
+from flax_linattn.tasks.sequence.sources.source import Source
+
+
+class PixelsSource(Source):
+    """Images of any official format, row by row; a pixel's grey value is a token.
+
+    Args:
+        options: of the data.
+
+    Raises:
+        ValueError: a damaged file, or none of such a kind.
+    """
+
+    alphabet = ALPHABETS["grey"]
+
+    def __init__(self, options: SequenceData) -> None:
+        size = options.image_size or None
+        self.parts = tuple(part.grey() for part in load_images(data_path(options.path), size=size))
+        self.name, self.classes = options.data_name, self.parts[0].classes
+        height, width, _ = self.parts[0].image_shape
+        self.max_length = height * width
+        self._checksum = checksum(
+            array for part in self.parts for array in (part.labels, part.pixels)
+        )
+
+    def splits(self, config: SequenceConfig, spans: int) -> training.Splits:
+        """Training images in an order of each epoch's own."""
+        if self.max_length % spans:
+            raise ValueError(
+                f"{self.max_length:,} pixels do not go over {spans} devices; bring the images to a "
+                "size that does, or leave seq out of the mesh."
+            )
+        train, test = self.parts
+        fitted, validation = hold_out(train, test, config.data)
+        return training.Splits(
+            self._batches(fitted, config, config.seed),
+            self._batches(validation, config, None),
+            self._batches(test, config, None),
+        )
+
+    def _batches(
+        self, images: LabelledImages, config: SequenceConfig, seed: int | None
+    ) -> data.Batches:
+        tokens = images.pixels_as_tokens()
+        arrays: dict[str, NDArray] = {"tokens": tokens, "labels": images.labels}
+        return data.Batches(arrays, config.fit.batch_size, seed=seed)
+
+    def checksum(self, config: SequenceConfig) -> str:
+        """Of all pixels and classes."""
+        return self._checksum
+
+    def about(self, config: SequenceConfig) -> str:
+        """Sizes."""
+        train, test = self.parts
+        names = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
+        height, width, _ = train.image_shape
+        return (
+            f"{self.name}: {train.num_examples:,} images of {height} x {width} grey pixels to "
+            f"train and {test.num_examples:,} to test\n{len(self.classes)} classes: {names}"
+        )
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Of the files."""
+        return tuple(dict.fromkeys(note for part in self.parts for note in part.notes))

@@ -1,0 +1,98 @@
+"""Learning rates by the step: a warm-up, then a cosine or the reciprocal of a root."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import optax
+
+from flax_linattn.checks import OptionError, at_least, positive
+from flax_linattn.typing import Array
+
+
+def warmup_cosine(
+    learning_rate: float,
+    total_steps: int,
+    *,
+    warmup_steps: int,
+    first: float = 1e-6,
+    last: float = 1e-5,
+) -> optax.Schedule:
+    """A straight line up to the learning rate, then half a cosine down.
+
+    Steps count from 0: step 0 has ``first``, step ``warmup_steps`` the learning rate, and
+    ``total_steps``, the first one after training, ``last``, as all later ones. timm's differs in
+    two ways unless told otherwise: it changes once an epoch, and its cosine begins at step 0, so
+    that the end of the warm-up is followed by a small step down.
+
+    Args:
+        learning_rate: The highest one.
+        total_steps: Steps of training, those of the warm-up among them.
+        warmup_steps: Fewer than ``total_steps``; 0 begins with the learning rate.
+        first: At step 0 of a warm-up.
+        last: At the end.
+
+    Returns:
+        int [] -> float32 [].
+
+    Raises:
+        OptionError: A number is out of range, or the warm-up is as long as training.
+
+    Example:
+        >>> rate = warmup_cosine(1e-3, 100, warmup_steps=10)
+        >>> [f"{rate(step):.6f}" for step in (0, 10, 55, 100, 1000)]
+        ['0.000001', '0.001000', '0.000505', '0.000010', '0.000010']
+    """
+    positive(learning_rate=learning_rate)
+    at_least(1, total_steps=total_steps)
+    at_least(0, warmup_steps=warmup_steps)
+    for name, value in (("first", first), ("last", last)):
+        if not value >= 0:
+            raise OptionError(f"{name} must be at least 0, got {value}.", name)
+    if warmup_steps >= total_steps:
+        raise OptionError(
+            f"a warm-up of {warmup_steps:,} steps leaves none of {total_steps:,} for the cosine; "
+            "train longer, or warm up for a tenth of the steps.",
+            "warmup_steps",
+            "total_steps",
+        )
+    schedule = optax.warmup_cosine_decay_schedule(
+        first, learning_rate, warmup_steps, total_steps, end_value=last
+    )
+
+    def rate(step: Array | int) -> Array:
+        return schedule(jnp.asarray(step, jnp.float32))  # strict promotion mixes no int32 in
+
+    return rate
+
+
+def reciprocal_sqrt(learning_rate: float, warmup_steps: int) -> optax.Schedule:
+    """Long Range Arena's: ``learning_rate * min(1, step / warmup) / sqrt(max(step, warmup))``.
+
+    Steps count from 0, as in its public code (``create_learning_rate_scheduler``, "constant *
+    linear_warmup * rsqrt_decay"): the first update has rate 0 and changes nothing. The highest rate
+    is ``learning_rate / sqrt(warmup_steps)``, at step ``warmup_steps``.
+
+    Args:
+        learning_rate: The factor, such as 0.05.
+        warmup_steps: At least 1, such as 1,000.
+
+    Returns:
+        int [] -> float32 [].
+
+    Raises:
+        OptionError: A number is out of range.
+
+    Example:
+        >>> rate = reciprocal_sqrt(0.05, 1000)
+        >>> [f"{rate(step):.6f}" for step in (0, 500, 1000, 4000)]
+        ['0.000000', '0.000791', '0.001581', '0.000791']
+    """
+    positive(learning_rate=learning_rate)
+    at_least(1, warmup_steps=warmup_steps)
+
+    def rate(step: Array | int) -> Array:
+        now = jnp.asarray(step, jnp.float32)
+        up = jnp.minimum(1.0, now / warmup_steps)
+        return learning_rate * up / jnp.sqrt(jnp.maximum(now, warmup_steps))
+
+    return rate

@@ -1,0 +1,159 @@
+"""Images: what is read and drawn, scales, augmentation, what is refused."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flax_linattn import cli, tasks, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.images import load_images
+from flax_linattn.tasks.image import ImageConfig, ImageProblem
+from flax_linattn.tasks.image.data import make_batches
+from flax_linattn.tasks.image.options import PRESETS
+from tests.data.images.samples import write_cifar10, write_image_folder
+from tests.tasks.commands import fail, one_line, succeed
+
+TASK = tasks.get_task("image")
+SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
+DRAWN = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def small(**options):
+    return ImageConfig.of(**(SIZES | DRAWN | {"warmup": 0, "epochs": 1} | options))
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "pictures"
+    write_image_folder(folder, ("across", "down"), 10, 8)
+    return folder
+
+
+def test_images_are_scaled_by_the_training_part_alone(pictures):
+    config = small(folder=pictures, validation_share=0.2)
+    images = TASK.load(config)
+    problem = TASK.describe(images, config)
+    splits = make_batches(images, config, problem)
+    rows = [splits.train.batch(step) for step in range(len(splits.train))]
+    x = np.concatenate([row["image"][row["weight"] > 0] for row in rows])
+    assert x.shape == (16, 8, 8, 3)
+    assert np.allclose(x.mean(axis=(0, 1, 2)), 0, atol=1e-5)
+    assert np.allclose(x.std(axis=(0, 1, 2)), 1, atol=1e-5)
+    # The pixels of the file, by the numbers that the run keeps.
+    _, test = load_images(pictures)
+    expected = (test.pixels[:3] / 255 - np.array(problem.mean)) / np.array(problem.deviation)
+    assert np.allclose(splits.test.batch(0)["image"][:3], expected, atol=1e-5)
+
+
+def test_augmentation_and_mixtures_are_of_training_alone(pictures):
+    config = small(folder=pictures, augmentation="deit", mix=True)
+    images = TASK.load(config)
+    problem = TASK.describe(images, config)
+    train, validation, test = make_batches(images, config, problem)
+    assert train.batch(0)["targets"].shape == (64, 2)
+    assert not np.array_equal(train.batch(0)["image"], train.batch(len(train))["image"])
+    assert "targets" not in validation.batch(0) and "targets" not in test.batch(0)
+    assert np.array_equal(test.batch(0)["image"], test.batch(len(test))["image"])
+
+
+def test_drawn_images_are_those_of_the_options(pictures):
+    config = small()
+    images = TASK.load(config)
+    problem = TASK.describe(images, config)
+    assert problem.classes == ("apart", "joined") and problem.image_shape == (32, 32, 1)
+    batch = make_batches(images, config, problem).test.batch(0)
+    assert batch["image"].dtype == np.float32
+    assert abs(batch["image"].mean()) < 0.2 and 0.7 < batch["image"].std() < 1.3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"augmentation": "light"}, "drawn data never run out, and need no augmentation"),
+        ({"select_on": "test"}, "drawn data never run out"),
+        ({"validation_share": 0.0}, "validation_share must be between 0 and 1"),
+        ({"patch_size": 0}, "patch_size must be at least 1"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message):
+    with pytest.raises(OptionError, match=message):
+        small(**options)
+
+
+def test_a_causal_mechanism_and_a_split_of_time_are_refused():
+    with pytest.raises(OptionError, match="images are not split along their tokens"):
+        TASK.check(small(), training.Parallel(mesh="seq=2").place(8))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_the_published_models(name, pictures):
+    config = PRESETS[name](ImageConfig.of(mechanism="softmax"))
+    layers = config.layers
+    assert layers.mechanism == "softmax" and layers.num_layers == 12
+    assert (layers.features, layers.num_heads) == {"ti": (192, 3), "s": (384, 6)}[name]
+    assert (config.data.augmentation, config.data.mix) == ("none", False)
+    of_files = PRESETS[name](ImageConfig.of(folder=pictures))
+    assert (of_files.data.augmentation, of_files.data.mix) == ("deit", True)
+    assert ImageConfig.from_json(json.loads(json.dumps(of_files.to_json()))) == of_files
+
+
+def test_problems_that_no_data_say():
+    good = ImageProblem("a", ("x",), (8, 8, 3), (0.0,) * 3, (1.0,) * 3, "")
+    good.check()
+    for bad, message in [
+        ({"image_shape": (8, 8)}, "expected image_shape as height, width and channels"),
+        ({"deviation": (1.0, 0.0, 1.0)}, "deviation must be positive"),
+        ({"mean": (0.0,)}, "there must be as many of each"),
+    ]:
+        problem = ImageProblem.from_json({**good.to_json(), **bad})
+        with pytest.raises(ValueError, match=message):
+            problem.check()
+
+
+def test_a_run_on_a_folder_and_one_on_official_files(pictures, tmp_path, capsys):
+    """It is tested on other images of its problem alone, and it does not stream."""
+    sizes = [
+        *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+        *("--warmup", "0", "--epochs", "1", "--batch-size", "16", "--parallel", "none"),
+    ]
+    run = tmp_path / "run"
+    succeed(capsys, "train", "image", "--folder", str(pictures), "--run", str(run), *sizes)
+    stored = json.loads((run / "test.json").read_text())
+    assert {"ridge_accuracy", "nearest_neighbour_accuracy", "constant_accuracy"} <= stored.keys()
+    assert "does not stream" in fail(capsys, "stream", str(run))
+    others = write_cifar10(tmp_path / "cifar")
+    message = fail(capsys, "evaluate", str(run), "--test-file", str(others))
+    assert "images of 32 x 32 x 3 of the classes airplane" in one_line(message)
+    (pictures / "train" / "down").rename(pictures / "train" / "up")
+    (pictures / "test" / "down").rename(pictures / "test" / "up")
+    assert "of the classes across, up" in one_line(fail(capsys, "evaluate", str(run)))
+
+
+def test_a_folder_that_is_not_there(tmp_path, capsys):
+    args = ["train", "image", "--folder", str(tmp_path / "none"), "--run", str(tmp_path / "run")]
+    assert str(tmp_path / "none") in fail(capsys, *args)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_what_is_learned(tmp_path):
+    """Stripes of ten kinds, better than by their neighbours."""
+    folder = tmp_path / "stripes"
+    write_image_folder(folder, tuple("abcdef"), 60, 16)
+    config = ImageConfig.of(folder=folder, epochs=20, warmup=20, features=32, num_layers=2)
+    values = tasks.train("image", config, training.Session(tmp_path / "run", progress=False))
+    assert values["test_accuracy"] > 0.9
+
+
+@pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
+def test_tiny_imagenet_is_a_folder(tmp_path):
+    (archive,) = (Path(os.environ["FLAX_LINATTN_DATA"]) / "tiny_imagenet_subset").glob("*.tar.xz")
+    config = small(folder=archive)
+    problem = TASK.describe(TASK.load(config), config)
+    assert problem.image_shape == (64, 64, 3) and len(problem.classes) == 25
+    assert cli.main(["data", "info", "Tiny-ImageNet"]) == 0

@@ -1,0 +1,265 @@
+"""LAMB, learning rates and losses, against float64 NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flax_linattn import models
+from flax_linattn.checks import OptionError
+from flax_linattn.training import (
+    decays,
+    lamb,
+    reciprocal_sqrt,
+    smoothed_cross_entropy,
+    warmup_cosine,
+)
+from tests.training import problem
+
+
+def lamb_in_numpy(params, all_grads, rate, *, decay, decayed, max_norm, largest_norm, adapted):
+    """Algorithm 2 of You et al. (2020), an array at a time, float64."""
+    b1, b2, eps = 0.9, 0.999, 1e-6
+    params = {name: np.float64(value) for name, value in params.items()}
+    m, v = ({name: np.zeros_like(value) for name, value in params.items()} for _ in range(2))
+    for t, grads in enumerate(all_grads):
+        whole = np.sqrt(sum(np.sum(np.float64(g) ** 2) for g in grads.values()))
+        for name, grad in grads.items():
+            g = np.float64(grad) * min(1.0, max_norm / whole)
+            m[name] = b1 * m[name] + (1 - b1) * g
+            v[name] = b2 * v[name] + (1 - b2) * g**2
+            w = params[name]
+            r = m[name] / (1 - b1 ** (t + 1)) / (np.sqrt(v[name] / (1 - b2 ** (t + 1))) + eps)
+            u = r + decay * w * (name in decayed)
+            length, step = np.sqrt(np.sum(w**2)), np.sqrt(np.sum(u**2))
+            ratio = 1.0
+            if length > 0 and step > 0 and name in adapted:
+                ratio = min(length, largest_norm) / step
+            params[name] = w - rate(t) * ratio * u
+    return params
+
+
+def trained(optimizer, params, all_grads):
+    """As a training step does it: compiled, and with optax's mixed dtypes allowed."""
+
+    @jax.jit
+    def step(params, state, grads):
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimizer.update(grads, state, params)
+            return optax.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    for grads in all_grads:
+        params, state = step(params, state, grads)
+    return params
+
+
+def arrays(seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    shapes = {"kernel": (8, 16), "positions": (4, 8), "bias": (16,), "still": (3, 3)}
+    return {name: (scale * rng.normal(size=s)).astype(np.float32) for name, s in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "adapted"),
+    [
+        ({}, ("kernel", "positions", "bias", "still")),
+        ({"largest_norm": None}, ("kernel", "positions", "bias", "still")),
+        ({"max_norm": None, "largest_norm": 2.0}, ("kernel", "positions", "bias", "still")),
+        ({"max_norm": 1e6, "always_adapt": False}, ("kernel", "still")),
+    ],
+)
+def test_lamb_is_algorithm_2(options, adapted):
+    """Clipped and not, bounded and not; a parameter and a gradient are zero throughout."""
+    params = arrays() | {"bias": np.zeros(16, np.float32)}  # zero at first: ratio 1
+    steps = [arrays(seed, 10.0 ** (seed % 3 - 1)) for seed in range(1, 7)]
+    for grads in steps:
+        grads["still"][:] = 0
+    schedule = reciprocal_sqrt(0.05, 3)
+    optimizer = lamb(schedule, weight_decay=0.01, **options)
+    expected = lamb_in_numpy(
+        params,
+        steps,
+        lambda t: 0.05 * min(1, t / 3) / np.sqrt(max(t, 3)),
+        decay=0.01,
+        decayed=("kernel", "still"),
+        max_norm=options.get("max_norm", 1.0) or np.inf,
+        largest_norm=options.get("largest_norm", 10.0) or np.inf,
+        adapted=adapted,
+    )
+    for name, value in trained(optimizer, params, steps).items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=3e-6)
+    assert not np.allclose(params["kernel"], expected["kernel"])
+
+
+def test_trust_ratio_is_1_where_a_norm_is_0():
+    params = {"zero": jnp.zeros(3), "still": jnp.ones(3)}
+    moved = trained(lamb(0.1), params, [{"zero": jnp.ones(3), "still": jnp.zeros(3)}])
+    np.testing.assert_allclose(moved["zero"], -0.1 * np.ones(3), rtol=1e-5)
+    np.testing.assert_array_equal(moved["still"], params["still"])
+
+
+def test_without_bound_clip_and_mask_it_is_that_of_optax():
+    params, steps = arrays(), [arrays(seed) for seed in (1, 2)]
+    every = lamb(
+        0.1,
+        weight_decay=0.1,
+        max_norm=None,
+        largest_norm=None,
+        decay_mask=lambda params: jax.tree.map(lambda x: True, params),
+    )
+    ours, theirs = (trained(o, params, steps) for o in (every, optax.lamb(0.1, weight_decay=0.1)))
+    for name in params:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6)
+
+
+def test_half_precision_stays_and_its_norms_do_not_overflow():
+    params = {"w": jnp.full((64, 64), 300.0, jnp.float16)}  # the sum of squares is 3.7e8
+    moved = trained(lamb(0.5, largest_norm=None), params, [{"w": jnp.ones((64, 64), jnp.float16)}])
+    assert moved["w"].dtype == jnp.float16
+    np.testing.assert_allclose(np.float32(moved["w"]), 150.0, rtol=0.01)
+
+
+def test_lamb_moves_the_state_of_a_model():
+    """An ``nnx.State``, which is what training gives it."""
+    model = problem.Net()
+    params = nnx.state(model, nnx.Param)
+    optimizer = lamb(warmup_cosine(0.1, 100, warmup_steps=10), weight_decay=1e-3)
+    moved = trained(optimizer, params, [jax.tree.map(jnp.ones_like, params)])
+    assert jax.tree.structure(moved) == jax.tree.structure(params)
+    for before, after in zip(jax.tree.leaves(params), jax.tree.leaves(moved), strict=True):
+        assert np.all(np.asarray(before) != np.asarray(after))
+    mask = nnx.to_pure_dict(decays(params))
+    assert mask["layers"][0] == {"bias": False, "kernel": True}
+
+
+def test_what_decays_in_the_models_of_this_package():
+    layers = models.Layers(features=8, num_layers=1, num_heads=2)
+    rngs = nnx.Rngs(0)
+    transformer = models.DecisionTransformer(
+        3, 2, position="learned", max_length=4, layers=layers, rngs=rngs
+    )
+    mask = decays(nnx.state(transformer, nnx.Param))
+    paths = {
+        tuple(getattr(key, "key", key) for key in path[:-1])
+        for path, decay in jax.tree_util.tree_flatten_with_path(mask)[0]
+        if decay
+    }
+    assert {path[-1] for path in paths} == {"kernel"}
+    assert ("embedding", "observation", "kernel") in paths
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"b1": 1.0}, r"b1 must be in \[0, 1\), got 1.0"),
+        ({"b2": -0.1}, "b2 must be in"),
+        ({"eps": 0.0}, "eps must be positive"),
+        ({"weight_decay": -1.0}, "weight_decay must be at least 0, got -1.0"),
+        ({"max_norm": 0.0}, "max_norm must be positive"),
+        ({"largest_norm": float("nan")}, "largest_norm must be positive"),
+    ],
+)
+def test_lamb_refuses(options, message):
+    with pytest.raises(OptionError, match=message):
+        lamb(0.1, **options)
+
+
+STEPS = (0, 1, 2, 9, 10, 11, 54, 99, 100, 101, 4000, 2**24, 2**31 - 1)
+
+
+def cosine_in_numpy(step, peak, total, warmup, first, last):
+    if step < warmup:
+        return first + (peak - first) * step / warmup
+    share = min(step - warmup, total - warmup) / (total - warmup)
+    return last + (peak - last) * 0.5 * (1 + np.cos(np.pi * share))
+
+
+@pytest.mark.parametrize(
+    ("total", "warmup", "peak", "first", "last"),
+    [
+        (100, 10, 1e-3, 1e-6, 1e-5),
+        (100, 0, 1e-3, 1e-6, 1e-5),
+        (100, 99, 5e-5, 1e-6, 1e-5),
+        (1, 0, 0.3, 0.0, 0.0),
+        (60_000, 1000, 3e-3, 0.0, 0.01),  # ends above its highest
+        (11, 1, 1.0, 2.0, 0.5),
+    ],
+)
+def test_warmup_cosine(total, warmup, peak, first, last):
+    rate = warmup_cosine(peak, total, warmup_steps=warmup, first=first, last=last)
+    told = jax.jit(jax.vmap(rate))(jnp.asarray(STEPS, jnp.int32))
+    assert told.dtype == jnp.float32
+    expected = [cosine_in_numpy(step, peak, total, warmup, first, last) for step in STEPS]
+    np.testing.assert_allclose(told, expected, rtol=2e-5, atol=1e-6 * peak)
+
+
+@pytest.mark.parametrize("warmup", [1, 10, 1000, 8000])
+def test_reciprocal_sqrt(warmup):
+    """Long Range Arena's formula, a factor at a time as its code has it."""
+    told = jax.jit(jax.vmap(reciprocal_sqrt(0.05, warmup)))(jnp.asarray(STEPS, jnp.int32))
+    assert told.dtype == jnp.float32
+    expected = []
+    for step in STEPS:
+        value = 0.05
+        value *= min(1.0, step / warmup)
+        value /= np.sqrt(max(step, warmup))
+        expected.append(value)
+    np.testing.assert_allclose(told, expected, rtol=1e-6)
+    assert told[0] == 0
+
+
+def test_rates_of_python_numbers_are_those_of_arrays():
+    for rate in (warmup_cosine(1e-3, 20, warmup_steps=5), reciprocal_sqrt(0.1, 5)):
+        compiled = jax.jit(rate)
+        for step in (0, 3, 20):
+            np.testing.assert_allclose(rate(step), compiled(jnp.int32(step)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: warmup_cosine(0.1, 10, warmup_steps=10),
+            "a warm-up of 10 steps leaves none of 10",
+        ),
+        (lambda: warmup_cosine(0.1, 0, warmup_steps=0), "total_steps must be at least 1, got 0"),
+        (lambda: warmup_cosine(0.1, 9, warmup_steps=-1), "warmup_steps must be at least 0, got -1"),
+        (lambda: warmup_cosine(0.0, 9, warmup_steps=1), "learning_rate must be positive"),
+        (lambda: warmup_cosine(1.0, 9, warmup_steps=1, last=-1.0), "last must be at least 0"),
+        (lambda: reciprocal_sqrt(0.1, 0), "warmup_steps must be at least 1, got 0"),
+        (lambda: reciprocal_sqrt(-0.1, 1), "learning_rate must be positive"),
+    ],
+)
+def test_schedules_refuse(make, message):
+    with pytest.raises(OptionError, match=message):
+        make()
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 1), st.sampled_from([2, 5]))
+def test_smoothed_cross_entropy(seed, smoothing, classes):
+    rng = np.random.default_rng(seed)
+    logits = 5 * rng.normal(size=(3, classes))
+    labels = rng.integers(classes, size=3)
+    log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    sharp = np.eye(classes)[labels]
+    mixed = 0.3 * sharp + 0.7 * sharp[::-1]
+    for given_labels, target in ((labels.astype(np.int32), sharp), (np.float32(mixed), mixed)):
+        told = smoothed_cross_entropy(jnp.float32(logits), jnp.asarray(given_labels), smoothing)
+        soft = (1 - smoothing) * target + smoothing / classes
+        np.testing.assert_allclose(told, -(soft * log_probabilities).sum(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_cross_entropy_refuses():
+    logits = jnp.zeros((2, 3))
+    with pytest.raises(ValueError, match="expected a smoothing from 0 to 1"):
+        smoothed_cross_entropy(logits, jnp.zeros(2, jnp.int32), 1.5)
+    with pytest.raises(ValueError, match=r"expected labels of shape \(2,\)"):
+        smoothed_cross_entropy(logits, jnp.zeros((2, 3), jnp.int32))
+    with pytest.raises(ValueError, match=r"expected labels of shape \(2, 3\)"):
+        smoothed_cross_entropy(logits, jnp.zeros(2))
