@@ -35,15 +35,18 @@ LINEAR = ("linformer", "rfa", "performer", "nystrom")
 """The paper's other models of linear time that are here."""
 
 
+PAPERS = ("softmax", "taylorshift", *LINEAR)
+"""Those that the paper prints numbers of."""
+
+
 def mechanisms() -> tuple[str, ...]:
     """All that see a whole sequence, the paper's first."""
-    first = ("softmax", "taylorshift", *LINEAR)
     others = [
         name
         for name in ops.list_mechanisms()
-        if ops.get_mechanism(name).capabilities.noncausal and name not in first
+        if ops.get_mechanism(name).capabilities.noncausal and name not in PAPERS
     ]
-    return (*first, *others)
+    return (*PAPERS, *others)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,16 +65,19 @@ def options_of(name: str, size: Size) -> dict[str, Any]:
 
 
 def measure(size: Size, journal: Journal) -> None:
-    for seed in range(size.seeds):
-        for mechanism in size.mechanisms:
-            for name, problem in PROBLEMS.items():
-                config = config_of(
-                    name, data_folder(), mechanism=mechanism, seed=seed, **options_of(name, size)
-                )
-                if config is None:
-                    continue
-                key = {"data": name, "mechanism": mechanism, "seed": seed}
-                journal.row(key, partial(train_and_test, problem.task, config))
+    printed = [name for name in size.mechanisms if name in PAPERS]
+    others = [name for name in size.mechanisms if name not in PAPERS]
+    order = [(seed, name) for names in (printed, others) for seed in range(size.seeds)
+             for name in names]  # fmt: skip
+    for seed, mechanism in order:
+        for name, problem in PROBLEMS.items():
+            config = config_of(
+                name, data_folder(), mechanism=mechanism, seed=seed, **options_of(name, size)
+            )
+            if config is None:
+                continue
+            key = {"data": name, "mechanism": mechanism, "seed": seed}
+            journal.row(key, partial(train_and_test, problem.task, config))
     for name, problem in PROBLEMS.items():
         config = config_of(name, data_folder())
         if config is not None:
@@ -234,7 +240,7 @@ EXPERIMENT = Measured(
         "": "the paper's sizes, which take a GPU; ImageNet, in whose place stand 25 classes of "
         "Tiny-ImageNet; lossless CIFAR-10, which was not at hand: results are not comparable to "
         "the official files; Reformer and EVA, which are not here; the paper selects on its test "
-        "set, ours on a tenth of the training data"
+        "set, ours on a fiftieth of the training data; of test sets 2,500 examples"
     },
 )
 

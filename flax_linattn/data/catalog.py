@@ -232,11 +232,7 @@ CATALOG: dict[str, Entry] = {
         "200 kinds of things, 64 x 64 pixels in colour, 100,000 + 10,000",
         "non-commercial research",
         "https://www.image-net.org",
-        (
-            Source(
-                "tiny-imagenet-200.zip", "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-            ),
-        ),
+        (Source("tiny-imagenet-200.zip", "http://cs231n.stanford.edu/tiny-imagenet-200.zip"),),
     ),
 }
 """Data sets by name."""
