@@ -23,7 +23,11 @@ from flax_linattn.ops.engine.stateless import StatelessMechanism
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.mechanisms import *  # noqa: F403  (the classes of the registry)
 from flax_linattn.ops.mechanisms.aaren import AarenState
-from flax_linattn.ops.mechanisms.taylorshift import taylorshift_n0, taylorshift_n1
+from flax_linattn.ops.mechanisms.taylorshift import (
+    taylorshift_n0,
+    taylorshift_n1,
+    taylorshift_optimal_dim,
+)
 from flax_linattn.ops.registry import get_mechanism, list_mechanisms, register_mechanism
 
 __all__ = [
@@ -48,6 +52,7 @@ __all__ = [
     "sequence_parallel",
     "taylorshift_n0",
     "taylorshift_n1",
+    "taylorshift_optimal_dim",
     "weights",
 ]
 

@@ -36,6 +36,7 @@ from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.averages import average_by_head
@@ -93,6 +94,33 @@ def taylorshift_n1(key_dim: int) -> int:
     d = key_dim
     root = math.sqrt(d**4 + 12 * d**3 + 14 * d**2 + 4 * d + 1)
     return math.ceil((d**2 + 2 * d + 1 + root) / 4)
+
+
+def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
+    """Head dimension at which the efficient form of E features takes fewest operations, or memory.
+
+    E / d heads of dimension d take N (4 E^3 / h^2 + 10 E^2 / h + 9 E + 4 h) operations, fewest
+    where 8 d^3 + 10 d^2 = 4 (equations 10 and 12 print 9 d^3, the derivative of another cost), and
+    E^3 / h^2 + (N + 1) E^2 / h + 3 N E + N h numbers at once, fewest where 2 d^3 + (N + 1) d^2 = N
+    (equations 11 and 13). Both are below 1: of whole dimensions the smallest one is best.
+
+    Args:
+        num_tokens: N, for memory; None for operations.
+
+    Returns:
+        d, a real number above 0.
+
+    Raises:
+        ValueError: ``num_tokens`` below 1.
+
+    Example:
+        >>> round(taylorshift_optimal_dim(), 3), round(taylorshift_optimal_dim(1024), 3)
+        (0.53, 0.999)
+    """
+    at_least(1, num_tokens=num_tokens)
+    cubic = (8, 10, 0, -4) if num_tokens is None else (2, num_tokens + 1, 0, -num_tokens)
+    (root,) = (r.real for r in np.roots(cubic) if abs(r.imag) < 1e-9 and r.real > 0)
+    return float(root)
 
 
 def _fewer_operations(key_dim: int) -> int:

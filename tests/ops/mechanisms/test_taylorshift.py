@@ -199,3 +199,18 @@ def test_features_are_never_whole(is_causal: bool) -> None:
     compiled = compile_as_users(run, x, x, x)
     features = dim * (dim + 1) // 2 + dim + 1
     assert compiled.memory_analysis().temp_size_in_bytes < length * features * 4 / 2
+
+
+def test_the_optimal_dimension_of_heads():
+    """By searching what each costs; 9 d^3, which the paper prints, has its root elsewhere."""
+    d = np.linspace(0.01, 2, 200_001)
+    h = 1 / d  # of one feature
+    operations = 4 / h**2 + 10 / h + 9 + 4 * h
+    assert ops.taylorshift_optimal_dim() == pytest.approx(d[operations.argmin()], abs=1e-4)
+    assert max(r.real for r in np.roots((9, 10, 0, -4))) == pytest.approx(0.522, abs=1e-3)
+    for n in (1, 16, 1024):
+        numbers = 1 / h**2 + (n + 1) / h + 3 * n + n * h
+        found = ops.taylorshift_optimal_dim(n)
+        assert found == pytest.approx(d[numbers.argmin()], abs=1e-3) and found < 1
+    with pytest.raises(ValueError, match="num_tokens must be at least 1"):
+        ops.taylorshift_optimal_dim(0)

@@ -1,0 +1,163 @@
+"""TaylorShift, table 3, ImageNet (Ti): its model, trained on some of Tiny-ImageNet for equal time.
+
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.sequences.ti
+
+Each mechanism has as many training steps as fit into one time, by the time of a step of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.intervals import interval, spread, text
+from experiments.measured import Measured, Rows
+from experiments.sequences.problems import IMAGES, PROBLEMS
+from experiments.sequences.rules import ahead
+from experiments.sequences.trained import remembering, train_and_test
+from experiments.statements import Statement
+from experiments.tables.table import data_folder
+from experiments.verdicts import NotMeasuredError, Verdict
+from flax_linattn import tasks, training
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
+from flax_linattn.models import vit_layers
+from flax_linattn.tasks import Config
+
+PROBE = 6
+"""Steps of each of the two periods, of which the second is timed: the first one compiles."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained."""
+
+    mechanisms: tuple[str, ...] = ("taylorshift", "softmax")
+    seeds: int = 3
+    minutes: float = 10.0
+    batch_size: int = 32
+    image_size: int = 64
+    patch_size: int = 8
+    learning_rate: float = 3e-3
+
+
+def configuration(size: Size, mechanism: str, seed: int, **options: Any) -> Config | None:
+    """Of a run; None where its files are not at hand."""
+    folder, file = data_folder(), PROBLEMS[IMAGES].file
+    if folder is None or file is None or not (folder / file).is_file():
+        return None
+    layers = vit_layers("ti", mechanism=mechanism)
+    of_layers = {field.name: getattr(layers, field.name) for field in dataclasses.fields(layers)}
+    return tasks.get_task("image").Config.of(  # type: ignore[no-any-return]
+        **of_layers,
+        folder=folder / file,
+        image_size=size.image_size,
+        patch_size=size.patch_size,
+        augmentation="light",
+        validation_share=0.02,
+        batch_size=size.batch_size,
+        learning_rate=size.learning_rate,
+        label_smoothing=0.1,
+        seed=seed,
+        **options,
+    )
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for seed in range(size.seeds):
+        for mechanism in size.mechanisms:
+            if configuration(size, mechanism, seed) is None:
+                continue
+            key = {"mechanism": mechanism, "seed": seed}
+            journal.row(key, partial(for_minutes, size, mechanism, seed))
+
+
+def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
+    """Trains for so many minutes by the time of a step, and tests."""
+    probe = configuration(size, mechanism, seed, steps=2 * PROBE, validate_every=PROBE, warmup=0)
+    assert probe is not None
+    with tempfile.TemporaryDirectory() as folder:
+        session = training.Session(folder, progress=False)
+        tasks.train(remembering("image"), probe, session)
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    step = json.loads(lines[1])["seconds"] / PROBE
+    steps = max(4, round(60 * size.minutes / step))
+    config = configuration(
+        size, mechanism, seed, steps=steps, validate_every=-(-steps // 4), warmup=steps // 10
+    )
+    assert config is not None
+    return {"step_seconds": step, "steps": steps, **train_and_test("image", config)}
+
+
+def of(rows: Sequence[dict[str, Any]], mechanism: str) -> dict[int, dict[str, Any]]:
+    """The rows of a mechanism by seed.
+
+    Raises:
+        NotMeasuredError: it was not trained.
+    """
+    found = {row["seed"]: row for row in rows if row["mechanism"] == mechanism}
+    if not found:
+        raise NotMeasuredError(f"the Ti model with {mechanism}")
+    return found
+
+
+def compared(rows: Sequence[dict[str, Any]]) -> Verdict:
+    """The verdict on the two at equal time."""
+    ours, theirs = of(rows, "taylorshift"), of(rows, "softmax")
+    found = interval(
+        [100 * (ours[s]["accuracy"] - theirs[s]["accuracy"]) for s in ours.keys() & theirs.keys()]
+    )
+    each = ", ".join(
+        f"{mechanism} {100 * row['accuracy']:.1f} % after {row['steps']} steps"
+        for mechanism in ("taylorshift", "softmax")
+        for row in of(rows, mechanism).values()
+    )
+    told = "" if found is None else f"{text(found, 1)} points; "
+    return Verdict(ahead(found), f"{told}{each} (paper, equal epochs: 75.0 and 75.6 %)")
+
+
+def table(rows: Rows, size: Size) -> str:
+    """A line a mechanism."""
+    header = ["mechanism", "paper (ImageNet-1k)", "ours", "steps", "s a step", "parameters"]
+    lines = []
+    for mechanism in size.mechanisms:
+        try:
+            own = list(of(rows, mechanism).values())
+        except NotMeasuredError:
+            continue
+        middle, deviation = spread([100 * row["accuracy"] for row in own])
+        lines.append(
+            [
+                f"`{mechanism}`",
+                f"{PROBLEMS[IMAGES].paper[mechanism]:.1f}",
+                f"{middle:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}"),
+                " ".join(str(row["steps"]) for row in own),
+                " ".join(f"{row['step_seconds']:.2f}" for row in own),
+                f"{own[0]['parameters']:,}",
+            ]
+        )
+    return f"Accuracy, per cent of 25 classes:\n\n{markdown(header, lines)}"
+
+
+EXPERIMENT = Measured(
+    module="experiments.sequences.ti",
+    about="TaylorShift, table 3, ImageNet (Ti): 12 layers of 192, here for equal time",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    statements=(
+        Statement("TaylorShift, table 3", "at equal time it is ahead of softmax", compared),
+    ),
+    left_out={
+        "": "ImageNet-1k, 224 x 224 pixels, 300 epochs of batches of 2,048, DeiT's augmentation, "
+        "which take GPUs for days; a few minutes of a CPU core see the images about once"
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()
