@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -10,6 +11,24 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from flax_linattn.checks import shown
+
+
+def hints_of(kind: type) -> Mapping[str, Any]:
+    """The annotations of a class, those of its bases among them.
+
+    Example:
+        >>> class Size:
+        ...     features: "int"
+        >>> dict(hints_of(Size))
+        {'features': <class 'int'>}
+    """
+    known: Any = kind
+    return _hints_of(known)
+
+
+@functools.lru_cache(maxsize=256)  # working them out takes longer than all else of a check
+def _hints_of(kind: Any) -> Mapping[str, Any]:
+    return types.MappingProxyType(typing.get_type_hints(kind))
 
 
 def of_type(hint: Any, **values: Any) -> None:
@@ -35,7 +54,7 @@ def of_types(part: Any) -> None:
     Raises:
         TypeError: one is.
     """
-    for name, hint in typing.get_type_hints(type(part)).items():
+    for name, hint in hints_of(type(part)).items():
         if hasattr(part, name) and get_origin(hint) is not typing.ClassVar:
             of_type(hint, **{name: getattr(part, name)})
 
@@ -76,7 +95,7 @@ def fits(value: Any, hint: Any) -> bool:
             fits(key, of[0]) and fits(item, of[1]) for key, item in value.items()
         )
     if typing.is_typeddict(hint):
-        hints = typing.get_type_hints(hint)
+        hints = hints_of(hint)
         return isinstance(value, Mapping) and all(
             name in value and fits(value[name], part) for name, part in hints.items()
         )

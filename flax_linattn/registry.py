@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,10 +69,15 @@ def list_tasks() -> tuple[str, ...]:
         >>> "classify" in list_tasks()
         True
     """
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for point in _entry_points():
         if point.name not in TASKS:
             register_task(point.name, point.value, f"of the package {_package(point)}")
     return tuple(TASKS)
+
+
+@functools.cache  # reading what is installed takes ten milliseconds
+def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINTS))
 
 
 def _package(point: importlib.metadata.EntryPoint) -> str:

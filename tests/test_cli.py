@@ -63,7 +63,9 @@ def test_only_flags_that_a_command_has_are_named():
 def own_registry():
     """Tasks that a test registers are gone after it."""
     before = dict(registry.TASKS)
+    registry._entry_points.cache_clear()
     yield
+    registry._entry_points.cache_clear()
     registry.TASKS.clear()
     registry.TASKS.update(before)
 

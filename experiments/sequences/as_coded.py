@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +137,10 @@ _sizes: ContextVar[list[Mapping[str, Array]] | None] = ContextVar("sizes", defau
 
 @contextmanager
 def sizes_noted() -> Iterator[list[Mapping[str, Array]]]:
-    """Inside, each call of the mechanism adds the largest absolute exact value of each product."""
+    """Inside, each ``attend`` of the mechanism adds the largest absolute value of each product.
+
+    Exact ones of its q, k and v, whatever the mechanism rounds by.
+    """
     noted: list[Mapping[str, Array]] = []
     token = _sizes.set(noted)
     try:
@@ -179,21 +182,36 @@ class AsCoded(ops.StatelessMechanism):
             return {}
         return {"temperature": Learned((num_heads,), jax.nn.initializers.ones)}
 
+    def attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:  # type: ignore[override]
+        noted = _sizes.get()
+        if noted is not None:  # not in mix, which is traced once for all calls
+            mask = options.get("mask")
+            ones = jnp.ones(k.shape[:2]) if mask is None else mask.astype(jnp.float32)
+            arrays = (x.astype(jnp.float32) for x in (q, k, v))
+            found = self._computed(*arrays, ones, options["form"], options, exact)[1]
+            noted.append({name: jnp.max(jnp.abs(x)) for name, x in found.items()})
+        return super().attend(q, k, v, **options)
+
     def mix(self, whole: Sequences) -> Outputs:
         ones = whole.mask.astype(whole.v.dtype)
-        noted = _sizes.get()
-        if noted is not None:
-            _, found = self._form(whole, ones, exact)
-            noted.append({name: jnp.max(jnp.abs(x)) for name, x in found.items()})
-        return self._form(whole, ones, half if self.is_half else exact)[0]
+        rounded = half if self.is_half else exact
+        arrays = (whole.q, whole.k, whole.v, ones)
+        return self._computed(*arrays, whole.form, whole.parameters, rounded)[0]
 
-    def _form(
-        self, whole: Sequences, ones: Array, rounded: Round
+    def _computed(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        ones: Array,
+        form: str,
+        parameters: Parameters,
+        rounded: Round,
     ) -> tuple[Outputs, dict[str, Array]]:
-        form = _FORMS.get(whole.form, direct)
-        tau = _temperature(whole.parameters, whole.q)
-        q, k = prepared(whole.q, whole.k, self.stage, tau, rounded)
-        return form(q, k, whole.v, ones, self.stage, rounded)
+        tau = parameters.get("temperature")
+        tau = jnp.ones(q.shape[-2], q.dtype) if tau is None else tau.astype(q.dtype)
+        q, k = prepared(q, k, self.stage, tau, rounded)
+        return _FORMS.get(form, direct)(q, k, v, ones, self.stage, rounded)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -204,8 +222,3 @@ class AsCoded(ops.StatelessMechanism):
             normalize=self.stage != "plain", normalize_output=self.stage == "full"
         )
         return ours._reference(q, k, v, visible, parameters)
-
-
-def _temperature(parameters: Parameters, q: Array) -> Array:
-    tau = parameters.get("temperature")
-    return jnp.ones(q.shape[-2], q.dtype) if tau is None else tau.astype(q.dtype)

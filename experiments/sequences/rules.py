@@ -53,3 +53,21 @@ def falls(share: float) -> Word:
     if share <= 0.9:
         return Word(HOLDS, FALLS)
     return Word(FAILS if share > 0.95 else OPEN, FALLS)
+
+
+STATED_NEXT = "2026-11-24T16:20:00+00:00"
+"""When what follows was stated: before the runs of table 4 and of the longest sequences, but after
+bytes of a few steps of 2,048 and 8,192 tokens were seen."""
+
+LONGER = Rule(
+    "One trains on longer sequences than another in the same memory where the longest that fits is "
+    "at least 1.1 times as long, and not where it is at most as long; each is known to 5 %.",
+    STATED_NEXT,
+)
+
+
+def longer(ratio: float) -> Word:
+    """The word on the longest sequences of two, as a ratio."""
+    if ratio >= 1.1:
+        return Word(HOLDS, LONGER)
+    return Word(FAILS if ratio <= 1.0 else OPEN, LONGER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, Self, TypeAlias, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeAlias, Unpack, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import nn, ops
-from flax_linattn.annotations import of_type
+from flax_linattn.annotations import hints_of, of_type
 from flax_linattn.checks import OptionError, at_least, choice, positive, rate
 from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.feed_forward import ACTIVATIONS
@@ -81,7 +81,7 @@ class Layers:
     layer_scale: float | None = None
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = hints_of(type(self))
         for field in dataclasses.fields(self):
             if get_origin(hints[field.name]) is not Literal:  # which say it better below
                 of_type(hints[field.name], **{field.name: getattr(self, field.name)})

@@ -8,8 +8,9 @@ import difflib
 import warnings
 from numbers import Integral, Real
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
+from flax_linattn.annotations import hints_of
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms import REGISTRY
 
@@ -59,7 +60,7 @@ def get_mechanism(name: str, **hyperparameters: Any) -> Mechanism:
         raise TypeError(
             f"{name!r} has no hyperparameter {unknown[0]!r}; it has: {', '.join(fields)}."
         )
-    hints = get_type_hints(mechanism)
+    hints = hints_of(mechanism)
     for field, value in hyperparameters.items():
         _check_type(f"{name!r} expects {field}", value, hints[field])
     return mechanism(**hyperparameters)

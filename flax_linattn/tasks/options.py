@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_args, get_origin
 
-from flax_linattn.annotations import of_type
+from flax_linattn.annotations import hints_of, of_type
 from flax_linattn.checks import LARGEST, OptionError, at_least, choice, positive
 from flax_linattn.models import Layers
 from flax_linattn.ops import Mechanism
@@ -24,7 +24,7 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
+        for name, hint in hints_of(type(self)).items():
             value = getattr(self, name)
             if get_origin(hint) is Literal:
                 choice(get_args(hint), **{name: value})
@@ -217,7 +217,7 @@ def flat_hints(part: Any) -> dict[str, Any]:
 
 
 def _field_hints(part: Any) -> dict[str, Any]:
-    hints = get_type_hints(part)
+    hints = hints_of(part)
     return {field.name: hints[field.name] for field in dataclasses.fields(part)}
 
 

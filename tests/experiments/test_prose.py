@@ -9,7 +9,7 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 
 from tests.experiments.prose import Allowed, Sentence, page, prose, spelled, unchecked
 
-PAGES = ("time-series", "results", "efficiency", "symbols", "events", "decide")
+PAGES = ("time-series", "results", "efficiency", "symbols", "events", "decide", "sequences")
 WITH_README = (*PAGES, "README")
 
 

@@ -84,6 +84,7 @@ def test_every_page_has_stored_results_or_is_named() -> None:
             "symbols",
             "events",
             "decide",
+            "sequences",
         )
         for path in ROOT.glob(f"{folder}/*.json")
     ),

@@ -483,7 +483,7 @@ def weather(tmp_path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_figures", "no_steps")
 def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, capsys):
     args = ["train", "forecast", "--csv", str(weather), "--run", str(tmp_path / "run"), *SMALL]
     message = fail(capsys, *args, "--times", "strict")
@@ -499,6 +499,7 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
         "2020-01-03T02:00:00; line 352, 2020-01-03T12:00:00 after 2020-01-03T10:20:00); they are "
         "taken in order",
     ]
+    assert np.isfinite(json.loads((tmp_path / "run" / "test.json").read_text())["test_mse"])
     run = tasks.load_run(tmp_path / "run")
     assert run.config.data.split == "0.7/0.1/0.2"
     assert isinstance(run.problem, ForecastProblem) and len(run.problem.channels) == 21
