@@ -36,8 +36,7 @@ class Size:
     mechanisms: tuple[str, ...] = ("softmax", "taylorshift")
     embeddings: tuple[str, ...] = ("linear", "conv")
     seeds: int = 3
-    steps: int = 3000
-    learning_rate: float = 5e-3
+    steps: int = 2000
     test_lengths: tuple[int, ...] = (10, 15, 20, 25, 30, 35, 40, 50, 60, 80, 100, 120, 140, 160)
 
 
@@ -52,7 +51,6 @@ def measure(size: Size, journal: Journal) -> None:
                     embedding=embedding,
                     seed=seed,
                     steps=size.steps,
-                    learning_rate=size.learning_rate,
                     test_lengths=size.test_lengths,
                 )
                 key = {"mechanism": mechanism, "embedding": embedding, "seed": seed}

@@ -36,7 +36,10 @@ class Problem:
 
 
 RECIPE: dict[str, Any] = {
-    "optimizer": "lamb",
+    # Of LAMB with 5e-3, 1e-2, 2e-2 and AdamW with 1e-3, 3e-3 the one by which TaylorShift learned
+    # most of ListOps and of pixels in so few steps; by LAMB, the paper's, it takes longer.
+    "optimizer": "adamw",
+    "learning_rate": 3e-3,
     "weight_decay": 1e-3,
     "label_smoothing": 0.0,
     "validation_share": 0.02,
@@ -62,33 +65,33 @@ PROBLEMS: dict[str, Problem] = {
     IMDB: Problem(
         "sequence",
         "imdb/aclImdb_labeled.tar.xz",
-        {**SMALL, "max_length": 192, "batch_size": 32, "steps": 300},
+        {**SMALL, "max_length": 128, "batch_size": 32, "steps": 600},
         {"linformer": 58.1, "rfa": 65.8, "performer": 65.6, "nystrom": 65.6, "softmax": 65.8,
          "taylorshift": 66.2},
         (86.3, 66.0),
         "paper: 4 layers of 256, 4,000 bytes, 156,000 steps of 32; "
-        "ours: 2 layers of 64, 192 bytes, 300 steps of 32",
+        "ours: 2 layers of 64, 128 bytes, 600 steps of 32",
     ),
     PIXELS: Problem(
         "sequence",
         "cifar10/cifar10_jpeg.tar.xz",
-        {**SMALL, "num_layers": 1, "image_size": 16, "batch_size": 32, "steps": 300},
+        {**SMALL, "num_layers": 1, "image_size": 12, "batch_size": 32, "steps": 800},
         {"linformer": 29.2, "rfa": 44.9, "performer": 34.2, "nystrom": 49.4, "softmax": 44.7,
          "taylorshift": 47.6},
         (51.1, 47.1),
-        "paper: 1 layer of 256, 1,024 pixels, 39,000 steps of 256; ours: 1 layer of 64, 256 "
-        "pixels of lossy images, 300 steps of 32",
+        "paper: 1 layer of 256, 1,024 pixels, 39,000 steps of 256; ours: 1 layer of 64, 144 "
+        "pixels of lossy images, 800 steps of 32",
     ),
     IMAGES: Problem(
         "image",
         "tiny_imagenet_subset/tiny_imagenet_25classes.tar.xz",
-        {**SMALL, "image_size": 32, "patch_size": 4, "batch_size": 32, "steps": 400,
+        {**SMALL, "image_size": 32, "patch_size": 4, "batch_size": 32, "steps": 500,
          "augmentation": "light"},
         {"linformer": 64.3, "performer": 62.0, "nystrom": 75.0, "softmax": 75.6,
          "taylorshift": 75.0},
         (77.1, 75.0),
         "paper: ImageNet-1k, 12 layers of 192, 224 x 224 in patches of 16, 188,000 steps of 2,048; "
-        "ours: 25 classes, 2 layers of 64, 32 x 32 in patches of 4, 400 steps of 32",
+        "ours: 25 classes, 2 layers of 64, 32 x 32 in patches of 4, 500 steps of 32",
     ),
 }  # fmt: skip
 """By name."""

@@ -34,6 +34,13 @@ FALLS = Rule(
 )
 
 
+CENTRED = Rule(
+    "Products are about centred around 0 where their mean is within a quarter of their deviation, "
+    "and not where it is more than a half of it away.",
+    "2026-11-24T16:25:00+00:00",
+)
+
+
 def comparable(found: Interval | None) -> Word:
     """The word on two models over data sets."""
     return within(found, MARGIN, COMPARABLE)
@@ -71,3 +78,9 @@ def longer(ratio: float) -> Word:
     if ratio >= 1.1:
         return Word(HOLDS, LONGER)
     return Word(FAILS if ratio <= 1.0 else OPEN, LONGER)
+
+
+def centred(mean: float, deviation: float) -> Word:
+    """The word on a distribution."""
+    away = abs(mean) / deviation
+    return Word(HOLDS if away <= 0.25 else FAILS if away > 0.5 else OPEN, CENTRED)

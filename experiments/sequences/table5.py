@@ -32,10 +32,9 @@ PAPER = {64: 47.1, 32: 47.5, 16: 47.3, 8: 46.9, 4: 45.9}
 class Size:
     """What is trained."""
 
-    mechanisms: tuple[str, ...] = ("taylorshift", "softmax")
+    mechanisms: tuple[str, ...] = ("taylorshift",)
     heads: tuple[int, ...] = (1, 2, 4, 8, 16)
     seeds: int = 3
-    learning_rate: float = 5e-3
     features: int = 64
 
 
@@ -49,7 +48,6 @@ def measure(size: Size, journal: Journal) -> None:
                     mechanism=mechanism,
                     num_heads=heads,
                     seed=seed,
-                    learning_rate=size.learning_rate,
                     features=size.features,
                 )
                 if config is not None:

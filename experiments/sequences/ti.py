@@ -39,7 +39,7 @@ class Size:
 
     mechanisms: tuple[str, ...] = ("taylorshift", "softmax")
     seeds: int = 3
-    minutes: float = 10.0
+    minutes: float = 6.0
     batch_size: int = 32
     image_size: int = 64
     patch_size: int = 8
