@@ -84,3 +84,47 @@ def centred(mean: float, deviation: float) -> Word:
     """The word on a distribution."""
     away = abs(mean) / deviation
     return Word(HOLDS if away <= 0.25 else FAILS if away > 0.5 else OPEN, CENTRED)
+
+
+ACCEPTABLE = Rule(
+    "A model is acceptable beside another one where the 95 % interval of the difference of their "
+    f"accuracies, paired by seed, by Student's t over seeds, lies above -{MARGIN:g} points, and not "
+    "where it lies below.",
+    STATED_NEXT,
+)
+CONVERGES = Rule(
+    "A training converges where it is updated up to its last steps and the mean loss of its last "
+    "fifth is below that of its first; it fails to where updates end because losses or gradients "
+    "are no numbers; else it is not decided.",
+    STATED_NEXT,
+)
+OVERFLOWS = Rule(
+    "Products overflow where the largest, exactly computed, is beyond 65,504, which float16 holds.",
+    STATED_NEXT,
+)
+
+
+def acceptable(found: Interval | None) -> Word:
+    """The word on a model beside a better one."""
+    if found is None:
+        return Word(TOO_FEW.replace("data sets", "seeds"), ACCEPTABLE)
+    if found.middle - found.half > -MARGIN:
+        return Word(HOLDS, ACCEPTABLE)
+    return Word(FAILS if found.middle + found.half < -MARGIN else OPEN, ACCEPTABLE)
+
+
+def converges(losses: tuple[float, float] | None) -> Word:
+    """The word on a training by its first and its last losses; None where updates ended."""
+    if losses is None:
+        return Word(FAILS, CONVERGES)
+    return Word(HOLDS if losses[1] < losses[0] else OPEN, CONVERGES)
+
+
+def overflows(largest: float) -> Word:
+    """The word on the largest product."""
+    return Word(HOLDS if largest > 65504 else FAILS, OVERFLOWS)
+
+
+def opposite(word: Word) -> Word:
+    """The word on the contrary."""
+    return Word({HOLDS: FAILS, FAILS: HOLDS}.get(word, word), *word.rules)

@@ -19,7 +19,7 @@ from experiments.intervals import interval, spread, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.as_coded import FORMS, LARGEST_HALF, STAGES, AsCoded
 from experiments.sequences.problems import PIXELS, config_of
-from experiments.sequences.rules import acceptable, ahead, converges, overflows
+from experiments.sequences.rules import acceptable, ahead, converges, opposite, overflows
 from experiments.sequences.watched import train_watched
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -161,7 +161,7 @@ def convergence(row: dict[str, Any]) -> tuple[Word, str]:
     """The word on a run, and its numbers."""
     first, last = begin_and_end(row)
     if "failed" in row:
-        return converges(None), f"no number from step {row['failed'] - row['skipped_last']} on"
+        return converges(None), f"no update after step {row['updated']}"
     return converges((first, last)), f"loss {first:.2f} to {last:.2f}"
 
 
@@ -180,7 +180,7 @@ def fails(by: str, stage: str, form: str) -> Callable[[Sequence[dict[str, Any]]]
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         (row,) = rows_of(rows, run=CURVE, by=by, stage=stage, form=form, dtype=HALF)
         word, told = convergence(row)
-        return Verdict(word.opposite(), told)
+        return Verdict(opposite(word), told)
 
     return judge
 
@@ -214,7 +214,7 @@ def overflow(rows: Sequence[dict[str, Any]]) -> Verdict:
         (row,) = rows_of(rows, run=CURVE, by=CODED, stage=stage, form="efficient", dtype=HALF)
         name, value = max((largest(point) for point in row["sizes"]), key=lambda pair: pair[1])
         word = overflows(value)
-        words.append(word if stage == "plain" else word.opposite())
+        words.append(word if stage == "plain" else opposite(word))
         told.append(f"{ROWS[stage]}: {name} up to {number(value)}")
     return Verdict(all_of(words), "; ".join(told))
 
@@ -233,7 +233,7 @@ def table(rows: Rows, size: Size) -> str:
         lines.append([ROWS[stage], *cells])
     curves = [_curve(row) for row in rows if row["run"] == CURVE]
     curve_heads = ["computed", "normalisation", "form", "products", "loss, first to last fifth"]
-    curve_heads += ["ended", "largest product, at the begin", "at the end"]
+    curve_heads += ["trained", "largest product, at the begin", "at the end"]
     return (
         f"Accuracy, per cent, of {size.image_size} x {size.image_size} pixels, {size.num_heads} "
         f"heads of {64 // size.num_heads}:\n\n{markdown(heads, lines)}\n\n"
@@ -260,7 +260,7 @@ def _accuracy(rows: Rows, stage: str, form: str, dtype: str) -> str:
 
 def _curve(row: dict[str, Any]) -> list[str]:
     first, last = begin_and_end(row)
-    ended = f"step {row['failed']}, no number" if "failed" in row else "to the last step"
+    ended = f"no update after step {row['updated']}" if "failed" in row else "as asked"
     sizes = ["-", "-"]
     if "sizes" in row:
         sizes = [

@@ -43,7 +43,9 @@ def logits_by(form: str) -> LogitsFn:
     return logits_of
 
 
-def train_watched(config: SequenceConfig, form: str, every: int) -> dict[str, Any]:
+def train_watched(
+    config: SequenceConfig, form: str, every: int, *, tests: bool = True
+) -> dict[str, Any]:
     """Trains by the recipe of a configuration for all its steps, and tests what it ends with.
 
     It ends early, with the step, where a loss or a gradient is no number. Nothing is selected.
@@ -52,11 +54,14 @@ def train_watched(config: SequenceConfig, form: str, every: int) -> dict[str, An
         config: whose mechanism is one of all layers; its learning rate ends with ``fit.steps``.
         form: of the mechanism, in training and test.
         every: steps of which losses are averaged, and between two looks at sizes.
+        tests: whether it is tested at the end.
 
     Returns:
         "curve", mean losses by the step they end with; "accuracy" and "loss" of the test, or
-        "failed", the first bad step; for ``AsCoded`` "sizes", the largest products by step;
-        "skipped", updates left out because a scaled gradient was too large; "seconds".
+        "failed", the step that ended it, or that it came to without an update in its last
+        ``every`` steps; for ``AsCoded`` "sizes", the largest products by step; "skipped", updates
+        left out because a scaled gradient was too large; "updated", the last step with one;
+        "seconds".
     """
     begin = time.perf_counter()
     task = remembering("sequence")
@@ -74,7 +79,7 @@ def train_watched(config: SequenceConfig, form: str, every: int) -> dict[str, An
     sizes_of = _sizes_of(graphdef, rest, form)
     watches = isinstance(config.layers.mechanisms[0], AsCoded)
     curve, sizes, losses = [], [], []
-    failed, skipped = None, 0
+    failed, skipped, updated = None, 0, 0
     for step in range(config.fit.steps):
         batch: Any = {name: jnp.asarray(x) for name, x in splits.train.batch(step).items()}
         state = step_of(state, batch)
@@ -85,6 +90,7 @@ def train_watched(config: SequenceConfig, form: str, every: int) -> dict[str, An
             skipped += 1
         else:
             losses.append(loss)
+            updated = step + 1
         last = failed is not None or (step + 1) % every == 0
         if watches and (last or step == 0):
             # After a bad step the parameters are those that it failed with.
@@ -95,16 +101,16 @@ def train_watched(config: SequenceConfig, form: str, every: int) -> dict[str, An
             curve.append({"step": step + 1, "loss": round(float(np.mean(losses)), 4)})
             losses = []
         state = dataclasses.replace(state, metrics=zero_metrics(names))
-    found: dict[str, Any] = {"curve": curve, "skipped": skipped}
+    if failed is None and updated <= config.fit.steps - every:
+        failed = config.fit.steps
+    found: dict[str, Any] = {"curve": curve, "skipped": skipped, "updated": updated}
     found |= {"sizes": sizes} if watches else {}
     if failed is not None:
-        return found | {"failed": failed, "seconds": time.perf_counter() - begin}
-    nnx.update(model, state.params)
-    assert splits.test is not None
-    return found | {
-        **training.evaluate(model, loss_fn, splits.test),
-        "seconds": time.perf_counter() - begin,
-    }
+        found["failed"] = failed
+    elif tests and splits.test is not None:
+        nnx.update(model, state.params)
+        found |= training.evaluate(model, loss_fn, splits.test)
+    return found | {"seconds": time.perf_counter() - begin}
 
 
 def _sizes_of(graphdef: nnx.GraphDef[Any], rest: nnx.State, form: str) -> Sizes:

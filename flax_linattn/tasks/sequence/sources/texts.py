@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+
 from flax_linattn import training
 from flax_linattn.data.texts import LabelledTexts, TextBatches, load_texts, taylorshift_bytes
 from flax_linattn.tasks.classes.archives import data_path
@@ -32,7 +34,9 @@ class TextsSource(Source):
         self.name, self.classes = options.data_name, self.parts[0].classes
         self.max_length = options.max_length
         self._checksum = checksum(
-            array for part in self.parts for array in (part.labels, part.lengths)
+            array
+            for part in self.parts
+            for array in (part.labels, *(np.frombuffer(text, np.uint8) for text in part.texts))
         )
 
     def splits(self, config: SequenceConfig, spans: int) -> training.Splits:
@@ -59,7 +63,7 @@ class TextsSource(Source):
         )
 
     def checksum(self, config: SequenceConfig) -> str:
-        """Of the lengths and classes of all texts."""
+        """Of all texts and classes."""
         return self._checksum
 
     def about(self, config: SequenceConfig) -> str:
