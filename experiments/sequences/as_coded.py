@@ -182,14 +182,14 @@ class AsCoded(ops.StatelessMechanism):
             return {}
         return {"temperature": Learned((num_heads,), jax.nn.initializers.ones)}
 
-    def attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:  # type: ignore[override]
+    def attend(self, q: Array, k: Array, v: Array, **options: Any) -> Any:
         noted = _sizes.get()
         if noted is not None:  # not in mix, which is traced once for all calls
             mask = options.get("mask")
             ones = jnp.ones(k.shape[:2]) if mask is None else mask.astype(jnp.float32)
-            arrays = (x.astype(jnp.float32) for x in (q, k, v))
-            found = self._computed(*arrays, ones, options["form"], options, exact)[1]
-            noted.append({name: jnp.max(jnp.abs(x)) for name, x in found.items()})
+            x, y, z = q.astype(jnp.float32), k.astype(jnp.float32), v.astype(jnp.float32)
+            found = self._computed(x, y, z, ones, options["form"], options, exact)
+            noted.append({name: jnp.max(jnp.abs(x)) for name, x in found[1].items()})
         return super().attend(q, k, v, **options)
 
     def mix(self, whole: Sequences) -> Outputs:

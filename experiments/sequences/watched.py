@@ -95,11 +95,11 @@ def train_watched(
         if watches and (last or step == 0):
             # After a bad step the parameters are those that it failed with.
             sizes.append({"step": step + 1, **_numbers(sizes_of(state.params, batch))})
+        if last and losses:
+            curve.append({"step": updated, "loss": round(float(np.mean(losses)), 4)})
+            losses = []
         if failed is not None:
             break
-        if last and losses:
-            curve.append({"step": step + 1, "loss": round(float(np.mean(losses)), 4)})
-            losses = []
         state = dataclasses.replace(state, metrics=zero_metrics(names))
     if failed is None and updated <= config.fit.steps - every:
         failed = config.fit.steps

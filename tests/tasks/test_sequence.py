@@ -20,6 +20,7 @@ from flax_linattn.tasks.classes.loss import make_label_loss
 from flax_linattn.tasks.classes.recipe import RecipeFit, make_optimizer
 from flax_linattn.tasks.sequence import SequenceConfig
 from flax_linattn.tasks.sequence.alphabets import ALPHABETS
+from flax_linattn.tasks.sequence.model import logits_of
 from flax_linattn.tasks.sequence.presets import PRESETS
 from flax_linattn.tasks.sequence.yardsticks import (
     ORDERS,
@@ -119,6 +120,38 @@ def test_bytes_of_texts(texts):
     batch = TASK.load(as_python).splits(as_python, 1).test.batch(0)
     assert batch["mask"].all()
     assert bytes(batch["tokens"][0].astype(np.uint8).tolist()) == repr(first).encode()[:10]
+
+
+def test_packed_texts_are_those_that_are_padded(texts):
+    """Each once, with its label where it ends; the loss is that of the texts one by one."""
+    config = small(data=str(texts), max_length=40, padding="packed", pooling="mean", batch_size=4)
+    source = TASK.load(config)
+    packed = source.splits(config, 1).train
+    plain = source.splits(config.replace(padding="masked", crop="prefix"), 1).train
+    found, told = [], {}
+    for step in range(len(packed)):
+        batch = packed.batch(step)
+        for row, place in zip(*np.nonzero(batch["weight"]), strict=True):
+            same = batch["segment_ids"][row] == batch["segment_ids"][row, place]
+            text = batch["tokens"][row][same & batch["mask"][row]]
+            found.append((text.tobytes(), int(batch["labels"][row, place])))
+    expected = [
+        (tokens[mask].tobytes(), int(label))
+        for batch in (plain.batch(step) for step in range(len(plain)))
+        for tokens, mask, label, real in zip(
+            *(batch[name] for name in ("tokens", "mask", "labels", "weight")), strict=True
+        )
+        if real
+    ]
+    assert sorted(found) == sorted(expected)
+    model = TASK.model(config, TASK.describe(source, config))
+    for name, batches in (("packed", packed), ("plain", plain)):
+        told[name] = training.evaluate(model, make_label_loss(logits_of), batches)["loss"]
+    assert told["packed"] == pytest.approx(told["plain"], rel=1e-5)
+    run = tasks.Run(TASK, config, TASK.describe(source, config), None, source)
+    assert TASK.yardsticks(run, TASK.test_batches(run, None))["naive_bayes_learned_from"] > 0
+    with pytest.raises(OptionError, match="neither a class token each nor convolutions"):
+        config.replace(pooling="class")
 
 
 def test_pixels_of_images(pictures):

@@ -19,8 +19,9 @@ LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]
 def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> training.LossFn:
     """Mean cross-entropy over a batch's real examples, and (sum, weight) of the metrics.
 
-    A batch has "labels", int [B]; "weight", float32 [B], 0 where a row is filler; and where
-    examples were mixed "targets", float32 [B, classes], which training learns instead. Without a
+    A batch has "labels", int [B], or [B, T] where sequences are packed; "weight", float32 of that
+    shape, 0 where there is no example; and where examples were mixed "targets", float32 [B,
+    classes], which training learns instead. Without a
     dropout key, as in validation, neither smoothing nor targets count.
 
     Args:

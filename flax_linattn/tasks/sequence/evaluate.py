@@ -101,7 +101,9 @@ def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
 def _train_batches(run: Run) -> training.BatchSource:
     source = open_source(run.config.data) if run.data is None else run.data
     check_same(source, run)
-    batches: training.BatchSource = source.splits(run.config, 1).train
+    packs = run.config.data.padding == "packed"
+    config = run.config.replace(padding="masked") if packs else run.config
+    batches: training.BatchSource = source.splits(config, 1).train
     return batches
 
 

@@ -64,7 +64,12 @@ def _embedding(config: SequenceConfig, problem: SequenceProblem, rngs: nnx.Rngs)
 def logits_of(
     model: models.SequenceClassifier, batch: dict[str, Array], dropout_key: Array | None
 ) -> Array:
-    """Logits of a batch of padded sequences."""
+    """Logits of a batch of padded sequences, or, at each token, of packed ones."""
     tokens = batch["tokens"].astype(jnp.int32)  # of pixels uint8
-    logits: Array = model(tokens, mask=batch.get("mask"), dropout_key=dropout_key)
+    logits: Array = model(
+        tokens,
+        mask=batch.get("mask"),
+        segment_ids=batch.get("segment_ids"),
+        dropout_key=dropout_key,
+    )
     return logits

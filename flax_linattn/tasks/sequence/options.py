@@ -37,7 +37,8 @@ class SequenceData(Options):
         image_size: height and width that images are brought to; 0 = as they are, of pathfinder 32.
         crop: of longer texts, a part drawn anew each epoch in training ("random"), or the
             first bytes ("prefix"); tests always take these.
-        padding: of shorter texts, "masked", or "symbol": zero bytes that the model sees.
+        padding: of shorter texts, "masked"; "symbol": zero bytes that the model sees; or "packed":
+            none in training, where several texts share a row, each cut to its beginning.
         as_python: take a text as Python prints its bytes, b'...', as TaylorShift's code does.
         epoch_size: of drawn data, examples of an epoch.
         validation_size: of drawn data, examples to validate on.
@@ -54,7 +55,7 @@ class SequenceData(Options):
     max_length: int = 80
     image_size: int = 0
     crop: Literal["random", "prefix"] = "random"
-    padding: Literal["masked", "symbol"] = "masked"
+    padding: Literal["masked", "symbol", "packed"] = "masked"
     as_python: bool = False
     epoch_size: int = 6400
     validation_size: int = 1000
@@ -163,6 +164,15 @@ class SequenceConfig(Config):
                 "pooling mean or last.",
                 "pooling",
                 "causal",
+            )
+        mixed = self.model.embedding == "conv" and not self.model.causal
+        if self.data.padding == "packed" and (self.model.pooling == "class" or mixed):
+            raise OptionError(
+                "texts that share a row have neither a class token each nor convolutions across "
+                "them; choose pooling mean or last, and another embedding or a causal model.",
+                "padding",
+                "pooling",
+                "embedding",
             )
 
     @property

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.data.texts import LabelledTexts, TextBatches, load_texts, taylorshift_bytes
@@ -14,6 +15,7 @@ from flax_linattn.tasks.classes.held_out import hold_out
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.sequence.alphabets import ALPHABETS
 from flax_linattn.tasks.sequence.options import SequenceConfig, SequenceData
+from flax_linattn.tasks.sequence.sources.packed import PackedBatches
 from flax_linattn.tasks.sequence.sources.source import Source
 
 
@@ -33,21 +35,26 @@ class TextsSource(Source):
         self.parts = tuple(_as_asked(part, options) for part in load_texts(data_path(options.path)))
         self.name, self.classes = options.data_name, self.parts[0].classes
         self.max_length = options.max_length
-        self._checksum = checksum(
-            array
-            for part in self.parts
-            for array in (part.labels, *(np.frombuffer(text, np.uint8) for text in part.texts))
-        )
+        content: list[NDArray] = []
+        for part in self.parts:
+            content += [part.labels, *(np.frombuffer(text, np.uint8) for text in part.texts)]
+        self._checksum = checksum(content)
 
     def splits(self, config: SequenceConfig, spans: int) -> training.Splits:
         """Training texts in an order, and perhaps with crops, of each epoch's own."""
         train, test = self.parts
         fitted, validation = hold_out(train, test, config.data)
         return training.Splits(
-            self._batches(fitted, config, spans, training=True),
+            self._packed(fitted, config, spans)
+            if config.data.padding == "packed"
+            else self._batches(fitted, config, spans, training=True),
             self._batches(validation, config, spans),
             self._batches(test, config, spans),
         )
+
+    def _packed(self, texts: LabelledTexts, config: SequenceConfig, spans: int) -> PackedBatches:
+        length = -(-config.data.max_length // spans) * spans
+        return PackedBatches(texts, config.fit.batch_size, length, seed=config.seed)
 
     def _batches(
         self, texts: LabelledTexts, config: SequenceConfig, spans: int, *, training: bool = False
@@ -59,7 +66,7 @@ class TextsSource(Source):
             max_length=-(-options.max_length // spans) * spans,
             seed=config.seed if training else None,
             crop=options.crop if training else "prefix",
-            padding=options.padding,
+            padding="symbol" if options.padding == "symbol" else "masked",
         )
 
     def checksum(self, config: SequenceConfig) -> str:
