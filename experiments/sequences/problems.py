@@ -36,8 +36,8 @@ class Problem:
 
 
 RECIPE: dict[str, Any] = {
-    # Of LAMB with 5e-3, 1e-2, 2e-2 and AdamW with 1e-3, 3e-3 the one by which TaylorShift learned
-    # most of ListOps and of pixels in so few steps; by LAMB, the paper's, it takes longer.
+    # For all mechanisms: of LAMB with 5e-3, 1e-2, 2e-2 and AdamW with 1e-3, 3e-3 the one by which
+    # TaylorShift learned most of ListOps and of pixels in so few steps; by LAMB it takes longer.
     "optimizer": "adamw",
     "learning_rate": 3e-3,
     "weight_decay": 1e-3,

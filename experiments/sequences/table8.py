@@ -132,8 +132,8 @@ EXPERIMENT = Measured(
         for data in PROBLEMS
     ),
     left_out={
-        "": "the paper's sizes, and ImageNet at size S, which take a GPU; of images XCiT's "
-        "convolutions have BatchNorm in the paper, GroupNorm here"
+        "": "the paper's sizes, and ImageNet at size S, which take a GPU; the code's encoder of "
+        "images with convolutions leaves out the output's scale, which ours keeps"
     },
 )
 

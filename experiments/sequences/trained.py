@@ -79,7 +79,7 @@ def curve(folder: Path) -> list[dict[str, float]]:
 
 
 def yardsticks(task: str, config: Config) -> dict[str, Any]:
-    """The accuracy of each simple method on the same test data."""
+    """The accuracy of each simple method on the test data of this seed."""
     of_task = tasks.get_task(task)
     config = config.resolve()
     data = remembering(task).load(config)

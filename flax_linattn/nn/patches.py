@@ -27,9 +27,8 @@ class PatchEmbedding(nnx.Module):
     "linear": one linear layer on the pixels of a patch, which is a convolution as large and as far
     apart as the patches (Dosovitskiy et al., 2021). "conv": convolutions of 3 x 3 that halve the
     image, log2(patch_size) of them, each as wide as two of the one before, with a norm after each
-    and GELU between (XCiT's ``ConvPatchEmbed``, which TaylorShift runs: four for patches of 16, of
-    C/8, C/4, C/2 and C). Departure: there the norm is batch norm; here it is group norm of one
-    group, which keeps no running statistics, so that an image's patches do not depend on others.
+    and GELU between (XCiT's ``ConvPatchEmbed``: four for patches of 16, of C/8, C/4, C/2 and C).
+    The norm is group norm of one group, as TaylorShift's code has it; XCiT's is batch norm.
 
     Args:
         image_size: H and W of every image.
