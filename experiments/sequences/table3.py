@@ -250,11 +250,11 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": "the paper's sizes, which take a GPU, and its LAMB, which takes more steps; ImageNet, "
-        "in whose place stand 25 classes of Tiny-ImageNet; lossless CIFAR-10, which was not at hand: "
-        "results are not comparable to the official files; Reformer and EVA, which are not here; "
-        "the paper selects on its test set, ours on a fiftieth of the training data; of test sets "
-        "2,500 examples. One recipe for all, chosen by what TaylorShift learned in trials: others "
-        "might do better by another"
+        "in whose place stand 25 classes of Tiny-ImageNet; lossless CIFAR-10, which was not at "
+        "hand: results are not comparable to the official files; Reformer and EVA, which are not "
+        "here; the paper selects on its test set, ours on a fiftieth of the training data; of test "
+        "sets 2,500 examples. One recipe for all, chosen by what TaylorShift learned in trials: "
+        "others might do better by another"
     },
 )
 
