@@ -42,7 +42,6 @@ RECIPE: dict[str, Any] = {
     "learning_rate": 3e-3,
     "weight_decay": 1e-3,
     "label_smoothing": 0.0,
-    "validation_share": 0.02,
 }
 SMALL: dict[str, Any] = {
     "features": 64,
@@ -106,7 +105,8 @@ def config_of(name: str, folder: Path | None, **options: Any) -> Config | None:
             return None
         path = folder / problem.file
         of_data = {"folder": path} if problem.task == "image" else {"data": str(path)}
+        of_data["validation_share"] = 0.02
     chosen = RECIPE | dict(problem.options) | of_data | options
     steps = chosen["steps"]
-    chosen = {"validate_every": steps // 2, "warmup": steps // 10} | chosen
+    chosen = {"validate_every": steps // 2, "warmup": 0.1} | chosen
     return configured(problem.task, **chosen)

@@ -79,7 +79,7 @@ def measure(size: Size, journal: Journal) -> None:
 
 def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     """Trains for so many minutes by the time of a step, and tests."""
-    probe = configuration(size, mechanism, seed, steps=2 * PROBE, validate_every=PROBE, warmup=0)
+    probe = configuration(size, mechanism, seed, steps=2 * PROBE, validate_every=PROBE, warmup=0.0)
     assert probe is not None
     with tempfile.TemporaryDirectory() as folder:
         session = training.Session(folder, progress=False)
@@ -88,7 +88,7 @@ def for_minutes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
     step = json.loads(lines[1])["seconds"] / PROBE
     steps = max(4, round(60 * size.minutes / step))
     config = configuration(
-        size, mechanism, seed, steps=steps, validate_every=-(-steps // 4), warmup=steps // 10
+        size, mechanism, seed, steps=steps, validate_every=-(-steps // 4), warmup=0.1
     )
     assert config is not None
     return {"step_seconds": step, "steps": steps, **train_and_test("image", config)}

@@ -24,10 +24,10 @@ TESTED = 2500
 def _loaded(task: str, options: Options) -> Any:
     of_task = tasks.get_task(task)
     data = of_task.load(of_task.Config.of(**dataclasses.asdict(options)))
-    if hasattr(data, "parts"):
-        train, test = data.parts
-        chosen = np.linspace(0, test.num_examples - 1, min(TESTED, test.num_examples))
-        data.parts = train, test.subset(chosen.astype(int))
+    if hasattr(data, "test"):  # of files
+        count = data.test.num_examples
+        chosen = np.linspace(0, count - 1, min(TESTED, count))
+        data.test = data.test.subset(chosen.astype(int))
     return data
 
 

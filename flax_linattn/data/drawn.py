@@ -33,6 +33,8 @@ class DrawnBatches:
             test one each.
         fixed: Whether every epoch has the same batches, as validation and test are to have; else
             none comes twice.
+        num_examples: Examples of an epoch, where the last batch is to hold fewer of them: "weight",
+            float32 ``[B]``, tells them (1) from filler (0). None: as many as fit.
 
     Raises:
         OptionError: A number is out of range.
@@ -55,6 +57,7 @@ class DrawnBatches:
         seed: int,
         stream: int,
         fixed: bool = False,
+        num_examples: int | None = None,
     ) -> None:
         at_least(1, batch_size=batch_size, num_batches=num_batches)
         at_least(0, LARGEST_SEED, seed=seed)
@@ -65,6 +68,7 @@ class DrawnBatches:
         self.stream = stream
         self.fixed = fixed
         self._num_batches = num_batches
+        self._num_examples = num_examples
 
     def __len__(self) -> int:
         """Number of batches in an epoch."""
@@ -85,4 +89,7 @@ class DrawnBatches:
         number = step % len(self) if self.fixed else step
         sequence = np.random.SeedSequence(self.seed, spawn_key=(self.stream, number))
         drawn = self.task.draw(np.random.default_rng(sequence), self.batch_size)
+        if self._num_examples is not None:
+            left = self._num_examples - step % len(self) * self.batch_size
+            drawn = {**drawn, "weight": (np.arange(self.batch_size) < left).astype(np.float32)}
         return {name: array[rows] for name, array in drawn.items()}

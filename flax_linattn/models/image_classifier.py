@@ -36,8 +36,9 @@ def vit_layers(size: Literal["ti", "s"] = "ti", **others: Any) -> Layers:
 
     12 pre-norm blocks of 192 features and 3 heads ("ti") or 384 and 6 ("s"), GELU, a feed-forward
     width of 4 C, no dropout, drop path that grows to 0.05, LayerScale from 1e-4. (The paper's table
-    prints 348 features for S, its code has 384.) Departure: layer norms have PyTorch's epsilon of
-    1e-5, as everywhere in this library; timm's vision transformers have 1e-6.
+    prints 348 features for S, its code has 384.) Departures, as everywhere in this library: layer
+    norms have PyTorch's epsilon of 1e-5, and linear layers its initial values; timm's vision
+    transformers have 1e-6, truncated normal kernels of 0.02 and biases of 0.
 
     Args:
         size: "ti" or "s".

@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def small(**options):
-    return ImageConfig.of(**(SIZES | DRAWN | {"warmup": 0, "epochs": 1} | options))
+    drawn = {} if "folder" in options else DRAWN
+    return ImageConfig.of(**(SIZES | drawn | {"warmup": 0.0, "epochs": 1} | options))
 
 
 @pytest.fixture
@@ -74,8 +75,8 @@ def test_drawn_images_are_those_of_the_options(pictures):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"augmentation": "light"}, "drawn data never run out, and need no augmentation"),
-        ({"select_on": "test"}, "drawn data never run out"),
+        ({"augmentation": "light"}, "augmentation changes nothing of drawn images"),
+        ({"folder": "a", "test_size": 9}, "test_size changes nothing of a folder"),
         ({"validation_share": 0.0}, "validation_share must be between 0 and 1"),
         ({"patch_size": 0}, "patch_size must be at least 1"),
     ],
@@ -145,7 +146,7 @@ def test_what_is_learned(tmp_path):
     """Stripes of ten kinds, better than by their neighbours."""
     folder = tmp_path / "stripes"
     write_image_folder(folder, tuple("abcdef"), 60, 16)
-    config = ImageConfig.of(folder=folder, epochs=20, warmup=20, features=32, num_layers=2)
+    config = ImageConfig.of(folder=folder, epochs=20, warmup=0.1, features=32, num_layers=2)
     values = tasks.train("image", config, training.Session(tmp_path / "run", progress=False))
     assert values["test_accuracy"] > 0.9
 

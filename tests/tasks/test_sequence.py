@@ -39,7 +39,7 @@ SIZES = {
     "num_layers": 1,
     "num_heads": 2,
     "hidden_features": 8,
-    "warmup": 0,
+    "warmup": 0.0,
     "epochs": 1,
 }
 DRAWN = {
@@ -54,7 +54,8 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def small(**options):
-    return SequenceConfig.of(**(SIZES | DRAWN | options))
+    drawn = {} if "data" in options else DRAWN
+    return SequenceConfig.of(**(SIZES | drawn | options))
 
 
 @pytest.fixture
@@ -155,14 +156,14 @@ def test_packed_texts_are_those_that_are_padded(texts):
 
 
 def test_pixels_of_images(pictures):
-    config = small(data=str(pictures))
+    config = small(data=str(pictures), validation_share=0.25)
     source = TASK.load(config)
     assert source.alphabet.name == "grey" and source.max_length == 16
-    train, validation, test = source.splits(config.replace(validation_share=0.25), 1)
+    train, validation, test = source.splits(config, 1)
     assert [part.num_examples for part in (train, validation)] == [12, 4]
     assert test.batch(0)["tokens"].dtype == np.uint8
     on_test = config.replace(select_on="test")
-    train, validation, test = source.splits(on_test, 1)
+    train, validation, test = TASK.load(on_test).splits(on_test, 1)
     assert train.num_examples == 16
     assert np.array_equal(validation.batch(0)["tokens"], test.batch(0)["tokens"])
 
@@ -199,7 +200,9 @@ def test_data_that_are_not_there(options, message, tmp_path, monkeypatch):
     [
         ({"causal": True}, "a class token sees the whole sequence"),
         ({"test_lengths": (20,), "data": "pathfinder"}, "only listops is drawn at any length"),
-        ({"select_on": "test"}, "drawn data never run out"),
+        ({"select_on": "test"}, "select_on changes nothing of listops"),
+        ({"data": "a/folder", "epoch_size": 9}, "epoch_size changes nothing of data of files"),
+        ({"data": "pathfinder", "max_length": 9}, "max_length changes nothing of pathfinder"),
         ({"validation_share": 1.0}, "validation_share must be between 0 and 1"),
         ({"schedule": "reciprocal_sqrt"}, "begins with a warm-up"),
         ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
@@ -318,7 +321,8 @@ def test_the_loss_smooths_and_mixes_in_training_only():
 @pytest.mark.parametrize("optimizer", ["lamb", "fused_lamb", "adamw"])
 @pytest.mark.parametrize("schedule", ["cosine", "reciprocal_sqrt", "constant"])
 def test_recipes_warm_up(optimizer, schedule):
-    fit = RecipeFit(optimizer=optimizer, schedule=schedule, warmup=4, epochs=2, learning_rate=0.01)
+    options = {"warmup": 0.2, "epochs": 2, "learning_rate": 0.01}
+    fit = RecipeFit(optimizer=optimizer, schedule=schedule, **options)
     made = make_optimizer(fit, steps_per_epoch=10)
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     state, sizes = made.init(params), []
@@ -330,8 +334,8 @@ def test_recipes_warm_up(optimizer, schedule):
 
 
 def test_a_warm_up_longer_than_training_is_refused():
-    with pytest.raises(OptionError, match="warm-up of 100 steps leaves none of 20"):
-        make_optimizer(RecipeFit(epochs=2, warmup=100), steps_per_epoch=10)
+    with pytest.raises(OptionError, match=r"warmup must be in \[0, 1\)"):
+        RecipeFit(warmup=1.0)
 
 
 PARAMETERS = {

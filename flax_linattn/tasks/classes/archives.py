@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flax_linattn.data.file_tree import FileTree
+from flax_linattn.data.images.decode import is_image
 
 
 def data_path(path: Path) -> Path:
@@ -24,8 +25,6 @@ def data_path(path: Path) -> Path:
 
 
 def holds_texts(path: Path) -> bool:
-    """Whether texts lie below a folder named train."""
-    return any(
-        name.lower().endswith(".txt") and "train" in name.lower().split("/")[:-1]
-        for name in FileTree(path).sizes
-    )
+    """Whether texts lie below a folder named train, and no images."""
+    train = [n for n in FileTree(path).sizes if "train" in n.lower().split("/")[:-1]]
+    return any(n.lower().endswith(".txt") for n in train) and not any(map(is_image, train))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import optax
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, at_least, positive, rate
+from flax_linattn.checks import OptionError, rate
 from flax_linattn.tasks.options import FitOptions
 
 
@@ -23,7 +23,7 @@ class RecipeFit(FitOptions):
         schedule: of the learning rate behind the warm-up: "cosine" to ``last_rate`` at the end of
             all epochs; "reciprocal_sqrt", learning_rate / sqrt(step), as Long Range Arena has it;
             or "constant". A patience as large as the number of epochs lets a cosine get there.
-        warmup: training steps in which the rate grows from about 0.
+        warmup: share of all steps in which the rate grows from about 0.
         last_rate: of the cosine.
         weight_decay: of all parameters but biases, norms and the like.
         beta2: decay of the optimizer's second moments.
@@ -32,7 +32,7 @@ class RecipeFit(FitOptions):
 
     optimizer: Literal["lamb", "fused_lamb", "adamw"] = "lamb"
     schedule: Literal["cosine", "reciprocal_sqrt", "constant"] = "cosine"
-    warmup: int = 100
+    warmup: float = 0.05
     last_rate: float = 1e-5
     weight_decay: float = 1e-3
     beta2: float = 0.999
@@ -40,27 +40,21 @@ class RecipeFit(FitOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, warmup=self.warmup)
-        rate(beta2=self.beta2, label_smoothing=self.label_smoothing)
-        positive(last_rate=self.last_rate)
-        if not self.weight_decay >= 0:
-            raise OptionError(
-                f"weight_decay must be at least 0, got {self.weight_decay}.", "weight_decay"
-            )
+        rate(warmup=self.warmup, beta2=self.beta2, label_smoothing=self.label_smoothing)
+        for name in ("last_rate", "weight_decay"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise OptionError(f"{name} must be at least 0, got {value}.", name)
         if self.schedule == "reciprocal_sqrt" and not self.warmup:
             raise OptionError(
-                "the schedule reciprocal_sqrt begins with a warm-up; give its steps.",
+                "the schedule reciprocal_sqrt begins with a warm-up; give its share of the steps.",
                 "warmup",
                 "schedule",
             )
 
 
 def make_optimizer(fit: RecipeFit, steps_per_epoch: int) -> optax.GradientTransformation:
-    """The optimizer with its learning rate at each step.
-
-    Raises:
-        ValueError: the warm-up takes all the steps that there are.
-    """
+    """The optimizer with its learning rate at each step."""
     rate = _schedule(fit, fit.steps or fit.epochs * steps_per_epoch)
     if fit.optimizer != "adamw":
         fused: dict[str, Any] = {"largest_norm": None, "always_adapt": False, "eps": 1e-7}
@@ -71,12 +65,13 @@ def make_optimizer(fit: RecipeFit, steps_per_epoch: int) -> optax.GradientTransf
 
 
 def _schedule(fit: RecipeFit, steps: int) -> optax.Schedule | float:
+    warmup = int(fit.warmup * steps)
     if fit.schedule == "cosine":
         return training.warmup_cosine(
-            fit.learning_rate, steps, warmup_steps=fit.warmup, last=fit.last_rate
+            fit.learning_rate, steps, warmup_steps=warmup, last=fit.last_rate
         )
     if fit.schedule == "reciprocal_sqrt":
-        return training.reciprocal_sqrt(fit.learning_rate, fit.warmup)
-    if not fit.warmup:
+        return training.reciprocal_sqrt(fit.learning_rate, max(1, warmup))
+    if not warmup:
         return fit.learning_rate
-    return optax.linear_schedule(0.0, fit.learning_rate, fit.warmup)
+    return optax.linear_schedule(0.0, fit.learning_rate, warmup)

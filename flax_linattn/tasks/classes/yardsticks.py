@@ -1,10 +1,10 @@
 """What a classifier has to beat: the nearest neighbour, and a ridge on the flattened series.
 
 Both see what a model sees, prepared alike: each sequence standardised, without missing values,
-padded by zeros to the longest, as one vector of all its steps and channels. They learn from the
-whole training file, the sequences that select the model's parameters among them: they have nothing
-to select. Where that would take long, they learn from as many of them, evenly spread, and the ridge
-from none where that would be fewer than two a class.
+padded by zeros to the longest, as one vector of all its steps and channels. They may learn from the
+sequences that select the model's parameters, too: they have nothing to select. Where all would take
+long, they learn from as many of them, evenly spread, and the ridge from none where that would be
+fewer than two a class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data
+from flax_linattn import data, training
 
 WORK = 10**11
 """Most multiplications of a yardstick: some ten seconds of a core."""
@@ -31,6 +31,9 @@ MOST_ROWS = 2**12
 """Of a block: a table of the distances between two of them is kept as well."""
 STRENGTHS = np.logspace(-4, 4, 17)
 """Of the ridge, in mean eigenvalues of its Gram matrix."""
+
+MOST_NUMBERS = 2 * 10**8
+"""Most numbers of the vectors that are made of batches."""
 
 Labels = NDArray[np.integer]
 
@@ -70,6 +73,39 @@ def predict(train: data.BucketBatches, test: data.BucketBatches) -> dict[str, Pr
     else:
         found["ridge"] = Predicted(ridge(x[few], labels[few], new), len(few))
     return found
+
+
+def num_examples(batches: training.BatchSource) -> int:
+    """Of one pass, without filler."""
+    count = getattr(batches, "num_examples", None)
+    if count is not None:
+        return int(count)
+    return len(batches) * len(batches.batch(0)["labels"])
+
+
+def as_vectors(batches: training.BatchSource, name: str) -> data.BucketBatches:
+    """Arrays of one shape as vectors, for ``predict``: all, or evenly spread as many as fit.
+
+    Args:
+        batches: one pass of them; a "weight" of 0 tells filler.
+        name: of the array, [B, ...].
+    """
+    count = num_examples(batches)
+    size = int(np.prod(batches.batch(0)[name].shape[1:]))
+    chosen = np.zeros(count, bool)
+    chosen[_evenly(count, MOST_NUMBERS // size)] = True
+    values, labels, begin = [], [], 0
+    for index in range(len(batches)):
+        batch = batches.batch(index)
+        real = np.asarray(batch.get("weight", np.ones(len(batch["labels"])))) > 0
+        rows = np.flatnonzero(real)
+        rows = rows[chosen[begin : begin + len(rows)]]
+        begin += int(real.sum())
+        values.append(batch[name][rows].reshape(len(rows), -1, 1).astype(np.float32))
+        labels.append(batch["labels"][rows])
+    x = np.concatenate(values)
+    arrays = {"values": x, "labels": np.concatenate(labels), "mask": np.ones(x.shape[:2], bool)}
+    return data.BucketBatches(arrays, len(x), lengths=x.shape[1:2], seed=None)
 
 
 def nearest_neighbour(x: NDArray, labels: Labels, new: NDArray) -> Labels:

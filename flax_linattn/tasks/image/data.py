@@ -98,41 +98,38 @@ class FileImages(Images):
 
     def __init__(self, options: ImageData, folder: Path) -> None:
         size = options.image_size or None
-        self.parts = load_images(data_path(folder), size=size)
-        train, test = self.parts
+        train, test = load_images(data_path(folder), size=size)
         self.name, self.classes = folder.name.partition(".")[0], train.classes
         self.notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
         self._checksum = checksum(
-            array for part in self.parts for array in (part.labels, part.pixels)
+            array for part in (train, test) for array in (part.labels, part.pixels)
         )
+        self.fitted, self.validation = hold_out(train, test, options)
+        self.test = test
 
     def describe(self, config: ImageConfig) -> ImageProblem:
         """Scales are those of the training part."""
-        train, test = self.parts
-        fitted, _ = hold_out(train, test, config.data)
-        mean, deviation = _moments(fitted.pixels)
+        mean, deviation = _moments(self.fitted.pixels)
         return ImageProblem(
-            self.name, self.classes, train.image_shape, mean, deviation, self._checksum
+            self.name, self.classes, self.test.image_shape, mean, deviation, self._checksum
         )
 
     def about(self, config: ImageConfig) -> str:
         """Sizes."""
-        train, test = self.parts
         names = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
-        shape = " x ".join(map(str, train.image_shape))
+        shape = " x ".join(map(str, self.test.image_shape))
+        counts = [part.num_examples for part in (self.fitted, self.validation, self.test)]
         return (
-            f"{self.name}: {train.num_examples:,} images of {shape} to train and "
-            f"{test.num_examples:,} to test\n{len(self.classes)} classes: {names}"
+            f"{self.name}: images of {shape}, {counts[0]:,} to train, {counts[1]:,} to validate "
+            f"and {counts[2]:,} to test\n{len(self.classes)} classes: {names}"
         )
 
     def splits(self, config: ImageConfig, problem: ImageProblem) -> training.Splits:
         """Training images in an order, and with changes, of each epoch's own."""
-        train, test = self.parts
-        fitted, validation = hold_out(train, test, config.data)
         return training.Splits(
-            self._batches(fitted, config, problem, training=True),
-            self._batches(validation, config, problem),
-            self._batches(test, config, problem),
+            self._batches(self.fitted, config, problem, training=True),
+            self._batches(self.validation, config, problem),
+            self._batches(self.test, config, problem),
         )
 
     def _batches(
@@ -207,6 +204,7 @@ class DrawnImages(Images):
                     seed=config.seed,
                     stream=stream,
                     fixed=stream != TRAIN,
+                    num_examples=size if stream != TRAIN else None,
                 )
                 for stream, size in enumerate(sizes)
             )

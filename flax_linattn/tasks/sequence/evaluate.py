@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data, training
+from flax_linattn import training
 from flax_linattn.tasks.classes import yardsticks as vectors
 from flax_linattn.tasks.classes.loss import make_label_loss
 from flax_linattn.tasks.classes.metrics import averages, classifier_values, count
@@ -68,7 +68,7 @@ def length_table(run: Run) -> list[dict[str, Any]]:
 
 
 def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
-    """Of always the most frequent class, and of methods that learn, where there are data to.
+    """Of always the test's most frequent class, and of methods that learn, where there are data.
 
     Of tokens these are naive Bayes and the first token, of grey pixels the nearest neighbour and a
     ridge.
@@ -81,21 +81,24 @@ def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     learned: dict[str, int] = {}
     train = at_hand(partial(_train_batches, run))
     if train is not None:
+        learned["num_train"] = vectors.num_examples(train)
         if run.problem.letters == "grey":
-            for name, found in _of_pixels(train, batches).items():
-                predictions[name], learned[name] = found.labels, found.num_fitted
+            pixels = [vectors.as_vectors(part, "tokens") for part in (train, batches)]
+            for name, found in vectors.predict(*pixels).items():
+                predictions[name], learned[f"{name}_learned_from"] = found.labels, found.num_fitted
         else:
             sequences = [example.tokens for example in tested]
             bayes = NaiveBayes(some(examples(train)), num_classes)
             first = FirstToken(some(examples(train)), run.problem.alphabet.num_tokens, num_classes)
             for name, fitted in (("naive_bayes", bayes), ("first_token", first)):
-                predictions[name], learned[name] = fitted.predict(sequences), fitted.num_fitted
+                predictions[name] = fitted.predict(sequences)
+                learned[f"{name}_learned_from"] = fitted.num_fitted
     figures = {
         f"{name}_{key}": value
         for name, answers in predictions.items()
         for key, value in averages(count(labels, answers, num_classes)).items()
     }
-    return figures | {f"{name}_learned_from": number for name, number in learned.items()}
+    return figures | learned
 
 
 def _train_batches(run: Run) -> training.BatchSource:
@@ -118,19 +121,6 @@ def check_same(source: Source, run: Run) -> None:
             f"the data of the run have changed since ({run.problem.dataset}), or this version of "
             "NumPy or of the library draws others."
         )
-
-
-def _of_pixels(
-    train: training.BatchSource, test: training.BatchSource
-) -> dict[str, vectors.Predicted]:
-    def images(batches: training.BatchSource) -> data.BucketBatches:
-        rows = list(examples(batches))
-        values = np.stack([row.tokens for row in rows]).astype(np.float32)[..., None] / 255
-        labels = np.array([row.label for row in rows])
-        arrays = {"values": values, "labels": labels, "mask": np.ones(values.shape[:2], bool)}
-        return data.BucketBatches(arrays, len(rows), lengths=values.shape[1:2], seed=None)
-
-    return vectors.predict(images(train), images(test))
 
 
 def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:

@@ -23,6 +23,17 @@ FETCHED = {
 """Names for data of the catalogue, where ``data fetch`` has put them."""
 
 
+OF_LENGTHS = ("min_length", "max_length")
+OF_FILES = ("crop", "padding", "as_python", "validation_share", "split_seed", "select_on")
+OF_DRAWN = ("min_length", "epoch_size", "validation_size", "test_size")
+NOT_TAKEN = {
+    "listops": (*OF_FILES, "image_size"),
+    "listops-lra": (*OF_FILES, "image_size"),
+    "pathfinder": (*OF_FILES, *OF_LENGTHS),
+}
+"""Options that change nothing of drawn data; ``OF_DRAWN`` are those of files."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SequenceData(Options):
     """Which sequences, and what is made of them.
@@ -86,12 +97,10 @@ class SequenceData(Options):
                 "test_lengths",
                 "data",
             )
-        if self.data in DRAWN and self.select_on == "test":
-            raise OptionError(
-                "drawn data never run out: leave select_on out, and others than those of the test "
-                "are drawn.",
-                "select_on",
-            )
+        for name in NOT_TAKEN.get(self.data, OF_DRAWN):
+            if getattr(self, name) != _DEFAULTS[name]:
+                kind = self.data if self.data in DRAWN else "data of files"
+                raise OptionError(f"{name} changes nothing of {kind}; leave it out.", name, "data")
 
     @property
     def path(self) -> Path:
@@ -103,6 +112,9 @@ class SequenceData(Options):
         """A short name of the data."""
         named = self.data in (*DRAWN, *FETCHED)
         return self.data if named else self.path.name.partition(".")[0]
+
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(SequenceData)}
 
 
 SEQUENCE_LAYERS = Layers(
@@ -181,7 +193,7 @@ class SequenceConfig(Config):
         return as_name(self.data.data_name, mechanism_name(self.layers), self.seeds)
 
     def resolve(self) -> SequenceConfig:
-        """With an absolute path, where the data are files of one's own."""
-        if self.data.data in (*DRAWN, *FETCHED):
+        """With an absolute path, where the data are files."""
+        if self.data.data in DRAWN:
             return self
         return self.replace(data=str(self.data.path.resolve()))

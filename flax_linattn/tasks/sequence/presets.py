@@ -19,6 +19,7 @@ _OF_PAPER: dict[str, Any] = {
     "weight_decay": 1e-3,
     "label_smoothing": 0.1,
     "epochs": 200,
+    "warmup": 5 / 200,
 }
 """TaylorShift, appendix C: what its runs on sequences have in common."""
 
@@ -43,7 +44,6 @@ def taylorshift_listops(config: SequenceConfig) -> SequenceConfig:
         hidden_features=1024,
         learning_rate=1e-3,
         batch_size=256,
-        warmup=5 * 375,
     )
 
 
@@ -66,7 +66,6 @@ def taylorshift_imdb(config: SequenceConfig) -> SequenceConfig:
         hidden_features=1024,
         learning_rate=5e-5,
         batch_size=32,
-        warmup=5 * 782,
     )
 
 
@@ -85,7 +84,6 @@ def taylorshift_cifar(config: SequenceConfig) -> SequenceConfig:
         hidden_features=256,
         learning_rate=5e-4,
         batch_size=256,
-        warmup=5 * 196,
     )
 
 
@@ -104,7 +102,11 @@ _OF_ARENA: dict[str, Any] = {
 
 
 def lra_listops(config: SequenceConfig) -> SequenceConfig:
-    """Long Range Arena's ListOps: 4 layers of 512, 5,000 steps."""
+    """Long Range Arena's ListOps: 4 layers of 512, 5,000 steps.
+
+    Departures, of all of its presets: the head is one linear layer instead of two, Adam's epsilon
+    1e-8 instead of 1e-9; of this one: expressions are drawn anew, where there 96,000 come again.
+    """
     return config.replace(
         **_OF_ARENA,
         data="listops-lra",
@@ -120,7 +122,7 @@ def lra_listops(config: SequenceConfig) -> SequenceConfig:
         position="sinusoidal",
         schedule="reciprocal_sqrt",
         learning_rate=0.05,
-        warmup=1000,
+        warmup=0.2,
         weight_decay=0.1,
         batch_size=32,
         steps=5000,
@@ -129,7 +131,11 @@ def lra_listops(config: SequenceConfig) -> SequenceConfig:
 
 
 def lra_text(config: SequenceConfig) -> SequenceConfig:
-    """Long Range Arena's bytes of IMDB: 4 layers of 256, 20,000 steps; selected on the TEST SET."""
+    """Long Range Arena's bytes of IMDB: 4 layers of 256, 20,000 steps; selected on the TEST SET.
+
+    Texts have 4,000 bytes, as papers have it; its configuration says 1,000. Departures as those of
+    ``lra_listops``.
+    """
     return config.replace(
         **_OF_ARENA,
         data="imdb" if config.data.data in DRAWN else config.data.data,
@@ -144,7 +150,7 @@ def lra_text(config: SequenceConfig) -> SequenceConfig:
         position="sinusoidal",
         schedule="reciprocal_sqrt",
         learning_rate=0.05,
-        warmup=8000,
+        warmup=0.4,
         weight_decay=0.1,
         batch_size=32,
         steps=20_000,
@@ -155,7 +161,8 @@ def lra_text(config: SequenceConfig) -> SequenceConfig:
 def lra_cifar(config: SequenceConfig) -> SequenceConfig:
     """Long Range Arena's grey CIFAR-10: one layer of 128, 35,000 steps, a tenth to validate on.
 
-    Departure: dropout of 0.3 acts where ours does; attention weights have none.
+    Departures, beside those of ``lra_listops``: dropout of 0.3 acts where ours does, and attention
+    weights have none; heads have 16 features, not 8.
     """
     return config.replace(
         **{**_OF_ARENA, "dropout_rate": 0.3},
@@ -167,7 +174,8 @@ def lra_cifar(config: SequenceConfig) -> SequenceConfig:
         position="learned",
         schedule="cosine",
         learning_rate=5e-4,
-        warmup=175,
+        warmup=0.005,
+        last_rate=0.0,
         weight_decay=0.0,
         batch_size=256,
         steps=35_000,

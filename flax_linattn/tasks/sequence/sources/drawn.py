@@ -88,7 +88,13 @@ class DrawnSource(Source):
     ) -> data.DrawnBatches:
         rows = min(config.fit.batch_size, size)
         return data.DrawnBatches(
-            task, rows, -(-size // rows), seed=config.seed, stream=stream, fixed=fixed
+            task,
+            rows,
+            -(-size // rows),
+            seed=config.seed,
+            stream=stream,
+            fixed=fixed,
+            num_examples=size if fixed else None,
         )
 
     def checksum(self, config: SequenceConfig) -> str:

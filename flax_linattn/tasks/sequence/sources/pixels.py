@@ -30,13 +30,16 @@ class PixelsSource(Source):
 
     def __init__(self, options: SequenceData) -> None:
         size = options.image_size or None
-        self.parts = tuple(part.grey() for part in load_images(data_path(options.path), size=size))
-        self.name, self.classes = options.data_name, self.parts[0].classes
-        height, width, _ = self.parts[0].image_shape
+        train, test = (part.grey() for part in load_images(data_path(options.path), size=size))
+        self.name, self.classes = options.data_name, train.classes
+        height, width, _ = train.image_shape
         self.max_length = height * width
         self._checksum = checksum(
-            array for part in self.parts for array in (part.labels, part.pixels)
+            array for part in (train, test) for array in (part.labels, part.pixels)
         )
+        self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
+        self.fitted, self.validation = hold_out(train, test, options)
+        self.test = test
 
     def splits(self, config: SequenceConfig, spans: int) -> training.Splits:
         """Training images in an order of each epoch's own."""
@@ -45,12 +48,10 @@ class PixelsSource(Source):
                 f"{self.max_length:,} pixels do not go over {spans} devices; bring the images to a "
                 "size that does, or leave seq out of the mesh."
             )
-        train, test = self.parts
-        fitted, validation = hold_out(train, test, config.data)
         return training.Splits(
-            self._batches(fitted, config, config.seed),
-            self._batches(validation, config, None),
-            self._batches(test, config, None),
+            self._batches(self.fitted, config, config.seed),
+            self._batches(self.validation, config, None),
+            self._batches(self.test, config, None),
         )
 
     def _batches(
@@ -66,15 +67,16 @@ class PixelsSource(Source):
 
     def about(self, config: SequenceConfig) -> str:
         """Sizes."""
-        train, test = self.parts
         names = ", ".join(self.classes[:10]) + (", ..." if len(self.classes) > 10 else "")
-        height, width, _ = train.image_shape
+        height, width, _ = self.test.image_shape
+        counts = [part.num_examples for part in (self.fitted, self.validation, self.test)]
         return (
-            f"{self.name}: {train.num_examples:,} images of {height} x {width} grey pixels to "
-            f"train and {test.num_examples:,} to test\n{len(self.classes)} classes: {names}"
+            f"{self.name}: images of {height} x {width} grey pixels, {counts[0]:,} to train, "
+            f"{counts[1]:,} to validate and {counts[2]:,} to test\n{len(self.classes)} classes: "
+            f"{names}"
         )
 
     @property
     def notes(self) -> Sequence[str]:
         """Of the files."""
-        return tuple(dict.fromkeys(note for part in self.parts for note in part.notes))
+        return self._notes

@@ -66,8 +66,8 @@ def open_source(options: SequenceData) -> Source:
         return DrawnSource(options)
     path = options.path
     if not path.exists():
-        if options.data in FETCHED:
-            name = FETCHED[options.data]
+        if path.name in FETCHED.values() and path.parent.name == "data":
+            name = path.name
             raise FileNotFoundError(
                 f"expected the files of {name} in the folder {path}, found nothing there; fetch "
                 f"them first (flax-linattn data fetch {name}), or give the path of your own."

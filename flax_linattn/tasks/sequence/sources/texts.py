@@ -18,6 +18,10 @@ from flax_linattn.tasks.sequence.options import SequenceConfig, SequenceData
 from flax_linattn.tasks.sequence.sources.packed import PackedBatches
 from flax_linattn.tasks.sequence.sources.source import Source
 
+LONG = 512
+"""Bytes from which padding costs more than compiling a model for several lengths."""
+LENGTHS = 4
+
 
 class TextsSource(Source):
     """Texts in folders of their classes, such as aclImdb's; a byte is a token.
@@ -32,24 +36,25 @@ class TextsSource(Source):
     alphabet = ALPHABETS["bytes"]
 
     def __init__(self, options: SequenceData) -> None:
-        self.parts = tuple(_as_asked(part, options) for part in load_texts(data_path(options.path)))
-        self.name, self.classes = options.data_name, self.parts[0].classes
+        train, test = (_as_asked(part, options) for part in load_texts(data_path(options.path)))
+        self.name, self.classes = options.data_name, train.classes
         self.max_length = options.max_length
         content: list[NDArray] = []
-        for part in self.parts:
+        for part in (train, test):
             content += [part.labels, *(np.frombuffer(text, np.uint8) for text in part.texts)]
         self._checksum = checksum(content)
+        self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
+        self.fitted, self.validation = hold_out(train, test, options)
+        self.test = test
 
     def splits(self, config: SequenceConfig, spans: int) -> training.Splits:
         """Training texts in an order, and perhaps with crops, of each epoch's own."""
-        train, test = self.parts
-        fitted, validation = hold_out(train, test, config.data)
         return training.Splits(
-            self._packed(fitted, config, spans)
+            self._packed(self.fitted, config, spans)
             if config.data.padding == "packed"
-            else self._batches(fitted, config, spans, training=True),
-            self._batches(validation, config, spans),
-            self._batches(test, config, spans),
+            else self._batches(self.fitted, config, spans, training=True),
+            self._batches(self.validation, config, spans),
+            self._batches(self.test, config, spans),
         )
 
     def _packed(self, texts: LabelledTexts, config: SequenceConfig, spans: int) -> PackedBatches:
@@ -67,7 +72,18 @@ class TextsSource(Source):
             seed=config.seed if training else None,
             crop=options.crop if training else "prefix",
             padding="symbol" if options.padding == "symbol" else "masked",
+            lengths=self._lengths(texts, config, spans),
         )
+
+    def _lengths(
+        self, texts: LabelledTexts, config: SequenceConfig, spans: int
+    ) -> tuple[int, ...] | None:
+        """Lengths that long texts are padded to; None for one."""
+        most = config.data.max_length
+        if most < LONG or config.data.padding == "symbol" or config.fit.runs > 1:
+            return None
+        shares = np.quantile(np.minimum(texts.lengths, most), np.linspace(0, 1, LENGTHS + 1)[1:])
+        return tuple(sorted({-(-int(np.ceil(share)) // spans) * spans for share in shares}))
 
     def checksum(self, config: SequenceConfig) -> str:
         """Of all texts and classes."""
@@ -75,17 +91,18 @@ class TextsSource(Source):
 
     def about(self, config: SequenceConfig) -> str:
         """Sizes."""
-        train, test = self.parts
+        counts = [part.num_examples for part in (self.fitted, self.validation, self.test)]
+        longest = max(part.lengths.max() for part in (self.fitted, self.validation, self.test))
         return (
-            f"{self.name}: {train.num_examples:,} texts to train and {test.num_examples:,} to "
-            f"test, {train.lengths.min():,} to {train.lengths.max():,} bytes, of which "
-            f"{self.max_length:,} are seen\n{len(self.classes)} classes: {', '.join(self.classes)}"
+            f"{self.name}: {counts[0]:,} texts to train, {counts[1]:,} to validate and "
+            f"{counts[2]:,} to test, of up to {longest:,} bytes, of which {self.max_length:,} are "
+            f"seen\n{len(self.classes)} classes: {', '.join(self.classes)}"
         )
 
     @property
     def notes(self) -> Sequence[str]:
         """Of the files."""
-        return tuple(dict.fromkeys(note for part in self.parts for note in part.notes))
+        return self._notes
 
 
 def _as_asked(texts: LabelledTexts, options: SequenceData) -> LabelledTexts:
