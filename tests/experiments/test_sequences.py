@@ -200,7 +200,7 @@ def test_runs_differ_in_what_their_keys_say():
     size = table4.Size()
     keys = table4.cases(size)
     assert len({tuple(key.values()) for key in keys}) == len(keys) == 8 + 18 + 6
-    config = configured("sequence", **table4.options_of(keys[0], size))
+    config = configured("sequence", data="cifar-pixels", **table4.options_of(keys[0], size))
     assert config.layers.mechanism == AsCoded("plain") and config.layers.dtype == "float16"
     assert config.data.image_size == 16 and config.layers.num_heads == 1
     assert table4.mechanism("ours", "input", "float32") == ops.TaylorShift(normalize_output=False)
