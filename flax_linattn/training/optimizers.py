@@ -83,7 +83,8 @@ def lamb(
         >>> optimizer = lamb(0.1)
         >>> params = {"kernel": jnp.eye(2), "bias": jnp.zeros(2)}
         >>> grads = {"kernel": jnp.eye(2), "bias": jnp.ones(2)}
-        >>> updates, _ = optimizer.update(grads, optimizer.init(params), params)
+        >>> with jax.numpy_dtype_promotion("standard"):  # as the training step has it, for optax
+        ...     updates, _ = optimizer.update(grads, optimizer.init(params), params)
         >>> f"{updates['kernel'][0, 0]:.3f}, {updates['bias'][0]:.3f}"  # |w| / |u| = 1; |w| = 0
         '-0.100, -0.100'
     """

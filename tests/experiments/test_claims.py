@@ -49,6 +49,7 @@ from experiments.verdicts import (
     IN_PART,
     NOT_RUN,
     OPEN,
+    TOO_FEW,
     NotMeasuredError,
     Rule,
     Verdict,
@@ -96,6 +97,7 @@ def test_the_spread_of_what_was_measured_counts() -> None:
 
 def test_a_counterexample_leaves_a_part() -> None:
     assert all_of([HOLDS, FAILS]) == all_of([OPEN, IN_PART]) == all_of([HOLDS, IN_PART]) == IN_PART
+    assert all_of([TOO_FEW]) == OPEN
     assert all_of([HOLDS, OPEN]) == OPEN and all_of([FAILS, OPEN]) == FAILS
     assert all_of([HOLDS, HOLDS]) == HOLDS
     with pytest.raises(NotMeasuredError):
