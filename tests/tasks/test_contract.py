@@ -192,7 +192,7 @@ def test_a_run_folder_is_complete(task, run_dir):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
-@fast("symbols")
+@fast("symbols", "sequence")
 def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     stored = json.loads((run_dir / "test.json").read_text())
     report = tasks.evaluate_run(run_dir)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -178,6 +179,20 @@ def test_an_archive_alone_in_a_folder_is_read(texts, tmp_path):
         archive.add(texts, "reviews")
     plain, packed = (small(data=str(path)) for path in (texts, folder))
     assert TASK.load(plain).checksum(plain) == TASK.load(packed).checksum(packed)
+
+
+def test_what_tells_nothing_apart_is_refused(texts, pictures):
+    with pytest.raises(OptionError, match="max_length changes nothing of images"):
+        TASK.load(small(data=str(pictures), max_length=9))
+    for folder in (texts, pictures):
+        (first, *_) = sorted((folder / "train").iterdir())
+        for part in ("train", "test"):
+            shutil.rmtree(folder / part / first.name)
+        for other in sorted((folder / "train").iterdir())[1:]:
+            shutil.rmtree(other)
+            shutil.rmtree(folder / "test" / other.name)
+        with pytest.raises(ValueError, match="expected at least two classes to tell apart"):
+            TASK.load(small(data=str(folder)))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +383,7 @@ def test_a_run_on_texts_and_one_on_pixels(texts, pictures, tmp_path, capsys):
         *("--warmup", "0", "--epochs", "1", "--batch-size", "8", "--parallel", "none"),
     ]
     for name, folder in (("texts", texts), ("pixels", pictures)):
-        args = ["--data", str(folder), "--max-length", "12", "--run", str(tmp_path / name)]
+        args = ["--data", str(folder), "--run", str(tmp_path / name)]
         succeed(capsys, "train", "sequence", *args, *common)
     stored = json.loads((tmp_path / "texts" / "test.json").read_text())
     assert {"naive_bayes_accuracy", "first_token_accuracy"} <= stored.keys()

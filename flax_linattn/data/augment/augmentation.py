@@ -100,13 +100,16 @@ class Augmentation:
             raise OptionError(
                 f"magnitude_std must be at least 0, got {self.magnitude_std}.", "magnitude_std"
             )
-        if self.crop == "resized" or self.operations:
-            check_pillow()
 
     @property
     def is_random(self) -> bool:
         """Whether there is anything to draw."""
         return self.crop != "none" or bool(self.operations) or self.flip > 0 or self.erase > 0
+
+    @property
+    def takes_pillow(self) -> bool:
+        """Whether Pillow, an extra, does some of it."""
+        return self.crop == "resized" or bool(self.operations)
 
     def shape(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of what comes out, given those of what goes in."""
@@ -124,7 +127,8 @@ class Augmentation:
         """
         if self.crop == "padded":
             image = self._window(image, rng)
-        if self.crop == "resized" or self.operations:
+        if self.takes_pillow:
+            check_pillow()
             picture = to_pillow(image)
             if self.crop == "resized":
                 picture = self._resized(picture, rng)

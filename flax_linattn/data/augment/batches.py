@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import LARGEST_SEED, OptionError, at_least
 from flax_linattn.data.augment.augmentation import NONE, Augmentation
 from flax_linattn.data.augment.mix import Mix
+from flax_linattn.data.augment.pillow import check_pillow
 from flax_linattn.data.batching import ALL_ROWS, ExampleBatches, in_rows
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -103,6 +104,8 @@ class ImageBatches(ExampleBatches):
                 "random changes of pictures take a seed, got None; give a number, or no changes.",
                 "seed",
             )
+        if augmentation.takes_pillow:
+            check_pillow()
         at_least(1, num_classes=num_classes)
         if mix is not None and num_classes is None:
             raise OptionError("mix needs num_classes, the length of the targets.", "num_classes")

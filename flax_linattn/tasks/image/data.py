@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from flax_linattn import data, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.augment import DEIT, LIGHT, NONE, Augmentation, ImageBatches, Mix
-from flax_linattn.data.images import LabelledImages, load_images
+from flax_linattn.data.images import LabelledImages
 from flax_linattn.data.sets.pathfinder import Pathfinder
-from flax_linattn.tasks.classes.archives import data_path
+from flax_linattn.tasks.classes.archives import read_images
 from flax_linattn.tasks.classes.held_out import hold_out
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.image.options import ImageConfig, ImageData
@@ -97,8 +97,7 @@ class FileImages(Images):
     """
 
     def __init__(self, options: ImageData, folder: Path) -> None:
-        size = options.image_size or None
-        train, test = load_images(data_path(folder), size=size)
+        train, test = read_images(folder, options.image_size)
         self.name, self.classes = folder.name.partition(".")[0], train.classes
         self.notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
         self._checksum = checksum(

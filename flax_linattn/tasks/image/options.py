@@ -129,7 +129,7 @@ class ImageConfig(Config):
         """A name for the run folder."""
         folder = self.data.folder
         data = "pathfinder" if folder is None else folder.name.partition(".")[0]
-        return as_name(data, mechanism_name(self.layers), self.seeds)
+        return as_name("image", data, mechanism_name(self.layers), self.seeds)
 
 
 def ti(config: ImageConfig) -> ImageConfig:

@@ -129,7 +129,7 @@ def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     lengths = batch["mask"].sum(axis=1) if "mask" in batch else [batch["tokens"].shape[1]]
     row = int(np.argmax(lengths))
     tokens = batch["tokens"][row : row + 1, : lengths[row]]
-    return stream_difference(run.model, jnp.asarray(tokens, jnp.int32))
+    return stream_difference(run.model, jnp.asarray(tokens, jnp.int32), every_step=True)
 
 
 def draw_lengths(rows: Sequence[dict[str, Any]], path: Any) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data.augment import DEIT, LIGHT, NONE, Augmentation
+from flax_linattn.data.augment import DEIT, LIGHT, NONE, Augmentation, ImageBatches
 
 pytest.importorskip("PIL")
 
@@ -199,8 +200,19 @@ def test_refusals(options, message):
         Augmentation(**options)
 
 
-def test_without_pillow_it_says_so_at_once(monkeypatch):
+def test_without_pillow_it_says_so_before_the_first_batch(monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    assert Augmentation(crop="padded", flip=0.5, erase=0.1).is_random
+    pixels, labels = np.zeros((2, 8, 8, 3), np.uint8), np.zeros(2, np.int32)
+    images = SimpleNamespace(pixels=pixels, labels=labels)
+    how = {"seed": 0, "mean": 0.5, "std": 0.25}
+    plain = Augmentation(crop="padded", flip=0.5, erase=0.1)
+    assert ImageBatches(images, 2, augmentation=plain, **how).batch(0)["image"].shape == (
+        2,
+        8,
+        8,
+        3,
+    )
     with pytest.raises(ValueError, match=r"flax-linattn\[images\]"):
-        Augmentation(operations=1)
+        ImageBatches(images, 2, augmentation=Augmentation(operations=1), **how)
+    with pytest.raises(ValueError, match=r"flax-linattn\[images\]"):
+        Augmentation(operations=1)(pixels[0], np.random.default_rng(0))

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from numpy.typing import NDArray
 
 from flax_linattn import data, training
-from flax_linattn.data.images import LabelledImages, load_images
-from flax_linattn.tasks.classes.archives import data_path
+from flax_linattn.checks import OptionError
+from flax_linattn.data.images import LabelledImages
+from flax_linattn.tasks.classes.archives import read_images
 from flax_linattn.tasks.classes.held_out import hold_out
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.sequence.alphabets import ALPHABETS
-from flax_linattn.tasks.sequence.options import SequenceConfig, SequenceData
+from flax_linattn.tasks.sequence.options import OF_LENGTHS, SequenceConfig, SequenceData
 from flax_linattn.tasks.sequence.sources.source import Source
 
 
@@ -29,8 +30,10 @@ class PixelsSource(Source):
     alphabet = ALPHABETS["grey"]
 
     def __init__(self, options: SequenceData) -> None:
-        size = options.image_size or None
-        train, test = (part.grey() for part in load_images(data_path(options.path), size=size))
+        train, test = (part.grey() for part in read_images(options.path, options.image_size))
+        for name in OF_LENGTHS:
+            if getattr(options, name) != getattr(SequenceData(), name):
+                raise OptionError(f"{name} changes nothing of images; leave it out.", name, "data")
         self.name, self.classes = options.data_name, train.classes
         height, width, _ = train.image_shape
         self.max_length = height * width

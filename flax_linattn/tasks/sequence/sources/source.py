@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
 from flax_linattn import training
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classes.archives import data_path, holds_texts
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.sequence.alphabets import Alphabet
@@ -72,8 +73,14 @@ def open_source(options: SequenceData) -> Source:
                 f"expected the files of {name} in the folder {path}, found nothing there; fetch "
                 f"them first (flax-linattn data fetch {name}), or give the path of your own."
             )
-        if path.name == options.data:  # a slip in a name, rather than a path
-            choice((*DRAWN, *FETCHED), data=options.data)
+        known = {name.lower(): name for name in (*DRAWN, *FETCHED)}
+        near = difflib.get_close_matches(path.name.lower(), known, 1)
+        if near and not path.suffix:  # a slip in a name, rather than a path
+            raise OptionError(
+                f"expected a folder or an archive of data at {path}, found none; did you mean "
+                f"{known[near[0]]!r}?",
+                "data",
+            )
         raise FileNotFoundError(f"expected a folder or an archive of data at {path}, found none.")
     return TextsSource(options) if holds_texts(data_path(path)) else PixelsSource(options)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.data.texts import LabelledTexts, TextBatches, load_texts, taylorshift_bytes
-from flax_linattn.tasks.classes.archives import data_path
+from flax_linattn.tasks.classes.archives import check_classes, data_path
 from flax_linattn.tasks.classes.held_out import hold_out
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.sequence.alphabets import ALPHABETS
@@ -37,6 +37,7 @@ class TextsSource(Source):
 
     def __init__(self, options: SequenceData) -> None:
         train, test = (_as_asked(part, options) for part in load_texts(data_path(options.path)))
+        check_classes(options.path, train.classes)
         self.name, self.classes = options.data_name, train.classes
         self.max_length = options.max_length
         content: list[NDArray] = []
