@@ -238,7 +238,8 @@ EXPERIMENT = Measured(
     ),
     left_out={
         "": "accelerators, whose compilers place buffers otherwise and, unlike that for CPUs, keep "
-        "to what remat asks for; the other mechanisms, for want of time; batches of several "
+        "to what remat asks for; the other mechanisms, and most of 32 heads, for want of time; "
+        "batches of several "
         "sequences; running any of these steps"
     },
 )

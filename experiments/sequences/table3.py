@@ -254,7 +254,7 @@ EXPERIMENT = Measured(
         "hand: results are not comparable to the official files; Reformer and EVA, which are not "
         "here; the paper selects on its test set, ours on a fiftieth of the training data; of test "
         "sets 2,500 examples. One recipe for all, chosen by what TaylorShift learned in trials: "
-        "others might do better by another"
+        "others might do better by another. What is not run yet is for want of time"
     },
 )
 
