@@ -11,7 +11,6 @@ from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
 from flax_linattn.tasks.image import ImageConfig, ImageProblem
-from flax_linattn.tasks.image.data import make_batches
 from flax_linattn.tasks.image.options import PRESETS
 from tests.data.images.samples import write_cifar10, write_image_folder
 from tests.tasks.commands import fail, one_line, succeed
@@ -39,7 +38,7 @@ def test_images_are_scaled_by_the_training_part_alone(pictures):
     config = small(folder=pictures, validation_share=0.2)
     images = TASK.load(config)
     problem = TASK.describe(images, config)
-    splits = make_batches(images, config, problem)
+    splits = images.splits(config, problem)
     rows = [splits.train.batch(step) for step in range(len(splits.train))]
     x = np.concatenate([row["image"][row["weight"] > 0] for row in rows])
     assert x.shape == (16, 8, 8, 3)
@@ -55,7 +54,7 @@ def test_augmentation_and_mixtures_are_of_training_alone(pictures):
     config = small(folder=pictures, augmentation="deit", mix=True)
     images = TASK.load(config)
     problem = TASK.describe(images, config)
-    train, validation, test = make_batches(images, config, problem)
+    train, validation, test = images.splits(config, problem)
     assert train.batch(0)["targets"].shape == (64, 2)
     assert not np.array_equal(train.batch(0)["image"], train.batch(len(train))["image"])
     assert "targets" not in validation.batch(0) and "targets" not in test.batch(0)
@@ -67,7 +66,7 @@ def test_drawn_images_are_those_of_the_options(pictures):
     images = TASK.load(config)
     problem = TASK.describe(images, config)
     assert problem.classes == ("apart", "joined") and problem.image_shape == (32, 32, 1)
-    batch = make_batches(images, config, problem).test.batch(0)
+    batch = images.splits(config, problem).test.batch(0)
     assert batch["image"].dtype == np.float32
     assert abs(batch["image"].mean()) < 0.2 and 0.7 < batch["image"].std() < 1.3
 

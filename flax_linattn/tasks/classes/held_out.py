@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from flax_linattn import data
 from flax_linattn.data.images import LabelledImages
 from flax_linattn.data.texts import LabelledTexts
+from flax_linattn.tasks.classes.options import ClassesData
 
 Examples = TypeVar("Examples", LabelledImages, LabelledTexts)
 
 
-class HeldOut(Protocol):
-    """Options of what is held out."""
-
-    @property
-    def select_on(self) -> str:
-        """Either "validation" or "test"."""
-
-    @property
-    def validation_share(self) -> float:
-        """Share of the training data."""
-
-    @property
-    def split_seed(self) -> int:
-        """Of which examples."""
-
-
-def hold_out(train: Examples, test: Examples, options: HeldOut) -> tuple[Examples, Examples]:
+def hold_out(train: Examples, test: Examples, options: ClassesData) -> tuple[Examples, Examples]:
     """What the parameters learn from, and what selects them: a stratified share, or the test."""
     if options.select_on == "test":
         return train, test

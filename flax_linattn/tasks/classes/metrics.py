@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.tasks.classes.loss import LogitsFn
+from flax_linattn.tasks.run_types import Run
 from flax_linattn.typing import Array
 
 
@@ -43,6 +44,18 @@ def classifier_values(
         **{f"test_{name}": value for name, value in metrics.items()},
         "classes": class_figures(counts, classes),
         "confusion": counts.tolist(),
+    }
+
+
+def run_values(run: Run, batches: training.BatchSource, logits_of: LogitsFn) -> dict[str, Any]:
+    """``classifier_values`` of a run, what they are of, and what selected its parameters."""
+    tested = classifier_values(run.model, batches, logits_of, run.problem.classes)
+    on_test = run.config.data.select_on == "test"
+    return {
+        "dataset": run.problem.dataset,
+        "selected_on": "TEST SET" if on_test else "data held out for validation",
+        "num_test": int(np.sum(tested["confusion"])),
+        **tested,
     }
 
 

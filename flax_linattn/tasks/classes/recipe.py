@@ -9,6 +9,7 @@ import optax
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, rate
+from flax_linattn.tasks.classes.loss import LogitsFn, make_label_loss
 from flax_linattn.tasks.options import FitOptions
 
 
@@ -51,6 +52,18 @@ class RecipeFit(FitOptions):
                 "warmup",
                 "schedule",
             )
+
+
+def label_objective(
+    logits_of: LogitsFn, fit: RecipeFit, steps_per_epoch: int
+) -> training.Objective:
+    """Cross-entropy by the recipe; selected by accuracy, as TaylorShift and Long Range Arena do."""
+    return training.Objective(
+        make_label_loss(logits_of, fit.label_smoothing),
+        make_optimizer(fit, steps_per_epoch),
+        monitor="accuracy",
+        mode="max",
+    )
 
 
 def make_optimizer(fit: RecipeFit, steps_per_epoch: int) -> optax.GradientTransformation:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, training
+from flax_linattn.tasks.classes.metrics import averages, count
 
 WORK = 10**11
 """Most multiplications of a yardstick: some ten seconds of a core."""
@@ -73,6 +74,33 @@ def predict(train: data.BucketBatches, test: data.BucketBatches) -> dict[str, Pr
     else:
         found["ridge"] = Predicted(ridge(x[few], labels[few], new), len(few))
     return found
+
+
+class Judged:
+    """Figures of simple methods on the same labels, to begin with those of the constant one.
+
+    Args:
+        labels: the right ones, [N].
+        num_classes: classes.
+
+    Attributes:
+        figures: accuracy and the like by ``<method>_<figure>``, and what the methods learned from.
+    """
+
+    def __init__(self, labels: Labels, num_classes: int) -> None:
+        self._labels, self._num_classes = labels, num_classes
+        self.figures: dict[str, Any] = {}
+        most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
+        self._add("constant", np.full(len(labels), most_frequent))
+
+    def add(self, name: str, found: Predicted) -> None:
+        """Those of a method that learned."""
+        self._add(name, found.labels)
+        self.figures[f"{name}_learned_from"] = found.num_fitted
+
+    def _add(self, name: str, labels: Labels) -> None:
+        values = averages(count(self._labels, labels, self._num_classes))
+        self.figures |= {f"{name}_{key}": value for key, value in values.items()}
 
 
 def num_examples(batches: training.BatchSource) -> int:

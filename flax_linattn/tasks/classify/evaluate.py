@@ -14,8 +14,6 @@ from flax import nnx
 from flax_linattn import data, inference, models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classes import yardsticks
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.classes.yardsticks import Labels
 from flax_linattn.tasks.classify.data import checksum_of, complete, make_batches
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
@@ -86,22 +84,13 @@ def evaluate_yardsticks(run: Run, batches: data.BucketBatches) -> dict[str, Any]
         neighbour and of a ridge, with how many sequences they learned from (``num_train``: of how
         many).
     """
-    labels, num_classes = batches.arrays["labels"], len(run.problem.classes)
-    most_frequent = np.bincount(labels).argmax()
-    predictions: dict[str, Labels] = {"constant": np.full(len(labels), most_frequent)}
-    learned: dict[str, int] = {}
+    judged = yardsticks.Judged(batches.arrays["labels"], len(run.problem.classes))
     train = at_hand(partial(prepared_train, run))
     if train is not None:
-        learned["num_train"] = len(train.arrays["labels"])
+        judged.figures["num_train"] = len(train.arrays["labels"])
         for name, found in yardsticks.predict(train, batches).items():
-            predictions[name] = found.labels
-            learned[f"{name}_learned_from"] = found.num_fitted
-    figures = {
-        f"{name}_{key}": value
-        for name, answers in predictions.items()
-        for key, value in averages(count(labels, answers, num_classes)).items()
-    }
-    return figures | learned
+            judged.add(name, found)
+    return judged.figures
 
 
 def stream_error(model: models.SequenceClassifier, batches: training.BatchSource) -> dict[str, Any]:

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data, training
+from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.augment import DEIT, LIGHT, NONE, Augmentation, ImageBatches, Mix
 from flax_linattn.data.images import LabelledImages
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.tasks.classes.archives import read_images
+from flax_linattn.tasks.classes.drawn import (
+    PATHFINDER_CLASSES,
+    PATHFINDER_SIZE,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    drawn_batches,
+)
 from flax_linattn.tasks.classes.held_out import hold_out
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.image.options import ImageConfig, ImageData
@@ -22,9 +31,6 @@ from flax_linattn.tasks.image.problem import ImageProblem
 from flax_linattn.tasks.run_types import Run
 
 AUGMENTATIONS: dict[str, Augmentation] = {"none": NONE, "light": LIGHT, "deit": DEIT}
-PATHFINDER_SIZE = 32
-TRAIN, VALIDATION, TEST = range(3)
-"""Independent streams of a seed."""
 SMALLEST_DEVIATION = 1e-3
 """Of a channel, from 0 to 1, so that one that is all of a colour is not divided by 0."""
 
@@ -106,9 +112,13 @@ class FileImages(Images):
         self.fitted, self.validation = hold_out(train, test, options)
         self.test = test
 
+    @cached_property
+    def _scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return _moments(self.fitted.pixels)
+
     def describe(self, config: ImageConfig) -> ImageProblem:
         """Scales are those of the training part."""
-        mean, deviation = _moments(self.fitted.pixels)
+        mean, deviation = self._scale
         return ImageProblem(
             self.name, self.classes, self.test.image_shape, mean, deviation, self._checksum
         )
@@ -160,7 +170,7 @@ class DrawnImages(Images):
     """
 
     def __init__(self, options: ImageData) -> None:
-        self.name, self.classes = "pathfinder", ("apart", "joined")
+        self.name, self.classes = "pathfinder", PATHFINDER_CLASSES
         self._task = _Pictures(Pathfinder(options.image_size or PATHFINDER_SIZE))
 
     def describe(self, config: ImageConfig) -> ImageProblem:
@@ -192,21 +202,11 @@ class DrawnImages(Images):
         self, config: ImageConfig, mean: Sequence[float], deviation: Sequence[float]
     ) -> training.Splits:
         task = _Pictures(self._task.task, mean[0], deviation[0])
-        options = config.data
-        sizes = (options.epoch_size, options.validation_size, options.test_size)
+        options, size, seed = config.data, config.fit.batch_size, config.seed
         return training.Splits(
-            *(
-                data.DrawnBatches(
-                    task,
-                    min(config.fit.batch_size, size),
-                    -(-size // min(config.fit.batch_size, size)),
-                    seed=config.seed,
-                    stream=stream,
-                    fixed=stream != TRAIN,
-                    num_examples=size if stream != TRAIN else None,
-                )
-                for stream, size in enumerate(sizes)
-            )
+            drawn_batches(task, size, options.epoch_size, seed=seed, stream=TRAIN),
+            drawn_batches(task, size, options.validation_size, seed=seed, stream=VALIDATION),
+            drawn_batches(task, size, options.test_size, seed=seed, stream=TEST),
         )
 
 
@@ -248,8 +248,3 @@ def load_images_of(options: ImageData) -> Images:
     if options.folder is None:
         return DrawnImages(options)
     return FileImages(options, options.folder)
-
-
-def make_batches(images: Images, config: ImageConfig, problem: ImageProblem) -> training.Splits:
-    """Batches to train, validate and test on."""
-    return images.splits(config, problem)

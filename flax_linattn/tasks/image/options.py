@@ -6,68 +6,37 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import at_least
 from flax_linattn.models import Layers, vit_layers
+from flax_linattn.tasks.classes.options import OF_DRAWN, OF_FILES, ClassesData
 from flax_linattn.tasks.classes.recipe import RecipeFit
 from flax_linattn.tasks.files import as_name
-from flax_linattn.tasks.options import Config, ModelOptions, Options, mechanism_name
-
-OF_FILES = ("augmentation", "mix", "validation_share", "split_seed", "select_on")
-OF_DRAWN = ("epoch_size", "validation_size", "test_size")
+from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData(Options):
+class ImageData(ClassesData):
     """Which images, and what is made of them.
 
     Attributes:
         folder: of images, or an archive: a folder for each class under train and under val or test,
             or an official form of CIFAR-10, MNIST or Tiny-ImageNet; default drawn ones, of
             Pathfinder, 32 x 32.
-        image_size: height and width that images are brought to; 0 = as they are.
         augmentation: of training images: "none"; "light" (shifts and flips); or "deit", as DeiT's,
             whose mixtures of images are an option of their own.
         mix: mix training images and their labels: mixup and cutmix, as DeiT.
-        epoch_size: of drawn images, examples of an epoch.
-        validation_size: of drawn images, examples to validate on.
-        test_size: of drawn images, examples to test on.
-        validation_share: of files, share of the training data held out for validation.
-        split_seed: of which examples are held out.
-        select_on: the data that select the best parameters and end the training: those held out
-            ("validation"), or "test", the TEST SET, which makes accuracies optimistic.
     """
 
     folder: Path | None = None
-    image_size: int = 0
     augmentation: Literal["none", "light", "deit"] = "none"
     mix: bool = False
-    epoch_size: int = 6400
-    validation_size: int = 1000
-    test_size: int = 2000
-    validation_share: float = 0.1
-    split_seed: int = 0
-    select_on: Literal["validation", "test"] = "validation"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, 2**12, image_size=self.image_size)
-        at_least(1, 10**8, epoch_size=self.epoch_size)
-        at_least(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
-        at_least(0, split_seed=self.split_seed)
-        if not 0 < self.validation_share < 1:
-            raise OptionError(
-                f"validation_share must be between 0 and 1, got {self.validation_share}.",
-                "validation_share",
-            )
-        kind = "drawn images" if self.folder is None else "a folder"
-        for name in OF_FILES if self.folder is None else OF_DRAWN:
-            if getattr(self, name) != _DEFAULTS[name]:
-                raise OptionError(
-                    f"{name} changes nothing of {kind}; leave it out.", name, "folder"
-                )
-
-
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(ImageData)}
+        if self.folder is None:
+            self.refuse(("augmentation", "mix", *OF_FILES), "drawn images", "folder")
+        else:
+            self.refuse(OF_DRAWN, "a folder", "folder")
 
 
 IMAGE_LAYERS = Layers(

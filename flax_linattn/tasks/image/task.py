@@ -14,10 +14,9 @@ from flax_linattn import models, ops, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import IMAGES, Entry
 from flax_linattn.tasks.classes.figures import draw_confusion
-from flax_linattn.tasks.classes.loss import make_label_loss
-from flax_linattn.tasks.classes.metrics import classifier_values
-from flax_linattn.tasks.classes.recipe import make_optimizer
-from flax_linattn.tasks.image.data import Images, load_images_of, make_batches
+from flax_linattn.tasks.classes.metrics import run_values
+from flax_linattn.tasks.classes.recipe import label_objective
+from flax_linattn.tasks.image.data import Images, load_images_of
 from flax_linattn.tasks.image.model import build_model, logits_of
 from flax_linattn.tasks.image.options import PRESETS, ImageConfig
 from flax_linattn.tasks.image.problem import ImageProblem
@@ -88,7 +87,7 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
         self, data: Images, config: ImageConfig, problem: ImageProblem, spans: int
     ) -> training.Splits:
         """Scaled images."""
-        return make_batches(data, config, problem)
+        return data.splits(config, problem)
 
     def model(
         self,
@@ -102,13 +101,8 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
     def objective(
         self, config: ImageConfig, problem: ImageProblem, steps_per_epoch: int
     ) -> training.Objective:
-        """Cross-entropy; selected by accuracy, as TaylorShift has it."""
-        return training.Objective(
-            make_label_loss(logits_of, config.fit.label_smoothing),
-            make_optimizer(config.fit, steps_per_epoch),
-            monitor="accuracy",
-            mode="max",
-        )
+        """Cross-entropy; selected by accuracy."""
+        return label_objective(logits_of, config.fit, steps_per_epoch)
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """The run's own, or those of another folder."""
@@ -117,24 +111,14 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
         )
         data = load_images_of(options) if run.data is None or file is not None else run.data
         data.check_same(run, own=file is None)
-        test = make_batches(data, run.config, run.problem).test
+        test = data.splits(run.config, run.problem).test
         assert test is not None
         return test
 
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Accuracy, figures of each class."""
-        classes = run.problem.classes
-        tested = classifier_values(run.model, batches, logits_of, classes)
-        counts = np.array(tested["confusion"])
-        values = {
-            "dataset": run.problem.dataset,
-            "selected_on": "TEST SET"
-            if run.config.data.select_on == "test"
-            else "data held out for validation",
-            "num_test": int(counts.sum()),
-            **tested,
-        }
-        draw = partial(draw_confusion, counts, classes)
+        values = run_values(run, batches, logits_of)
+        draw = partial(draw_confusion, np.array(values["confusion"]), run.problem.classes)
         return Report(values, ("classes",), {"confusion.png": draw}, YARDSTICKS)
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:

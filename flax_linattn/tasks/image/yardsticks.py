@@ -5,13 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from flax_linattn import training
 from flax_linattn.tasks.classes import yardsticks
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.image.data import load_images_of, make_batches
+from flax_linattn.tasks.image.data import load_images_of
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
 
@@ -26,23 +22,14 @@ def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     They learn from the training images as they are, without augmentation.
     """
     test = yardsticks.as_vectors(batches, "image")
-    labels, num_classes = test.arrays["labels"], len(run.problem.classes)
-    most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
-    predictions: dict[str, NDArray[np.integer]] = {"constant": np.full(len(labels), most_frequent)}
-    learned: dict[str, int] = {}
+    judged = yardsticks.Judged(test.arrays["labels"], len(run.problem.classes))
     train = at_hand(partial(_train, run))
     if train is not None:
-        learned["num_train"] = yardsticks.num_examples(train)
+        judged.figures["num_train"] = yardsticks.num_examples(train)
         vectors = yardsticks.as_vectors(train, "image")
         for name, found in yardsticks.predict(vectors, test).items():
-            predictions[name] = found.labels
-            learned[f"{name}_learned_from"] = found.num_fitted
-    figures = {
-        f"{name}_{key}": value
-        for name, answers in predictions.items()
-        for key, value in averages(count(labels, answers, num_classes)).items()
-    }
-    return figures | learned
+            judged.add(name, found)
+    return judged.figures
 
 
 def _train(run: Run) -> training.BatchSource:
@@ -51,4 +38,5 @@ def _train(run: Run) -> training.BatchSource:
     plain = run.config
     if run.config.data.folder is not None:
         plain = run.config.replace(augmentation="none", mix=False)
-    return make_batches(images, plain, run.problem).train
+    batches: training.BatchSource = images.splits(plain, run.problem).train
+    return batches

@@ -8,12 +8,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.tasks.classes import yardsticks as vectors
 from flax_linattn.tasks.classes.loss import make_label_loss
-from flax_linattn.tasks.classes.metrics import averages, classifier_values, count
+from flax_linattn.tasks.classes.metrics import run_values
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.sequence.model import logits_of
 from flax_linattn.tasks.sequence.sources.drawn import DrawnSource
@@ -31,16 +30,7 @@ YARDSTICKS = Yardsticks(
 
 def test_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     """Accuracy, figures of each class, confusions, and accuracy at further lengths."""
-    classes = run.problem.classes
-    tested = classifier_values(run.model, batches, logits_of, classes)
-    values = {
-        "dataset": run.problem.dataset,
-        "selected_on": "TEST SET"
-        if run.config.data.select_on == "test"
-        else "data held out for validation",
-        "num_test": int(np.sum(tested["confusion"])),
-        **tested,
-    }
+    values = run_values(run, batches, logits_of)
     lengths = length_table(run)
     return {**values, "lengths": lengths} if lengths else values
 
@@ -74,31 +64,24 @@ def yardstick_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     ridge.
     """
     tested = list(examples(batches))
-    labels = np.array([example.label for example in tested])
     num_classes = len(run.problem.classes)
-    most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
-    predictions: dict[str, NDArray[np.integer]] = {"constant": np.full(len(labels), most_frequent)}
-    learned: dict[str, int] = {}
+    labels = np.array([example.label for example in tested])
+    judged = vectors.Judged(labels, num_classes)
     train = at_hand(partial(_train_batches, run))
-    if train is not None:
-        learned["num_train"] = vectors.num_examples(train)
-        if run.problem.letters == "grey":
-            pixels = [vectors.as_vectors(part, "tokens") for part in (train, batches)]
-            for name, found in vectors.predict(*pixels).items():
-                predictions[name], learned[f"{name}_learned_from"] = found.labels, found.num_fitted
-        else:
-            sequences = [example.tokens for example in tested]
-            bayes = NaiveBayes(some(examples(train)), num_classes)
-            first = FirstToken(some(examples(train)), run.problem.alphabet.num_tokens, num_classes)
-            for name, fitted in (("naive_bayes", bayes), ("first_token", first)):
-                predictions[name] = fitted.predict(sequences)
-                learned[f"{name}_learned_from"] = fitted.num_fitted
-    figures = {
-        f"{name}_{key}": value
-        for name, answers in predictions.items()
-        for key, value in averages(count(labels, answers, num_classes)).items()
-    }
-    return figures | learned
+    if train is None:
+        return judged.figures
+    judged.figures["num_train"] = vectors.num_examples(train)
+    if run.problem.letters == "grey":
+        pixels = [vectors.as_vectors(part, "tokens") for part in (train, batches)]
+        for name, found in vectors.predict(*pixels).items():
+            judged.add(name, found)
+        return judged.figures
+    sequences = [example.tokens for example in tested]
+    bayes = NaiveBayes(some(examples(train)), num_classes)
+    first = FirstToken(some(examples(train)), run.problem.alphabet.num_tokens, num_classes)
+    for name, fitted in (("naive_bayes", bayes), ("first_token", first)):
+        judged.add(name, vectors.Predicted(fitted.predict(sequences), fitted.num_fitted))
+    return judged.figures
 
 
 def _train_batches(run: Run) -> training.BatchSource:

@@ -8,9 +8,10 @@ from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import Layers
+from flax_linattn.tasks.classes.options import OF_DRAWN, OF_FILES, ClassesData
 from flax_linattn.tasks.classes.recipe import RecipeFit
 from flax_linattn.tasks.files import as_name
-from flax_linattn.tasks.options import Config, ModelOptions, Options, mechanism_name
+from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 
 DRAWN = ("listops", "listops-lra", "pathfinder")
 """Data that are drawn."""
@@ -24,18 +25,17 @@ FETCHED = {
 
 
 OF_LENGTHS = ("min_length", "max_length")
-OF_FILES = ("crop", "padding", "as_python", "validation_share", "split_seed", "select_on")
-OF_DRAWN = ("min_length", "epoch_size", "validation_size", "test_size")
+OF_TEXTS = ("crop", "padding", "as_python")
 NOT_TAKEN = {
-    "listops": (*OF_FILES, "image_size"),
-    "listops-lra": (*OF_FILES, "image_size"),
-    "pathfinder": (*OF_FILES, *OF_LENGTHS),
+    "listops": (*OF_TEXTS, *OF_FILES, "image_size"),
+    "listops-lra": (*OF_TEXTS, *OF_FILES, "image_size"),
+    "pathfinder": (*OF_TEXTS, *OF_FILES, *OF_LENGTHS),
 }
-"""Options that change nothing of drawn data; ``OF_DRAWN`` are those of files."""
+"""Options that change nothing of drawn data."""
 
 
 @dataclasses.dataclass(frozen=True)
-class SequenceData(Options):
+class SequenceData(ClassesData):
     """Which sequences, and what is made of them.
 
     Attributes:
@@ -45,51 +45,27 @@ class SequenceData(Options):
             "data fetch" puts into the folder data, by the catalogue's name.
         min_length: of drawn ListOps, fewest tokens.
         max_length: of drawn ListOps, and of texts, most tokens.
-        image_size: height and width that images are brought to; 0 = as they are, of pathfinder 32.
         crop: of longer texts, a part drawn anew each epoch in training ("random"), or the
             first bytes ("prefix"); tests always take these.
         padding: of shorter texts, "masked"; "symbol": zero bytes that the model sees; or "packed":
             none in training, where several texts share a row, each cut to its beginning.
         as_python: take a text as Python prints its bytes, b'...', as TaylorShift's code does.
-        epoch_size: of drawn data, examples of an epoch.
-        validation_size: of drawn data, examples to validate on.
-        test_size: of drawn data, examples to test on.
-        validation_share: of files, share of the training data held out for validation.
-        split_seed: of which examples are held out.
-        select_on: the data that select the best parameters and end the training: those held out
-            ("validation"), or "test", the TEST SET, which makes accuracies optimistic.
         test_lengths: of drawn ListOps, further lengths to test at, such as beyond training.
     """
 
     data: str = "listops"
     min_length: int = 20
     max_length: int = 80
-    image_size: int = 0
     crop: Literal["random", "prefix"] = "random"
     padding: Literal["masked", "symbol", "packed"] = "masked"
     as_python: bool = False
-    epoch_size: int = 6400
-    validation_size: int = 1000
-    test_size: int = 2000
-    validation_share: float = 0.1
-    split_seed: int = 0
-    select_on: Literal["validation", "test"] = "validation"
     test_lengths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, 2**20, min_length=self.min_length, max_length=self.max_length)
-        at_least(0, 2**12, image_size=self.image_size)
-        at_least(1, 10**8, epoch_size=self.epoch_size)
-        at_least(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
-        at_least(0, split_seed=self.split_seed)
         for length in self.test_lengths:
             at_least(4, 2**20, test_lengths=length)
-        if not 0 < self.validation_share < 1:
-            raise OptionError(
-                f"validation_share must be between 0 and 1, got {self.validation_share}.",
-                "validation_share",
-            )
         if self.test_lengths and self.data != "listops":
             raise OptionError(
                 f"only listops is drawn at any length, got data={self.data}; leave test_lengths "
@@ -97,10 +73,10 @@ class SequenceData(Options):
                 "test_lengths",
                 "data",
             )
-        for name in NOT_TAKEN.get(self.data, OF_DRAWN):
-            if getattr(self, name) != _DEFAULTS[name]:
-                kind = self.data if self.data in DRAWN else "data of files"
-                raise OptionError(f"{name} changes nothing of {kind}; leave it out.", name, "data")
+        if self.data in DRAWN:
+            self.refuse(NOT_TAKEN[self.data], self.data, "data")
+        else:
+            self.refuse(("min_length", *OF_DRAWN), "data of files", "data")
 
     @property
     def path(self) -> Path:
@@ -112,9 +88,6 @@ class SequenceData(Options):
         """A short name of the data."""
         named = self.data in (*DRAWN, *FETCHED)
         return self.data if named else self.path.name.partition(".")[0]
-
-
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(SequenceData)}
 
 
 SEQUENCE_LAYERS = Layers(

@@ -15,8 +15,7 @@ from flax_linattn import models, ops, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import IMAGES, TEXTS, Entry
 from flax_linattn.tasks.classes.figures import draw_confusion
-from flax_linattn.tasks.classes.loss import make_label_loss
-from flax_linattn.tasks.classes.recipe import make_optimizer
+from flax_linattn.tasks.classes.recipe import label_objective
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.sequence import evaluate
 from flax_linattn.tasks.sequence.model import build_model, logits_of
@@ -119,13 +118,8 @@ class SequenceTask(Task[SequenceConfig, Source, SequenceProblem]):
     def objective(
         self, config: SequenceConfig, problem: SequenceProblem, steps_per_epoch: int
     ) -> training.Objective:
-        """Cross-entropy; selected by accuracy, as TaylorShift and Long Range Arena have it."""
-        return training.Objective(
-            make_label_loss(logits_of, config.fit.label_smoothing),
-            make_optimizer(config.fit, steps_per_epoch),
-            monitor="accuracy",
-            mode="max",
-        )
+        """Cross-entropy; selected by accuracy."""
+        return label_objective(logits_of, config.fit, steps_per_epoch)
 
     def observation(self, problem: SequenceProblem) -> jax.ShapeDtypeStruct:
         """A token."""

@@ -7,6 +7,14 @@ from typing import TypeAlias
 from flax_linattn import data, training
 from flax_linattn.data.sets.listops import GrownListOps, SampledListOps
 from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.tasks.classes.drawn import (
+    PATHFINDER_CLASSES,
+    PATHFINDER_SIZE,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    drawn_batches,
+)
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.sequence.alphabets import ALPHABETS
 from flax_linattn.tasks.sequence.options import SequenceConfig, SequenceData
@@ -16,10 +24,6 @@ Task: TypeAlias = GrownListOps | SampledListOps | Pathfinder
 
 LENGTHS = 4
 """Most lengths that batches of different lengths are padded to, each a program to compile."""
-PATHFINDER_SIZE = 32
-"""Of Long Range Arena's."""
-TRAIN, VALIDATION, TEST = range(3)
-"""Independent streams of a seed; those of further lengths follow."""
 
 
 class DrawnSource(Source):
@@ -38,7 +42,7 @@ class DrawnSource(Source):
         self._task = self._make(1)
         if isinstance(self._task, Pathfinder):
             self.alphabet = ALPHABETS["grey"]
-            self.classes: tuple[str, ...] = ("apart", "joined")
+            self.classes: tuple[str, ...] = PATHFINDER_CLASSES
             self.max_length = self._task.size**2
         else:
             self.alphabet = ALPHABETS["listops"]
@@ -58,7 +62,7 @@ class DrawnSource(Source):
         """Training never sees an example twice; validation and test are always the same."""
         options = config.data
         return training.Splits(
-            self._batches(config, options.epoch_size, TRAIN, spans, fixed=False),
+            self._batches(config, options.epoch_size, TRAIN, spans),
             self._batches(config, options.validation_size, VALIDATION, spans),
             self._batches(config, options.test_size, TEST, spans),
         )
@@ -69,7 +73,7 @@ class DrawnSource(Source):
         return self._drawn(task, config, config.data.test_size, TEST + 1 + length)
 
     def _batches(
-        self, config: SequenceConfig, size: int, stream: int, spans: int, *, fixed: bool = True
+        self, config: SequenceConfig, size: int, stream: int, spans: int
     ) -> training.BatchSource:
         least, most = self._options.min_length, self._options.max_length
         # Runs that are trained at once take batches of one length.
@@ -81,21 +85,12 @@ class DrawnSource(Source):
                 f"sequences of {self.max_length} tokens do not go over {spans} devices; choose a "
                 "length that is a multiple, or leave seq out of the mesh."
             )
-        return self._drawn(task, config, size, stream, fixed=fixed)
+        return self._drawn(task, config, size, stream)
 
     def _drawn(
-        self, task: Task, config: SequenceConfig, size: int, stream: int, *, fixed: bool = True
+        self, task: Task, config: SequenceConfig, size: int, stream: int
     ) -> data.DrawnBatches:
-        rows = min(config.fit.batch_size, size)
-        return data.DrawnBatches(
-            task,
-            rows,
-            -(-size // rows),
-            seed=config.seed,
-            stream=stream,
-            fixed=fixed,
-            num_examples=size if fixed else None,
-        )
+        return drawn_batches(task, config.fit.batch_size, size, seed=config.seed, stream=stream)
 
     def checksum(self, config: SequenceConfig) -> str:
         """Of the first batch of each part."""

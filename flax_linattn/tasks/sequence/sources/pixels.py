@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from numpy.typing import NDArray
 
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError
 from flax_linattn.data.images import LabelledImages
 from flax_linattn.tasks.classes.archives import read_images
 from flax_linattn.tasks.classes.held_out import hold_out
@@ -31,9 +30,7 @@ class PixelsSource(Source):
 
     def __init__(self, options: SequenceData) -> None:
         train, test = (part.grey() for part in read_images(options.path, options.image_size))
-        for name in OF_LENGTHS:
-            if getattr(options, name) != getattr(SequenceData(), name):
-                raise OptionError(f"{name} changes nothing of images; leave it out.", name, "data")
+        options.refuse(OF_LENGTHS, "images", "data")
         self.name, self.classes = options.data_name, train.classes
         height, width, _ = train.image_shape
         self.max_length = height * width
