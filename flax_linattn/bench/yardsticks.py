@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,15 +65,13 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         learned = mechanism.capabilities.learned_query
         identity = mechanism.init_state(k.shape[0], k.shape[2], k.shape[3], v.shape[-1])
 
-        def lift(k: Array, v: Array) -> Any:
-            return mechanism.lift(k, v, q) if learned else mechanism.lift(k, v)
-
-        monoid = prefix.scanned(lift, mechanism._merge, mechanism.read, identity)
+        monoid = prefix.scanned(
+            partial(mechanism._lift, q), mechanism._merge, mechanism.read, identity
+        )
         y, _ = prefix.attend(
             monoid,
             None if learned else q,
-            k,
-            v,
+            {"k": k, "v": v},
             is_causal=True,
             mask=None,
             starts=None,

@@ -256,7 +256,6 @@ class SequenceClassifier(nnx.Module):
             poolings.as_monoid(self.pooling, batch, h.shape[-1], h.dtype),
             None,
             h,
-            h,
             is_causal=every_step,
             mask=mask,
             starts=None if runs is None else runs.starts,

@@ -75,13 +75,12 @@ class Moments:
         """
         y, state = prefix.attend(
             prefix.scanned(
-                lift=lambda x, _: self.lift(x),
+                lift=self.lift,
                 merge=self.merge,
                 read=lambda _, state: jnp.concatenate(self.read(state), axis=-1),
                 identity=self.init_state(x.shape[0], x.shape[2]),
             ),
             None,
-            x,
             x,
             is_causal=True,
             mask=mask,

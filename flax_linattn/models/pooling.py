@@ -86,9 +86,9 @@ def identity(batch_size: int, features: int, dtype: Any = jnp.float32) -> Counte
 
 
 def as_monoid(pooling: Pooling, batch_size: int, features: int, dtype: Any) -> Monoid:
-    """Binds a pooling for ``ops.prefix.attend``, which passes the tokens as keys and values."""
+    """Binds a pooling for ``ops.engine.prefix.attend``, whose tokens are features [B, T, C]."""
     return scanned(
-        lift=lambda h, _: pooling.lift(h),
+        lift=pooling.lift,
         merge=pooling.merge,
         read=lambda _, state: pooling.read(state),
         identity=identity(batch_size, features, dtype),

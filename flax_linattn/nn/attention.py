@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any, Literal, NamedTuple, Unpack, overload
 
 import jax.numpy as jnp
@@ -15,7 +17,9 @@ from flax_linattn.nn.linear import PositionLinear, linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition, token_positions
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
+from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.engine.features import unit_length
 from flax_linattn.typing import (
     Array,
     Features,
@@ -61,7 +65,10 @@ class Attention(nnx.Module):
     learned token [C] of the layer, projected as the inputs would be: W_q and its bias stay,
     which is what the paper's parameter count implies. What else a mechanism learns
     (``ops.Mechanism.learned_parameters``: TaylorShift's temperature, Linformer's projections)
-    is in ``mechanism_parameters``, by name.
+    is in ``mechanism_parameters``, by name. What it wants of every token beside queries, keys and
+    values (``token_arguments``: decays, gates) is made of the inputs by ``token_projections``, by
+    name, each with a bias and the activation that the mechanism names. Queries and keys get length
+    1 where it is meant for such (``capabilities.unit_vectors``).
 
     Args:
         in_features: C, features of the inputs.
@@ -160,6 +167,19 @@ class Attention(nnx.Module):
         )
         self.mechanism.check_heads(num_heads)
         learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
+        arguments = self.mechanism.token_arguments
+        self.token_projections = nnx.data(
+            {
+                argument.name: linear(
+                    in_features,
+                    math.prod(argument.shape(num_heads, self.head_dim, self.head_dim)),
+                    **{**options, "use_bias": True},
+                    kernel_init=kernel_init,
+                    bias_init=_FlatBias(argument, num_heads, self.head_dim),
+                )
+                for argument in arguments
+            }
+        )
         # Not nnx.Dict, into which nnx.tabulate puts a number of its own.
         self.mechanism_parameters = nnx.data(
             {
@@ -260,6 +280,7 @@ class Attention(nnx.Module):
             if positions is None:
                 positions = _count(x, mask, segment_ids, state)
             q, k = self.position(q, positions), self.position(k, positions)
+        q, k = self._unit(q), self._unit(k)
         attended = self.mechanism.attend(
             q,
             k,
@@ -272,6 +293,7 @@ class Attention(nnx.Module):
             return_state=return_state,
             form=form,
             **self._parameters(),
+            **self._token_arguments(x),
         )
         if isinstance(attended, tuple):
             y, state = attended
@@ -390,7 +412,13 @@ class Attention(nnx.Module):
                 raise ValueError(_POSITIONS)
             q, k = self.position(q, positions), self.position(k, positions)
         y, state = self.mechanism.step(
-            q, k, self._heads(self.value_projection(x)), state, mask, **self._parameters()
+            self._unit(q),
+            self._unit(k),
+            self._heads(self.value_projection(x)),
+            state,
+            mask,
+            **self._parameters(),
+            **self._token_arguments(x),
         )
         return self._out(y), state
 
@@ -404,6 +432,19 @@ class Attention(nnx.Module):
     def _parameters(self) -> dict[str, Any]:
         return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}
 
+    def _token_arguments(self, x: Array) -> dict[str, Any]:
+        """What the mechanism wants of each token, in the dtype of sums: [..., *axes]."""
+        found = {}
+        for argument in self.mechanism.token_arguments:
+            projected = self.token_projections[argument.name](x)
+            shape = argument.shape(self.num_heads, self.head_dim, self.head_dim)
+            projected = projected.astype(accumulation_dtype(projected.dtype))
+            found[argument.name] = argument.activation(projected.reshape(*x.shape[:-1], *shape))
+        return found
+
+    def _unit(self, x: Array) -> Array:
+        return unit_length(x) if self.mechanism.capabilities.unit_vectors else x
+
     def _queries(self, x: Array, dtype: DTypeLike) -> Array:
         source = x if self.query is None else self.query[...]
         # The learned query knows nothing of x's dtype; the keys do.
@@ -415,6 +456,19 @@ class Attention(nnx.Module):
     def _out(self, y: Array) -> Array:
         y = rearrange(y, "... h v -> ... (h v)")
         return y if self.out_projection is None else self.out_projection(y)
+
+
+@dataclasses.dataclass(frozen=True)  # a value: equal layers have equal graphs
+class _FlatBias:
+    """The first bias of a token argument, which has axes of its own, as the vector of a layer."""
+
+    argument: ops.TokenArgument
+    num_heads: int
+    head_dim: int
+
+    def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
+        axes = self.argument.shape(self.num_heads, self.head_dim, self.head_dim)
+        return self.argument.bias_init(key, axes, dtype).reshape(shape)
 
 
 _POSITIONS = (

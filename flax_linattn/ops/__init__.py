@@ -13,9 +13,10 @@ from flax_linattn.ops import mechanisms
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.state import PackedState, exportable
+from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.contract.weights import weights
 from flax_linattn.ops.engine.cache import CacheMechanism, KVCache
-from flax_linattn.ops.engine.exponential import ExponentialState
+from flax_linattn.ops.engine.exponential import ExponentialState, ForgettingState
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.engine.series import SeriesState
 from flax_linattn.ops.engine.shards import SequenceParallel, sequence_parallel
@@ -23,6 +24,8 @@ from flax_linattn.ops.engine.stateless import StatelessMechanism
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.mechanisms import *  # noqa: F403  (the classes of the registry)
 from flax_linattn.ops.mechanisms.aaren import AarenState
+from flax_linattn.ops.mechanisms.gated_delta import GatedDeltaState
+from flax_linattn.ops.mechanisms.gated_linear import GatedLinearState
 from flax_linattn.ops.mechanisms.taylorshift import (
     taylorshift_n0,
     taylorshift_n1,
@@ -35,6 +38,9 @@ __all__ = [
     "CacheMechanism",
     "Capabilities",
     "ExponentialState",
+    "ForgettingState",
+    "GatedDeltaState",
+    "GatedLinearState",
     "KVCache",
     "KernelMechanism",
     "KernelState",
@@ -45,6 +51,7 @@ __all__ = [
     "SeriesState",
     "StatelessMechanism",
     "StreamingMechanism",
+    "TokenArgument",
     "exportable",
     "get_mechanism",
     "list_mechanisms",

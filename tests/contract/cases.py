@@ -1,10 +1,10 @@
 """The inputs of the contract tests, and the loop of steps that they compare with.
 
-A new mechanism needs nothing here, or one line in ``PARAMETERS`` if it has an argument of
-its own that no other mechanism has, and one in ``TOKENS`` if by its nature it magnifies rounding
-where tokens are unfavourable, with the reason. Mechanisms without a state
-(``capabilities.recurrent``) are compared with the reference where others are compared with the loop
-of ``step``.
+A new mechanism needs nothing here, or one line in ``PARAMETERS`` or, for an argument of tokens, in
+``GATES`` if it has one of its own that no other mechanism has, and one in ``TOKENS`` if by its
+nature it magnifies rounding where tokens are unfavourable, with the reason. Mechanisms without a
+state (``capabilities.recurrent``) are compared with the reference where others are compared with
+the loop of ``step``.
 """
 
 import dataclasses
@@ -33,9 +33,17 @@ PARAMETERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "projection": lambda rng, n: rng.normal(size=(HYPERPARAMETERS["num_features"], KEY_DIM)),
     "key_projection": lambda rng, n: rng.normal(size=(n, 4)) / np.sqrt(n),
     "value_projection": lambda rng, n: rng.normal(size=(n, 4)) / np.sqrt(n),
+    "time_decay": lambda rng, n: rng.normal(size=(HEADS, KEY_DIM)),
+    "time_first": lambda rng, n: rng.normal(size=(HEADS, KEY_DIM)),
 }
 """Makes the value of a mechanism's own argument for sequences of at most n tokens; its gradient
 is compared as well."""
+
+GATES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Any]] = {
+    "log_decay": lambda rng, shape: -(10.0 ** rng.uniform(-3, 1.2, shape)),
+    "beta": lambda rng, shape: rng.uniform(0.02, 0.98, shape),
+}
+"""Makes the values of an argument of tokens: decays from nearly none to 1e-7."""
 
 TOKENS = {
     "expressive": (0.75, 0.25),
@@ -43,6 +51,7 @@ TOKENS = {
     "rfa": (0.75, 0.25),
     "elementwise_series": (0, 0.5),
     "nystrom": (0, 2),
+    "gated_delta": (0, 0.5),
 }
 """Mean and standard deviation of the queries and keys of some mechanisms; of all others 0 and 1.
 
@@ -50,7 +59,8 @@ By their nature these magnify rounding where tokens are unfavourable. The first 
 sum of weights that can nearly vanish, alone or beside the features that it is summed from
 (``tests/ops/mechanisms/test_expressive.py`` bounds that error); the powers that
 ``elementwise_series`` sums cancel where 2 q k is far below 0; ``nystrom`` inverts a matrix whose
-rows are nearly equal where landmarks are near each other."""
+rows are nearly equal where landmarks are near each other; ``gated_delta`` multiplies the state by
+1 - beta |k|^2, and grows with longer keys."""
 
 
 def _make(name: str) -> ops.Mechanism:
@@ -67,12 +77,18 @@ def _directions(mechanism: ops.Mechanism) -> list[bool]:
 
 
 class Tokens(NamedTuple):
-    """Arguments of ``attend``; ``parameters`` are the mechanism's own."""
+    """Arguments of ``attend``: ``parameters`` are the mechanism's own, ``gates`` its tokens'."""
 
     q: Any
     k: Any
     v: Any
     parameters: dict[str, Any]
+    gates: dict[str, Any]
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """Both, as keyword arguments."""
+        return self.parameters | self.gates
 
 
 def make_numbers(
@@ -99,6 +115,12 @@ def make_numbers(
         parameters={
             name: PARAMETERS[name](rng, max(length, source, 64)) for name in mechanism.parameters
         },
+        gates={
+            each.name: GATES[each.name](
+                rng, (batch, source, *each.shape(HEADS, KEY_DIM, value_dim(mechanism)))
+            )
+            for each in mechanism.token_arguments
+        },
     )
 
 
@@ -124,7 +146,7 @@ def make_state(
 
 def attend(mechanism: ops.Mechanism, tokens: Tokens, state: Any = None, **how: Any) -> Any:
     """``attend``, going on from ``state``: outputs and state, None where there are no states."""
-    arguments = dict(tokens.parameters, **how)
+    arguments = dict(tokens.own, **how)
     if not mechanism.capabilities.recurrent:
         return mechanism.attend(*tokens[:3], **arguments), None
     return mechanism.attend(*tokens[:3], initial_state=state, return_state=True, **arguments)
@@ -139,7 +161,13 @@ def take(mechanism: ops.Mechanism, tokens: Tokens, span: Any) -> Tokens:
     """Tokens of a span of time, or of one time without its axis; a learned query has none."""
     learned = mechanism.capabilities.learned_query
     q = tokens.q if learned else tokens.q[:, span]
-    return tokens._replace(q=q, k=tokens.k[:, span], v=tokens.v[:, span])
+    return over_tokens(tokens._replace(q=q), lambda x: x[:, span])
+
+
+def over_tokens(tokens: Tokens, function: Callable[[Any], Any]) -> Tokens:
+    """Applies ``function`` to all that a token has its own of, but for the query: [B, T, ...]."""
+    k, v, gates = jax.tree.map(function, (tokens.k, tokens.v, tokens.gates))
+    return tokens._replace(k=k, v=v, gates=gates)
 
 
 def make_mask(length: int, seed: int = 0) -> np.ndarray:
@@ -192,8 +220,9 @@ def meaning(state: Any) -> list[Any]:
     leaves = float_leaves(state)
     xp = np if all(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp
     if isinstance(state, ops.KVCache):
-        used = state.used[:, :, None, None]
-        return [xp.where(used, slots, xp.zeros_like(slots)) for slots in (state.key, state.value)]
+        slots = (state.key, state.value, *state.per_token.values())
+        used = [state.used.reshape(*state.used.shape, *(1,) * (each.ndim - 2)) for each in slots]
+        return [xp.where(u, s, xp.zeros_like(s)) for u, s in zip(used, slots, strict=True)]
     return [xp.where(xp.isinf(leaf), xp.zeros_like(leaf), leaf) for leaf in leaves]
 
 
@@ -236,15 +265,15 @@ def step_loop(
     learned = mechanism.capabilities.learned_query
 
     def body(state: Any, now: Any) -> tuple[Any, Any]:
-        q, k, v, mask, start = now
+        q, k, v, gates, mask, start = now
         if start is not None:
             state = select(start, empty, state)
         y, state = mechanism.step(
-            tokens.q if learned else q, k, v, state, mask, **tokens.parameters
+            tokens.q if learned else q, k, v, state, mask, **tokens.parameters, **gates
         )
         return state, y
 
-    over_time = (None if learned else tokens.q, tokens.k, tokens.v, mask, starts)
+    over_time = (None if learned else tokens.q, tokens.k, tokens.v, tokens.gates, mask, starts)
     over_time = jax.tree.map(lambda a: jnp.moveaxis(a, 1, 0), over_time)
     state, y = jax.lax.scan(body, state, over_time)
     return jnp.moveaxis(y, 0, 1), state

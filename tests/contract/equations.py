@@ -24,6 +24,7 @@ class Seen(NamedTuple):
         position: of the query among the real tokens of its segment.
         positions: the same of the tokens, n numbers.
         queries: of all real tokens of the row [m, H, K]; q itself where it is learned.
+        gates: arguments of the seen tokens by name, [n, ...].
     """
 
     k: Any
@@ -31,6 +32,7 @@ class Seen(NamedTuple):
     position: int
     positions: list[int]
     queries: Any
+    gates: dict[str, Any]
 
 
 def segments(mask: Any, ids: Any) -> list[int]:
@@ -61,7 +63,12 @@ def attend(
     (batch, length), heads = k.shape[:2], k.shape[2]
     mask = np.ones((batch, length), bool) if mask is None else mask
     ids = np.zeros((batch, length), int) if segment_ids is None else segment_ids
-    y = np.zeros((batch, length, heads, v.shape[-1]), np.result_type(q, k, v, *parameters.values()))
+    names = [each.name for each in mechanism.token_arguments]
+    gates = {name: parameters.pop(name) for name in names}
+    y = np.zeros(
+        (batch, length, heads, v.shape[-1]),
+        np.result_type(q, k, v, *gates.values(), *parameters.values()),
+    )
     for row in range(batch):
         number = segments(mask[row], ids[row])
         whole = [j for j in range(length) if mask[row, j]]
@@ -72,7 +79,8 @@ def attend(
             learned = mechanism.capabilities.learned_query
             query, queries = (q, q) if learned else (q[row, t], q[row, whole])
             places = [place[j] for j in visible]
-            seen = Seen(k[row, visible], v[row, visible], place[t], places, queries)
+            own = {name: gate[row, visible] for name, gate in gates.items()}
+            seen = Seen(k[row, visible], v[row, visible], place[t], places, queries, own)
             y[row, t] = EQUATIONS[mechanism.name](mechanism, query, seen, **parameters)
     return y
 
@@ -213,6 +221,47 @@ def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     return np.stack(outputs)
 
 
+def _later(x: Any) -> Any:
+    """For each token the sum over those after it, [n, ...]."""
+    return np.array([x[j + 1 :].sum(axis=0) for j in range(len(x))])
+
+
+def _forgetting(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    fallen = scale * _scores(q, seen.k) + _later(seen.gates["log_decay"])
+    return _average(np.exp(fallen), seen.v)
+
+
+def _gated_linear(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    left = np.exp(_later(seen.gates["log_decay"]))
+    return scale * np.einsum("hk,nhk,nhk,nhv->hv", q, left, seen.k, seen.v)
+
+
+def _retention(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    gamma = 1 - 2.0 ** (-5 - np.arange(q.shape[0]))
+    age = np.arange(len(seen.k))[::-1, None]
+    return scale * np.einsum("nh,nh,nhv->hv", gamma**age, _scores(q, seen.k), seen.v)
+
+
+def _gated_delta(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
+    heads, one = q.shape[0], np.eye(q.shape[1])
+    y = []
+    for h in range(heads):
+        s = np.zeros((q.shape[1], seen.v.shape[-1]))
+        for n in range(len(seen.k)):
+            k, v, beta = seen.k[n, h], seen.v[n, h], seen.gates["beta"][n, h]
+            alpha = np.exp(seen.gates["log_decay"][n, h])
+            s = alpha * (one - beta * np.outer(k, k)) @ s + beta * np.outer(k, v)
+        y.append(scale * q[h] @ s)
+    return np.stack(y)
+
+
+def _rwkv(mechanism: Any, q: Any, seen: Seen, time_decay: Any, time_first: Any) -> Any:
+    rate, last = np.exp(time_decay), len(seen.k) - 1
+    weight = [np.exp(seen.k[i] - (last - 1 - i) * rate) for i in range(last)]
+    weight = np.stack([*weight, np.exp(time_first + seen.k[last])])
+    return _average(weight, seen.v) / (1 + np.exp(-q))
+
+
 EQUATIONS: dict[str, Callable[..., Any]] = {
     "softmax": _softmax,
     "aaren": _softmax,
@@ -222,6 +271,12 @@ EQUATIONS: dict[str, Callable[..., Any]] = {
     "expressive": _expressive,
     "expressive_quadratic": _expressive_quadratic,
     "bidirectional_aaren": _bidirectional_aaren,
+    "forgetting_aaren": _forgetting,
+    "forgetting": _forgetting,
+    "gated_linear": _gated_linear,
+    "retention": _retention,
+    "gated_delta": _gated_delta,
+    "rwkv": _rwkv,
     "linear": _linear,
     "aft": _aft,
     "aft_simple": _aft_simple,

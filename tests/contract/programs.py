@@ -86,7 +86,7 @@ def assert_gradients_close(
     size = np.sqrt(terms)
 
     def parts(tokens: Tokens) -> tuple[Any, Any]:
-        own = {"k": tokens.k, "v": tokens.v}
+        own = {"k": tokens.k, "v": tokens.v, **tokens.gates}
         shared = tokens.parameters | ({"q": tokens.q} if tokens.q.ndim == 2 else {})
         own |= {} if tokens.q.ndim == 2 else {"q": tokens.q}
         return own, {name: np.asarray(g).astype(np.float64) / size for name, g in shared.items()}
@@ -179,7 +179,7 @@ def reference(mechanism: ops.Mechanism, is_causal: bool) -> Program:
         how = {"is_causal": is_causal, "mask": mask, "segment_ids": ids}
 
         def outputs(tokens: Tokens) -> Any:
-            return mechanism.reference(*tokens[:3], **how, **tokens.parameters)
+            return mechanism.reference(*tokens[:3], **how, **tokens.own)
 
         y, pull = jax.vjp(outputs, tokens)
         return Result(y, None, *pull(weights), [])

@@ -29,6 +29,12 @@ def test_the_future_cannot_change_the_past(mechanism: ops.Mechanism, form: str) 
             np.where(late, 100 * other.k, tokens.k),
             np.where(late, 100 * other.v, tokens.v),
             tokens.parameters,
+            {
+                name: np.where(future.reshape(1, -1, *(1,) * (gate.ndim - 2)), gate, own)
+                for (name, own), gate in zip(
+                    tokens.gates.items(), other.gates.values(), strict=True
+                )
+            },
         )
         got = run(changed, np.where(future, other_mask, mask), np.where(future, other_ids, ids)).y
         assert_same_bits(got[:, :cut], want[:, :cut], f"before {cut}")
@@ -46,4 +52,5 @@ def test_the_past_has_no_gradient_into_the_future(mechanism: ops.Mechanism, form
         only = weights.silent._replace(y=np.where(past, weights.y, 0))
         got = run(tokens, mask.astype(bool), ids, only).tokens
         assert not got.k[:, cut:].any() and not got.v[:, cut:].any()
+        assert not any(gate[:, cut:].any() for gate in got.gates.values())
         assert got.v[:, :cut].any()

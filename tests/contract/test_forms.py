@@ -98,6 +98,7 @@ class Layout:
             np.concatenate([first.k, second.k], axis=1),
             np.concatenate([first.v, second.v], axis=1),
             jax.tree.map(np.add, first.parameters, second.parameters),
+            jax.tree.map(lambda a, b: np.concatenate([a, b], 1), first.gates, second.gates),
         )
 
 

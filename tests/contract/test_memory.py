@@ -41,7 +41,7 @@ def test_steps_keep_the_state_as_it_is(mechanism: ops.Mechanism) -> None:
         tokens = cases.take(mechanism, cases.make_tokens(mechanism, 1, dtype), 0)
         state = cases.make_state(mechanism, 20, dtype)
         y, after = jax.eval_shape(
-            lambda *a, p=tokens.parameters: mechanism.step(*a, **p),
+            lambda *a, p=tokens.own: mechanism.step(*a, **p),
             *tokens[:3],
             state,
         )
@@ -67,7 +67,7 @@ def test_a_full_cache_is_an_error(mechanism: ops.Mechanism) -> None:
 
     def step(t: int, state: Any, mask: Any = None) -> Any:
         now = cases.take(mechanism, tokens, t)
-        return mechanism.step(*now[:3], state, mask, **tokens.parameters)[1]
+        return mechanism.step(*now[:3], state, mask, **now.own)[1]
 
     state = step(1, step(0, state))
     with pytest.raises(ValueError, match=FULL):

@@ -32,7 +32,11 @@ def place_tokens(mesh: Any, tokens: cases.Tokens) -> cases.Tokens:
     """A learned query [H, K] is split over heads; parameters are whole."""
     of_query = TOKENS if tokens.q.ndim == 4 else PartitionSpec("model")
     q, (k, v) = place(mesh, tokens.q, of_query), place(mesh, tokens[1:3], TOKENS)
-    return cases.Tokens(q, k, v, place(mesh, tokens.parameters, PartitionSpec()))
+    gates = {
+        name: place(mesh, gate, PartitionSpec(*TOKENS[: gate.ndim]))
+        for name, gate in tokens.gates.items()
+    }
+    return cases.Tokens(q, k, v, place(mesh, tokens.parameters, PartitionSpec()), gates)
 
 
 def axes_of(x: Any) -> tuple[Any, ...]:
@@ -90,7 +94,8 @@ def test_a_new_state_is_split_as_its_tokens(name: str) -> None:
     (mechanism,) = [m for m in cases.ALL if m.name == name]
     tokens, mesh = cases.make_tokens(mechanism, 2, np.float32), explicit_mesh()
     with jax.set_mesh(mesh):
-        q, k, v, own = place_tokens(mesh, tokens)
+        placed = place_tokens(mesh, tokens)
+        q, k, v, own = *placed[:3], placed.own
         _, state = mechanism.attend(q, k, v, is_causal=True, return_state=True, **own)
         for leaf in jax.tree.leaves(state):
             heads = [axis == cases.HEADS for axis in leaf.shape]

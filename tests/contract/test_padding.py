@@ -23,7 +23,8 @@ def poison(x: Any, mask: np.ndarray, seed: int) -> np.ndarray:
 
 def poisoned(mechanism: ops.Mechanism, tokens: Tokens, mask: np.ndarray) -> Tokens:
     q = tokens.q if mechanism.capabilities.learned_query else poison(tokens.q, mask, 1)
-    return tokens._replace(q=q, k=poison(tokens.k, mask, 2), v=poison(tokens.v, mask, 3))
+    gates = {name: poison(gate, mask, 4) for name, gate in tokens.gates.items()}
+    return Tokens(q, poison(tokens.k, mask, 2), poison(tokens.v, mask, 3), tokens.parameters, gates)
 
 
 CASES = cases.slow_unless(cases.central, cases.DIRECTIONS_FORMS)
@@ -125,7 +126,7 @@ def test_cross_attention_is_the_reference(mechanism: ops.Mechanism, form: str, s
 
     def run(attend: Any, tokens: Tokens, **how: Any) -> Any:
         return cases.with_gradients(
-            lambda t: attend(t.q, t.k, t.v, mask=mask, query_mask=query_mask, **how, **t.parameters)
+            lambda t: attend(t.q, t.k, t.v, mask=mask, query_mask=query_mask, **how, **t.own)
         )(tokens)
 
     got = jax.jit(lambda t: run(mechanism.attend, t, form=form))(dirty)

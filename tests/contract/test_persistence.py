@@ -23,13 +23,13 @@ def functions(mechanism: ops.Mechanism) -> tuple[Any, Any, Any]:
     tokens = cases.make_tokens(mechanism, LENGTH + 1, np.float32)
 
     @jax.jit
-    def prefill(q: Any, k: Any, v: Any, state: Any) -> Any:
-        part = tokens._replace(q=q, k=k, v=v)
+    def prefill(q: Any, k: Any, v: Any, gates: Any, state: Any) -> Any:
+        part = tokens._replace(q=q, k=k, v=v, gates=gates)
         return cases.attend(mechanism, part, state, is_causal=mechanism.capabilities.causal)
 
     @jax.jit
-    def step(q: Any, k: Any, v: Any, state: Any) -> Any:
-        return mechanism.step(q, k, v, state, **tokens.parameters)
+    def step(q: Any, k: Any, v: Any, gates: Any, state: Any) -> Any:
+        return mechanism.step(q, k, v, state, **tokens.parameters, **gates)
 
     return prefill, step, cases.make_state(mechanism, 2 * LENGTH, np.float32)
 
@@ -37,7 +37,8 @@ def functions(mechanism: ops.Mechanism) -> tuple[Any, Any, Any]:
 def arguments(mechanism: ops.Mechanism) -> tuple[Any, Any]:
     tokens = cases.make_tokens(mechanism, LENGTH + 1, np.float32)
     first = cases.take(mechanism, tokens, slice(0, LENGTH))
-    return first[:3], cases.take(mechanism, tokens, LENGTH)[:3]
+    token = cases.take(mechanism, tokens, LENGTH)
+    return (*first[:3], first.gates), (*token[:3], token.gates)
 
 
 @pytest.mark.parametrize("mechanism", RECURRENT)

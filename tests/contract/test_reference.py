@@ -23,8 +23,8 @@ def test_the_reference_is_the_equation(mechanism: ops.Mechanism, is_causal: bool
     mask = cases.make_mask(length)
     ids = cases.make_ids(length) if mechanism.capabilities.packed else None
     tokens = cases.make_numbers(mechanism, length)
-    names = list(tokens.parameters)
-    arguments = [*tokens[:3], *tokens.parameters.values()]
+    names = list(tokens.own)
+    arguments = [*tokens[:3], *tokens.own.values()]
 
     def equation(q: Any, k: Any, v: Any, *parameters: Any) -> np.ndarray:
         own = dict(zip(names, parameters, strict=True))
@@ -37,7 +37,7 @@ def test_the_reference_is_the_equation(mechanism: ops.Mechanism, is_causal: bool
     got = programs.reference(mechanism, is_causal)(tokens, mask, ids, weights)
     assert_close(got.y, want, np.float64, "y")
 
-    gradients = [*got.tokens[:3], *(got.tokens.parameters[name] for name in names)]
+    gradients = [*got.tokens[:3], *(got.tokens.own[name] for name in names)]
     for i, name in enumerate(["q", "k", "v", *names]):
         direction = [np.zeros(np.shape(x)) for x in arguments]
         direction[i] = rng.normal(size=np.shape(arguments[i]))

@@ -118,7 +118,7 @@ def test_communication_does_not_grow(mechanism: ops.Mechanism, is_causal: bool) 
         @cases.with_gradients
         def attend(tokens: Tokens) -> Any:
             how = {"is_causal": is_causal, "mask": mask, "segment_ids": ids}
-            return split.attend(*tokens[:3], **tokens.parameters, **how)
+            return split.attend(*tokens[:3], **tokens.own, **how)
 
         return attend(tokens)
 
@@ -138,7 +138,7 @@ def test_it_is_the_mechanism_otherwise(mechanism: ops.Mechanism) -> None:
     split = ops.sequence_parallel(mechanism, make_mesh(seq=2), "seq")
     tokens = cases.take(mechanism, cases.make_tokens(mechanism, 1, np.float32), 0)
     state = cases.make_state(split, None, np.float32)
-    want = mechanism.step(*tokens[:3], state, **tokens.parameters)
-    assert_close(split.step(*tokens[:3], state, **tokens.parameters), want, np.float32)
+    want = mechanism.step(*tokens[:3], state, **tokens.own)
+    assert_close(split.step(*tokens[:3], state, **tokens.own), want, np.float32)
     assert split.name == mechanism.name and split.parameters == mechanism.parameters
     assert hash(split) == hash(ops.sequence_parallel(mechanism, make_mesh(seq=2), "seq"))

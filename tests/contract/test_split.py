@@ -154,7 +154,7 @@ def test_steps_from_nothing_without_max_length(mechanism: ops.Mechanism) -> None
         for t in range(length):
             now = cases.take(mechanism, tokens, t)
             real = jnp.asarray(mask[:, t])
-            y, state = mechanism.step(*now[:3], state, real, **tokens.parameters)
+            y, state = mechanism.step(*now[:3], state, real, **now.own)
             outputs.append(y)
         return jnp.stack(outputs, axis=1), want
 

@@ -48,8 +48,8 @@ def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) 
 
 
 def mechanism_step(mechanism: ops.Mechanism, tokens: Tokens) -> Any:
-    def step(q: Any, k: Any, v: Any, state: Any) -> Any:
-        return mechanism.step(q, k, v, state, **tokens.parameters)
+    def step(q: Any, k: Any, v: Any, gates: Any, state: Any) -> Any:
+        return mechanism.step(q, k, v, state, **tokens.parameters, **gates)
 
     return step
 
@@ -65,17 +65,18 @@ def test_steps_compile_once(mechanism: ops.Mechanism) -> None:
     step = jax.jit(chex.assert_max_traces(mechanism_step(mechanism, tokens), n=1))
     want = []
     for t in range(3):
-        want.append(step(*cases.take(mechanism, tokens, t)[:3], state))
+        now = cases.take(mechanism, tokens, t)
+        want.append(step(*now[:3], now.gates, state))
     after, first = want[0][1], cases.take(mechanism, tokens, 0)
     for t in range(49):
-        y, after = step(first.q, first.k + t / 50, first.v, after)
+        y, after = step(first.q, first.k + t / 50, first.v, first.gates, after)
     assert np.isfinite(y).all()
     assert step._cache_size() == 1
 
     want = jax.tree.map(lambda *leaves: np.stack(leaves), *want)
     states = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), state)
-    over = jax.vmap(mechanism_step(mechanism, tokens), in_axes=(None if learned else 1, 1, 1, 0))
-    assert_close(jax.jit(over)(*tokens[:3], states), want, np.float32)
+    over = jax.vmap(mechanism_step(mechanism, tokens), in_axes=(None if learned else 1, 1, 1, 1, 0))
+    assert_close(jax.jit(over)(*tokens[:3], tokens.gates, states), want, np.float32)
 
 
 def fast_devices(mechanism: ops.Mechanism, is_causal: bool, how: str) -> bool:

@@ -14,7 +14,7 @@ from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, V
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("q", "k", "v", "mask", "query_mask", "runs", "state", "parameters"),
+    data_fields=("q", "k", "v", "mask", "query_mask", "runs", "state", "parameters", "per_token"),
     meta_fields=("is_causal", "form", "return_state"),
 )
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Call:
         runs: where packed segments begin; None = nothing is packed.
         state: of the tokens before; None = there are none.
         parameters: the mechanism's own arguments, those that were given.
+        per_token: its ``token_arguments`` [B, S, ...], in the dtype of sums, 0 at padding.
     """
 
     q: Array
@@ -35,6 +36,7 @@ class Call:
     runs: masks.Runs | None
     state: State | None
     parameters: Parameters
+    per_token: Parameters
     is_causal: bool
     form: str
     return_state: bool
@@ -59,6 +61,7 @@ class StepCall(NamedTuple):
     state: State
     mask: Array | None
     parameters: Parameters
+    per_token: Parameters
 
 
 def num_queries(q: Array, k: Array) -> int:

@@ -24,6 +24,7 @@ class Capabilities:
         recurrent: there is a state: ``init_state``, ``step``, ``initial_state`` and
             ``return_state`` are offered.
         mergeable: ``merge`` joins the states of two spans.
+        unit_vectors: queries and keys are meant to have length 1, which layers give them.
         forms: the values of ``form`` beside "auto".
     """
 
@@ -36,6 +37,7 @@ class Capabilities:
     channelwise: bool = False
     recurrent: bool = True
     mergeable: bool = False
+    unit_vectors: bool = False
     forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
 
 

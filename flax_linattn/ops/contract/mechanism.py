@@ -22,6 +22,7 @@ from flax_linattn.ops.contract.call import Call, StepCall, num_queries, zero_que
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import PackedState, StateSizes, packed, unpacked
+from flax_linattn.ops.contract.token_arguments import TokenArgument, check_token_arguments
 from flax_linattn.typing import (
     Array,
     Keys,
@@ -67,6 +68,11 @@ class Mechanism(abc.ABC):
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of its own keyword arguments of ``attend``, ``step`` and ``reference``."""
+        return ()
+
+    @property
+    def token_arguments(self) -> tuple[TokenArgument, ...]:
+        """What it wants of every token beside k and v, as keyword arguments of the same three."""
         return ()
 
     # -- the public contract -------------------------------------------------------
@@ -157,7 +163,8 @@ class Mechanism(abc.ABC):
                 :class:`PackedState` to its own id.
             return_state: return ``(y, state)``.
             form: "auto" or one of ``capabilities.forms``; all give the same numbers.
-            **parameters: the mechanism's own, see ``parameters``; None = not given.
+            **parameters: the mechanism's own, see ``parameters``; None = not given. Also its
+                ``token_arguments``, [B, S, ...], which are padded and packed as k is.
 
         Returns:
             y [B, T, H, V] in the dtype of the inputs; 0 where nothing is seen. With
@@ -213,10 +220,11 @@ class Mechanism(abc.ABC):
         return_state: bool,
     ) -> Any:
         """``attend`` where no mesh axis is explicit."""
-        own = self._given(parameters)
+        own, given = self._given(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, form, own
         )
+        per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         if initial_state is not None or return_state:
             self._check_recurrent()
         state, carried = unpacked(initial_state)
@@ -234,6 +242,7 @@ class Mechanism(abc.ABC):
             runs=runs,
             state=state,
             parameters=own,
+            per_token=per_token,
             is_causal=is_causal,
             form=form,
             return_state=return_state,
@@ -262,7 +271,7 @@ class Mechanism(abc.ABC):
             v: [B, H, V].
             state: from ``init_state``, ``attend`` or ``step``.
             mask: bool [B]; where False the state stays as it is and the output is 0.
-            **parameters: as in ``attend``.
+            **parameters: as in ``attend``; ``token_arguments`` are [B, ...].
 
         Returns:
             y [B, H, V] and the new state, of the same structure and shapes.
@@ -293,14 +302,16 @@ class Mechanism(abc.ABC):
     ) -> tuple[OutputStep, State]:
         """``step`` where no mesh axis is explicit."""
         self._check_recurrent()
-        own = self._given(parameters)
+        own, given = self._given(parameters)
         checks.check_arrays(self.name, self.capabilities, q, k, v, time=False)
         mask = checks.check_mask("mask", mask, (k.shape[0],))
+        per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         state, segment_id = unpacked(state)
         self._check_state(state, q, k, v)
         checks.check_carried(segment_id, k.shape[0])
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        y, state = _step(self, StepCall(zero_queries(q, mask), k, v, state, mask, own))
+        call = StepCall(zero_queries(q, mask), k, v, state, mask, own, per_token)
+        y, state = _step(self, call)
         self._check_room(state, own)
         return masks.zero_padding(y.astype(v.dtype), mask), packed(state, segment_id)
 
@@ -411,10 +422,11 @@ class Mechanism(abc.ABC):
         is_causal: bool,
     ) -> Outputs:
         """``reference`` where no mesh axis is explicit."""
-        own = self._given(parameters)
+        own, given = self._given(parameters)
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, "auto", own
         )
+        per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         runs = masks.packed_runs(segment_ids, mask, None)
         visible = masks.visibility(
             num_queries(q, k), k.shape[1], is_causal=is_causal, mask=mask, runs=runs
@@ -423,7 +435,7 @@ class Mechanism(abc.ABC):
             # Where sequences are mixed as a whole, a padded query must not count either.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        y = self._reference(zero_queries(q, query_mask), k, v, visible, own)
+        y = self._reference(zero_queries(q, query_mask), k, v, visible, {**own, **per_token})
         return masks.zero_padding(y, query_mask)
 
     def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
@@ -477,11 +489,16 @@ class Mechanism(abc.ABC):
 
     # -- checks --------------------------------------------------------------------
 
-    def _given(self, parameters: dict[str, ArrayLike | None]) -> Parameters:
-        """The arguments of its own that were given, checked."""
-        own = checks.check_parameters(self.name, self.parameters, parameters)
+    def _given(
+        self, parameters: dict[str, ArrayLike | None]
+    ) -> tuple[Parameters, dict[str, ArrayLike | None]]:
+        """The arguments of its own that were given, checked, and those of tokens, not yet."""
+        names = {argument.name for argument in self.token_arguments}
+        given = {name: parameters[name] for name in names & set(parameters)}
+        rest = {name: value for name, value in parameters.items() if name not in names}
+        own = checks.check_parameters(self.name, (*self.parameters, *sorted(names)), rest)
         self._check_parameters(own)
-        return own
+        return own, given
 
     def _check_recurrent(self) -> None:
         if not self.capabilities.recurrent:

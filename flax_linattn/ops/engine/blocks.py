@@ -1,6 +1,6 @@
 """Attention by weights of scores in blocks of queries and keys, with a hand-derived gradient.
 
-For scores s_ij = scale q_i . k_j, weights w(s) >= 0 and the visible j,
+For scores s_ij = scale q_i . k_j + a_i - b_j, weights w(s) >= 0 and the visible j,
 
     D_i = sum_j w(s_ij),   y_i = sum_j w(s_ij) v_j / D_i
 
@@ -10,8 +10,12 @@ levels and 1 / D, and makes the blocks again: with dy the gradient of the output
 
     dv_j = sum_i w(s_ij) / D_i dy_i
     ds_ij = w'(s_ij) / D_i dy_i . (v_j - y_i)
+    da_i = sum_j ds_ij,   db_j = -sum_i ds_ij
 
-(for softmax: Dao et al., "FlashAttention", 2022, appendix B).
+(for softmax: Dao et al., "FlashAttention", 2022, appendix B). Most mechanisms have neither a nor b.
+Only weights of differences of scores, as those of softmax, may have them: there a score and its
+offset are kept apart, or else a large score would take digits of the offset. So da_i is 0 but for
+rounding, which is passed on all the same: it is that of db, whose sums it makes cancel.
 """
 
 from __future__ import annotations
@@ -28,7 +32,77 @@ from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
 from flax_linattn.ops.engine.forms import block_sizes
 from flax_linattn.ops.engine.tiles import fill
+from flax_linattn.ops.engine.two_floats import TwoFloats
 from flax_linattn.typing import Array
+
+
+class Offsets(NamedTuple):
+    """What scores get beside the products: a_i - b_j, such as the decay between two tokens.
+
+    For weighings of differences alone, w(s, level) = w(s - level, 0).
+
+    Attributes:
+        query: a, [B, T, H].
+        key: b, [B, S, H].
+    """
+
+    query: TwoFloats
+    key: TwoFloats
+
+    def between(self) -> Array:
+        """Of all pairs: [B, H, T, S]."""
+        a = TwoFloats(*(jnp.moveaxis(x, 1, 2)[..., None] for x in self.query))
+        return a.minus(TwoFloats(*(jnp.moveaxis(x, 1, 2)[..., None, :] for x in self.key)))
+
+
+class Scores(NamedTuple):
+    """Scores as sums of two numbers that are kept apart, or the level of rows of them.
+
+    Attributes:
+        product: scale q . k.
+        offset: what is added; None = nothing.
+    """
+
+    product: Array
+    offset: Array | None
+
+    @property
+    def total(self) -> Array:
+        """The score, rounded."""
+        return self.product if self.offset is None else self.product + self.offset
+
+    def over(self, level: Scores) -> tuple[Array, Array]:
+        """What a weighing is given of a score and a level; with offsets, their difference and 0.
+
+        As in ``exp_difference``, a level of -inf stands for "no token yet".
+        """
+        if self.offset is None or level.offset is None:
+            return self.product, level.product
+        unseen = jnp.isneginf(level.product)
+        finite = jnp.where(unseen, jnp.zeros_like(level.product), level.product)
+        difference = (self.product - finite) + (self.offset - level.offset)
+        return difference, jnp.zeros_like(level.product)
+
+    def level(self, weighing: Weighing) -> Scores:
+        """The level of rows [..., S]: no gradient passes it, since it cancels."""
+        if self.offset is None:
+            return Scores(jax.lax.stop_gradient(weighing.level(self.product)), None)
+        # Any two numbers near those of the largest score will do, as long as they are used alike:
+        # two maxima are several times as fast on a CPU as an argmax.
+        total, offset = map(jax.lax.stop_gradient, (self.total, self.offset))
+        most = jnp.max(total, axis=-1)
+        offset = jnp.max(jnp.where(total >= most[..., None], offset, -jnp.inf), axis=-1)
+        return Scores(most - offset, offset)
+
+    def larger(self, other: Scores) -> Scores:
+        """The larger of two levels."""
+        if self.offset is None or other.offset is None:
+            return Scores(jnp.maximum(self.product, other.product), None)
+        lead = self.total >= other.total
+        return Scores(
+            jnp.where(lead, self.product, other.product),
+            jnp.where(lead, self.offset, other.offset),
+        )
 
 
 class Weighing(NamedTuple):
@@ -59,6 +133,7 @@ def attend_in_blocks(
     scale: float | Array,
     visibility: Visibility,
     most: int,
+    offsets: Offsets | None = None,
 ) -> Array:
     """Outputs of all queries.
 
@@ -70,6 +145,7 @@ def attend_in_blocks(
         scale: factor of the scores.
         visibility: who sees whom.
         most: queries a block, and keys, at most.
+        offsets: what is added to the scores; None = nothing.
 
     Returns:
         y [B, T, H, V], 0 where nothing is seen.
@@ -94,8 +170,14 @@ def attend_in_blocks(
     passes = Passes(plans("forward"), plans("backward"))
     q = _whole_blocks(q, rows)
     k, v = (_whole_blocks(x, columns) for x in (k, v))
+    if offsets is not None:
+        a, b = (
+            TwoFloats(*(_whole_blocks(x, sizes) for x in half))
+            for half, sizes in ((offsets.query, rows), (offsets.key, columns))
+        )
+        offsets = Offsets(a, b)
     scale = jnp.asarray(scale).astype(q.dtype)
-    x, visibility = vary_alike((Arguments(q, k, v, scale), visibility))
+    x, visibility = vary_alike((Arguments(q, k, v, scale, offsets), visibility))
     return _attend(passes, x, visibility)[:, :queries]
 
 
@@ -104,12 +186,13 @@ def _whole_blocks(x: Array, sizes: dict[str, dict[str, int]]) -> Array:
 
 
 class Arguments(NamedTuple):
-    """What has a gradient: q, k and v in whole blocks, and the scale."""
+    """What has a gradient: q, k, v and offsets in whole blocks, and the scale."""
 
     q: Array
     k: Array
     v: Array
     scale: Array
+    offsets: Offsets | None
 
 
 class Plan(NamedTuple):
@@ -129,7 +212,7 @@ class Plan(NamedTuple):
             made = column * self.columns - visibility.cached < (row + 1) * self.rows
         return np.stack([row[made], column[made]], axis=1).astype(np.int32)
 
-    def scores(self, x: Arguments, visibility: Visibility, row: Array, column: Array) -> Array:
+    def scores(self, x: Arguments, visibility: Visibility, row: Array, column: Array) -> Scores:
         """[B, H, rows, columns]; hidden ones set apart."""
         visible = visibility.block(
             row * self.rows + jnp.arange(self.rows, dtype=jnp.int32),
@@ -138,7 +221,13 @@ class Plan(NamedTuple):
         )
         q, k = self.row(x.q, row), self.column(x.k, column)
         score = scores(q * x.scale, k)
-        return jnp.where(visible[:, None], score, jnp.asarray(self.weighing.hidden, score.dtype))
+        hidden = jnp.asarray(self.weighing.hidden, score.dtype)
+        score = jnp.where(visible[:, None], score, hidden)
+        if x.offsets is None:
+            return Scores(score, None)
+        a = TwoFloats(*(self.row(part, row) for part in x.offsets.query))
+        b = TwoFloats(*(self.column(part, column) for part in x.offsets.key))
+        return Scores(score, Offsets(a, b).between())
 
     def row(self, x: Array, index: Array, axis: int = 1) -> Array:
         """The block of queries ``index``."""
@@ -177,13 +266,19 @@ class Rows(NamedTuple):
     """Of every query: y [B, T, H, V], the level of its weights, and D relative to it [B, H, T]."""
 
     y: Array
-    level: Array
+    level: Scores
     total: Array
 
 
 def _by_token(x: Array) -> Array:
     """[B, H, T] -> [B, T, H, 1]."""
     return jnp.moveaxis(x, 1, 2)[..., None]
+
+
+def _of_row(level: Scores) -> Scores:
+    """[...] -> [..., 1], beside the scores of the row."""
+    of_row: Scores = jax.tree.map(lambda r: r[..., None], level)
+    return of_row
 
 
 def _put(x: Array, block: Array, index: Array, axis: int = 1) -> Array:
@@ -201,24 +296,28 @@ def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
     def body(p: Array, rows: Rows) -> Rows:
         row, column = jnp.asarray(pairs)[p]
         score = plan.scores(x, visibility, row, column)
-        y, old, total = (plan.row(r, row, axis) for r, axis in zip(rows, (1, 2, 2), strict=True))
+        y, total = plan.row(rows.y, row), plan.row(rows.total, row, 2)
+        old = jax.tree.map(lambda r: plan.row(r, row, 2), rows.level)
         # The level only rises, so that earlier weights shrink; it cancels, a constant to gradients.
-        level = jax.lax.stop_gradient(jnp.maximum(old, weighing.level(score)))
-        weight = weighing.weight(score, level[..., None])
-        before = weighing.rescale(old, level) * total
+        level = jax.lax.stop_gradient(old.larger(score.level(weighing)))
+        weight = weighing.weight(*score.over(_of_row(level)))
+        before = weighing.rescale(*old.over(level)) * total
         total = before + jnp.sum(weight, axis=-1)
         inverse = safe_divide(jnp.ones_like(total), total)
         # y is always the mean of what has been seen, which is of the size of the values, as sums
         # of weights times values need not be.
         y = _by_token(before * inverse) * y
         y = y + _by_token(inverse) * einsum("bhts,bshv->bthv", weight, plan.column(x.v, column))
-        level, total = _put(rows.level, level, row, 2), _put(rows.total, total, row, 2)
-        return Rows(_put(rows.y, y, row), level, total)
+        level = jax.tree.map(lambda r, new: _put(r, new, row, 2), rows.level, level)
+        return Rows(_put(rows.y, y, row), level, _put(rows.total, total, row, 2))
 
     batch, length, heads = x.q.shape[:3]
     begin = Rows(
         jnp.zeros((batch, length, heads, x.v.shape[-1]), x.v.dtype),
-        jnp.full((batch, heads, length), weighing.lowest, x.q.dtype),
+        Scores(
+            jnp.full((batch, heads, length), weighing.lowest, x.q.dtype),
+            None if x.offsets is None else jnp.zeros((batch, heads, length), x.q.dtype),
+        ),
         jnp.zeros((batch, heads, length), x.q.dtype),
     )
     return jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
@@ -246,12 +345,11 @@ def _backward(plan: Plan, x: Arguments, visibility: Visibility, rows: Rows, dy: 
     def body(p: Array, gradients: Arguments) -> Arguments:
         row, column = jnp.asarray(pairs)[p]
         score = plan.scores(x, visibility, row, column)
-        level, factor, center = (
-            plan.row(r, row, 2)[..., None] for r in (rows.level, inverse, mean)
-        )
+        factor, center = (plan.row(r, row, 2)[..., None] for r in (inverse, mean))
+        level = _of_row(jax.tree.map(lambda r: plan.row(r, row, 2), rows.level))
         here, k, v = plan.row(dy, row), plan.column(x.k, column), plan.column(x.v, column)
-        weight = weighing.weight(score, level) * factor
-        slope = weighing.slope(score, level) * factor
+        weight = weighing.weight(*score.over(level)) * factor
+        slope = weighing.slope(*score.over(level)) * factor
         dscore = slope * (einsum("bthv,bshv->bhts", here, v) - center)
         q = plan.row(x.q, row)
         dq = einsum("bhts,bshk->bthk", dscore, k)
@@ -260,9 +358,24 @@ def _backward(plan: Plan, x: Arguments, visibility: Visibility, rows: Rows, dy: 
             _add(gradients.k, einsum("bhts,bthk->bshk", dscore, q * x.scale), column),
             _add(gradients.v, einsum("bhts,bthv->bshv", weight, here), column),
             gradients.scale + jnp.sum(dq * q),
+            _add_offsets(gradients.offsets, dscore, row, column),
         )
 
     return jax.lax.fori_loop(0, len(pairs), body, jax.tree.map(jnp.zeros_like, x))
+
+
+def _add_offsets(
+    gradients: Offsets | None, dscore: Array, row: Array, column: Array
+) -> Offsets | None:
+    """Both floats of a number have its gradient."""
+    if gradients is None:
+        return None
+    da = jnp.moveaxis(jnp.sum(dscore, axis=3), 1, 2)
+    db = -jnp.moveaxis(jnp.sum(dscore, axis=2), 1, 2)
+    return Offsets(
+        TwoFloats(*(_add(x, da, row) for x in gradients.query)),
+        TwoFloats(*(_add(x, db, column) for x in gradients.key)),
+    )
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +29,7 @@ CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 @exportable
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=("key", "value", "length"),
-    meta_fields=("growable",),
-)
+@jax.tree_util.register_pytree_with_keys_class
 @dataclasses.dataclass(frozen=True)
 class KVCache:
     """Keys and values of the real tokens seen so far, without gaps.
@@ -45,19 +40,41 @@ class KVCache:
         length: int32 [B], number of tokens taken in. Beyond L the row has overflowed.
         growable: static; the cache was made without ``max_length`` and is enlarged by every
             call that appends (a new shape, hence a new compilation).
+        per_token: the mechanism's ``token_arguments`` by name, [B, L, ...] each, in the dtype of
+            sums; empty where it has none.
     """
 
     key: Float[Array, "B L H K"]
     value: Float[Array, "B L H V"]
     length: Int[Array, "B"]
     growable: bool
+    per_token: Parameters = dataclasses.field(default_factory=dict)
+
+    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[bool]]:
+        """For JAX. An empty ``per_token`` is left out: functions exported without it go on."""
+        names = ("key", "value", "length", *(("per_token",) if self.per_token else ()))
+        parts = ((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names)
+        return tuple(parts), (self.growable,)
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[bool], parts: tuple[Any, ...]) -> KVCache:
+        """``tree_flatten_with_keys`` undone."""
+        key, value, length, *rest = parts
+        return cls(key, value, length, static[0], rest[0] if rest else {})
 
     @property
     def capacity(self) -> int:
         """L, the number of slots."""
         return self.key.shape[1]
 
-    def append(self, k: Array, v: Array, keep: Array, restart: Array) -> KVCache:
+    def append(
+        self,
+        k: Array,
+        v: Array,
+        keep: Array,
+        restart: Array,
+        per_token: Parameters | None = None,
+    ) -> KVCache:
         """Writes tokens behind those that are there.
 
         Args:
@@ -65,24 +82,28 @@ class KVCache:
             v: [B, S, H, V].
             keep: bool [B, S], False = leave this token out.
             restart: bool [B], forget the earlier tokens of this row.
+            per_token: [B, S, ...] each, by the names of ``self.per_token``; None = there are none.
 
         Returns:
             The new cache. Tokens for which there is no room are lost, which ``length`` tells.
         """
         length = jnp.where(restart, 0, self.length)
-        key, value = self.key, self.value
-        if self.growable:
-            room = ((0, 0), (0, k.shape[1]), (0, 0), (0, 0))
-            key, value = jnp.pad(key, room), jnp.pad(value, room)
+        room = k.shape[1] if self.growable else 0
         slots = length[:, None] + jnp.cumsum(keep, axis=1, dtype=jnp.int32) - 1
-        slots = jnp.where(keep, slots, key.shape[1])  # out of range: dropped
+        slots = jnp.where(keep, slots, self.capacity + room)  # out of range: dropped
         rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
-        length = length + jnp.sum(keep, axis=1, dtype=jnp.int32)
+
+        def write(old: Array, new: Array) -> Array:
+            if self.growable:
+                old = jnp.pad(old, ((0, 0), (0, room), *((0, 0),) * (old.ndim - 2)))
+            return old.at[rows, slots].set(new.astype(old.dtype), mode="drop")
+
         return KVCache(
-            key=key.at[rows, slots].set(k.astype(key.dtype), mode="drop"),
-            value=value.at[rows, slots].set(v.astype(value.dtype), mode="drop"),
-            length=length,
+            key=write(self.key, k),
+            value=write(self.value, v),
+            length=length + jnp.sum(keep, axis=1, dtype=jnp.int32),
             growable=self.growable,
+            per_token=jax.tree.map(write, self.per_token, per_token or {}),
         )
 
     @property
@@ -112,6 +133,9 @@ class Pairs(NamedTuple):
         v: [B, S, H, V].
         positions: of both; None where the mechanism is not ``positional``.
         parameters: the mechanism's own arguments.
+        per_key: what ``of_tokens`` made of the arguments of tokens: a tree of arrays [B, S, ...].
+        per_query: the same for the token of each query, [B, T, ...]; None where queries are not of
+            these tokens (T is not S).
     """
 
     q: Array
@@ -119,6 +143,8 @@ class Pairs(NamedTuple):
     v: Array
     positions: Positions | None
     parameters: Parameters
+    per_key: Any
+    per_query: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +153,8 @@ class CacheMechanism(Mechanism):
 
     Attributes:
         chunk_size: queries a block in the chunked form.
-        cache_dtype: dtype of the cache; None = the accumulation dtype of the inputs.
+        cache_dtype: dtype of the cached keys and values; None = the accumulation dtype of the
+            inputs, in which arguments of tokens are always kept.
     """
 
     positional: ClassVar[bool] = False
@@ -151,6 +178,18 @@ class CacheMechanism(Mechanism):
         ``visible`` is bool [B or 1, T, S]; None = causal attention without padding, T = S.
         """
 
+    def of_tokens(self, per_token: Parameters) -> Any:
+        """What ``weigh`` wants of the mechanism's ``token_arguments``, made once a call.
+
+        Args:
+            per_token: of all tokens in order of time [B, S, ...], cached ones first; 0 at padding
+                and in unused slots.
+
+        Returns:
+            A tree of arrays [B, S, ...]; by default the arguments themselves.
+        """
+        return per_token
+
     def _init_state(self, sizes: StateSizes) -> KVCache:
         self._check_capacity(sizes.max_length)
         dtype = sizes.dtype if self.cache_dtype is None else self.cache_dtype
@@ -160,6 +199,13 @@ class CacheMechanism(Mechanism):
             value=jnp.zeros((*slots, sizes.value_dim), dtype),
             length=jnp.zeros((sizes.batch_size,), jnp.int32),
             growable=sizes.max_length is None,
+            per_token={
+                each.name: jnp.zeros(
+                    (*slots[:2], *each.shape(sizes.num_heads, sizes.key_dim, sizes.value_dim)),
+                    sizes.dtype,
+                )
+                for each in self.token_arguments
+            },
         )
 
     def _check_capacity(self, max_length: int | None) -> None:
@@ -175,10 +221,13 @@ class CacheMechanism(Mechanism):
             cache = self.init_state(batch, heads, key_dim, call.v.shape[-1], dtype=call.v.dtype)
         # An empty cache adds no keys: its slots would only be masked away.
         cached = 0 if call.state is None else cache.capacity
-        k, v = call.k, call.v
+        k, v, per_token = call.k, call.v, call.per_token
         if cached:
             k = jnp.concatenate([cache.key.astype(k.dtype), k], axis=1)
             v = jnp.concatenate([cache.value.astype(v.dtype), v], axis=1)
+            per_token = jax.tree.map(
+                lambda old, new: jnp.concatenate([old, new], axis=1), _of_cached(cache), per_token
+            )
 
         # Cached tokens belong to the run that came in, number 0.
         run_of_key = jnp.pad(run, ((0, 0), (cached, 0)))
@@ -202,7 +251,10 @@ class CacheMechanism(Mechanism):
         if call.num_queries == 0 or k.shape[1] == 0:
             y = jnp.zeros((batch, call.num_queries, *v.shape[2:]), v.dtype)
         else:
-            pairs = Pairs(call.q, k, v, positions, call.parameters)
+            per_key = self.of_tokens(per_token)
+            own_tokens = call.num_queries == length
+            per_query = jax.tree.map(lambda x: x[:, cached:], per_key) if own_tokens else None
+            pairs = Pairs(call.q, k, v, positions, call.parameters, per_key, per_query)
             if form == "chunked":
                 y = self._chunked(pairs, visibility)
             else:
@@ -210,7 +262,9 @@ class CacheMechanism(Mechanism):
         if cached:
             y = jnp.where(cache.overflowed[:, None, None, None], jnp.nan, y)
         last = run[:, -1:] if length else run
-        state = cache.append(call.k, call.v, new & (run == last), jnp.any(last > 0, axis=1))
+        state = cache.append(
+            call.k, call.v, new & (run == last), jnp.any(last > 0, axis=1), call.per_token
+        )
         return y, state
 
     def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
@@ -221,9 +275,9 @@ class CacheMechanism(Mechanism):
         """Applies ``weigh`` to ``size`` queries at a time; None = to all at once."""
         length, keys = pairs.q.shape[1], pairs.k.shape[1]
 
-        def block(_: None, rows: tuple[Array, Array, Array | None]) -> tuple[None, Array]:
-            q, index, own = rows
-            here = pairs._replace(q=q)
+        def block(_: None, rows: tuple[Array, Array, Array | None, Any]) -> tuple[None, Array]:
+            q, index, own, per_query = rows
+            here = pairs._replace(q=q, per_query=per_query)
             if pairs.positions is not None and own is not None:
                 here = here._replace(positions=pairs.positions._replace(query=own))
             if visibility.is_plain and q.shape[1] == length:
@@ -233,25 +287,29 @@ class CacheMechanism(Mechanism):
 
         index = jnp.arange(length, dtype=jnp.int32)[None]
         own = None if pairs.positions is None else pairs.positions.query
-        return over_chunks(block, None, (pairs.q, index, own), size)[1]
+        return over_chunks(block, None, (pairs.q, index, own, pairs.per_query), size)[1]
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         batch = call.k.shape[0]
         new = jnp.ones((batch, 1), bool) if call.mask is None else call.mask[:, None]
         nowhere = jnp.zeros((batch,), bool)
-        state = call.state.append(call.k[:, None], call.v[:, None], new, nowhere)
+        k, v, per_token = jax.tree.map(lambda x: x[:, None], (call.k, call.v, call.per_token))
+        state = call.state.append(k, v, new, nowhere, per_token)
         dtype = accumulation_dtype(call.q.dtype)
         positions = None
         if self.positional:
             slots = jnp.arange(state.capacity, dtype=jnp.int32)
             slots = jnp.broadcast_to(slots, (batch, state.capacity))
             positions = Positions(state.length[:, None] - 1, slots)
+        per_key = self.of_tokens(_of_cached(state))
         pairs = Pairs(
             call.q[:, None].astype(dtype),
             state.key.astype(dtype),
             state.value.astype(dtype),
             positions,
             call.parameters,
+            per_key,
+            jax.tree.map(lambda x: _slot(x, state.length - 1), per_key),
         )
         y = self.weigh(pairs, state.used[:, None, :])[:, 0]
         y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)
@@ -285,6 +343,17 @@ class CacheMechanism(Mechanism):
         else:
             expected = KVCache(k, v, k, True)
         check_state_like(self.name, state, expected)
+
+
+def _of_cached(cache: KVCache) -> Parameters:
+    """Arguments of the cached tokens, 0 in unused slots, where those of forgotten ones may lie."""
+    return {name: masks.zero_padding(x, cache.used) for name, x in cache.per_token.items()}
+
+
+def _slot(x: Array, index: Array) -> Array:
+    """[B, L, ...] -> [B, 1, ...] at a slot of each row, the nearest one where there is none."""
+    at = jnp.clip(index, 0, x.shape[1] - 1).reshape(-1, *(1,) * (x.ndim - 1))
+    return jnp.take_along_axis(x, at, axis=1)
 
 
 def _positions(real: Array, runs: masks.Runs | None, before: Array) -> Array:

@@ -148,14 +148,13 @@ class KernelMechanism(StreamingMechanism):
 
     # -- one chunk by matrix products ------------------------------------------------
 
-    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
+    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
         identity = self._identity(call.k, call.v)
         state = identity if call.state is None else call.state
-        if k.shape[1] == 0:
-            return v, state
+        if call.k.shape[1] == 0:
+            return tokens["v"], state
         chunk_size = self._chunk_size(call, identity)
-        starts = call.starts
-        span = prefix.fillable(prefix.Span(k, v, call.mask, starts), chunk_size)
+        span = prefix.fillable(prefix.Span(tokens, call.mask, call.starts), chunk_size)
         state, (value, normalizer, count) = kernel_scan(
             self, chunk_size, *vary_alike((q, span, state))
         )
@@ -164,15 +163,16 @@ class KernelMechanism(StreamingMechanism):
     def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
         """The causal sums of a chunk (``LinearChunk``): value, normalizer, count."""
         seen = None if span.starts is None else span.run == 0
-        return self._weighted(q, span.k, span.v, self._visible(span, True), [(before, seen)])
+        return self._weighted(q, span.tokens, self._visible(span, True), [(before, seen)])
 
     def after(self, span: prefix.Span, before: State) -> State:
         """The state after a chunk (``LinearChunk``)."""
-        return prefix.advance(self._monoid(span.k, self._identity(span.k, span.v)), span, before)
+        k, v = span.tokens["k"], span.tokens["v"]
+        return prefix.advance(self._monoid(k, self._identity(k, v)), span, before)
 
     def _visible(self, span: prefix.Span, is_causal: bool) -> Array:
         run = None if span.starts is None else span.run
-        length = span.k.shape[1]
+        length = span.size[1]
         return masks.visible_rows(
             jnp.arange(length), length, is_causal=is_causal, mask=span.mask, run=run
         )
@@ -189,7 +189,7 @@ class KernelMechanism(StreamingMechanism):
             outside = [(before, None if span.starts is None else span.run == 0)]
             if after is not None:
                 outside.append((after, span.run == span.run[:, -1:]))
-            sums = self._weighted(q, span.k, span.v, self._visible(span, is_causal), outside)
+            sums = self._weighted(q, span.tokens, self._visible(span, is_causal), outside)
             return self.after(span, before), self.finish(*sums, q.shape[-1])
 
         return prefix.Monoid(
@@ -203,7 +203,9 @@ class KernelMechanism(StreamingMechanism):
     def _lifted_size(self, identity: KernelState) -> int:
         return identity.normalizer.size  # features; the state itself is made once a chunk
 
-    def _total(self, k: Array, v: Array, keep: Array | None) -> KernelState:
+    def _total(self, tokens: dict[str, Array], keep: Array | None) -> KernelState:
+        k, v = tokens["k"], tokens["v"]
+
         def head(k: Array, v: Array, keep: Array | None) -> KernelState:
             features = masks.zero_padding(self.key_features(k), keep)
             value = einsum("...sf,...sv->...fv", features, v)
@@ -217,15 +219,14 @@ class KernelMechanism(StreamingMechanism):
     def _weighted(
         self,
         q: Array,
-        k: Array,
-        v: Array,
+        tokens: dict[str, Array],
         visible: Array,
         outside: list[tuple[KernelState, Array | None]],
     ) -> tuple[Array, Array, Array]:
         """Sums over the visible tokens, plus states that some rows (bool [B, T]) see too."""
-        weight = self.kernel(q, k)
+        weight = self.kernel(q, tokens["k"])
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
-        value = einsum("bhts,bshv->bthv", weight, v)
+        value = einsum("bhts,bshv->bthv", weight, tokens["v"])
         normalizer = jnp.moveaxis(jnp.sum(weight, axis=3), 1, 2)
         count = jnp.sum(visible, axis=2, dtype=normalizer.dtype)[:, :, None]
         sums = (value, normalizer, jnp.broadcast_to(count, normalizer.shape))
@@ -235,18 +236,19 @@ class KernelMechanism(StreamingMechanism):
         return sums
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
-        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
-        merged = self._merge(call.state, self.lift(k, v))
+        q, token = self._prepare(call)
+        merged = self._merge(call.state, self._lift(q, token))
         if call.mask is not None:
             merged = prefix.select(call.mask, merged, call.state)
         # As in a chunk of one: the token's own weight is exact, without features.
         itself = jnp.ones((1, 1, 1), bool)
-        sums = self._weighted(q[:, None], k[:, None], v[:, None], itself, [(call.state, None)])
+        alone = jax.tree.map(lambda x: x[:, None], token)
+        sums = self._weighted(q[:, None], alone, itself, [(call.state, None)])
         return self.finish(*sums, q.shape[-1])[:, 0], merged
 
     def _direct(self, call: Call) -> tuple[Outputs, State]:
         """The weights themselves, in blocks of rows; the state only if it is asked for."""
-        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
+        q, tokens = self._prepare(call)
         identity = self._identity(call.k, call.v)
         monoid = self._monoid(q, identity)
         run = None if call.runs is None else call.runs.index
@@ -255,16 +257,16 @@ class KernelMechanism(StreamingMechanism):
         def block(_: None, rows: tuple[Array, Array]) -> tuple[None, Array]:
             q, index = rows
             visible = masks.visible_rows(
-                index[0], k.shape[1], is_causal=call.is_causal, mask=call.mask, run=run
+                index[0], call.k.shape[1], is_causal=call.is_causal, mask=call.mask, run=run
             )
             first = None if run is None else jnp.take(run, index[0], axis=1, mode="clip") == 0
             outside = [] if call.state is None else [(before, first)]
-            sums = self._weighted(q, k, v, visible, outside)
+            sums = self._weighted(q, tokens, visible, outside)
             return None, self.finish(*sums, q.shape[-1])
 
         index = jnp.arange(q.shape[1], dtype=jnp.int32)[None]
         _, y = over_chunks(block, None, (q, index), self.chunk_size)
         if not call.return_state:
             return y, before
-        span = prefix.Span(k, v, call.mask, call.starts)
+        span = prefix.Span(tokens, call.mask, call.starts)
         return y, prefix.total(monoid, span, before, self.chunk_size)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.prefix import Span
+from flax_linattn.ops.engine.prefix import Span, Tokens
 from flax_linattn.typing import Array, State
 
 
@@ -70,21 +70,21 @@ def _backward(chunk: LinearChunk, chunk_size: int | None, residuals: Any, gradie
         _, pull = jax.vjp(lambda q: chunk.rows(q, span, before), q)
         return chunk.after(span, before), pull(drows)[0]
 
-    def from_right(dafter: State, now: Any) -> tuple[State, tuple[Array, Array]]:
+    def from_right(dafter: State, now: Any) -> tuple[State, Tokens]:
         q, span, drows = now
 
-        def outputs(k: Array, v: Array, before: State) -> tuple[State, Any]:
-            own = span._replace(k=k, v=v)
+        def outputs(tokens: Tokens, before: State) -> tuple[State, Any]:
+            own = span._replace(tokens=tokens)
             return chunk.after(own, before), chunk.rows(q, own, before)
 
-        _, pull = jax.vjp(outputs, span.k, span.v, nothing)  # linear: any state will do
-        dk, dv, dbefore = pull((dafter, drows))
-        return dbefore, (dk, dv)
+        _, pull = jax.vjp(outputs, span.tokens, nothing)  # linear: any state will do
+        dtokens, dbefore = pull((dafter, drows))
+        return dbefore, dtokens
 
     arrays = (q, span, drows)
     _, dq = over_chunks(from_left, initial, arrays, chunk_size)
-    dinitial, (dk, dv) = over_chunks(from_right, dlast, arrays, chunk_size, reverse=True)
-    return dq, Span(dk, dv, None, None), dinitial
+    dinitial, dtokens = over_chunks(from_right, dlast, arrays, chunk_size, reverse=True)
+    return dq, Span(dtokens, None, None), dinitial
 
 
 kernel_scan.defvjp(_forward, _backward)

@@ -15,35 +15,42 @@ Shapes: states have leaves [B, ...]; lifted tokens have leaves [B, T, ...].
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.typing import Array, Keys, Mask, Outputs, State, Values
+from flax_linattn.typing import Array, Mask, Outputs, State
+
+Tokens = Any
+"""A tree of arrays [B, T, ...], what a mechanism knows of each token: k, v, a decay."""
 
 
 class Span(NamedTuple):
     """The tokens of one chunk.
 
     Attributes:
-        k: keys [B, C, H, K].
-        v: values [B, C, H, V].
+        tokens: a tree of arrays [B, C, ...], such as keys and values by name.
         mask: bool [B, C], False = the token is the identity; None = all are real.
         starts: bool [B, C], True = a packed segment begins here; None = one segment.
     """
 
-    k: Array
-    v: Array
+    tokens: Tokens
     mask: Array | None
     starts: Array | None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """B and C."""
+        batch, length = jax.tree.leaves(self.tokens)[0].shape[:2]
+        return batch, length
 
     @property
     def run(self) -> Array:
         """Int [B, C], starts so far: 0 = of the segment that came in."""
         if self.starts is None:
-            return jnp.zeros(self.k.shape[:2], jnp.int32)
+            return jnp.zeros(self.size, jnp.int32)
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
 
     def of_run(self, run: Array) -> Array | None:
@@ -61,7 +68,7 @@ class Monoid(NamedTuple):
         identity: the neutral state, leaves [B, ...].
         merge: (earlier, later) -> state; works on any leading axes.
         read: (q or None, states [B, T or 1, ...]) -> y [B, T, H, V].
-        total: (k, v, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
+        total: (tokens, keep bool [B, C] or None) -> the state of the kept tokens, [B, ...].
         outputs: (q, span, before, after, is_causal) -> the state after the span and the outputs
             [B, C, H, V]. ``before`` and ``after`` are the parts of the span's first and last
             segment that lie outside; ``after`` is None where ``is_causal``.
@@ -70,15 +77,14 @@ class Monoid(NamedTuple):
     identity: State
     merge: Callable[[State, State], State]
     read: Callable[[Array | None, State], Array]
-    total: Callable[[Array, Array, Array | None], State]
+    total: Callable[[Tokens, Array | None], State]
     outputs: Callable[[Array | None, Span, State, State | None, bool], tuple[State, Array]]
 
 
 def attend(
     monoid: Monoid,
     q: Array | None,
-    k: Keys,
-    v: Values,
+    tokens: Tokens,
     *,
     is_causal: bool,
     mask: Mask | None,
@@ -92,8 +98,7 @@ def attend(
     Args:
         monoid: the mechanism's functions.
         q: queries [B, T, H, K], or None where ``read`` needs none.
-        k: keys [B, S, H, K].
-        v: values [B, S, H, V].
+        tokens: a tree of arrays [B, S, ...].
         is_causal: outputs read the prefix, otherwise the total of the run.
         mask: bool [B, S], False = the token is the identity.
         starts: bool [B, S], True = a packed segment begins here, or None.
@@ -106,10 +111,11 @@ def attend(
         y [B, T, H, V] and the state after the last token.
     """
     carry = monoid.identity if initial is None else initial
-    length = k.shape[1]
+    span = Span(tokens, mask, starts)
+    length = span.size[1]
     if length == 0:
         return read_everywhere(monoid, q, carry, 0, chunk_size), carry
-    span = fillable(Span(k, v, mask, starts), chunk_size)
+    span = fillable(span, chunk_size)
     if is_causal:
 
         def body(carry: State, chunk: tuple[Array | None, Span]) -> tuple[State, Array]:
@@ -128,7 +134,7 @@ def attend(
 
 def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> State:
     """The state after ``span``, chunk by chunk."""
-    if span.k.shape[1] == 0:
+    if span.size[1] == 0:
         return carry
 
     def body(carry: State, chunk: tuple[Span]) -> tuple[State, None]:
@@ -139,15 +145,15 @@ def total(monoid: Monoid, span: Span, carry: State, chunk_size: int | None) -> S
 
 def fillable(span: Span, chunk_size: int | None) -> Span:
     """Gives the span a mask where its last chunk is filled up with zeros, which are no tokens."""
-    if span.mask is not None or chunk_size is None or span.k.shape[1] % chunk_size == 0:
+    if span.mask is not None or chunk_size is None or span.size[1] % chunk_size == 0:
         return span
-    return span._replace(mask=jnp.ones(span.k.shape[:2], bool))
+    return span._replace(mask=jnp.ones(span.size, bool))
 
 
 def advance(monoid: Monoid, span: Span, before: State) -> State:
     """The state after ``span``: that of its last segment."""
     last = span.run[:, -1]
-    state = monoid.total(span.k, span.v, span.of_run(last))
+    state = monoid.total(span.tokens, span.of_run(last))
     if span.starts is not None:
         before = select(last == 0, before, monoid.identity)
     return monoid.merge(before, state)
@@ -215,7 +221,7 @@ def _within_runs(
     def from_right(after: State, chunk: tuple[Span]) -> tuple[State, State]:
         span = chunk[0]
         run = span.run
-        first = monoid.total(span.k, span.v, span.of_run(jnp.zeros_like(run[:, 0])))
+        first = monoid.total(span.tokens, span.of_run(jnp.zeros_like(run[:, 0])))
         whole = select(run[:, -1] == 0, after, monoid.identity)
         return monoid.merge(first, whole), after
 
@@ -232,7 +238,7 @@ def _within_runs(
 
 
 def scanned(
-    lift: Callable[[Array, Array], State],
+    lift: Callable[[Tokens], State],
     merge: Callable[[State, State], State],
     read: Callable[[Array | None, State], Array],
     identity: State,
@@ -240,22 +246,22 @@ def scanned(
     """A monoid whose chunks are scanned token by token.
 
     Args:
-        lift: (k [B, T, H, K], v [B, T, H, V]) -> states of the single tokens [B, T, ...].
+        lift: tokens [B, T, ...] -> the state of each alone [B, T, ...].
         merge: as in :class:`Monoid`.
         read: as in :class:`Monoid`.
         identity: as in :class:`Monoid`.
     """
     nothing = jax.tree.map(lambda i: i[:, None], identity)
 
-    def lifted(k: Array, v: Array, keep: Array | None) -> State:
-        tokens = lift(k, v)
-        return tokens if keep is None else select(keep, tokens, nothing)
+    def lifted(tokens: Tokens, keep: Array | None) -> State:
+        states = lift(tokens)
+        return states if keep is None else select(keep, states, nothing)
 
     def outputs(
         q: Array | None, span: Span, before: State, after: State | None, is_causal: bool
     ) -> tuple[State, Array]:
-        tokens = lifted(span.k, span.v, span.mask)
-        seen = prefixes = scan(merge, tokens, before, span.starts)
+        states = lifted(span.tokens, span.mask)
+        seen = prefixes = scan(merge, states, before, span.starts)
         if not is_causal and span.starts is not None:  # one segment has one total for all
             run, end = span.run, _run_ends(span.starts)
             seen = jax.tree.map(lambda p: jax.vmap(lambda row, at: row[at])(p, end), prefixes)
@@ -267,7 +273,7 @@ def scanned(
         identity=identity,
         merge=merge,
         read=read,
-        total=lambda k, v, keep: _reduce(merge, lifted(k, v, keep)),
+        total=lambda tokens, keep: _reduce(merge, lifted(tokens, keep)),
         outputs=outputs,
     )
 

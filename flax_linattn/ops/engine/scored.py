@@ -1,4 +1,4 @@
-"""Cache mechanisms whose weights are a function of q . k.
+"""Cache mechanisms whose weights are a function of q . k, and of where a pair stands.
 
 Short sequences are computed in one piece, long ones in blocks of queries and keys.
 """
@@ -15,14 +15,14 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.numerics import accumulation_dtype, scores
-from flax_linattn.ops.engine.blocks import Weighing, attend_in_blocks
+from flax_linattn.ops.engine.blocks import Offsets, Scores, Weighing, attend_in_blocks
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoredAttention(CacheMechanism):
-    """A cache mechanism whose weights are a function of q . k.
+    """A cache mechanism whose weights are a function of q . k, and of ``offsets`` if there are any.
 
     Attributes:
         chunk_size: queries a block in the chunked form, and keys, at most.
@@ -37,6 +37,10 @@ class ScoredAttention(CacheMechanism):
     def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
         """The factor of the scores."""
 
+    def offsets(self, pairs: Pairs) -> Offsets | None:
+        """What is added to the scores, if weights are of their differences; None = nothing."""
+        return None
+
     def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         dtype = accumulation_dtype(pairs.q.dtype)
         q, k, v = (x.astype(dtype) for x in pairs[:3])
@@ -45,14 +49,17 @@ class ScoredAttention(CacheMechanism):
             visible = masks.visible_rows(jnp.arange(q.shape[1]), k.shape[1], is_causal=True)
         # The factor goes first: a compiler may multiply the products and subtract the level in one
         # rounding, which for large scores is another score than the one that the level is of.
-        score = scores(q * scale, k)
-        score = jnp.where(visible[:, None], score, self.weighing.hidden)
-        level = jax.lax.stop_gradient(self.weighing.level(score))[..., None]
-        weight = self.weighing.weight(score, level)
+        product = jnp.where(visible[:, None], scores(q * scale, k), self.weighing.hidden)
+        offsets = self.offsets(pairs)
+        score = Scores(product, None if offsets is None else offsets.between())
+        level = jax.tree.map(lambda x: x[..., None], score.level(self.weighing))
+        weight = self.weighing.weight(*score.over(level))
         return average_by_head(weight, v)
 
     def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         dtype = accumulation_dtype(pairs.q.dtype)
         q, k, v = (x.astype(dtype) for x in pairs[:3])
         scale = self._scale(q.shape[-1], pairs.parameters)
-        return attend_in_blocks(self.weighing, q, k, v, scale, visibility, self.chunk_size)
+        return attend_in_blocks(
+            self.weighing, q, k, v, scale, visibility, self.chunk_size, self.offsets(pairs)
+        )

@@ -23,6 +23,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.engine.tiles import at, before_each, position
@@ -121,6 +122,11 @@ class SequenceParallel(Mechanism):
         """Those of ``inner``."""
         return self.inner.parameters
 
+    @property
+    def token_arguments(self) -> tuple[TokenArgument, ...]:
+        """Those of ``inner``."""
+        return self.inner.token_arguments
+
     def _init_state(self, sizes: StateSizes) -> State:
         return self.inner._init_state(sizes)
 
@@ -161,23 +167,24 @@ class SequenceParallel(Mechanism):
             runs=runs,
             state=whole,
             parameters=whole,
+            per_token=split,
         )
         return self._on_devices(self._attend_to_span, (specs,), (split, whole))(call)
 
     def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
         """Of one device, with the state after the tokens of all."""
         inner = self.inner
-        q, k, v = inner._prepare(call.q, call.k, call.v, call.parameters)
+        q, tokens = inner._prepare(call)
         identity = inner._identity(call.k, call.v)
         monoid, chunk_size = inner._monoid(q, identity), inner._chunk_size(call, identity)
-        span = prefix.Span(k, v, call.mask, call.starts)
+        span = prefix.Span(tokens, call.mask, call.starts)
         initial = identity if call.state is None else call.state
         before, end = self._before(monoid, span, initial, chunk_size)
         call = dataclasses.replace(call, state=before)
         if call.is_causal:
             return inner._attend(call)[0], end
         following = self._following(monoid, span, chunk_size)
-        return inner._by_engine(call, q, k, v, following)[0], end
+        return inner._by_engine(call, q, tokens, following)[0], end
 
     def _before(
         self, monoid: prefix.Monoid, span: prefix.Span, initial: State, chunk_size: int | None
@@ -190,8 +197,8 @@ class SequenceParallel(Mechanism):
 
     def _following(self, monoid: prefix.Monoid, span: prefix.Span, chunk_size: int | None) -> State:
         """The state of what follows this device's span, of the segment that it ends in."""
-        of_first = span.of_run(jnp.zeros(span.k.shape[0], jnp.int32))
-        first = prefix.Span(span.k, span.v, of_first, None)
+        of_first = span.of_run(jnp.zeros(span.size[0], jnp.int32))
+        first = prefix.Span(span.tokens, of_first, None)
         states = self._gather(prefix.total(monoid, first, monoid.identity, chunk_size))
         begins = self._begins(span)
         states, begins = jax.tree.map(lambda x: jnp.flip(x, axis=1), (states, begins))

@@ -9,6 +9,7 @@ from functools import partial
 import jax
 
 from flax_linattn.checks import at_least
+from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
@@ -33,7 +34,7 @@ class StreamingMechanism(Mechanism):
 
     @abc.abstractmethod
     def lift(self, k: Array, v: Array, query: Array | None = None) -> State:
-        """The states of single tokens.
+        """The states of single tokens; its ``token_arguments`` come by keyword beside these.
 
         Args:
             k: [..., H, K].
@@ -60,6 +61,10 @@ class StreamingMechanism(Mechanism):
         """Applies the mechanism's parameters to single tokens, before ``lift`` and ``read``."""
         return q, k, v
 
+    def implied(self, k: Array, parameters: Parameters) -> dict[str, Array]:
+        """What ``lift`` takes of each token that does not come with it, such as a fixed decay."""
+        return {}
+
     def _identity(self, k: Array, v: Array) -> State:
         batch, heads = k.shape[0], k.shape[-2]
         return self.init_state(batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype)
@@ -68,11 +73,15 @@ class StreamingMechanism(Mechanism):
         """The state before the first token."""
         return self._identity(call.k, call.v) if call.state is None else call.state
 
-    def _prepare(
-        self, q: Array, k: Array, v: Array, parameters: Parameters
-    ) -> tuple[Array, Array, Array]:
-        dtype = accumulation_dtype(v.dtype)
-        return self.prepare(q.astype(dtype), k.astype(dtype), v.astype(dtype), parameters)
+    def _prepare(self, call: Call | StepCall) -> tuple[Array, dict[str, Array]]:
+        """The queries, and what is known of each token by name, in the dtype of sums."""
+        dtype = accumulation_dtype(call.v.dtype)
+        q, k, v = (x.astype(dtype) for x in (call.q, call.k, call.v))
+        q, k, v = self.prepare(q, k, v, call.parameters)
+        implied = jax.tree.map(
+            lambda x: masks.zero_padding(x, call.mask), self.implied(k, call.parameters)
+        )
+        return q, {"k": k, "v": v, **call.per_token, **implied}
 
     def _lifted_size(self, identity: State) -> int:
         """Numbers that a chunk holds for a token, in all rows of the batch."""
@@ -80,27 +89,28 @@ class StreamingMechanism(Mechanism):
 
     def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
         """What the engine runs; ``q`` is prepared."""
-        lift = partial(self.lift, query=q) if self.capabilities.learned_query else self.lift
-        return prefix.scanned(lift, self._merge, self.read, identity)
+        return prefix.scanned(partial(self._lift, q), self._merge, self.read, identity)
+
+    def _lift(self, q: Array, tokens: dict[str, Array]) -> State:
+        return self.lift(**tokens, **({"query": q} if self.capabilities.learned_query else {}))
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
-        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
-        return (self._causal if call.is_causal else self._by_engine)(call, q, k, v)
+        q, tokens = self._prepare(call)
+        return (self._causal if call.is_causal else self._by_engine)(call, q, tokens)
 
-    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, State]:
+    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
         """Causal attention on prepared arrays; overridden where a scan of its own is faster."""
-        return self._by_engine(call, q, k, v)
+        return self._by_engine(call, q, tokens)
 
     def _by_engine(
-        self, call: Call, q: Array, k: Array, v: Array, following: State | None = None
+        self, call: Call, q: Array, tokens: dict[str, Array], following: State | None = None
     ) -> tuple[Outputs, State]:
         """Attention on prepared arrays; ``following`` as in ``prefix.attend``."""
         identity = self._identity(call.k, call.v)
         return prefix.attend(
             self._monoid(q, identity),
             None if self.capabilities.learned_query else q,
-            k,
-            v,
+            tokens,
             is_causal=call.is_causal,
             mask=call.mask,
             starts=call.starts,
@@ -118,13 +128,11 @@ class StreamingMechanism(Mechanism):
         return {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
-        q, k, v = self._prepare(call.q, call.k, call.v, call.parameters)
-        learned = self.capabilities.learned_query
-        token = self.lift(k, v, query=q) if learned else self.lift(k, v)
-        merged = self._merge(call.state, token)
+        q, token = self._prepare(call)
+        merged = self._merge(call.state, self._lift(q, token))
         if call.mask is not None:
             merged = prefix.select(call.mask, merged, call.state)
-        return self.read(None if learned else q, merged), merged
+        return self.read(None if self.capabilities.learned_query else q, merged), merged
 
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
         check_state_like(self.name, state, jax.eval_shape(lambda: self._identity(k, v)))

@@ -14,6 +14,12 @@ from flax_linattn.ops.mechanisms.taylorshift import TaylorShift as TaylorShift
 from flax_linattn.ops.mechanisms.expressive import Expressive as Expressive
 from flax_linattn.ops.mechanisms.expressive import ExpressiveQuadratic as ExpressiveQuadratic
 from flax_linattn.ops.mechanisms.bidirectional_aaren import BidirectionalAaren as BidirectionalAaren
+from flax_linattn.ops.mechanisms.forgetting_aaren import ForgettingAaren as ForgettingAaren
+from flax_linattn.ops.mechanisms.forgetting import Forgetting as Forgetting
+from flax_linattn.ops.mechanisms.gated_linear import GatedLinearAttention as GatedLinearAttention
+from flax_linattn.ops.mechanisms.retention import Retention as Retention
+from flax_linattn.ops.mechanisms.gated_delta import GatedDelta as GatedDelta
+from flax_linattn.ops.mechanisms.rwkv import RWKV as RWKV
 from flax_linattn.ops.mechanisms.linear import LinearAttention as LinearAttention
 from flax_linattn.ops.mechanisms.aft import AFT as AFT
 from flax_linattn.ops.mechanisms.aft import AFTSimple as AFTSimple

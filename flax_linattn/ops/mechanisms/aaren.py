@@ -45,7 +45,40 @@ AarenState = ExponentialState
 
 
 @dataclasses.dataclass(frozen=True)
-class Aaren(StreamingMechanism):
+class LearnedQueryMechanism(StreamingMechanism):
+    """What mechanisms share that score every token by one learned query [H, K].
+
+    Attributes:
+        scale: factor of the scores where a call gives none; None = K**-0.5.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=True, cross=False, learned_query=True, mergeable=True
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+
+    scale: float | None = None
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        return q * self._scale(q, parameters), k, v
+
+    def _score(self, query: Array | None, k: Array) -> Array:
+        """s_i [..., H] of keys [..., H, K]; ``query`` [H, K] is scaled."""
+        if query is None:
+            raise ValueError(
+                f"{self.name!r} scores every key by its learned query; pass query [H, K]."
+            )
+        return scores(query, k, "hk,...hk->...h")
+
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Aaren(LearnedQueryMechanism):
     """Attention as a recurrent network (module docstring: symbols, departures).
 
     With ``is_causal=False`` it is a global pooling: the same vector at every position.
@@ -71,27 +104,14 @@ class Aaren(StreamingMechanism):
     about: ClassVar[str] = (
         "softmax attention with a learned query, as a prefix scan (Feng et al., 2024)"
     )
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        constant_memory=True, cross=False, learned_query=True, mergeable=True
-    )
-    parameters: ClassVar[tuple[str, ...]] = ("scale",)
-
-    scale: float | None = None
 
     def _init_state(self, sizes: StateSizes) -> AarenState:
         heads = (sizes.batch_size, sizes.num_heads)
         return exponential.empty(heads, (*heads, sizes.value_dim), sizes.dtype)
 
-    def prepare(
-        self, q: Array, k: Array, v: Array, parameters: Parameters
-    ) -> tuple[Array, Array, Array]:
-        return q * self._scale(q, parameters), k, v
-
     def lift(self, k: Array, v: Array, query: Array | None = None) -> AarenState:
         """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` [H, K] is scaled."""
-        if query is None:
-            raise ValueError("Aaren scores every key by its learned query; pass query [H, K].")
-        score = scores(query, k, "hk,...hk->...h")
+        score = self._score(query, k)
         return AarenState(m=score, u=jnp.ones_like(score), w=v)
 
     def _merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
@@ -102,16 +122,17 @@ class Aaren(StreamingMechanism):
         """o_i = w / u; the query has done its work in ``lift``."""
         return state.mean
 
-    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, AarenState]:
-        return exponential_scan(
-            scores(q, k, "hk,bthk->bth"),
-            v,
+    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, AarenState]:
+        rows, state = exponential_scan(
+            self._score(q, tokens["k"]),
+            tokens["v"],
             self._initial(call),
             mask=call.mask,
             starts=call.starts,
             form=call.form,
             chunk_size=self.chunk_size,
         )
+        return rows.y, state
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -122,7 +143,3 @@ class Aaren(StreamingMechanism):
         weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
         total = jnp.sum(weight[..., None] * v[:, None], axis=2)
         return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
-
-    def _scale(self, q: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return jnp.asarray(scale).astype(q.dtype)

@@ -192,11 +192,14 @@ class AFTSimple(StreamingMechanism):
         q = self._query(q)
         return gated(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)
 
-    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, ExponentialState]:
+    def _causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, ExponentialState]:
         """Every channel is a head of values of one channel."""
+        k, v = tokens["k"], tokens["v"]
         batch, channels = k.shape[0], k.shape[2] * k.shape[3]
         m, u, w = (x.reshape(batch, channels) for x in self._initial(call))
-        y, state = exponential_scan(
+        rows, state = exponential_scan(
             k.reshape(*k.shape[:2], channels),
             v.reshape(*v.shape[:2], channels, 1),
             ExponentialState(m, u, w[..., None]),
@@ -205,7 +208,7 @@ class AFTSimple(StreamingMechanism):
             form=call.form,
             chunk_size=self.chunk_size,
         )
-        y = y.reshape(v.shape)
+        y = rows.y.reshape(v.shape)
         state = ExponentialState(*(x.reshape(batch, *k.shape[2:]) for x in state))
         return gated(q, y) if self.gate else y, state
 

@@ -106,7 +106,7 @@ with the others: it needs at least 2, got 1.
                 starts=starts,
                 form=whole.form,
                 chunk_size=self.chunk_size,
-            )[0]
+            )[0].y
 
         before = scan(score[:, :, :heads], whole.v[:, :, :heads], whole.mask, starts)
         score, v, mask = (

@@ -203,11 +203,13 @@ take 2 or 4, or allow_odd_order=True.
         s, z = (series.polynomial(series.unstack(sums), x, f) for sums in state[1:])
         return safe_divide(s, z)
 
-    def _causal(self, call: Call, q: Array, k: Array, v: Array) -> tuple[Outputs, SeriesState]:
+    def _causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, SeriesState]:
         return series_scan(
             q,
-            k,
-            v,
+            tokens["k"],
+            tokens["v"],
             self._initial(call),
             mask=call.mask,
             starts=call.starts,

@@ -29,8 +29,9 @@ def merge(first: Affine, then: Affine) -> Affine:
     return Affine(then.a @ first.a, jnp.einsum("...ij,...j->...i", then.a, first.b) + then.b)
 
 
-def lift(k: Any, v: Any) -> Affine:
+def lift(tokens: Any) -> Affine:
     """k [B, T, 1, 4] holds the matrix, v [B, T, 1, 2] the shift."""
+    k, v = tokens
     return Affine(k.reshape(*k.shape[:2], 2, 2), v[:, :, 0])
 
 
@@ -61,7 +62,7 @@ def make_inputs(length: int, queries: int | None = None, seed: int = 0) -> Any:
 
 def make_initial(seed: int = 9) -> Affine:
     _, k, v = make_inputs(1, seed=seed)
-    return jax.tree.map(lambda leaf: leaf[:, 0], lift(k, v))
+    return jax.tree.map(lambda leaf: leaf[:, 0], lift((k, v)))
 
 
 def by_hand(
@@ -107,8 +108,7 @@ def engine(mode: str, chunk_size: int | None) -> Any:
         return prefix.attend(
             MONOID,
             q,
-            k,
-            v,
+            (k, v),
             is_causal=mode == CAUSAL,
             mask=mask,
             starts=starts,
@@ -189,7 +189,8 @@ def test_gradients_do_not_depend_on_the_chunk_size(mode: str) -> None:
     def loss(inputs: Any, initial: Any, chunk_size: int | None) -> Any:
         y, state = prefix.attend(
             MONOID,
-            *inputs,
+            inputs[0],
+            inputs[1:],
             is_causal=mode == CAUSAL,
             mask=mask,
             starts=starts,
@@ -211,7 +212,14 @@ def test_no_tokens_read_the_initial_state() -> None:
     q, k, v = make_inputs(0, queries=3)
     initial = make_initial()
     y, state = prefix.attend(
-        MONOID, q, k, v, is_causal=False, mask=None, starts=None, initial=initial, chunk_size=None
+        MONOID,
+        q,
+        (k, v),
+        is_causal=False,
+        mask=None,
+        starts=None,
+        initial=initial,
+        chunk_size=None,
     )
     np.testing.assert_allclose(y, read(q, jax.tree.map(lambda s: s[:, None], initial)), rtol=1e-6)
     np.testing.assert_array_equal(state.a, initial.a)

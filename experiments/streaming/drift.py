@@ -1,0 +1,427 @@
+"""Endless streams: what the error of a forecaster is after any number of tokens.
+
+    python -m experiments.streaming.drift
+
+None of the papers has this. Aaren weighs all of its past alike but for scores, and the more of it
+there is the less a new token counts; forgetting Aaren lets scores fall. Models learn from windows
+and are then run as one stream that is never begun anew.
+
+A series of regimes: levels drawn from a normal distribution of deviation 1, each for a time drawn
+from an exponential one of mean 500, with noise of deviation 0.5. What forecasts the next value best
+without knowing the level is a mean of the last ones. The stream has a million steps that no model
+has seen. ETTh1: all rows after those of training, 96 hours ahead, against the same model begun anew
+after every 96 rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from experiments.intervals import interval, spread, text
+from experiments.measured import Measured, Rows
+from experiments.options import configured
+from experiments.statements import Statement
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Verdict, Word
+from flax_linattn import tasks, training
+from flax_linattn.bench import Journal
+from flax_linattn.bench.plots import import_figure
+from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.forecast import ForecastStream, Row
+from flax_linattn.tasks.forecast.evaluate import load_series
+
+LEVEL, NOISE, STAY = 1.0, 0.5, 500.0
+TRAINED_ROWS = 40_000
+FIRST = 1_000
+"""Steps of the first stretch of a stream; each further one is ten times as long."""
+KEPT = 5.0
+"""Per cent."""
+
+KEEPS = Rule(
+    "A stream keeps its error where the 95 % interval of how much larger its mean squared error is "
+    "in its last stretch, in per cent, by Student's t over seeds, lies below "
+    f"{KEPT:g}; it loses where it lies above that.",
+    "2026-11-24T19:50:00+00:00",
+)
+BETTER = Rule(
+    "A model has the smaller error where the 95 % interval of the difference of mean squared "
+    "errors in per cent of the other's, paired by seed, by Student's t over seeds, lies below 0.",
+    "2026-11-24T19:50:00+00:00",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained, and how long streams are."""
+
+    mechanisms: tuple[str, ...] = ("aaren", "forgetting_aaren")
+    others: tuple[str, ...] = ("linear", "gated_linear", "retention", "gated_delta", "rwkv")
+    """One seed of each."""
+    seeds: int = 3
+    steps: int = 1_000_000
+    epochs: int = 6
+    input_length: int = 256
+
+
+def measure(size: Size, journal: Journal) -> None:
+    journal.row({"what": "regimes", "mechanism": "yardsticks"}, partial(yardsticks, size))
+    both = [(mechanism, seed) for seed in range(size.seeds) for mechanism in size.mechanisms]
+    for mechanism, seed in [*both, *((mechanism, 0) for mechanism in size.others)]:
+        for what, run in (("regimes", of_regimes), ("ETTh1", of_etth1)):
+            key = {"what": what, "mechanism": mechanism, "seed": seed}
+            journal.row(key, partial(run, size, mechanism, seed))
+
+
+def regimes(rows: int, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """A series [rows], and the level of each row."""
+    rng = np.random.default_rng([26, seed])
+    stays = rng.exponential(STAY, size=2 * int(rows / STAY) + 100).astype(int) + 1
+    level = np.repeat(LEVEL * rng.normal(size=stays.size), stays)[:rows]
+    return level + NOISE * rng.normal(size=rows), level
+
+
+def stretches(errors: NDArray[np.float64]) -> list[dict[str, Any]]:
+    """Mean squared error of the first thousand steps, to ten thousand, and so on."""
+    found, begin, end = [], 0, FIRST
+    while begin < errors.size:
+        part = errors[begin : min(end, errors.size)]
+        found.append({"from": begin, "to": begin + part.size, "mse": float(part.mean())})
+        begin, end = end, 10 * end
+    return found
+
+
+def after_changes(errors: NDArray[np.float64], level: NDArray[np.float64]) -> list[dict[str, Any]]:
+    """Mean squared error by the steps since the level changed, in the second half of a stream."""
+    change = np.flatnonzero(np.diff(level)) + 1
+    age = (
+        np.arange(errors.size)
+        - change[np.searchsorted(change, np.arange(errors.size), "right") - 1]
+    )
+    late = (np.arange(errors.size) > errors.size // 2) & (age >= 0)
+    edges = [0, 1, 2, 5, 10, 20, 50, 100, 200, 500]
+    return [
+        {"age": low, "mse": float(errors[late & (age >= low) & (age < high)].mean())}
+        for low, high in zip(edges, [*edges[1:], 1 << 60], strict=True)
+        if (late & (age >= low) & (age < high)).any()
+    ]
+
+
+def trained(folder: str, **options: Any) -> tasks.Run:
+    """A forecaster that streams."""
+    config = configured("forecast", model="decoder", schedule="constant", **options)
+    tasks.train("forecast", config, training.Session(folder, progress=False))
+    return tasks.load_run(folder)
+
+
+def of_regimes(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
+    """Trains on windows of one series, streams over another one in one program."""
+    with tempfile.TemporaryDirectory() as folder:
+        csv = Path(folder) / "regimes.csv"
+        values, _ = regimes(TRAINED_ROWS, seed)
+        csv.write_text("value\n" + "".join(f"{value:.6f}\n" for value in values))
+        run = trained(
+            str(Path(folder) / "run"),
+            csv=csv,
+            header="yes",
+            mechanism=mechanism,
+            seed=seed,
+            input_length=size.input_length,
+            horizon=1,
+            stride=16,
+            normalize=False,
+            epochs=size.epochs,
+            features=32,
+            num_heads=4,
+            hidden_features=64,
+        )
+        values, level = regimes(size.steps + 1, 1000 + seed)
+        mean, std = run.problem.standardizer.mean[0], run.problem.standardizer.std[0]
+        forecast = np.concatenate(
+            [np.asarray(part, np.float64) for part in _stream(run.model, (values - mean) / std)]
+        )
+    errors = (forecast[:-1] * std + mean - values[1:]) ** 2
+    return {"stretches": stretches(errors), "ages": after_changes(errors, level[1:])}
+
+
+def _stream(model: Any, values: NDArray[np.float64]) -> list[Any]:
+    """The forecast after each value, step by step, in pieces of one program."""
+    graph, parameters = nnx.split(model)
+
+    @partial(jax.jit, donate_argnums=1)
+    def piece(parameters: Any, state: Any, values: Any) -> tuple[Any, Any]:
+        of_step = nnx.merge(graph, parameters)
+
+        def body(state: Any, value: Any) -> tuple[Any, Any]:
+            y, state = of_step.step(value[None, None], state)
+            return state, y[0, 0, 0]
+
+        return jax.lax.scan(body, state, values)
+
+    state, found = model.init_state(1), []
+    for part in np.array_split(values.astype(np.float32), max(1, values.size // 50_000)):
+        state, forecasts = piece(parameters, state, jnp.asarray(part))
+        found.append(forecasts)
+    return found
+
+
+def of_etth1(size: Size, mechanism: str, seed: int) -> dict[str, Any]:
+    """Errors over all rows after training: one stream, and one that begins anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = trained(
+            folder,
+            mechanism=mechanism,
+            seed=seed,
+            stride=4,
+            epochs=size.epochs,
+            features=32,
+            num_heads=4,
+            hidden_features=64,
+        )
+        found = {name: _over_rows(run, context) for name, context in (("endless", 0), ("anew", 96))}
+    return {name: stretches(errors) for name, errors in found.items()} | {
+        "overall": {name: float(errors.mean()) for name, errors in found.items()}
+    }
+
+
+def _over_rows(run: tasks.Run, context: int) -> NDArray[np.float64]:
+    """Of each row after training, the mean squared error of its forecast, standardised."""
+    problem, series = run.problem, load_series(run)
+    targets, horizon = list(problem.targets), run.config.data.horizon
+    mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
+    first, stop = problem.split[1][0], series.values.shape[0] - horizon
+    stream, errors = ForecastStream(run, context=context), []
+    for row in range(first, stop):
+        time = None if series.times is None else series.times[row].item()
+        forecast = (stream.step(Row(time, series.values[row])) - mean) / std
+        truth = (series.values[row + 1 : row + 1 + horizon, targets] - mean) / std
+        errors.append(np.mean((forecast - truth) ** 2))
+    return np.array(errors)
+
+
+def yardsticks(size: Size) -> dict[str, Any]:
+    """Exponential smoothing, its rate chosen on the training series; the level itself; all past."""
+    train, _ = regimes(TRAINED_ROWS, 0)
+    values, level = regimes(size.steps + 1, 1000)
+    rates = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2]
+    rate = min(rates, key=lambda r: float(np.mean((_smoothed(train, r)[:-1] - train[1:]) ** 2)))
+    every = np.cumsum(values) / np.arange(1, values.size + 1)
+    models = {"smoothing": _smoothed(values, rate), "mean of all": every, "level known": None}
+    found = {}
+    for name, forecast in models.items():
+        guess = level[1:] if forecast is None else forecast[:-1]
+        errors = (guess - values[1:]) ** 2
+        found[name] = {"stretches": stretches(errors), "ages": after_changes(errors, level[1:])}
+    return {"rate": rate, "models": found}
+
+
+def _smoothed(values: NDArray[np.float64], rate: float) -> NDArray[np.float64]:
+    smooth, found = values[0], np.empty_like(values)
+    for row, value in enumerate(values):
+        smooth += rate * (value - smooth)
+        found[row] = smooth
+    return found
+
+
+# -- what the rows say ---------------------------------------------------------------------
+
+
+def of(rows: Sequence[dict[str, Any]], what: str, mechanism: str) -> dict[int, dict[str, Any]]:
+    """The rows of a mechanism by seed.
+
+    Raises:
+        NotMeasuredError: there are none.
+    """
+    found = {
+        row["seed"]: row for row in rows if (row["what"], row["mechanism"]) == (what, mechanism)
+    }
+    if not found:
+        raise NotMeasuredError(f"{mechanism} on {what}")
+    return found
+
+
+def last(row: dict[str, Any], name: str = "stretches") -> float:
+    """The error of the last stretch."""
+    mse: float = row[name][-1]["mse"]
+    return mse
+
+
+def growth(rows: Sequence[dict[str, Any]], what: str, mechanism: str) -> dict[int, float]:
+    """Per cent by which the last stretch of an endless stream is worse, by seed."""
+    if what == "ETTh1":
+        return {
+            seed: 100 * (last(row, "endless") / last(row, "anew") - 1)
+            for seed, row in of(rows, what, mechanism).items()
+        }
+    return {
+        seed: 100 * (last(row) / row["stretches"][0]["mse"] - 1)
+        for seed, row in of(rows, what, mechanism).items()
+    }
+
+
+def keeps(what: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on one endless stream."""
+
+    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+        found = interval(list(growth(rows, what, mechanism).values()))
+        if found is None:
+            return Verdict(Word(TOO_FEW.replace("data sets", "seeds"), KEEPS), "one seed")
+        word = OPEN
+        if found.decides and found.middle + found.half < KEPT:
+            word = HOLDS
+        if found.decides and found.middle - found.half > KEPT:
+            word = FAILS
+        return Verdict(Word(word, KEEPS), f"{text(found, 1)} %")
+
+    return judge
+
+
+def better(what: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on forgetting Aaren beside Aaren at the end of a stream."""
+
+    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+        name = "endless" if what == "ETTh1" else "stretches"
+        ours, theirs = of(rows, what, "forgetting_aaren"), of(rows, what, "aaren")
+        seeds = sorted(ours.keys() & theirs.keys())
+        found = interval([100 * (last(ours[s], name) / last(theirs[s], name) - 1) for s in seeds])
+        if found is None:
+            return Verdict(Word(TOO_FEW.replace("data sets", "seeds"), BETTER), "one seed")
+        word = OPEN
+        if found.decides and found.middle + found.half < 0:
+            word = HOLDS
+        if found.decides and found.middle - found.half > 0:
+            word = FAILS
+        return Verdict(Word(word, BETTER), f"{text(found, 1)} % of its error")
+
+    return judge
+
+
+def _mean(values: Sequence[float]) -> str:
+    middle, deviation = spread(list(values))
+    return f"{middle:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
+
+
+def table(rows: Rows, size: Size) -> str:
+    """Errors by stretch, and after a change."""
+    parts = []
+    known = [
+        m for m in (*size.mechanisms, *size.others) if any(row["mechanism"] == m for row in rows)
+    ]
+    marks = next((row for row in rows if row["mechanism"] == "yardsticks"), None)
+    lines, ages = [], []
+    for mechanism in known:
+        own = list(of(rows, "regimes", mechanism).values())
+        header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["stretches"]]
+        lines.append(
+            [f"`{mechanism}`"]
+            + [_mean([row["stretches"][i]["mse"] for row in own]) for i in range(len(header))]
+        )
+        of_ages = [f"{each['age']}" for each in own[0]["ages"]]
+        ages.append(
+            [f"`{mechanism}`"]
+            + [
+                f"{statistics.mean(r['ages'][i]['mse'] for r in own):.3f}"
+                for i in range(len(of_ages))
+            ]
+        )
+    if marks is not None:
+        for name, own in marks["models"].items():
+            shown = f"{name}, rate {marks['rate']:g}" if name == "smoothing" else name
+            lines.append([shown, *(f"{each['mse']:.3f}" for each in own["stretches"])])
+            ages.append([shown, *(f"{each['mse']:.3f}" for each in own["ages"])])
+    if lines:
+        parts.append("Regimes, mean squared error by steps so far:")
+        parts.append(markdown(["", *header], lines))
+        parts.append("The same by steps since the level changed, in the second half:")
+        parts.append(markdown(["", *of_ages], ages))
+    lines = []
+    for mechanism in known:
+        try:
+            own = list(of(rows, "ETTh1", mechanism).values())
+        except NotMeasuredError:
+            continue
+        header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["endless"]]
+        for name, shown in (("endless", "one stream"), ("anew", "begun anew")):
+            cells = [_mean([row[name][i]["mse"] for row in own]) for i in range(len(header))]
+            lines.append([f"`{mechanism}`, {shown}", *cells])
+    if lines:
+        parts.append("ETTh1, 96 hours ahead, by rows since those of training:")
+        parts.append(markdown(["", *header], lines))
+    return "\n\n".join(parts)
+
+
+def draw(rows: Rows) -> Any:
+    """Errors of the stream of regimes, by steps so far and since a change."""
+    figure = import_figure()(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = list(dict.fromkeys(row["mechanism"] for row in rows if row["what"] == "regimes"))
+    for name in names:
+        if name == "yardsticks":
+            continue
+        own = list(of(rows, "regimes", name).values())
+        ends = [s["to"] for s in own[0]["stretches"]]
+        means = [statistics.mean(r["stretches"][i]["mse"] for r in own) for i in range(len(ends))]
+        left.plot(ends, means, "o-", label=name, markersize=4)
+        since = [max(0.5, a["age"]) for a in own[0]["ages"]]
+        means = [statistics.mean(r["ages"][i]["mse"] for r in own) for i in range(len(since))]
+        right.plot(since, means, "o-", label=name, markersize=4)
+    for row in rows:
+        for name, own in row.get("models", {}).items():
+            ends = [s["to"] for s in own["stretches"]]
+            left.plot(ends, [s["mse"] for s in own["stretches"]], "k:", linewidth=1)
+            left.annotate(
+                name, (ends[-1], own["stretches"][-1]["mse"]), fontsize=7, ha="right", va="bottom"
+            )
+            right.plot(
+                [max(0.5, a["age"]) for a in own["ages"]],
+                [a["mse"] for a in own["ages"]],
+                "k:",
+                linewidth=1,
+            )
+    left.set(xscale="log", xlabel="steps so far", ylabel="mean squared error")
+    right.set(xscale="log", xlabel="steps since the level changed")
+    left.legend(fontsize=8)
+    return figure
+
+
+EXPERIMENT = Measured(
+    module="experiments.streaming.drift",
+    about="ours: none of the papers has endless streams",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    draw=draw,
+    statements=(
+        *(
+            Statement(
+                "ours",
+                f"on {what} an endless stream of {mechanism} keeps its error",
+                keeps(what, mechanism),
+            )
+            for what in ("regimes", "ETTh1")
+            for mechanism in ("aaren", "forgetting_aaren")
+        ),
+        *(
+            Statement(
+                "ours",
+                f"on {what} forgetting Aaren has the smaller error at the end of a stream",
+                better(what),
+            )
+            for what in ("regimes", "ETTh1")
+        ),
+    ),
+    left_out={"": "series other than these two; a choice of the length of windows"},
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()

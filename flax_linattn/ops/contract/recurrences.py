@@ -1,0 +1,46 @@
+"""Recurrences token by token: what the references of gated mechanisms end in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.typing import Array, State, Visible
+
+
+def recur(
+    token: Callable[[State, Any], tuple[State, Array]], before: State, tokens: Any, visible: Visible
+) -> Array:
+    """The outputs of a plain loop over tokens.
+
+    A token that sees itself is real; the state is fresh where one sees no other before it.
+
+    Args:
+        token: (state, what is known of one token [B, ...]) -> state, outputs [B, H, V].
+        before: the state before the first token.
+        tokens: a tree of arrays [B, T, ...].
+        visible: bool [B or 1, T, T], causal.
+
+    Returns:
+        y [B, T, H, V], 0 where a token is padding.
+    """
+    batch = jax.tree.leaves(tokens)[0].shape[0]
+    real = jnp.broadcast_to(jnp.diagonal(visible, axis1=1, axis2=2), (batch, visible.shape[1]))
+    fresh = jnp.broadcast_to(~jnp.any(jnp.tril(visible, -1), axis=2), real.shape)
+
+    def choose(condition: Array, x: State, y: State) -> State:
+        def of(a: Array, b: Array) -> Array:
+            return jnp.where(condition.reshape(-1, *(1,) * (a.ndim - 1)), a, b)
+
+        return jax.tree.map(of, x, y)
+
+    def body(state: State, now: Any) -> tuple[State, Array]:
+        real, fresh, here = now
+        after, y = token(choose(fresh, before, state), here)
+        return choose(real, after, state), choose(real, y, jnp.zeros_like(y))
+
+    by_time = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (real, fresh, tokens))
+    return jnp.moveaxis(jax.lax.scan(body, before, by_time)[1], 0, 1)

@@ -1,0 +1,93 @@
+"""Chunks one after another, whose gradient keeps no state of the past.
+
+Differentiating the loop over chunks would keep the state before each from the forward pass on, for
+every layer. Here only the inputs are kept. The backward pass makes the states again from the left,
+and has them all for as long as it goes back through the chunks from the right. Unlike
+:mod:`flax_linattn.ops.engine.kernel_scan` a chunk need not be linear in the state before it, as the
+gradient of a decay is not.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+
+from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.prefix import Span, Tokens
+from flax_linattn.typing import Array, State
+
+
+class Chunk(Protocol):
+    """What a hashable mechanism gives."""
+
+    def rows_and_state(self, q: Array, span: Span, before: State) -> tuple[State, Array]:
+        """The state after a chunk, and its outputs [B, C, ...]."""
+
+    def after(self, span: Span, before: State) -> State:
+        """The state alone."""
+
+
+def chunk_scan(
+    chunk: Chunk, chunk_size: int | None, q: Array, span: Span, initial: State
+) -> tuple[State, Array]:
+    """Runs over the chunks of a sequence.
+
+    Args:
+        chunk: its functions.
+        chunk_size: tokens a chunk; None = all in one, which JAX differentiates, forwards too.
+        q: queries [B, T, H, K].
+        span: what is known of the tokens [B, T, ...].
+        initial: the state before the first token.
+
+    Returns:
+        The state after the last token, and the outputs [B, T, ...].
+    """
+    if chunk_size is None or chunk_size >= q.shape[1]:
+        return chunk.rows_and_state(q, span, initial)
+    return _scan(chunk, chunk_size, q, span, initial)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scan(
+    chunk: Chunk, chunk_size: int, q: Array, span: Span, initial: State
+) -> tuple[State, Array]:
+    def body(before: State, now: tuple[Array, Span]) -> tuple[State, Array]:
+        q, span = now
+        return chunk.rows_and_state(q, span, before)
+
+    return over_chunks(body, initial, (q, span), chunk_size)
+
+
+def _forward(
+    chunk: Chunk, chunk_size: int, q: Array, span: Span, initial: State
+) -> tuple[Any, Any]:
+    return _scan(chunk, chunk_size, q, span, initial), (q, span, initial)
+
+
+def _backward(chunk: Chunk, chunk_size: int, residuals: Any, gradients: Any) -> Any:
+    q, span, initial = residuals
+    dlast, dy = gradients
+
+    def from_left(before: State, now: tuple[Span]) -> tuple[State, State]:
+        return chunk.after(now[0], before), before
+
+    def from_right(dafter: State, now: Any) -> tuple[State, tuple[Array, Tokens]]:
+        q, span, dy, before = now
+
+        def outputs(q: Array, tokens: Tokens, before: State) -> tuple[State, Array]:
+            return chunk.rows_and_state(q, span._replace(tokens=tokens), before)
+
+        _, pull = jax.vjp(outputs, q, span.tokens, before)
+        dq, dtokens, dbefore = pull((dafter, dy))
+        return dbefore, (dq, dtokens)
+
+    _, states = over_chunks(from_left, initial, (span,), chunk_size, stack=True)
+    dinitial, (dq, dtokens) = over_chunks(
+        from_right, dlast, (q, span, dy), chunk_size, per_chunk=states, reverse=True
+    )
+    return dq, Span(dtokens, None, None), dinitial
+
+
+_scan.defvjp(_forward, _backward)

@@ -1,0 +1,137 @@
+"""Gated mechanisms: an affine map of the state for every token, without a denominator.
+
+A span of tokens maps the state S [K, V] before it to the one after it, S -> M S + N. Gated linear
+attention has M = diag(exp(a)) with log-decays a, the delta rule a matrix; a state holds what is
+needed of M and N = S, so that two spans merge. Chunks are worked off by matrix products, and packed
+segments by decays alone: where one begins, log-decays are -inf.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract import masks
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.numerics import einsum, score_scale, vary_alike
+from flax_linattn.ops.engine import prefix
+from flax_linattn.ops.engine.chunk_scan import chunk_scan
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedMechanism(StreamingMechanism):
+    """A mechanism given by how a chunk changes the state, and by its causal outputs.
+
+    Its tokens, which ``absorb`` and ``rows`` take by name, have log-decays ``log_decay`` [B, C, H]
+    or [B, C, H, K]; tokens of zeros change nothing.
+
+    Attributes:
+        chunk_size: tokens a block in the chunked form.
+        scale: factor of the outputs where a call gives none; None = K**-0.5.
+    """
+
+    chunk_size: int = 64
+    scale: float | None = None
+
+    @abc.abstractmethod
+    def absorb(self, tokens: dict[str, Array], before: State) -> State:
+        """The state after a chunk of one segment."""
+
+    @abc.abstractmethod
+    def rows(self, q: Array, tokens: dict[str, Array], before: State) -> Array:
+        """Outputs [B, C, H, V] of the chunk and the state before it.
+
+        Log-decays are -inf where a segment begins.
+        """
+
+    # -- the monoid ----------------------------------------------------------------
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return q * jnp.asarray(scale).astype(q.dtype), k, v
+
+    def _lift(self, q: Array, tokens: dict[str, Array]) -> State:
+        """Each token by itself, [B, T, ...] -> [B, T, ...]."""
+        batch, length = tokens["k"].shape[:2]
+        alone = jax.tree.map(lambda x: x.reshape(batch * length, 1, *x.shape[2:]), tokens)
+        state = self.absorb(alone, self._identity(alone["k"][:, 0], alone["v"][:, 0]))
+        return jax.tree.map(lambda x: x.reshape(batch, length, *x.shape[1:]), state)
+
+    def lift(self, k: Array, v: Array, query: Array | None = None, **per_token: Array) -> State:
+        tokens = {"k": k, "v": v, **per_token}
+        lead = k.shape[:-2]
+        flat = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[len(lead) :]), tokens)
+        return jax.tree.map(lambda x: x.reshape(*lead, *x.shape[2:]), self._lift(k, flat))
+
+    def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
+        def outputs(
+            q: Array | None, span: prefix.Span, before: State, after: State | None, is_causal: bool
+        ) -> tuple[State, Array]:
+            return self.rows_and_state(self._query(q), span, before)
+
+        return prefix.Monoid(
+            identity=identity,
+            merge=self._merge,
+            read=self.read,
+            total=self._total,
+            outputs=outputs,
+        )
+
+    def _total(self, tokens: dict[str, Array], keep: Array | None) -> State:
+        kept = jax.tree.map(lambda x: masks.zero_padding(x, keep), tokens)
+        k, v = tokens["k"], tokens["v"]
+        return self.absorb(kept, self._identity(k, v))
+
+    def read(self, q: Array | None, state: State) -> Array:
+        return einsum("...hk,...hkv->...hv", self._query(q), state.value)
+
+    # -- one chunk -----------------------------------------------------------------
+
+    def after(self, span: prefix.Span, before: State) -> State:
+        """The state after a chunk (``chunk_scan.Chunk``): that of its last segment."""
+        if span.starts is None:
+            return self.absorb(span.tokens, before)
+        last = span.run[:, -1]
+        own = jax.tree.map(lambda x: masks.zero_padding(x, span.of_run(last)), span.tokens)
+        identity = self._identity(own["k"], own["v"])
+        return self.absorb(own, prefix.select(last == 0, before, identity))
+
+    def rows_and_state(self, q: Array, span: prefix.Span, before: State) -> tuple[State, Array]:
+        """The state after a chunk, and its outputs (``chunk_scan.Chunk``)."""
+        tokens = span.tokens
+        if span.starts is not None:
+            decay = tokens["log_decay"]
+            starts = span.starts.reshape(*span.starts.shape, *(1,) * (decay.ndim - 2))
+            tokens = {**tokens, "log_decay": jnp.where(starts, -jnp.inf, decay)}
+        return self.after(span, before), self.rows(q, tokens, before)
+
+    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
+        identity = self._identity(call.k, call.v)
+        state = identity if call.state is None else call.state
+        if call.k.shape[1] == 0:
+            return tokens["v"], state
+        # Padding is zeros, which change nothing: no mask is needed, but for that of segments.
+        span = prefix.Span(tokens, call.mask if call.runs is not None else None, call.starts)
+        chunk_size = self._chunk_size(call, identity)
+        if call.runs is not None:
+            span = prefix.fillable(span, chunk_size)
+        state, y = chunk_scan(self, chunk_size, *vary_alike((q, span, state)))
+        return y, state
+
+    def _lifted_size(self, identity: State) -> int:
+        return math.prod(identity.value.shape[:-1])  # the state itself is made once a chunk
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, State]:
+        q, token = self._prepare(call)
+        state = self.absorb(jax.tree.map(lambda x: x[:, None], token), call.state)
+        if call.mask is not None:
+            state = prefix.select(call.mask, state, call.state)
+        return self.read(q, state), state

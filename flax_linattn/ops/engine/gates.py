@@ -1,0 +1,36 @@
+"""How layers make gates of their inputs: activations and first biases of token arguments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.token_arguments import TokenArgument
+from flax_linattn.typing import Array
+
+MEMORY = (8.0, 1024.0)
+"""Tokens after which the first and the last head begin to have forgotten all but 1/e."""
+
+
+def memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Biases whose log-sigmoid is -1 / memory, memories spread evenly in logarithm over the heads.
+
+    Example:
+        >>> import jax
+        >>> b = memories(jax.random.key(0), (3,))
+        >>> (-1 / jax.nn.log_sigmoid(b)).round().astype(int).tolist()
+        [8, 91, 1024]
+    """
+    least, most = map(math.log, MEMORY)
+    rate = jnp.exp(-jnp.linspace(least, most, shape[0], dtype=jnp.float32))
+    bias = -rate - jnp.log(-jnp.expm1(-rate))  # the logit of exp(-rate)
+    return jnp.broadcast_to(bias.reshape(-1, *(1,) * (len(shape) - 1)), shape).astype(dtype)
+
+
+LOG_DECAY = TokenArgument(
+    "log_decay", "H", high=0.0, activation=jax.nn.log_sigmoid, bias_init=memories
+)
+"""One log-decay a head: the forget gate of Lin et al., 2025, log sigmoid(x W + b)."""

@@ -1,0 +1,106 @@
+"""Forgetting attention: softmax whose earlier scores fall with every token.
+
+Lin et al., "Forgetting Transformer: Softmax Attention with a Forget Gate", 2025 (arXiv 2503.02130).
+Symbols against the paper's:
+
+=========  ==================================================================
+here       paper
+=========  ==================================================================
+log_decay  log f_t of the forget gate f_t = sigmoid(w . x_t + b), one number a
+           token and head (section 3)
+fallen     d_ij, the sum of log f_l over j < l <= i
+s_ij       scale q_i . k_j + d_ij (equation 5)
+=========  ==================================================================
+
+    y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)   over the visible j
+
+Where every log_decay is 0 it is softmax attention. It is causal: what comes later has not fallen.
+``forgetting_aaren`` is its twin with one learned query, whose state has a constant size.
+
+Departures: the paper's "Pro" layers also normalise outputs, queries and keys, gate the output and
+mix keys and values with those of the token before; these are layers of theirs, and not here. At
+padding nothing falls. A single token lets the scores before it fall by at most 100,000
+(``LARGEST_FALL``): -inf is allowed, and forgets all that came before. How a layer makes
+``log_decay`` of its inputs, and its first bias, is in ``engine.gates``.
+
+Memory: a float pair a token and head beside the keys; no matrix of d_ij for all pairs is made. A
+cache keeps the log-decay of each of its slots.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import exp_difference, score_scale, scores
+from flax_linattn.ops.contract.token_arguments import TokenArgument
+from flax_linattn.ops.engine.blocks import Offsets, Weighing
+from flax_linattn.ops.engine.cache import Pairs
+from flax_linattn.ops.engine.gates import LOG_DECAY
+from flax_linattn.ops.engine.scored import ScoredAttention
+from flax_linattn.ops.engine.two_floats import running_sum
+from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
+from flax_linattn.ops.mechanisms.softmax import SOFTMAX
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+LARGEST_FALL = 1e5
+"""Log-decays count as at least minus this, since running sums of -inf have no differences.
+
+The exponential of -104 is 0 in float32, that of -746 in float64: nothing that fell so far has
+weight, unless its score was higher by almost 100,000. A larger number would take digits of the
+sums: after 1,000 such tokens they are right to 1e-6 in float32, which has two of 24 bits."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgetting(ScoredAttention):
+    """Softmax attention with a forget gate and a key/value cache (module docstring: symbols).
+
+    Attributes:
+        scale: factor of the scores where a call gives none; None = K**-0.5.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> forgetting = ops.get_mechanism("forgetting")
+        >>> v = jnp.array([1.0, 1.0, 5.0]).reshape(1, 3, 1, 1)
+        >>> halves = jnp.full((1, 3, 1), jnp.log(0.5))            # weights 1/4, 1/2, 1
+        >>> y = forgetting.attend(0 * v, 0 * v, v, is_causal=True, log_decay=halves)
+        >>> y.ravel().round(3).tolist()
+        [1.0, 1.0, 3.2860002517700195]
+    """
+
+    name: ClassVar[str] = "forgetting"
+    about: ClassVar[str] = (
+        "softmax attention with a forget gate: earlier scores fall with every token "
+        "(Lin et al., 2025)"
+    )
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=False, noncausal=False, cross=False
+    )
+    token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
+    weighing: ClassVar[Weighing] = SOFTMAX
+
+    scale: float | None = None
+
+    def of_tokens(self, per_token: Parameters) -> Any:
+        return running_sum(jnp.maximum(per_token["log_decay"], -LARGEST_FALL))
+
+    def offsets(self, pairs: Pairs) -> Offsets:
+        return Offsets(pairs.per_query, pairs.per_key)
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
+        log_decay = parameters["log_decay"].astype(q.dtype)
+        score = scores(q * scale, k) + jnp.moveaxis(fallen(log_decay, visible), 3, 1)
+        score = jnp.where(visible[:, None], score, -jnp.inf)
+        weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
+        return average_by_head(weight, v)
+
+    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
+        return score_scale(parameters.get("scale"), self.scale, key_dim)

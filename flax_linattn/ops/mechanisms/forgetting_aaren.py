@@ -1,0 +1,118 @@
+"""Aaren that forgets: ours, after Feng et al., 2024, and the gate of Lin et al., 2025.
+
+Aaren's softmax over an endless past changes less and less with every token. Here all earlier scores
+fall by a log-decay a_l <= 0 with every token l:
+
+    s_ij = scale q . k_j + sum of a_l over j < l <= i,   y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
+
+with the learned query q of Aaren. Where all a_l are 0 it is Aaren. Spans stay a monoid, of (decay,
+m, u, w): merging adds the later decay to the earlier maximum (``engine.exponential``, which keeps
+the maximum as a sum of two, a score and how far it has fallen).
+
+Where it is not causal all positions get the vector of the last one, as in ``aaren``.
+
+=========  ==================================================================
+here       Lin et al., "Forgetting Transformer", 2025
+=========  ==================================================================
+log_decay  log f_t of the forget gate (section 3)
+s_ij       q_i . k_j + d_ij (equation 5), q_i the same for all i
+=========  ==================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.numerics import exp_difference
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.contract.token_arguments import TokenArgument
+from flax_linattn.ops.engine import exponential
+from flax_linattn.ops.engine.exponential import ForgettingState
+from flax_linattn.ops.engine.exponential_scan import forgetting_scan
+from flax_linattn.ops.engine.gates import LOG_DECAY
+from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class ForgettingAaren(LearnedQueryMechanism):
+    """Aaren whose earlier scores fall with every token (module docstring: symbols).
+
+    Attributes:
+        scale: factor of the scores where a call gives none; None = K**-0.5.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> aaren = ops.get_mechanism("forgetting_aaren")
+        >>> v = jnp.array([1.0, 1.0, 5.0]).reshape(1, 3, 1, 1)
+        >>> halves = jnp.full((1, 3, 1), jnp.log(0.5))            # weights 1/4, 1/2, 1
+        >>> y = aaren.attend(jnp.ones((1, 1)), 0 * v, v, is_causal=True, log_decay=halves)
+        >>> y.ravel().round(3).tolist()
+        [1.0, 1.0, 3.2860000133514404]
+    """
+
+    name: ClassVar[str] = "forgetting_aaren"
+    about: ClassVar[str] = (
+        "Aaren whose past fades by a decay a token (ours, after Lin et al., 2025)"
+    )
+    token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
+
+    def _init_state(self, sizes: StateSizes) -> ForgettingState:
+        heads = (sizes.batch_size, sizes.num_heads)
+        return exponential.nothing_yet(heads, (*heads, sizes.value_dim), sizes.dtype)
+
+    def lift(
+        self,
+        k: Array,
+        v: Array,
+        query: Array | None = None,
+        log_decay: Array | None = None,
+    ) -> ForgettingState:
+        """The token alone, and how far it lets those before it fall; ``query`` is scaled."""
+        score = self._score(query, k)
+        lost = jnp.zeros_like(score) if log_decay is None else log_decay
+        return ForgettingState(lost, score, jnp.zeros_like(score), jnp.ones_like(score), v)
+
+    def _merge(self, state_a: ForgettingState, state_b: ForgettingState) -> ForgettingState:
+        return state_a.merge(state_b)
+
+    def read(self, q: Array | None, state: ForgettingState) -> Array:
+        return state.sums.mean
+
+    def _causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, ForgettingState]:
+        rows, state = forgetting_scan(
+            self._score(q, tokens["k"]),
+            tokens["v"],
+            tokens["log_decay"],
+            self._initial(call),
+            mask=call.mask,
+            starts=call.starts,
+            form=call.form,
+            chunk_size=self.chunk_size,
+        )
+        return rows.y, state
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        score = jnp.sum(q * self._scale(q, parameters) * k, axis=-1)  # [B, S, H]
+        log_decay = parameters["log_decay"].astype(score.dtype)
+        score = score[:, None] + fallen(log_decay, visible)
+        score = jnp.where(visible[..., None], score, -jnp.inf)
+        return average_by_token(exp_difference(score, jnp.max(score, axis=2, keepdims=True)), v)
+
+
+def fallen(log_decay: Array, visible: Visible) -> Array:
+    """[B, T, S, H]: for each query the sum of a_l [B, S, H] over those it sees later than j."""
+    index = jnp.arange(log_decay.shape[1])
+    later = visible[:, :, None] & (index > index[:, None])[None, None]  # [B, T, S, L]
+    sums = jnp.where(later[..., None], log_decay[:, None, None], jnp.zeros((), log_decay.dtype))
+    return jnp.sum(sums, axis=3)

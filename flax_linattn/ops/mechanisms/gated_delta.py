@@ -1,0 +1,182 @@
+"""The gated delta rule: Yang et al., "Gated Delta Networks", 2024 (ICLR 2025).
+
+A token first forgets what its key was associated with, then writes its value there:
+
+    S_t = exp(a_t) (I - beta_t k_t k_t^T) S_{t-1} + beta_t k_t v_t^T,   y_t = scale q_t S_t
+
+=========  ==================================================================
+here       paper
+=========  ==================================================================
+log_decay  a_t = log alpha_t (equation 10)
+beta       beta_t, the share of the old value that is replaced
+value      S_t^T (equation 10): here keys come first, [K, V]
+transition the product of all exp(a) (I - beta k k^T) of a span [K, K]
+chunked    the WY form (section 3.3; Yang et al., "Parallelizing linear
+           transformers with the delta rule", 2024)
+=========  ==================================================================
+
+Spans merge as affine maps, S -> M S + N, which is why a state also holds ``transition``: K more
+numbers a key channel than a stream alone would need.
+
+Keys are meant to have length 1, as layers make them, and queries with them: for longer ones
+1 - beta |k|^2 can be below -1, and the state grows without bound, as the formula has it.
+
+Departures: a layer's decay is log sigmoid(x W + b), the paper's -A softplus(x W + b); its short
+convolutions, normalisation and output gate are not part of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Float
+
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum
+from flax_linattn.ops.contract.recurrences import recur
+from flax_linattn.ops.contract.state import StateSizes, exportable
+from flax_linattn.ops.contract.token_arguments import TokenArgument
+from flax_linattn.ops.engine import decays, prefix
+from flax_linattn.ops.engine.decays import by_head
+from flax_linattn.ops.engine.gated import GatedMechanism
+from flax_linattn.ops.engine.gates import LOG_DECAY
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@exportable
+class GatedDeltaState(NamedTuple):
+    """The affine map of a span, S -> transition S + value.
+
+    Attributes:
+        transition: M [B, H, K, K].
+        value: N [B, H, K, V]: S itself, where nothing came before the span.
+    """
+
+    transition: Float[Array, "B H K K"]
+    value: Float[Array, "B H K V"]
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedDelta(GatedMechanism):
+    """The gated delta rule (module docstring: symbols, departures).
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> delta = ops.get_mechanism("gated_delta:scale=1.0")
+        >>> k = jnp.eye(2)[None, jnp.array([0, 1, 0]), None]      # two keys, the first one twice
+        >>> v = jnp.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
+        >>> y = delta.attend(k, k, v, is_causal=True, log_decay=jnp.zeros((1, 3, 1)),
+        ...                  beta=jnp.ones((1, 3, 1)))
+        >>> y.ravel().tolist()                                    # 3 in the place of 1
+        [1.0, 2.0, 3.0]
+    """
+
+    name: ClassVar[str] = "gated_delta"
+    about: ClassVar[str] = "a memory that is overwritten key by key (Yang et al., 2024)"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=True, noncausal=False, cross=False, mergeable=True, unit_vectors=True
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("scale",)
+    token_arguments: ClassVar[tuple[TokenArgument, ...]] = (
+        LOG_DECAY,
+        TokenArgument("beta", "H", low=0.0, high=1.0, activation=jax.nn.sigmoid),
+    )
+
+    def _init_state(self, sizes: StateSizes) -> GatedDeltaState:
+        rows, keys = (sizes.batch_size, sizes.num_heads), sizes.key_dim
+        one = jnp.broadcast_to(jnp.eye(keys, dtype=sizes.dtype), (*rows, keys, keys))
+        return GatedDeltaState(one, jnp.zeros((*rows, keys, sizes.value_dim), sizes.dtype))
+
+    def _merge(self, state_a: GatedDeltaState, state_b: GatedDeltaState) -> GatedDeltaState:
+        """The later map after the earlier one."""
+        return GatedDeltaState(
+            einsum("...ij,...jk->...ik", state_b.transition, state_a.transition),
+            einsum("...ij,...jv->...iv", state_b.transition, state_a.value) + state_b.value,
+        )
+
+    def absorb(self, tokens: dict[str, Array], before: GatedDeltaState) -> GatedDeltaState:
+        return self._absorb(tokens, _writes(tokens), before)
+
+    def rows(self, q: Array, tokens: dict[str, Array], before: GatedDeltaState) -> Array:
+        return self._rows(q, tokens, _writes(tokens), before)
+
+    def rows_and_state(
+        self, q: Array, span: prefix.Span, before: GatedDeltaState
+    ) -> tuple[GatedDeltaState, Array]:
+        if span.starts is not None:
+            state, y = super().rows_and_state(q, span, before)
+            return state, y
+        writes = _writes(span.tokens)  # the triangular system is solved once for both
+        state = self._absorb(span.tokens, writes, before)
+        return state, self._rows(q, span.tokens, writes, before)
+
+    def _absorb(
+        self, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
+    ) -> GatedDeltaState:
+        k, a = by_head(tokens["k"]), by_head(tokens["log_decay"])
+        keys, left = k * jnp.exp(decays.after(a)), jnp.exp(jnp.sum(a, axis=2))[..., None]
+        added = writes.after(before.value)
+        forgotten = einsum("bhck,bhkl->bhcl", writes.erased, before.transition)
+        return GatedDeltaState(
+            left * before.transition - einsum("bhck,bhcl->bhkl", keys, forgotten),
+            left * before.value + einsum("bhck,bhcv->bhkv", keys, added),
+        )
+
+    def _rows(
+        self, q: Array, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
+    ) -> Array:
+        q, k, a = map(by_head, (q, tokens["k"], tokens["log_decay"]))
+        past = einsum("bhck,bhkv->bchv", q * jnp.exp(decays.until(a)), before.value)
+        weight = decays.products(q, k, a)
+        return past + einsum("bhij,bhjv->bihv", weight, writes.after(before.value))
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        q, k, v = self.prepare(q, k, v, parameters)
+
+        def token(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+            q, k, v, a, beta = now
+            state = jnp.exp(a)[..., None, None] * state
+            old = jnp.sum(k[..., None] * state, axis=-2)
+            new = beta[..., None] * (v - old)
+            state = state + k[..., None] * new[..., None, :]
+            return state, jnp.sum(q[..., None] * state, axis=-2)
+
+        batch, _, heads, key_dim = k.shape
+        nothing = jnp.zeros((batch, heads, key_dim, v.shape[-1]), v.dtype)
+        gates = (parameters[each.name].astype(v.dtype) for each in self.token_arguments)
+        return recur(token, nothing, (q, k, v, *gates), visible)
+
+
+class Writes(NamedTuple):
+    """What each token of a chunk adds at its key, alone, and what it takes of the past.
+
+    Token i adds u_i = new_i - erased_i S of the state S before the chunk: u_i = beta_i (v_i - what
+    was at k_i then), a triangular system in the u of earlier tokens.
+
+    Attributes:
+        new: [B, H, C, V].
+        erased: [B, H, C, K].
+    """
+
+    new: Array
+    erased: Array
+
+    def after(self, past: Array) -> Array:
+        """u [B, H, C, V], of the state before the chunk."""
+        return self.new - einsum("bhck,bhkv->bhcv", self.erased, past)
+
+
+def _writes(tokens: dict[str, Array]) -> Writes:
+    k, v, a, beta = map(by_head, (tokens[each] for each in ("k", "v", "log_decay", "beta")))
+    overlap = jnp.tril(decays.products(beta * k, k, a), -1)
+    system = overlap + jnp.eye(k.shape[2], dtype=k.dtype)
+    right = jnp.concatenate([beta * v, beta * k * jnp.exp(decays.until(a))], axis=-1)
+    solved = solve_triangular(system, right, lower=True, unit_diagonal=True)
+    return Writes(solved[..., : v.shape[-1]], solved[..., v.shape[-1] :])

@@ -1,0 +1,189 @@
+"""RWKV-4's weighted key-value: Peng et al., "RWKV: Reinventing RNNs for the Transformer Era", 2023.
+
+Every channel is a softmax average whose past fades at a fixed rate, its own token with a bonus:
+
+    wkv_t = (sum_{i<t} e^{-(t-1-i) w + k_i} v_i + e^{u + k_t} v_t) / (the same without v)
+    y_t = sigmoid(q_t) wkv_t
+
+=============  ==============================================================
+here           paper (section 3.1, equations 13 to 19)
+=============  ==============================================================
+q              receptance r_t
+time_decay     log w of each channel [H, K], as in its code; default 0
+time_first     u, the bonus of the own token [H, K]; default 0
+u, w           its b_t, a_t relative to a maximum (appendix D)
+=============  ==============================================================
+
+Departures: the shift of tokens that mixes each with the one before, and the output projection, are
+those of a block, not of this; padding does not fade. A layer begins with the paper's first values
+of a first layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.ops.contract.averages import average_by_channel
+from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
+from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine import exponential, prefix
+from flax_linattn.ops.engine.exponential import ForgettingState, Level, Sums
+from flax_linattn.ops.engine.exponential_scan import forgetting_scan
+from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.ops.engine.tiles import before_each
+from flax_linattn.ops.mechanisms.aft import gated
+from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
+from flax_linattn.typing import Array, Keys, Outputs, OutputStep, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class RWKV(StreamingMechanism):
+    """RWKV-4's weighted key-value (module docstring: symbols, departures).
+
+    Example:
+        >>> import jax
+        >>> from flax_linattn import ops
+        >>> rwkv = ops.get_mechanism("rwkv")
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 10, 4, 8))
+        >>> y, state = rwkv.attend(q, k, v, is_causal=True, return_state=True)
+        >>> y.shape, state.w.shape
+        ((2, 10, 4, 8), (2, 4, 8))
+    """
+
+    name: ClassVar[str] = "rwkv"
+    about: ClassVar[str] = "fading averages in every channel, a bonus for now (Peng et al., 2023)"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        constant_memory=True, noncausal=False, cross=False, channelwise=True, mergeable=True
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("time_decay", "time_first")
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        shape = (num_heads, key_dim)
+        return {
+            "time_decay": Learned(shape, first_time_decay),
+            "time_first": Learned(shape, first_time_first),
+        }
+
+    def _init_state(self, sizes: StateSizes) -> ForgettingState:
+        shape = (sizes.batch_size, sizes.num_heads, sizes.key_dim)
+        return exponential.nothing_yet(shape, shape, sizes.dtype)
+
+    def prepare(
+        self, q: Array, k: Array, v: Array, parameters: Parameters
+    ) -> tuple[Array, Array, Array]:
+        for name in parameters:
+            _of_channels(parameters, name, k)
+        return q, k, v
+
+    def implied(self, k: Array, parameters: Parameters) -> dict[str, Array]:
+        rate = -jnp.exp(_of_channels(parameters, "time_decay", k))
+        return {"log_decay": jnp.broadcast_to(rate, k.shape)}
+
+    def lift(
+        self,
+        k: Array,
+        v: Array,
+        query: Array | None = None,
+        log_decay: Array | None = None,
+    ) -> ForgettingState:
+        fades = jnp.zeros_like(k) if log_decay is None else log_decay
+        return ForgettingState(fades, k, jnp.zeros_like(k), jnp.ones_like(k), v)
+
+    def _merge(self, state_a: ForgettingState, state_b: ForgettingState) -> ForgettingState:
+        return state_a.merge(state_b)
+
+    def read(self, q: Array | None, state: ForgettingState) -> Array:
+        """Of the past alone; a token's own part is added by ``attend`` and ``step``."""
+        return gated(self._query(q), state.sums.mean)
+
+    def _causal(
+        self, call: Call, q: Array, tokens: dict[str, Array]
+    ) -> tuple[Outputs, ForgettingState]:
+        """Every channel is a head of values of one channel; position t reads what t - 1 has."""
+        k, v, log_decay = (tokens[name] for name in ("k", "v", "log_decay"))
+        initial, channels = self._initial(call), k.shape[2] * k.shape[3]
+        if k.shape[1] == 0:
+            return v, initial
+        flat = jax.tree.map(lambda x: x.reshape(x.shape[0], channels), initial)
+        rows, state = forgetting_scan(
+            k.reshape(*k.shape[:2], channels),
+            v.reshape(*v.shape[:2], channels, 1),
+            log_decay.reshape(*k.shape[:2], channels),
+            flat._replace(w=flat.w[..., None]),
+            mask=call.mask,
+            starts=call.starts,
+            form=call.form,
+            chunk_size=self.chunk_size,
+        )
+        u = safe_divide(jnp.ones_like(rows.inverse), rows.inverse)
+        after = jax.tree.map(lambda x: x.reshape(k.shape), Sums(rows.level, u, rows.y[..., 0] * u))
+        past = before_each(initial.sums, after)
+        if call.starts is not None:
+            past = past._replace(level=past.level.among(~call.starts))
+        state = jax.tree.map(lambda x: x.reshape(x.shape[0], *k.shape[2:]), state)
+        return self._with_own(q, k, v, past, call.parameters), state
+
+    def _with_own(self, q: Array, k: Array, v: Array, past: Sums, parameters: Parameters) -> Array:
+        """Equation 16 to 18: the past of a token, and the token itself with its bonus."""
+        score = k + _of_channels(parameters, "time_first", k)
+        own = Sums(Level(score, jnp.zeros_like(score)), jnp.ones_like(score), v)
+        return gated(q, past.merge(own).mean)
+
+    def _step(self, call: StepCall) -> tuple[OutputStep, ForgettingState]:
+        q, token = self._prepare(call)
+        y = self._with_own(q, token["k"], token["v"], call.state.sums, call.parameters)
+        state = call.state.merge(self._lift(q, token))
+        if call.mask is not None:
+            state = prefix.select(call.mask, state, call.state)
+        return y, state
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        rate = self.implied(k, parameters)["log_decay"]
+        batch, length, heads, key_dim = k.shape
+        channels = heads * key_dim
+        # The past of t has faded t - 1 - i times: once less than at t.
+        fades = fallen(rate.reshape(batch, length, channels), visible)
+        score = (
+            k.reshape(batch, 1, length, channels)
+            + fades
+            - rate[:, :1].reshape(batch, 1, 1, channels)
+        )
+        itself = jnp.eye(length, dtype=bool)[None, :, :, None]
+        bonus = _of_channels(parameters, "time_first", k).reshape(channels)
+        own = k.reshape(batch, 1, length, channels) + bonus
+        score = jnp.where(itself, own, score).reshape(batch, length, length, heads, key_dim)
+        score = jnp.where(visible[..., None, None], score, -jnp.inf)
+        weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
+        return average_by_channel(weight, v) / (1 + jnp.exp(-q))
+
+
+def _of_channels(parameters: Parameters, name: str, k: Array) -> Array:
+    """An argument [H, K], 0 where it was not given."""
+    value = parameters.get(name)
+    if value is None:
+        return jnp.zeros(k.shape[-2:], k.dtype)
+    if value.shape != k.shape[-2:]:
+        raise ValueError(
+            f"{name} must be one number a channel, [H, K] = {k.shape[-2:]}, got {value.shape}."
+        )
+    return value.astype(k.dtype)
+
+
+def first_time_decay(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """-5 + 8 (c / (C - 1))^0.7 of channel c: from rates of 0.007 to 20 a token."""
+    share = jnp.linspace(0, 1, shape[0] * shape[1], dtype=jnp.float32)
+    return (-5 + 8 * share**0.7).reshape(shape).astype(dtype)
+
+
+def first_time_first(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """log 0.3, and a half more or less in turns."""
+    zigzag = 0.5 * ((jnp.arange(shape[0] * shape[1]) + 1) % 3 - 1)
+    return (jnp.log(0.3) + zigzag).reshape(shape).astype(dtype)
