@@ -115,13 +115,18 @@ def make_numbers(
         parameters={
             name: PARAMETERS[name](rng, max(length, source, 64)) for name in mechanism.parameters
         },
-        gates={
-            each.name: GATES[each.name](
-                rng, (batch, source, *each.shape(HEADS, KEY_DIM, value_dim(mechanism)))
-            )
-            for each in mechanism.token_arguments
-        },
+        gates=make_gates(mechanism, rng, (batch, source), HEADS, KEY_DIM, value_dim(mechanism)),
     )
+
+
+def make_gates(
+    mechanism: ops.Mechanism, rng: np.random.Generator, tokens: tuple[int, int], *sizes: int
+) -> dict[str, Any]:
+    """Its arguments of tokens [B, T], for H, K and V."""
+    return {
+        each.name: GATES[each.name](rng, (*tokens, *each.shape(*sizes)))
+        for each in mechanism.token_arguments
+    }
 
 
 def make_tokens(mechanism: ops.Mechanism, length: int, dtype: Any, **shape: Any) -> Tokens:

@@ -106,12 +106,20 @@ def growth(mechanism: ops.Mechanism, is_causal: bool) -> float:
         token = jax.ShapeDtypeStruct((1, length, heads, dim), np.float32)
         learned = jax.ShapeDtypeStruct((heads, dim), np.float32)
         q = learned if mechanism.capabilities.learned_query else token
+        gates = {
+            each.name: jax.ShapeDtypeStruct((1, length, *each.shape(heads, dim, dim)), np.float32)
+            for each in mechanism.token_arguments
+        }
+        tokens = cases.Tokens(q, token, token, {}, gates)
 
-        def train(*tokens: Any) -> Any:
-            y, pull = jax.vjp(lambda *t: mechanism.attend(*t, is_causal=is_causal), *tokens)
+        def train(tokens: cases.Tokens) -> Any:
+            def attend(tokens: cases.Tokens) -> Any:
+                return mechanism.attend(*tokens[:3], is_causal=is_causal, **tokens.gates)
+
+            y, pull = jax.vjp(attend, tokens)
             return y, pull(y)
 
-        return int(compile_as_users(train, q, token, token).memory_analysis().temp_size_in_bytes)
+        return int(compile_as_users(train, tokens).memory_analysis().temp_size_in_bytes)
 
     return (temporary(2 * length) - temporary(length)) / (length * heads * dim * 4)
 
@@ -131,10 +139,15 @@ PROJECTED = {"linformer": 128, "nystrom": 96}
 MISSED = pytest.mark.xfail(reason="its four arrays of weights are 128 inputs, the rest is 1.3 more")
 
 
+CHANNELS = {"rwkv": 18}
+"""Where every channel has a score and a decay of its own: they, the maximum, how far it has fallen
+and the gradients of all are an input each, of which a head has an eighth elsewhere."""
+
+
 @pytest.mark.parametrize("name", [_slow_unless_thorough(name) for name in CAUSAL])
 def test_training_makes_no_weights_of_all_pairs(name: str) -> None:
     """All pairs would be 128 inputs and more, all d^2 products 8, all powers of EA-6 7 each way."""
-    assert growth(ops.get_mechanism(name), is_causal=True) <= 10
+    assert growth(ops.get_mechanism(name), is_causal=True) <= CHANNELS.get(name, 10)
 
 
 @pytest.mark.slow
@@ -143,6 +156,7 @@ def test_training_makes_no_weights_of_all_pairs(name: str) -> None:
     [
         pytest.param(name, marks=[MISSED] if name == "linformer" else [])
         for name in ops.list_mechanisms()
+        if ops.get_mechanism(name).capabilities.noncausal
     ],
 )
 def test_training_makes_no_weights_of_all_pairs_not_causal(name: str) -> None:

@@ -40,12 +40,17 @@ def lowered(name: str, form: str) -> str:
     q = jax.ShapeDtypeStruct((HEADS, DIM), jnp.float32) if can.learned_query else tokens
     mask = jax.ShapeDtypeStruct((1, LENGTH), np.bool_)
 
-    def train(q: Any, k: Any, v: Any, mask: Any) -> Any:
-        def attend(q: Any, k: Any, v: Any) -> Any:
-            return mechanism.attend(q, k, v, is_causal=can.causal, mask=mask, form=form)
+    gates = {
+        each.name: jax.ShapeDtypeStruct((1, LENGTH, *each.shape(HEADS, DIM, DIM)), jnp.float32)
+        for each in mechanism.token_arguments
+    }
 
-        y, pull = jax.vjp(attend, q, k, v)
+    def train(q: Any, k: Any, v: Any, gates: Any, mask: Any) -> Any:
+        def attend(q: Any, k: Any, v: Any, gates: Any) -> Any:
+            return mechanism.attend(q, k, v, is_causal=can.causal, mask=mask, form=form, **gates)
+
+        y, pull = jax.vjp(attend, q, k, v, gates)
         return y, pull(y)
 
-    traced = jax.jit(train).trace(q, tokens, tokens, mask)
+    traced = jax.jit(train).trace(q, tokens, tokens, gates, mask)
     return traced.lower(lowering_platforms=("cuda", "tpu")).as_text()

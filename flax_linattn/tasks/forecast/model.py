@@ -44,7 +44,10 @@ def build_forecaster(
     }
     channels, horizon = len(problem.channels), config.data.horizon
     if model.model == "decoder":
-        return models.Forecaster(channels, horizon, memory=length, max_length=length, **shared)
+        position = "sinusoidal" if model.absolute_positions else "none"
+        return models.Forecaster(
+            channels, horizon, memory=length, max_length=length, position=position, **shared
+        )
     return models.EncoderDecoder(
         channels,
         horizon,

@@ -78,6 +78,8 @@ class ForecastModel(ModelOptions):
         causal: whether the encoder of the encoder-decoder sees only the past.
         num_decoder_layers: blocks of the decoder of the encoder-decoder.
         positions: most observations of a window that the decoder learns to forecast from.
+        absolute_positions: whether the decoder is told how many observations came before each. In a
+            stream without end (``--context 0``) it has learned none of those beyond a window.
     """
 
     layers: Layers = FORECASTER_LAYERS
@@ -87,6 +89,7 @@ class ForecastModel(ModelOptions):
     causal: bool = True
     num_decoder_layers: int = 1
     positions: int = 8
+    absolute_positions: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +109,7 @@ class ForecastModel(ModelOptions):
 
 
 _OPTIONS_OF = {
-    "decoder": ("positions",),
+    "decoder": ("positions", "absolute_positions"),
     "encoder-decoder": ("label_length", "num_decoder_layers", "causal"),
 }
 """Options that only one model takes."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from tests.contract import cases
 
 EXTRA = {"linformer": {"max_length": 8, "num_projections": 3}, "nystrom": {"num_landmarks": 3}}
 
@@ -18,11 +19,13 @@ def test_weights_times_values_is_attention(name: str) -> None:
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 7, 2, 4)).astype(np.float32)
     q = q[0, 0] if can.learned_query else q
+    gates = cases.make_gates(mechanism, rng, (2, 7), 2, 4, 4)
+    gates = {name: gate.astype(np.float32) for name, gate in gates.items()}
     mask = np.arange(7) < np.array([[7], [4]])
 
     @jax.jit
     def run(q: Any, k: Any, v: Any) -> Any:
-        options = {"is_causal": can.causal, "mask": mask}
+        options = {"is_causal": can.causal, "mask": mask, **gates}
         return ops.weights(mechanism, q, k, **options), mechanism.attend(q, k, v, **options)
 
     w, want = map(np.asarray, run(q, k, v))
