@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data
+from flax_linattn import data, ops
 
 SEQUENCE = 158
 """Index into the JapaneseVowels test set: 24 observations of 12 cepstrum coefficients."""
@@ -36,3 +40,23 @@ def project(x: NDArray[np.float64], key_dim: int) -> tuple[NDArray, NDArray, NDA
     wk[:, 0] = wq[:, 0]
     q, k, v = (np.einsum("tc,chk->thk", x, w)[None] for w in (wq, wk, wv))
     return q, k, v
+
+
+def first_gates(
+    x: NDArray[np.float64], arguments: Sequence[ops.TokenArgument], key_dim: int
+) -> dict[str, jax.Array]:
+    """Arguments of tokens as an untrained layer makes them: activation(x W + b).
+
+    W is a fixed random matrix whose entries keep the size of x, b the layer's first bias.
+
+    Returns:
+        Each by its name, float32 [1, T, ...].
+    """
+    rng, found = np.random.default_rng(1), {}
+    for argument in arguments:
+        shape = argument.shape(len(HEADS), key_dim, key_dim)
+        w = rng.normal(size=(x.shape[1], *shape)) / np.sqrt(x.shape[1])
+        projected = jnp.asarray(np.tensordot(x, w, 1)[None], jnp.float32)
+        bias = argument.bias_init(jax.random.key(0), shape, jnp.float32)
+        found[argument.name] = argument.activation(projected + bias)
+    return found

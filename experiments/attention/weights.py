@@ -4,7 +4,8 @@
 
 One figure a mechanism, ``docs/figures/weights-<name>.png``. Queries and keys are random
 projections of a JapaneseVowels test sequence (``sequence.py``), not those of a trained model:
-the figures show what a mechanism makes of given queries and keys, the same for all.
+the figures show what a mechanism makes of given queries and keys, the same for all. Gates, which
+forget or write, are those of a layer before training.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from experiments import command
-from experiments.attention.sequence import HEADS, LEARNED, observations, project
+from experiments.attention.sequence import HEADS, LEARNED, first_gates, observations, project
 from experiments.measured import FIGURES
 from flax_linattn import ops
+from flax_linattn.ops.engine.features import unit_length
 
 KEY_DIM = 16
 HYPERPARAMETERS = {"linformer": {"num_projections": 8}, "nystrom": {"num_landmarks": 6}}
 """Their defaults are for sequences many times as long."""
+FIRST_VALUES = ("time_decay", "time_first")
+"""What a mechanism learns whose values before training say how it looks back."""
 UNSEEN = "0.82"
 """The grey of what a query cannot look at."""
 
@@ -38,11 +42,18 @@ def measure(name: str, is_causal: bool) -> NDArray[np.float32]:
     """Weights [head, T, S] of a mechanism; NaN where a query cannot look.
 
     Where every channel has its own weights: those of each head's channel of the widest keys.
-    Position biases fall with the distance, as learned ones may.
+    Position biases fall with the distance, as learned ones may; rates of forgetting are the first
+    ones of a layer, as are gates (``first_gates``).
     """
     mechanism = ops.get_mechanism(name, **HYPERPARAMETERS.get(name, {}))
-    q, k, _ = (jnp.asarray(x, jnp.float32) for x in project(observations(), KEY_DIM))
-    parameters = {}
+    x = observations()
+    q, k, _ = (jnp.asarray(each, jnp.float32) for each in project(x, KEY_DIM))
+    if mechanism.capabilities.unit_vectors:
+        q, k = unit_length(q), unit_length(k)
+    parameters = first_gates(x, mechanism.token_arguments, KEY_DIM)
+    learned = mechanism.learned_parameters(len(HEADS), KEY_DIM)
+    for own in (own for own in FIRST_VALUES if own in learned):
+        parameters[own] = learned[own].init(jax.random.key(0), learned[own].shape, jnp.float32)
     if mechanism.capabilities.learned_query:
         q = jax.random.normal(jax.random.key(0), q.shape[2:])
     if "position_bias" in mechanism.parameters:

@@ -9,8 +9,10 @@ and are then run as one stream that is never begun anew.
 A series of regimes: levels drawn from a normal distribution of deviation 1, each for a time drawn
 from an exponential one of mean 500, with noise of deviation 0.5. What forecasts the next value best
 without knowing the level is a mean of the last ones. The stream has a million steps that no model
-has seen. No model is told positions, of which it would learn only those of a window. ETTh1: all rows after those of training, 96 hours ahead, against the same model begun anew
-after every 96 rows.
+has seen. No model is told positions, of which it would learn only those of a window.
+
+ETTh1: all rows after those of training, 96 hours ahead, against the same model begun anew after
+every 96 rows.
 """
 
 from __future__ import annotations
