@@ -65,22 +65,25 @@ class MechanismWeights(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Build the figure as Markdown and let the page's own parser read it."""
         name = Path(self.env.docname).name
+        mechanism = ops.get_mechanism(name)
         projections = (
             "Keys are fixed random projections and each head has one random query, none of them",
             "from a trained layer. Grey: not visible.",
         )
-        if not ops.get_mechanism(name).capabilities.learned_query:
+        if not mechanism.capabilities.learned_query:
             projections = (
                 "Queries and keys are fixed random projections, not those of a trained layer: in",
                 "head 0 by one matrix, so that like attends to like, in head 1 by two. Grey: not",
                 "visible.",
             )
+        gates = "What else a token brings is made of the same data as by a layer before training."
         lines = [
             f"```{{figure}} ../figures/weights-{name}.png",
             f":alt: Attention weights of {name}, a row for each query and a column for each key",
             "",
             "What each of 24 observations of a Japanese Vowels recording attends to.",
             *projections,
+            *([gates] if mechanism.token_arguments else []),
             *self.content,
             f"`python -m experiments.attention.weights {name}`",
             "```",

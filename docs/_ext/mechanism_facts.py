@@ -1,12 +1,13 @@
 """What the documentation says of a mechanism, as Markdown: read from the registry, or measured."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn import ops
-from flax_linattn.ops import Capabilities, Mechanism
+from flax_linattn.ops import Capabilities, Mechanism, TokenArgument
 
 HEADS, DIM = 8, 64
 LENGTHS = (1_000, 16_000)
@@ -39,6 +40,7 @@ def facts(name: str) -> dict[str, str]:
             f"`{field.name}={field.default!r}`" for field in dataclasses.fields(mechanism)
         ),
         f"own arguments of {calls}": ", ".join(f"`{each}`" for each in mechanism.parameters),
+        "arguments of a token": ", ".join(map(_token_argument, mechanism.token_arguments)),
         "learned by a layer": ", ".join(_learned(name)),
         "state": _state(name),
     }
@@ -59,6 +61,10 @@ def state_bytes(name: str, tokens: int) -> int | None:
     parameters = {
         key: jax.ShapeDtypeStruct(array.shape, jnp.float32)
         for key, array in mechanism.learned_parameters(HEADS, DIM).items()
+    }
+    parameters |= {
+        each.name: jax.ShapeDtypeStruct((1, tokens, *each.shape(HEADS, DIM, DIM)), jnp.float32)
+        for each in mechanism.token_arguments
     }
 
     def state(q, k, v, parameters):
@@ -91,6 +97,14 @@ def _learned(name: str) -> list[str]:
     return [f"`{key}` {shape}" for key, shape in shapes.items()]
 
 
+def _token_argument(argument: TokenArgument) -> str:
+    """Its name, axes and range."""
+    limits = {"at least": argument.low, "at most": argument.high}
+    finite = [f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit)]
+    shape = f"`{argument.name}` {argument.layout(time=True)}"
+    return f"{shape} {' and '.join(finite)}" if finite else shape
+
+
 def _offers(can: Capabilities) -> list[str]:
     offers = {
         "causal": can.causal,
@@ -102,6 +116,7 @@ def _offers(can: Capabilities) -> list[str]:
         "mergeable states": can.mergeable,
         "one learned query instead of one a token": can.learned_query,
         "weights of every channel by itself (V = K)": can.channelwise,
+        "made for queries and keys of length 1, as layers give it": can.unit_vectors,
     }
     return [what for what, offered in offers.items() if offered]
 

@@ -31,6 +31,19 @@ def test_facts_of_a_streaming_mechanism(module: ModuleType) -> None:
     assert facts["state"] == f"{size:,} bytes, at any length"
 
 
+def test_facts_of_arguments_of_a_token(module: ModuleType) -> None:
+    facts = module.facts("gated_delta")
+    expected = "`log_decay` [B, S, H] at most 0, `beta` [B, S, H] at least 0 and at most 1"
+    assert facts["arguments of a token"] == expected
+    assert facts["offers"].endswith("made for queries and keys of length 1, as layers give it")
+    assert module.state_bytes("gated_delta", 1_000) == 8 * 64 * (64 + 64) * 4
+    assert "arguments of a token" not in module.facts("retention")
+
+
+def test_a_cache_keeps_arguments_of_a_token(module: ModuleType) -> None:
+    assert module.state_bytes("forgetting", 1_000) == 1_000 * (2 * 8 * 64 + 8) * 4 + 4
+
+
 def test_facts_without_a_state(module: ModuleType) -> None:
     facts = module.facts("linformer")
     assert facts["does not offer"] == "causal, packed sequences, recurrent"

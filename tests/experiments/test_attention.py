@@ -6,13 +6,27 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.attention import conditioning, taylor, weights
+from experiments.attention import conditioning, sequence, taylor, weights
+from flax_linattn import ops
 
 
 def test_weights_are_an_average_of_what_is_visible() -> None:
     w = weights.measure("elementwise_series", is_causal=True)
     assert w.shape == (2, 24, 24)
     assert np.array_equal(np.isnan(w[0]), ~np.tri(24, dtype=bool))
+    np.testing.assert_allclose(np.nansum(w, axis=-1), 1, rtol=1e-5)
+
+
+def test_gates_of_a_figure_are_those_of_a_layer_before_training() -> None:
+    x = sequence.observations()
+    gates = sequence.first_gates(x, ops.get_mechanism("gated_delta").token_arguments, key_dim=16)
+    assert {name: gate.shape for name, gate in gates.items()} == {
+        "log_decay": (1, 24, 2),
+        "beta": (1, 24, 2),
+    }
+    short, long = gates["log_decay"][0].mean(axis=0)
+    assert short < 10 * long < 0  # memories of 8 and of 1,024 tokens
+    w = weights.measure("forgetting_aaren", is_causal=True)
     np.testing.assert_allclose(np.nansum(w, axis=-1), 1, rtol=1e-5)
 
 
