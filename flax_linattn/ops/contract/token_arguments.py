@@ -64,8 +64,8 @@ def check_token_arguments(
     """Those that were given, in the dtype of sums.
 
     A number out of range raises where its value is known; under ``jit``, where it is not, it
-    becomes NaN, and so does every output that it reaches. What stands at masked tokens counts for
-    nothing.
+    becomes NaN, and so does every output that it reaches, and others of its row and head where
+    blocks multiply what is not seen by 0. What stands at masked tokens counts for nothing.
 
     Args:
         name: of the mechanism.
