@@ -172,10 +172,10 @@ class Attention(nnx.Module):
             {
                 argument.name: linear(
                     in_features,
-                    math.prod(argument.shape(num_heads, self.head_dim, self.head_dim)),
+                    math.prod(self._axes(argument)),
                     **{**options, "use_bias": True},
                     kernel_init=kernel_init,
-                    bias_init=_FlatBias(argument, num_heads, self.head_dim),
+                    bias_init=_FlatBias(argument.bias_init, self._axes(argument)),
                 )
                 for argument in arguments
             }
@@ -437,10 +437,13 @@ class Attention(nnx.Module):
         found = {}
         for argument in self.mechanism.token_arguments:
             projected = self.token_projections[argument.name](x)
-            shape = argument.shape(self.num_heads, self.head_dim, self.head_dim)
             projected = projected.astype(accumulation_dtype(projected.dtype))
-            found[argument.name] = argument.activation(projected.reshape(*x.shape[:-1], *shape))
+            axes = self._axes(argument)
+            found[argument.name] = argument.activation(projected.reshape(*x.shape[:-1], *axes))
         return found
+
+    def _axes(self, argument: ops.TokenArgument) -> tuple[int, ...]:
+        return argument.shape(self.num_heads, self.head_dim, self.head_dim)
 
     def _unit(self, x: Array) -> Array:
         return unit_length(x) if self.mechanism.capabilities.unit_vectors else x
@@ -462,13 +465,12 @@ class Attention(nnx.Module):
 class _FlatBias:
     """The first bias of a token argument, which has axes of its own, as the vector of a layer."""
 
-    argument: ops.TokenArgument
-    num_heads: int
-    head_dim: int
+    of_axes: nnx.Initializer
+    axes: tuple[int, ...]
 
     def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-        axes = self.argument.shape(self.num_heads, self.head_dim, self.head_dim)
-        return self.argument.bias_init(key, axes, dtype).reshape(shape)
+        bias: Array = self.of_axes(key, self.axes, dtype)
+        return bias.reshape(shape)
 
 
 _POSITIONS = (

@@ -53,8 +53,8 @@ class ForgettingAaren(LearnedQueryMechanism):
         >>> v = jnp.array([1.0, 1.0, 5.0]).reshape(1, 3, 1, 1)
         >>> halves = jnp.full((1, 3, 1), jnp.log(0.5))            # weights 1/4, 1/2, 1
         >>> y = aaren.attend(jnp.ones((1, 1)), 0 * v, v, is_causal=True, log_decay=halves)
-        >>> y.ravel().round(3).tolist()
-        [1.0, 1.0, 3.2860000133514404]
+        >>> [round(each, 3) for each in y.ravel().tolist()]
+        [1.0, 1.0, 3.286]
     """
 
     name: ClassVar[str] = "forgetting_aaren"

@@ -79,7 +79,7 @@ class ForecastModel(ModelOptions):
         num_decoder_layers: blocks of the decoder of the encoder-decoder.
         positions: most observations of a window that the decoder learns to forecast from.
         absolute_positions: whether the decoder is told how many observations came before each. In a
-            stream without end (``--context 0``) it has learned none of those beyond a window.
+            stream that is never begun anew it has learned none of those beyond a window.
     """
 
     layers: Layers = FORECASTER_LAYERS
