@@ -105,7 +105,7 @@ def found_of(experiments: Iterable[Experiment]) -> list[Found]:
     """
     found = []
     for experiment in experiments:
-        if not isinstance(experiment, Measured) or not experiment.statements:
+        if not isinstance(experiment, Measured) or not claims_of(experiment):
             continue
         if experiment.folder.name in LEARNING:
             continue
@@ -114,16 +114,21 @@ def found_of(experiments: Iterable[Experiment]) -> list[Found]:
             found += _judged(experiment, experiment.stored(scale))
         if not scales:
             why = Verdict(NOT_RUN, f"`{experiment.command(experiment.usual_scale)}`")
-            found += [Found(statement, why) for statement in experiment.statements]
+            found += [Found(statement, why) for statement in claims_of(experiment)]
     found += [Found(statement, statement.verdict()) for statement in NOT_MEASURED]
     return sorted(found, key=lambda one: paper(one.statement))
+
+
+def claims_of(experiment: Measured) -> list[Statement]:
+    """Its statements that are of a paper, and not ours."""
+    return [one for one in experiment.statements if one.where.startswith(PAPERS)]
 
 
 def _judged(experiment: Measured, stored: Path) -> Iterator[Found]:
     """By one file of results."""
     results = json.loads(stored.read_text())
     measured = f"{results['date']}, {results['commit']}"
-    for statement in experiment.statements:
+    for statement in claims_of(experiment):
         verdict = statement.verdict(results["rows"])
         before = early(rules_of(verdict.word), results)
         yield Found(statement, verdict, f"`{stored.stem}`", measured, before)
