@@ -342,8 +342,19 @@ THOROUGH = (
 """Mechanisms more of whose cases are fast: between them they use every part of the engine."""
 
 
+ARITHMETIC = (
+    *THOROUGH,
+    *("forgetting_aaren", "forgetting", "gated_linear", "gated_delta", "rwkv", "nystrom", "aft"),
+)
+"""Mechanisms with arithmetic of their own: that of the others is one of these, or one product."""
+
+
 def thorough(mechanism: ops.Mechanism) -> bool:
     return mechanism.name in THOROUGH
+
+
+def of_own_arithmetic(mechanism: ops.Mechanism, *rest: Any) -> bool:
+    return mechanism.name in ARITHMETIC
 
 
 def slow_unless(fast: Callable[..., bool], cases: list[Any]) -> Any:

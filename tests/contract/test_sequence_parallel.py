@@ -48,10 +48,13 @@ def one_less(x: Any) -> Any:
 
 
 def fast(mechanism: ops.Mechanism, is_causal: bool, packed: bool) -> bool:
-    """One monoid and one sum over features in both directions; the others in one."""
+    """One monoid and one sum over features in both directions; the others in one.
+
+    Of gated ones the most general, affine maps.
+    """
     if mechanism.name in ("aaren", "taylorshift"):
         return packed or (is_causal and mechanism.name == "taylorshift")
-    return mechanism.name == "elementwise_series" and packed and is_causal
+    return mechanism.name in ("elementwise_series", "gated_delta") and packed and is_causal
 
 
 @pytest.mark.parametrize(

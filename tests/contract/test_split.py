@@ -28,7 +28,9 @@ def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
 
     Features of expressive attention are cut as those of ``taylorshift``.
     """
-    return preallocated or (cases.thorough(mechanism) and "expressive" not in mechanism.name)
+    if preallocated:
+        return cases.of_own_arithmetic(mechanism)
+    return cases.thorough(mechanism) and "expressive" not in mechanism.name
 
 
 # Cuts are drawn as data, by masking what lies outside a piece, so that two programs do all of it;
@@ -37,7 +39,12 @@ CUT = st.integers(0, LENGTH)
 ROWS = cases.BATCH
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.causal and can.recurrent))
+@pytest.mark.parametrize(
+    "mechanism",
+    cases.slow_unless(
+        cases.of_own_arithmetic, cases.offering(lambda can: can.causal and can.recurrent)
+    ),
+)
 @settings(max_examples=8)  # of 8 rows, each cut elsewhere
 @given(data=st.data())
 def test_two_attends_and_steps_are_one_attend(mechanism: ops.Mechanism, data: Any) -> None:

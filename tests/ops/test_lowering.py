@@ -9,11 +9,18 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from tests.contract.cases import ARITHMETIC
 
 LENGTH, HEADS, DIM = 2048, 2, 16
 
 
-@pytest.mark.parametrize("name", ops.list_mechanisms())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in ARITHMETIC else [pytest.mark.slow])
+        for name in ops.list_mechanisms()
+    ],
+)
 def test_training_lowers_for_accelerators(name: str) -> None:
     """Without a loop over tokens, and without cumulative sums of numbers by windows."""
     text = lowered(name, "auto")

@@ -22,6 +22,7 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.mechanism import Mechanism
+from flax_linattn.ops.contract.numerics import vary_alike
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import prefix
@@ -174,6 +175,9 @@ class SequenceParallel(Mechanism):
     def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
         """Of one device, with the state after the tokens of all."""
         inner = self.inner
+        # Varied before they are spread over tokens: their gradients are added up before as well.
+        _, parameters = vary_alike((call.k, call.parameters))
+        call = dataclasses.replace(call, parameters=parameters)
         q, tokens = inner._prepare(call)
         identity = inner._identity(call.k, call.v)
         monoid, chunk_size = inner._monoid(q, identity), inner._chunk_size(call, identity)
