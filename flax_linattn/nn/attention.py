@@ -293,7 +293,7 @@ class Attention(nnx.Module):
             return_state=return_state,
             form=form,
             **self._parameters(),
-            **self._token_arguments(x),
+            **self._token_arguments(source),
         )
         if isinstance(attended, tuple):
             y, state = attended
@@ -309,9 +309,15 @@ class Attention(nnx.Module):
             mask: bool [B, S], True = a real token.
 
         Raises:
-            ValueError: the mechanism offers no cross-attention.
+            ValueError: the mechanism offers no cross-attention, or wants arguments of tokens, which
+                a projected context does not hold.
         """
         self._check_cross()
+        if self.mechanism.token_arguments:
+            raise ValueError(
+                f"{self.mechanism.name!r} wants arguments of every token, which a projected "
+                "context does not hold; call the layer with context instead."
+            )
         context = zero_padding(context, mask)
         return Context(
             self._heads(self.key_projection(context)),

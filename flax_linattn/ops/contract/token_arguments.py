@@ -97,7 +97,8 @@ def check_token_arguments(
             )
         if not hasattr(value, "dtype"):
             raise TypeError(
-                f"{argument.name} must be an array {layout}, got {type(value).__name__}."
+                f"{argument.name} must be an array {layout}, got {type(value).__name__}; one "
+                "number for all is jnp.full(shape, number)."
             )
         array = jnp.asarray(value)
         sums = accumulation_dtype(v.dtype)
@@ -118,16 +119,17 @@ def _in_range(name: str, argument: TokenArgument, x: Array) -> Array:
         return x
     if isinstance(x, jax.core.Tracer):
         return jnp.where((x < argument.low) | (x > argument.high), jnp.nan, x)
-    # Not jnp, whose results are unknown wherever something is being traced.
-    known = np.asarray(x)
-    outside = (known < argument.low) | (known > argument.high)
-    if outside.any():
+    with jax.ensure_compile_time_eval():  # known here, also where something else is being traced
+        outside = (x < argument.low) | (x > argument.high)
+        found = bool(jnp.any(outside))  # one number leaves the device
+    if found:
         limits = [
             f"at {word} {limit:g}"
             for word, limit in (("least", argument.low), ("most", argument.high))
             if math.isfinite(limit)
         ]
         raise ValueError(
-            f"{argument.name} of {name!r} must be {' and '.join(limits)}, got {known[outside][0]}."
+            f"{argument.name} of {name!r} must be {' and '.join(limits)}, got "
+            f"{np.asarray(x)[np.asarray(outside)][0]}."
         )
     return x

@@ -12,7 +12,8 @@ from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.typing import Array
 
 MEMORY = (8.0, 1024.0)
-"""Tokens after which the first and the last head begin to have forgotten all but 1/e."""
+"""Tokens after which the first and the last head begin to have forgotten all but 1/e; one head
+alone begins with their geometric mean."""
 
 
 def memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -25,6 +26,8 @@ def memories(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Ar
         [8, 91, 1024]
     """
     least, most = map(math.log, MEMORY)
+    if shape[0] == 1:
+        least = most = (least + most) / 2
     rate = jnp.exp(-jnp.linspace(least, most, shape[0], dtype=jnp.float32))
     bias = -rate - jnp.log(-jnp.expm1(-rate))  # the logit of exp(-rate)
     return jnp.broadcast_to(bias.reshape(-1, *(1,) * (len(shape) - 1)), shape).astype(dtype)

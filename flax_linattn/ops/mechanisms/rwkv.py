@@ -82,7 +82,8 @@ class RWKV(StreamingMechanism):
         return q, k, v
 
     def implied(self, k: Array, parameters: Parameters) -> dict[str, Array]:
-        rate = -jnp.exp(_of_channels(parameters, "time_decay", k))
+        # Beyond e^30 nothing is left of anything, and e^89 is no float32.
+        rate = -jnp.exp(jnp.minimum(_of_channels(parameters, "time_decay", k), 30.0))
         return {"log_decay": jnp.broadcast_to(rate, k.shape)}
 
     def lift(
@@ -149,14 +150,10 @@ class RWKV(StreamingMechanism):
         rate = self.implied(k, parameters)["log_decay"]
         batch, length, heads, key_dim = k.shape
         channels = heads * key_dim
-        # The past of t has faded t - 1 - i times: once less than at t.
-        fades = fallen(rate.reshape(batch, length, channels), visible)
-        score = (
-            k.reshape(batch, 1, length, channels)
-            + fades
-            - rate[:, :1].reshape(batch, 1, 1, channels)
-        )
         itself = jnp.eye(length, dtype=bool)[None, :, :, None]
+        # The past of t has faded t - 1 - i times: t itself lets nothing fade.
+        fades = fallen(rate.reshape(batch, length, channels), visible & ~itself[..., 0])
+        score = k.reshape(batch, 1, length, channels) + fades
         bonus = _of_channels(parameters, "time_first", k).reshape(channels)
         own = k.reshape(batch, 1, length, channels) + bonus
         score = jnp.where(itself, own, score).reshape(batch, length, length, heads, key_dim)
