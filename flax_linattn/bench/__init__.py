@@ -6,7 +6,13 @@ temporary memory as compiled, compile time.
 """
 
 from flax_linattn.bench.communication import communicated
-from flax_linattn.bench.comparisons import Comparison, against_yardsticks, comparisons
+from flax_linattn.bench.comparisons import (
+    Comparison,
+    against_yardsticks,
+    comparisons,
+    gated_comparisons,
+)
+from flax_linattn.bench.inputs import inputs
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.options import BenchOptions
 from flax_linattn.bench.provenance import provenance
@@ -38,6 +44,8 @@ __all__ = [
     "compile_program",
     "falls",
     "forward_and_backward",
+    "gated_comparisons",
+    "inputs",
     "normal",
     "prepare",
     "provenance",

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from flax_linattn import ops
 from flax_linattn.bench import yardsticks
+from flax_linattn.bench.inputs import inputs
 from flax_linattn.bench.timing import (
     Prepared,
     compare,
@@ -37,13 +38,14 @@ class Comparison:
     Attributes:
         name: what is compared.
         lengths: T, those of the ratios.
-        ours: a function of q, k, v [1, T, H, K], or of scores [1, T, H] and v.
+        ours: a function of q, k, v [1, T, H, K] and gates, or of scores [1, T, H] and v.
         peers: functions of the same arguments, by name.
         dim: K.
         scores: whether the first argument is scores instead of q and k.
         passes: keys of ``PASSES``.
         compiled: T at which ours is only compiled, for its memory and compile time.
         curve: whether it is drawn over many lengths.
+        spec: of the mechanism whose ``inputs`` the arguments are; None = q, k and v alone.
     """
 
     name: str
@@ -55,9 +57,13 @@ class Comparison:
     passes: tuple[str, ...] = (FORWARD, TRAINING)
     compiled: tuple[int, ...] = ()
     curve: bool = True
+    spec: str | None = None
 
     def arguments(self, length: int) -> list[Array]:
         """The arrays for a length."""
+        if self.spec is not None:
+            mechanism = ops.get_mechanism(self.spec)
+            return inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
         tokens = (1, length, HEADS, self.dim)
         return normal(tokens[:3], tokens) if self.scores else normal(tokens, tokens, tokens)
 
@@ -147,15 +153,44 @@ def comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
     )
 
 
+GATED = ("forgetting_aaren", "forgetting", "gated_linear", "retention", "gated_delta", "rwkv")
+"""The mechanisms that forget, by a gate of each token or at a fixed rate."""
+
+
+def gated_comparisons(platform: str | None = None) -> tuple[Comparison, ...]:
+    """The mechanisms that forget: against softmax, linear attention and a loop over tokens.
+
+    Args:
+        platform: see ``comparisons``.
+
+    Example:
+        >>> [comparison.name for comparison in gated_comparisons("cpu")][-1]
+        'rwkv, causal'
+    """
+    made = []
+    for name in GATED:
+        others = yardsticks.softmax(platform=platform) | yardsticks.linear()
+        peers = yardsticks.of_inputs(name, others)
+        if ops.get_mechanism(name).capabilities.constant_memory:
+            peers = {"a loop over tokens": yardsticks.loop(name), **peers}
+        ours = mechanism(name, is_causal=True)
+        made.append(Comparison(f"{name}, causal", (4096,), ours, peers, curve=False, spec=name))
+    return tuple(made)
+
+
 def against_yardsticks(
-    spec: str, *lengths: int, is_causal: bool = True, dim: int = 64, platform: str | None = None
+    spec: str,
+    *lengths: int,
+    is_causal: bool | None = None,
+    dim: int = 64,
+    platform: str | None = None,
 ) -> Comparison:
-    """Any mechanism of q, k and v against softmax attention and, with a state, our engine alone.
+    """Any mechanism against softmax attention and, with a state, our engine alone.
 
     Args:
         spec: its name, with hyperparameters.
         *lengths: T.
-        is_causal: see ``ops.Mechanism.attend``.
+        is_causal: see ``ops.Mechanism.attend``; default True where the mechanism offers it.
         dim: K.
         platform: see ``comparisons``.
 
@@ -164,15 +199,24 @@ def against_yardsticks(
         >>> comparison.name, list(comparison.peers)
         ('linear, causal', ['our engine', 'softmax attention (XLA)'])
     """
-    peers = yardsticks.softmax(is_causal=is_causal, platform=platform)
-    if is_causal and isinstance(ops.get_mechanism(spec), ops.StreamingMechanism):
+    if is_causal is None:
+        is_causal = ops.get_mechanism(spec).capabilities.causal
+    softmax = yardsticks.softmax(is_causal=is_causal, platform=platform)
+    peers = yardsticks.of_inputs(spec, softmax)
+    if is_causal and yardsticks.has_engine(spec):
         peers = {"our engine": yardsticks.engine(spec), **peers}
-    name = f"{spec}, causal" if is_causal else spec
-    return Comparison(name, lengths, mechanism(spec, is_causal=is_causal), peers, dim=dim)
+    return Comparison(
+        f"{spec}, causal" if is_causal else spec,
+        lengths,
+        mechanism(spec, is_causal=is_causal),
+        peers,
+        dim=dim,
+        spec=spec,
+    )
 
 
 def mechanism(spec: str, **options: Any) -> Callable[..., Array]:
-    """A mechanism's ``attend`` as a function of q, k and v.
+    """A mechanism's ``attend`` as a function of its ``inputs``: q, k, v and gates.
 
     Args:
         spec: its name, with hyperparameters.
@@ -181,8 +225,9 @@ def mechanism(spec: str, **options: Any) -> Callable[..., Array]:
     return partial(_attend, ops.get_mechanism(spec), **options)
 
 
-def _attend(mechanism: ops.Mechanism, q: Array, k: Array, v: Array, **options: Any) -> Array:
-    y: Array = mechanism.attend(q, k, v, **options)
+def _attend(mechanism: ops.Mechanism, *arrays: Array, **options: Any) -> Array:
+    q, k, v, gates = yardsticks.by_name(mechanism, arrays)
+    y: Array = mechanism.attend(q, k, v, **(gates | options))
     return y
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from flax_linattn.bench import plots, report
-from flax_linattn.bench.comparisons import Comparison, comparisons
+from flax_linattn.bench.comparisons import Comparison, comparisons, gated_comparisons
 from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.options import BenchOptions
 from flax_linattn.bench.provenance import provenance
@@ -38,7 +38,7 @@ def run_bench(
     the range. An interrupted run goes on where it stopped.
 
     Args:
-        suite: what is compared; default ``comparisons()``.
+        suite: what is compared; default ``comparisons()`` and ``gated_comparisons()``.
         bars: what is demanded, for the page.
         command: what measures it again, for the page.
         **options: the fields of ``BenchOptions``.
@@ -53,7 +53,7 @@ def run_bench(
     """
     how = BenchOptions(**options)
     how.check()
-    suite = comparisons() if suite is None else suite
+    suite = (*comparisons(), *gated_comparisons()) if suite is None else suite
     chosen = [comparison for comparison in suite if how.only in comparison.name]
     if not chosen:
         names = ", ".join(repr(comparison.name) for comparison in suite)

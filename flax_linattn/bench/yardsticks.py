@@ -1,11 +1,12 @@
-"""What anyone may compare a mechanism with: softmax attention, and our engine's generic form.
+"""What anyone may compare a mechanism with: softmax and linear attention, our engine, a loop.
 
-Arguments are q, k, v [B, T, H, K]. No masks, no states.
+Arguments are q, k, v [B, T, H, K]; ``engine`` and ``loop`` take a mechanism's ``inputs``, gates
+included. No masks, no states.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 from flax_linattn import ops
 from flax_linattn.ops.engine import prefix
-from flax_linattn.typing import Array
+from flax_linattn.typing import Array, State
 
 
 def softmax(
@@ -47,6 +48,82 @@ def softmax_cudnn(q: Array, k: Array, v: Array, *, is_causal: bool = True) -> Ar
     return y.astype(jnp.float32)
 
 
+def linear() -> dict[str, Callable[..., Array]]:
+    """Our causal linear attention by name."""
+    attend = ops.get_mechanism("linear").attend
+    return {"linear attention": partial(attend, is_causal=True)}
+
+
+def by_name(
+    mechanism: ops.Mechanism, arrays: Sequence[Array]
+) -> tuple[Array, Array, Array, dict[str, Array]]:
+    """Of a mechanism's ``inputs`` q, k, v, and its token arguments by name."""
+    q, k, v, *gates = arrays
+    names = (argument.name for argument in mechanism.token_arguments)
+    return q, k, v, dict(zip(names, gates, strict=True))
+
+
+def of_inputs(
+    spec: str, peers: Mapping[str, Callable[..., Array]]
+) -> dict[str, Callable[..., Array]]:
+    """Peers of q, k and v as functions of a mechanism's ``inputs``.
+
+    They leave gates out, and take keys for queries where one query is learned for all tokens.
+
+    Args:
+        spec: the mechanism's name, with hyperparameters.
+        peers: functions of q, k and v, by name.
+    """
+    learned = ops.get_mechanism(spec).capabilities.learned_query
+
+    def of_tokens(peer: Callable[..., Array]) -> Callable[..., Array]:
+        def attend(q: Array, k: Array, v: Array, *gates: Array) -> Array:
+            return peer(k if learned else q, k, v)
+
+        return attend
+
+    return {name: of_tokens(peer) for name, peer in peers.items()}
+
+
+def loop(spec: str) -> Callable[..., Array]:
+    """A causal mechanism as a plain ``jax.lax.scan`` over its steps, differentiated by jax.
+
+    Args:
+        spec: its name, with hyperparameters.
+
+    Returns:
+        A function of the mechanism's ``inputs``.
+
+    Raises:
+        ValueError: it has no state of constant size.
+    """
+    mechanism = _streaming(spec)
+
+    def attend(*arrays: Array) -> Array:
+        q, k, v, gates = by_name(mechanism, arrays)
+        learned = mechanism.capabilities.learned_query
+        state = mechanism.init_state(k.shape[0], k.shape[2], k.shape[3], v.shape[-1], dtype=k.dtype)
+        tokens = {"k": k, "v": v, **gates} | ({} if learned else {"q": q})
+
+        def step(state: State, token: dict[str, Array]) -> tuple[State, Array]:
+            y, state = mechanism.step(**({"q": q} | token), state=state)
+            return state, y
+
+        tokens = {name: jnp.moveaxis(x, 1, 0) for name, x in tokens.items()}
+        return jnp.moveaxis(jax.lax.scan(step, state, tokens)[1], 0, 1)
+
+    return attend
+
+
+def has_engine(spec: str) -> bool:
+    """Whether ``engine`` computes what the mechanism does.
+
+    RWKV's outputs are no function of the state alone: a token's own part comes beside it.
+    """
+    mechanism = ops.get_mechanism(spec)
+    return isinstance(mechanism, ops.StreamingMechanism) and mechanism.name != "rwkv"
+
+
 def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
     """A causal streaming mechanism by the monoid engine alone, differentiated by jax.
 
@@ -55,15 +132,20 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         chunk_size: tokens a chunk; None scans all at once.
 
     Returns:
-        A function of q, k, v; q is the learned query [H, K] where the mechanism has one.
-    """
-    mechanism = ops.get_mechanism(spec)
-    if not isinstance(mechanism, ops.StreamingMechanism):
-        raise ValueError(f"{spec!r} has no state of constant size, so the engine cannot run it.")
+        A function of the mechanism's ``inputs``; q is the learned query [H, K] where it has one.
 
-    def attend(q: Array, k: Array, v: Array) -> Array:
+    Raises:
+        ValueError: it has no state of constant size, or outputs of more than its state.
+    """
+    mechanism = _streaming(spec)
+    if not has_engine(spec):
+        raise ValueError(f"{spec!r} reads more than its state, so the engine alone cannot run it.")
+
+    def attend(*arrays: Array) -> Array:
+        q, k, v, gates = by_name(mechanism, arrays)
         learned = mechanism.capabilities.learned_query
         identity = mechanism.init_state(k.shape[0], k.shape[2], k.shape[3], v.shape[-1])
+        q, k, v = mechanism.prepare(q, k, v, {})
 
         monoid = prefix.scanned(
             partial(mechanism._lift, q), mechanism._merge, mechanism.read, identity
@@ -71,7 +153,7 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         y, _ = prefix.attend(
             monoid,
             None if learned else q,
-            {"k": k, "v": v},
+            {"k": k, "v": v, **gates, **mechanism.implied(k, {})},
             is_causal=True,
             mask=None,
             starts=None,
@@ -81,3 +163,12 @@ def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:
         return y
 
     return attend
+
+
+def _streaming(spec: str) -> ops.StreamingMechanism:
+    mechanism = ops.get_mechanism(spec)
+    if not isinstance(mechanism, ops.StreamingMechanism):
+        raise ValueError(
+            f"{spec!r} has no state of constant size, so that no engine or loop of ours can run it."
+        )
+    return mechanism

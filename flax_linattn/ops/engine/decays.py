@@ -7,7 +7,7 @@ a token that forgets all that came before: where a packed segment begins.
 
 Spans of one token are joined to spans of two, of four and so on. A query of the later half has
 lost what came since its middle, a key of the earlier one what came until it, each by itself, so
-that what the halves have to do with each other is one product. On a CPU sums took a fifth of the
+that what the halves have to do with each other is one product. On a CPU sums took a third of the
 time of ``jnp.cumsum`` so.
 
 Arrays have time on axis -2 and channels last: one, or K.

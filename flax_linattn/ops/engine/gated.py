@@ -20,6 +20,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, score_scale, vary_alike
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.chunk_scan import chunk_scan
+from flax_linattn.ops.engine.forms import PRODUCTS_LENGTH
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
@@ -107,6 +108,9 @@ class GatedMechanism(StreamingMechanism):
     def rows_and_state(self, q: Array, span: prefix.Span, before: State) -> tuple[State, Array]:
         """The state after a chunk, and its outputs (``chunk_scan.Chunk``)."""
         tokens = span.tokens
+        if span.size[1] == 1:  # as in a step: twice as fast on a CPU as a product of one token
+            state = self.after(span, before)
+            return state, self.read(q[:, 0], state)[:, None]
         if span.starts is not None:
             decay = tokens["log_decay"]
             starts = span.starts.reshape(*span.starts.shape, *(1,) * (decay.ndim - 2))
@@ -125,6 +129,12 @@ class GatedMechanism(StreamingMechanism):
             span = prefix.fillable(span, chunk_size)
         state, y = chunk_scan(self, chunk_size, *vary_alike((q, span, state)))
         return y, state
+
+    def _chunk_size(self, call: Call, identity: State) -> int | None:
+        size = super()._chunk_size(call, identity)
+        if size is None and call.form == "auto" and call.k.shape[1] > PRODUCTS_LENGTH:
+            return self.chunk_size
+        return size
 
     def _lifted_size(self, identity: State) -> int:
         return math.prod(identity.value.shape[:-1])  # the state itself is made once a chunk

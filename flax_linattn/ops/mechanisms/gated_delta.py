@@ -108,7 +108,7 @@ class GatedDelta(GatedMechanism):
     def rows_and_state(
         self, q: Array, span: prefix.Span, before: GatedDeltaState
     ) -> tuple[GatedDeltaState, Array]:
-        if span.starts is not None:
+        if span.starts is not None or span.size[1] == 1:
             state, y = super().rows_and_state(q, span, before)
             return state, y
         writes = _writes(span.tokens)  # the triangular system is solved once for both
