@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from flax_linattn.ops.engine.gated import GatedMechanism
 from tests.compilation import compile_as_users
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
@@ -146,6 +147,8 @@ def test_float32_is_the_reference(
 def test_large_scores_in_half_precision(
     mechanism: ops.Mechanism, is_causal: bool, dtype: Any
 ) -> None:
+    if dtype == jnp.float16 and isinstance(mechanism, GatedMechanism):
+        pytest.skip("its outputs have no denominator: such scores are beyond float16's 65,504")
     check_large(mechanism, is_causal, cases.FORMS_OF[mechanism][-1], dtype)
 
 

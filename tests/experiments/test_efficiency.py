@@ -48,7 +48,15 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
-SLOW = {"elementwise_inference", "elementwise_training", "taylorshift_crossover"}
+TINY["gated"] = {
+    "mechanisms": ("gated_delta", "aaren"),
+    "shapes": ((1, 8),),
+    "num_heads": 2,
+    "dim": 4,
+    "rounds": 1,
+    "steps": 3,
+}
+SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {"taylorshift_training", "long_sequence"}
 
