@@ -152,7 +152,11 @@ def _run(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sum
     if tokens.score.shape[1] == 0:
         level = Level(tokens.score, tokens.log_decay)
         return Rows(tokens.v, level, tokens.score), initial
-    return _scan(form, size, *vary_alike((tokens, initial)))
+    tokens, initial = vary_alike((tokens, initial))
+    if form == "parallel" and tokens.log_decay is not None:
+        # Asked for by name: differentiated by JAX, forwards too, for more memory.
+        return scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
+    return _scan(form, size, tokens, initial)
 
 
 class Tokens(NamedTuple):

@@ -155,3 +155,29 @@ def test_arguments_of_another_shape(name: str) -> None:
     message = rf"{name} must be one number a channel, \[H, K\] = \(2, 3\), got \(3, 2\)\."
     with pytest.raises(ValueError, match=message):
         run(**{name: decay.T})
+
+
+@pytest.mark.parametrize("name", ["forgetting_aaren", "rwkv"])
+def test_forward_mode_by_the_parallel_form_is_the_gradient(name: str) -> None:
+    mechanism = ops.get_mechanism(name, chunk_size=4)
+    rng = np.random.default_rng(7)
+    q, k, v, dk, dv, weight = rng.normal(size=(6, B, T, H, K)).astype(np.float32)
+    q = q[0, 0] if mechanism.capabilities.learned_query else q
+    gates = {each.name: -np.abs(rng.normal(size=(B, T, H))) for each in mechanism.token_arguments}
+    gates = {key: gate.astype(np.float32) for key, gate in gates.items()}
+
+    @jax.jit
+    def both(k: Any, v: Any, gates: Any) -> Any:
+        def run(form: str, k: Any, v: Any, gates: Any) -> Any:
+            return mechanism.attend(q, k, v, is_causal=True, form=form, **gates)
+
+        of_gates = jax.tree.map(jnp.ones_like, gates)
+        _, forward = jax.jvp(partial(run, "parallel"), (k, v, gates), (dk, dv, of_gates))
+        _, pull = jax.vjp(partial(run, "chunked"), k, v, gates)
+        into_k, into_v, into_gates = pull(jnp.asarray(weight))
+        return jnp.sum(forward * weight), (
+            jnp.sum(into_k * dk) + jnp.sum(into_v * dv) + sum(map(jnp.sum, into_gates.values()))
+        )
+
+    forward, backward = both(k, v, gates)
+    np.testing.assert_allclose(forward, backward, rtol=1e-4)
