@@ -108,9 +108,9 @@ def test_memories_of_one_head_and_of_channels() -> None:
         bias = memories(jax.random.key(0), shape)
         memory = -1 / jax.nn.log_sigmoid(bias)
         assert memory.shape == shape
-        np.testing.assert_allclose(memory[0], 8, rtol=1e-4)
-        if shape[0] > 1:
-            np.testing.assert_allclose(memory[-1], 1024, rtol=1e-3)
+        first, last = (8, 1024) if shape[0] > 1 else (np.sqrt(8 * 1024),) * 2
+        np.testing.assert_allclose(memory[0], first, rtol=1e-4)
+        np.testing.assert_allclose(memory[-1], last, rtol=1e-3)
     assert memories(jax.random.key(0), (2,), jnp.bfloat16).dtype == jnp.bfloat16
 
 
