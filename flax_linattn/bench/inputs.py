@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from flax_linattn import ops
 from flax_linattn.bench.timing import normal
+from flax_linattn.ops.engine.features import unit_length
 from flax_linattn.typing import Array
 
 NOISE = 0.5
@@ -54,7 +54,7 @@ def inputs(
         *((batch_size, length, *shape) for shape in shapes),
     )
     if mechanism.capabilities.unit_vectors:
-        q, k = (x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+        q, k = unit_length(q), unit_length(k)
     gates = []
     for argument, shape, x in zip(declared, shapes, noise, strict=True):
         bias = argument.bias_init(jax.random.key(0), shape, np.float32)

@@ -109,8 +109,7 @@ class GatedDelta(GatedMechanism):
         self, q: Array, span: prefix.Span, before: GatedDeltaState
     ) -> tuple[GatedDeltaState, Array]:
         if span.starts is not None or span.size[1] == 1:
-            state, y = super().rows_and_state(q, span, before)
-            return state, y
+            return super().rows_and_state(q, span, before)
         writes = _writes(span.tokens)  # the triangular system is solved once for both
         state = self._absorb(span.tokens, writes, before)
         return state, self._rows(q, span.tokens, writes, before)
