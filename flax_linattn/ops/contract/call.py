@@ -7,8 +7,10 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
+from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.typing import Array, Keys, KeyStep, Mask, Parameters, State, Values, ValueStep
 
 
@@ -67,6 +69,17 @@ class StepCall(NamedTuple):
 def num_queries(q: Array, k: Array) -> int:
     """T; a learned query [H, K] stands for one at every key."""
     return k.shape[1] if q.ndim == 2 else q.shape[1]
+
+
+def num_given(can: Capabilities, q: Array) -> int | None:
+    """L, of queries given where one is learned otherwise; None = they are not."""
+    return q.shape[-3] if can.given_queries and q.ndim > 2 else None
+
+
+def of_each_row(can: Capabilities, q: Array, k: Array) -> Array:
+    """Given queries [L, H, K] as [B, L, H, K], of every row; any others as they are."""
+    shared = num_given(can, q) is not None and q.ndim == 3
+    return jnp.broadcast_to(q, (k.shape[0], *q.shape)) if shared else q
 
 
 def zero_queries(q: Array, query_mask: Array | None) -> Array:

@@ -20,6 +20,8 @@ class Capabilities:
         cross: keys and values may have another length than the queries.
         packed: ``segment_ids`` is offered.
         learned_query: ``q`` is one learned query [H, K] instead of one query a token.
+        given_queries: beside that, ``q`` may be L queries [L, H, K], or those of each row
+            [B, L, H, K], each of which reads all tokens.
         channelwise: every channel attends by itself, so that V = K.
         recurrent: there is a state: ``init_state``, ``step``, ``initial_state`` and
             ``return_state`` are offered.
@@ -34,6 +36,7 @@ class Capabilities:
     cross: bool = True
     packed: bool = True
     learned_query: bool = False
+    given_queries: bool = False
     channelwise: bool = False
     recurrent: bool = True
     mergeable: bool = False

@@ -30,6 +30,8 @@ def check_arrays(
         axes = {each: axis.replace(", T", "").replace(", S", "") for each, axis in axes.items()}
     if can.learned_query:
         axes["q"] = "[H, K] (one learned query, shared by batch and time)"
+    if can.given_queries:
+        axes["q"] += ", [L, H, K] or [B, L, H, K] (L queries, of all rows or of each)"
     for (argument, layout), array in zip(axes.items(), (q, k, v), strict=True):
         if not hasattr(array, "dtype"):
             raise TypeError(f"{argument} must be an array {layout}, got {type(array).__name__}.")
@@ -39,7 +41,8 @@ def check_arrays(
                 f"for example {argument}.astype(jnp.float32)."
             )
         rank = layout.split("]")[0].count(",") + 1
-        if array.ndim != rank:
+        ranks = (2, 3, 4) if argument == "q" and can.given_queries else (rank,)
+        if array.ndim not in ranks:
             raise ValueError(f"{name!r} expects {argument} as {layout}, got shape {array.shape}.")
     if not q.dtype == k.dtype == v.dtype:
         raise TypeError(
@@ -60,8 +63,12 @@ def check_arrays(
             f"q {axes['q']} and k {axes['k']} must agree in heads and key dimension, "
             f"got {q.shape} and {k.shape}."
         )
-    if q.ndim > 2 and q.shape[0] != k.shape[0]:
-        raise ValueError(f"q and k must have one batch size, got {q.shape[0]} and {k.shape[0]}.")
+    of_rows = q.ndim == 4 if can.given_queries else q.ndim > 2
+    if of_rows and q.shape[0] != k.shape[0]:
+        hint = "; queries [L, H, K] serve every row" if can.given_queries else ""
+        raise ValueError(
+            f"q and k must have one batch size, got {q.shape[0]} and {k.shape[0]}{hint}."
+        )
 
 
 def check_mask(name: str, mask: Array | None, shape: tuple[int, ...]) -> Array | None:

@@ -17,8 +17,16 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import checks, masks, meshes, splits
-from flax_linattn.ops.contract.call import Call, StepCall, num_queries, zero_queries
+from flax_linattn.ops.contract.call import (
+    Call,
+    StepCall,
+    num_given,
+    num_queries,
+    of_each_row,
+    zero_queries,
+)
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import PackedState, StateSizes, packed, unpacked
@@ -147,7 +155,8 @@ class Mechanism(abc.ABC):
 
         Args:
             q: queries [B, T, H, K]; the learned query [H, K] where
-                ``capabilities.learned_query``.
+                ``capabilities.learned_query``; where ``capabilities.given_queries`` also L
+                queries, those of all rows [L, H, K] or of each [B, L, H, K].
             k: keys [B, S, H, K].
             v: values [B, S, H, V].
             is_causal: each position sees itself and what came before; needs T = S.
@@ -155,7 +164,8 @@ class Mechanism(abc.ABC):
                 nothing, whatever its values, NaN included.
             query_mask: bool [B, T], True = a position whose output is wanted, the others
                 give 0. Default: ``mask`` in self-attention, that is where T = S; in
-                cross-attention of equal lengths pass it.
+                cross-attention of equal lengths pass it. Of given queries bool [B, L], or
+                [B, T] and by default ``mask`` where ``is_causal``.
             segment_ids: int [B, T], packed sequences (T = S): tokens see each other inside
                 a run of equal ids.
             initial_state: what an earlier call returned; its tokens come first. With
@@ -167,7 +177,8 @@ class Mechanism(abc.ABC):
                 ``token_arguments``, [B, S, ...], which are padded and packed as k is.
 
         Returns:
-            y [B, T, H, V] in the dtype of the inputs; 0 where nothing is seen. With
+            y [B, T, H, V] in the dtype of the inputs; 0 where nothing is seen. Of given queries
+            [B, L, H, V], or [B, T, L, H, V] after each token where ``is_causal``. With
             ``return_state`` also the state after the last token, a :class:`PackedState` if
             ``segment_ids`` was given.
 
@@ -177,11 +188,16 @@ class Mechanism(abc.ABC):
         """
 
         def split(results: Any) -> Any:
-            y = splits.of_outputs(q, k, v)
+            y = self._output_axes(q, k, v, at_once=not is_causal)
             if not return_state:
                 return y
             new_state = partial(
-                self.init_state, 1, key_dim=k.shape[-1], value_dim=v.shape[-1], max_length=1
+                self.init_state,
+                1,
+                key_dim=k.shape[-1],
+                value_dim=v.shape[-1],
+                max_length=1,
+                num_queries=num_given(self.capabilities, q),
             )
             return y, splits.of_state(results[1], initial_state, k, new_state)
 
@@ -232,9 +248,10 @@ class Mechanism(abc.ABC):
             self._check_state(state, q, k, v)
             checks.check_carried(carried, k.shape[0])
         runs = self._runs(segment_ids, mask, carried)
+        at_once = num_given(self.capabilities, q) is None or not is_causal
 
         call = Call(
-            q=zero_queries(q, query_mask),
+            q=zero_queries(of_each_row(self.capabilities, q, k), query_mask if at_once else None),
             k=masks.zero_padding(k, mask),
             v=masks.zero_padding(v, mask),
             mask=mask,
@@ -266,7 +283,8 @@ class Mechanism(abc.ABC):
         """Takes in one token and gives its output: the recurrent network.
 
         Args:
-            q: [B, H, K]; the learned query [H, K] where ``capabilities.learned_query``.
+            q: [B, H, K]; the learned query [H, K] where ``capabilities.learned_query``, or the
+                given ones of ``attend``.
             k: [B, H, K].
             v: [B, H, V].
             state: from ``init_state``, ``attend`` or ``step``.
@@ -274,7 +292,8 @@ class Mechanism(abc.ABC):
             **parameters: as in ``attend``; ``token_arguments`` are [B, ...].
 
         Returns:
-            y [B, H, V] and the new state, of the same structure and shapes.
+            y [B, H, V], of given queries [B, L, H, V], and the new state, of the same structure
+            and shapes.
 
         Raises:
             ValueError: shapes that do not fit each other or the state.
@@ -282,7 +301,8 @@ class Mechanism(abc.ABC):
         """
 
         def split(results: Any) -> Any:
-            return splits.of_outputs(q, k, v), jax.tree.map(meshes.axes_of, state)
+            y = self._output_axes(q, k, v, at_once=False)
+            return y, jax.tree.map(meshes.axes_of, state)
 
         return meshes.automatic(
             lambda arrays: self._step_to(**arrays),
@@ -310,7 +330,8 @@ class Mechanism(abc.ABC):
         self._check_state(state, q, k, v)
         checks.check_carried(segment_id, k.shape[0])
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        call = StepCall(zero_queries(q, mask), k, v, state, mask, own, per_token)
+        q = zero_queries(of_each_row(self.capabilities, q, k), mask)
+        call = StepCall(q, k, v, state, mask, own, per_token)
         y, state = _step(self, call)
         self._check_room(state, own)
         return masks.zero_padding(y.astype(v.dtype), mask), packed(state, segment_id)
@@ -355,6 +376,7 @@ class Mechanism(abc.ABC):
         max_length: int | None = None,
         *,
         dtype: DTypeLike = jnp.float32,
+        num_queries: int | None = None,
     ) -> State:
         """The state before the first token.
 
@@ -366,14 +388,20 @@ class Mechanism(abc.ABC):
             max_length: most tokens that a cache is to hold; streaming mechanisms need none.
             dtype: dtype of the inputs; the state has its accumulation dtype (float32, or
                 float64 for float64).
+            num_queries: L, for given queries (``capabilities.given_queries``).
 
         Raises:
-            ValueError: the mechanism has no state, or none for so many tokens.
+            ValueError: the mechanism has no state, or none for so many tokens or for queries.
         """
         self._check_recurrent()
+        at_least(1, num_queries=num_queries)
+        if num_queries is not None and not self.capabilities.given_queries:
+            raise ValueError(
+                f"a state of {self.name!r} is made for no number of queries: leave num_queries out."
+            )
         sums = accumulation_dtype(dtype)
         return self._init_state(
-            StateSizes(batch_size, num_heads, key_dim, value_dim, max_length, sums)
+            StateSizes(batch_size, num_heads, key_dim, value_dim, max_length, sums, num_queries)
         )
 
     def reference(
@@ -406,7 +434,7 @@ class Mechanism(abc.ABC):
                     "parameters": parameters,
                 }
             ],
-            lambda _: splits.of_outputs(q, k, v),
+            lambda _: self._output_axes(q, k, v, at_once=not is_causal),
         )
 
     def _reference_of(
@@ -428,15 +456,38 @@ class Mechanism(abc.ABC):
         )
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         runs = masks.packed_runs(segment_ids, mask, None)
-        visible = masks.visibility(
-            num_queries(q, k), k.shape[1], is_causal=is_causal, mask=mask, runs=runs
-        )
+        given = num_given(self.capabilities, q) is not None
+        rows = num_queries(q, k) if not given else k.shape[1] if is_causal else 1
+        visible = masks.visibility(rows, k.shape[1], is_causal=is_causal, mask=mask, runs=runs)
         if query_mask is not None and not self.capabilities.recurrent:
             # Where sequences are mixed as a whole, a padded query must not count either.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        y = self._reference(zero_queries(q, query_mask), k, v, visible, {**own, **per_token})
+        if given:
+            q = of_each_row(self.capabilities, q, k)
+            y = self._reference_of_each(q, k, v, visible, own, per_token)
+            y = y if is_causal else y[:, 0]
+        else:
+            y = self._reference(zero_queries(q, query_mask), k, v, visible, {**own, **per_token})
         return masks.zero_padding(y, query_mask)
+
+    def _reference_of_each(
+        self,
+        q: Array,
+        k: Keys,
+        v: Values,
+        visible: Visible,
+        own: Parameters,
+        per_token: Parameters,
+    ) -> Array:
+        """Given queries [B, L, H, K] -> [B, T, L, H, V]: each as if it were the learned one."""
+
+        def of_one(q: Array, *row: Any) -> Array:
+            k, v, visible, per_token = jax.tree.map(lambda x: x[None], row)
+            return self._reference(q, k, v, visible, {**own, **per_token})[0]
+
+        of_row = jax.vmap(of_one, in_axes=(0, None, None, None, None), out_axes=1)
+        return jax.vmap(of_row)(q, k, v, visible, per_token)
 
     def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
         """Raises a ValueError where a mechanism cannot have H heads; layers ask before any call."""
@@ -487,6 +538,12 @@ class Mechanism(abc.ABC):
     def _check_room(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
 
+    def _output_axes(self, q: Array, k: Array, v: Array, *, at_once: bool) -> Any:
+        """What outputs are split over; ``at_once`` as in ``splits.of_given_outputs``."""
+        if num_given(self.capabilities, q) is None:
+            return splits.of_outputs(q, k, v)
+        return splits.of_given_outputs(q, k, v, at_once=at_once)
+
     # -- checks --------------------------------------------------------------------
 
     def _given(
@@ -520,11 +577,18 @@ class Mechanism(abc.ABC):
         checks.check_arrays(self.name, self.capabilities, q, k, v)
         self.check_heads(k.shape[2])
         batch, length = k.shape[:2]
-        queries = num_queries(q, k)
+        given = num_given(self.capabilities, q)
+        if given is not None and segment_ids is not None and not is_causal:
+            raise ValueError(
+                "given queries read all tokens of a row, so that packed segments would be mixed; "
+                "give each sequence a row of its own, or pass is_causal=True for what they have "
+                "read after each token of its segment."
+            )
+        queries = length if given is not None and is_causal else num_queries(q, k)
         checks.check_options(
             self.name,
             self.capabilities,
-            queries,
+            queries if given is None else length,
             length,
             is_causal=is_causal,
             is_packed=segment_ids is not None,
@@ -536,7 +600,8 @@ class Mechanism(abc.ABC):
             self._check_length(length, mask, parameters)
         else:
             checks.check_segments(segment_ids, (batch, length))
-        return mask, mask if query_mask is None and queries == length else query_mask
+        of_tokens = queries == length if given is None else is_causal
+        return mask, mask if query_mask is None and of_tokens else query_mask
 
 
 # Compiled here, so that calls outside ``jit`` do not compile their loops anew each time.

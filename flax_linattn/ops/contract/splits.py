@@ -24,6 +24,20 @@ def of_outputs(q: Array, k: Array, v: Array) -> Any:
     return (*axes_of(k if q.ndim == 2 else q)[:-1], axes_of(v)[-1])
 
 
+def of_given_outputs(q: Array, k: Array, v: Array, *, at_once: bool) -> Any:
+    """The same of given queries [L, H, K] or [B, L, H, K]: [B, T, L, H, V] or [B, L, H, V].
+
+    Args:
+        q: the queries.
+        k: keys [B, S, H, K], or [B, H, K] of a step.
+        v: values, likewise.
+        at_once: whether one output stands for all S tokens.
+    """
+    *lead, heads, _ = axes_of(k)
+    lead = lead[:1] if at_once else lead
+    return (*lead, axes_of(q)[-3], heads, axes_of(v)[-1])
+
+
 def of_state(
     state: State, before: State | None, k: Array, new_state: Callable[[int], State]
 ) -> Any:

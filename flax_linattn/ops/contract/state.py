@@ -104,6 +104,7 @@ class StateSizes(NamedTuple):
         value_dim: V.
         max_length: most tokens that a cache is to hold; None = it grows.
         dtype: of sums, float32 or float64.
+        num_queries: L, of queries given where one is learned otherwise; None = they are not.
     """
 
     batch_size: int
@@ -112,6 +113,13 @@ class StateSizes(NamedTuple):
     value_dim: int
     max_length: int | None
     dtype: jnp.dtype
+    num_queries: int | None = None
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """(B, H), or (B, L, H) of given queries."""
+        given = () if self.num_queries is None else (self.num_queries,)
+        return (self.batch_size, *given, self.num_heads)
 
 
 @exportable

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.call import Call, StepCall, num_given
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import vary_alike
@@ -156,21 +156,28 @@ class SequenceParallel(Mechanism):
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         whole, split = self._specs()
-        self._check_split(call.num_queries, call.k.shape[1])
+        at_once = self._at_once(call)
+        learned = self.capabilities.learned_query
+        self._check_split(call.k.shape[1], *(() if learned else (call.num_queries,)))
         runs = None if call.runs is None else masks.Runs(split, whole)
         specs = dataclasses.replace(
             call,
-            q=whole if self.capabilities.learned_query else split,
+            q=whole if learned else split,
             k=split,
             v=split,
             mask=split,
-            query_mask=split,
+            query_mask=whole if at_once else split,
             runs=runs,
             state=whole,
             parameters=whole,
             per_token=split,
         )
-        return self._on_devices(self._attend_to_span, (specs,), (split, whole))(call)
+        outputs = whole if at_once else split
+        return self._on_devices(self._attend_to_span, (specs,), (outputs, whole))(call)
+
+    def _at_once(self, call: Call) -> bool:
+        """Whether given queries have one output for all tokens."""
+        return num_given(self.capabilities, call.q) is not None and not call.is_causal
 
     def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
         """Of one device, with the state after the tokens of all."""
@@ -179,12 +186,14 @@ class SequenceParallel(Mechanism):
         _, parameters = vary_alike((call.k, call.parameters))
         call = dataclasses.replace(call, parameters=parameters)
         q, tokens = inner._prepare(call)
-        identity = inner._identity(call.k, call.v)
+        identity = inner._empty(call)
         monoid, chunk_size = inner._monoid(q, identity), inner._chunk_size(call, identity)
         span = prefix.Span(tokens, call.mask, call.starts)
         initial = identity if call.state is None else call.state
         before, end = self._before(monoid, span, initial, chunk_size)
-        call = dataclasses.replace(call, state=before)
+        if self._at_once(call):
+            return inner.read(None, end), end
+        call = dataclasses.replace(call, state=before, return_state=False)
         if call.is_causal:
             return inner._attend(call)[0], end
         following = self._following(monoid, span, chunk_size)

@@ -10,7 +10,7 @@ import jax
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall
+from flax_linattn.ops.contract.call import Call, StepCall, num_given
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
@@ -39,7 +39,8 @@ class StreamingMechanism(Mechanism):
         Args:
             k: [..., H, K].
             v: [..., H, V].
-            query: the learned query [H, K] where ``capabilities.learned_query``.
+            query: the learned query [H, K] where ``capabilities.learned_query``, or the given ones
+                [B, L, H, K], which make states [..., L, H, ...].
         """
 
     @abc.abstractmethod
@@ -65,13 +66,19 @@ class StreamingMechanism(Mechanism):
         """What ``lift`` takes of each token that does not come with it, such as a fixed decay."""
         return {}
 
-    def _identity(self, k: Array, v: Array) -> State:
+    def _identity(self, k: Array, v: Array, num_queries: int | None = None) -> State:
         batch, heads = k.shape[0], k.shape[-2]
-        return self.init_state(batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype)
+        return self.init_state(
+            batch, heads, k.shape[-1], v.shape[-1], dtype=v.dtype, num_queries=num_queries
+        )
 
     def _initial(self, call: Call) -> State:
         """The state before the first token."""
-        return self._identity(call.k, call.v) if call.state is None else call.state
+        return self._empty(call) if call.state is None else call.state
+
+    def _empty(self, call: Call) -> State:
+        """The neutral state of a call."""
+        return self._identity(call.k, call.v, num_given(self.capabilities, call.q))
 
     def _prepare(self, call: Call | StepCall) -> tuple[Array, dict[str, Array]]:
         """The queries, and what is known of each token by name, in the dtype of sums."""
@@ -106,7 +113,7 @@ class StreamingMechanism(Mechanism):
         self, call: Call, q: Array, tokens: dict[str, Array], following: State | None = None
     ) -> tuple[Outputs, State]:
         """Attention on prepared arrays; ``following`` as in ``prefix.attend``."""
-        identity = self._identity(call.k, call.v)
+        identity = self._empty(call)
         return prefix.attend(
             self._monoid(q, identity),
             None if self.capabilities.learned_query else q,
@@ -135,4 +142,5 @@ class StreamingMechanism(Mechanism):
         return self.read(None if self.capabilities.learned_query else q, merged), merged
 
     def _check_state(self, state: State, q: Array, k: Array, v: Array) -> None:
-        check_state_like(self.name, state, jax.eval_shape(lambda: self._identity(k, v)))
+        given = num_given(self.capabilities, q)
+        check_state_like(self.name, state, jax.eval_shape(lambda: self._identity(k, v, given)))

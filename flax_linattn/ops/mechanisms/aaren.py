@@ -18,6 +18,12 @@ chunked    block by block, appendix A
 Where it is not causal, all positions get the same vector, the mean over the whole sequence: a
 global pooling, since no query is their own. ``bidirectional_aaren`` gives each its own.
 
+Queries may be given instead (figure 1a and section 3.1, attention for a query as a many-to-one
+recurrent network): L of them [L, H, K], or of each row [B, L, H, K], as latents are that read a
+stream. All of them see the same tokens, and y is [B, L, H, V], what softmax cross-attention gives,
+from a state [B, L, H, ...] that does not grow; causal it is [B, T, L, H, V], what they have read
+after each token.
+
 Departures: the identity is (m, u, w) = (-inf, 0, 0), since the paper's m_0 = 0 lets all
 weights underflow when the scores are far below 0; Algorithm 1 as printed uses strides
 2**1 ... 2**floor(log2 N) and is wrong, the scan here is ``jax.lax.associative_scan``.
@@ -25,35 +31,44 @@ weights underflow when the scores are far below 0; Algorithm 1 as printed uses s
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import exp_difference, safe_divide, score_scale, scores
+from flax_linattn.ops.contract.numerics import (
+    einsum,
+    exp_difference,
+    safe_divide,
+    score_scale,
+    scores,
+)
 from flax_linattn.ops.contract.state import StateSizes
-from flax_linattn.ops.engine import exponential
+from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 AarenState = ExponentialState
-"""The state of Aaren, with leaves m [B, H], u [B, H] and w [B, H, V]."""
+"""The state of Aaren, with leaves m [B, H], u [B, H] and w [B, H, V]; [B, L, H, ...] of L given
+queries."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LearnedQueryMechanism(StreamingMechanism):
-    """What mechanisms share that score every token by one learned query [H, K].
+    """What mechanisms share that score every token by one learned query [H, K], or by given ones.
 
     Attributes:
         scale: factor of the scores where a call gives none; None = K**-0.5.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        constant_memory=True, cross=False, learned_query=True, mergeable=True
+        constant_memory=True, cross=False, learned_query=True, given_queries=True, mergeable=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
 
@@ -64,13 +79,51 @@ class LearnedQueryMechanism(StreamingMechanism):
     ) -> tuple[Array, Array, Array]:
         return q * self._scale(q, parameters), k, v
 
+    @abc.abstractmethod
+    def _scan(
+        self, call: Call, score: Array, tokens: dict[str, Array], initial: State
+    ) -> tuple[Outputs, State]:
+        """Causal means [B, T, H, V] by scores [B, T, H]; of ``tokens`` all but the keys count."""
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        if call.q.ndim == 2 or call.is_causal:
+            return super()._attend(call)
+        # Given queries have one output each, not one at every token.
+        q, tokens = self._prepare(call)
+        empty = self._empty(call)
+        state = prefix.total(
+            self._monoid(q, empty),
+            prefix.Span(tokens, call.mask, None),
+            self._initial(call),
+            self._chunk_size(call, empty),
+        )
+        return self.read(None, state), state
+
+    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
+        score = self._score(q, tokens["k"])
+        own = {name: x for name, x in tokens.items() if name != "k"}
+        initial = self._initial(call)
+        if q.ndim == 2:
+            return self._scan(call, score, own, initial)
+        # A head of a given query is a head of the scan.
+        queries = q.shape[1]
+        y, state = self._scan(
+            call,
+            _joined(score, 2),
+            {name: _joined(of_queries(x, 2, queries), 2) for name, x in own.items()},
+            jax.tree.map(lambda x: _joined(x, 1), initial),
+        )
+        return _parted(y, 2, queries), jax.tree.map(lambda x: _parted(x, 1, queries), state)
+
     def _score(self, query: Array | None, k: Array) -> Array:
-        """s_i [..., H] of keys [..., H, K]; ``query`` [H, K] is scaled."""
+        """s_i [..., H] of keys [..., H, K], or [..., L, H]; ``query`` is scaled."""
         if query is None:
             raise ValueError(
                 f"{self.name!r} scores every key by its learned query; pass query [H, K]."
             )
-        return scores(query, k, "hk,...hk->...h")
+        if query.ndim == 2:
+            return scores(query, k, "hk,...hk->...h")
+        return scores(query, k, "blhk,b...hk->b...lh")
 
     def _scale(self, q: Array, parameters: Parameters) -> Array:
         scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
@@ -98,6 +151,13 @@ class Aaren(LearnedQueryMechanism):
         >>> y_next, state = aaren.step(q, k[:, 0], v[:, 0], state)
         >>> y_next.shape
         (2, 4, 16)
+        >>> latents = jax.random.normal(jax.random.key(1), (5, 4, 8))   # five given queries
+        >>> aaren.attend(latents, k, v).shape
+        (2, 5, 4, 16)
+        >>> state = aaren.init_state(2, 4, 8, 16, num_queries=5)
+        >>> y, state = aaren.step(latents, k[:, 0], v[:, 0], state)
+        >>> y.shape
+        (2, 5, 4, 16)
     """
 
     name: ClassVar[str] = "aaren"
@@ -106,12 +166,12 @@ class Aaren(LearnedQueryMechanism):
     )
 
     def _init_state(self, sizes: StateSizes) -> AarenState:
-        heads = (sizes.batch_size, sizes.num_heads)
-        return exponential.empty(heads, (*heads, sizes.value_dim), sizes.dtype)
+        return exponential.empty(sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype)
 
     def lift(self, k: Array, v: Array, query: Array | None = None) -> AarenState:
-        """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` [H, K] is scaled."""
+        """The leaf (s_i, 1, v_i) of the scan (section 3.2); ``query`` is scaled."""
         score = self._score(query, k)
+        v = v if score.ndim < v.ndim else of_queries(v, v.ndim - 2, score.shape[-2])
         return AarenState(m=score, u=jnp.ones_like(score), w=v)
 
     def _merge(self, state_a: AarenState, state_b: AarenState) -> AarenState:
@@ -122,11 +182,27 @@ class Aaren(LearnedQueryMechanism):
         """o_i = w / u; the query has done its work in ``lift``."""
         return state.mean
 
-    def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, AarenState]:
+    def _monoid(self, q: Array, identity: AarenState) -> prefix.Monoid:
+        def total(tokens: dict[str, Array], keep: Array | None) -> AarenState:
+            """A block of appendix A, by products."""
+            score = self._score(q, tokens["k"])
+            if keep is not None:
+                keep = keep.reshape(keep.shape + (1,) * (score.ndim - keep.ndim))
+                score = jnp.where(keep, score, -jnp.inf)
+            m = jnp.max(score, axis=1)
+            weight = exp_difference(score, m[:, None])
+            w = einsum("bs...h,bshv->b...hv", weight, tokens["v"])
+            return AarenState(m, jnp.sum(weight, axis=1), w)
+
+        return super()._monoid(q, identity)._replace(total=total)
+
+    def _scan(
+        self, call: Call, score: Array, tokens: dict[str, Array], initial: AarenState
+    ) -> tuple[Outputs, AarenState]:
         rows, state = exponential_scan(
-            self._score(q, tokens["k"]),
+            score,
             tokens["v"],
-            self._initial(call),
+            initial,
             mask=call.mask,
             starts=call.starts,
             form=call.form,
@@ -143,3 +219,19 @@ class Aaren(LearnedQueryMechanism):
         weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
         total = jnp.sum(weight[..., None] * v[:, None], axis=2)
         return safe_divide(total, jnp.sum(weight, axis=2)[..., None])
+
+
+def of_queries(x: Array, axis: int, queries: int) -> Array:
+    """An array of tokens' heads, whose first axis of a token is ``axis``, for each of L queries."""
+    x = jnp.expand_dims(x, axis)
+    return jnp.broadcast_to(x, (*x.shape[:axis], queries, *x.shape[axis + 1 :]))
+
+
+def _joined(x: Array, axis: int) -> Array:
+    """[..., L, H, ...] -> [..., L * H, ...]."""
+    return x.reshape(*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+
+
+def _parted(x: Array, axis: int, queries: int) -> Array:
+    """``_joined`` undone."""
+    return x.reshape(*x.shape[:axis], queries, x.shape[axis] // queries, *x.shape[axis + 1 :])

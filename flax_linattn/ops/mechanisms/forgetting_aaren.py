@@ -35,7 +35,7 @@ from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential import ForgettingState
 from flax_linattn.ops.engine.exponential_scan import forgetting_scan
 from flax_linattn.ops.engine.gates import LOG_DECAY
-from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism
+from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism, of_queries
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
@@ -64,8 +64,7 @@ class ForgettingAaren(LearnedQueryMechanism):
     token_arguments: ClassVar[tuple[TokenArgument, ...]] = (LOG_DECAY,)
 
     def _init_state(self, sizes: StateSizes) -> ForgettingState:
-        heads = (sizes.batch_size, sizes.num_heads)
-        return exponential.nothing_yet(heads, (*heads, sizes.value_dim), sizes.dtype)
+        return exponential.nothing_yet(sizes.rows, (*sizes.rows, sizes.value_dim), sizes.dtype)
 
     def lift(
         self,
@@ -76,6 +75,10 @@ class ForgettingAaren(LearnedQueryMechanism):
     ) -> ForgettingState:
         """The token alone, and how far it lets those before it fall; ``query`` is scaled."""
         score = self._score(query, k)
+        if score.ndim == v.ndim:  # of given queries
+            v = of_queries(v, v.ndim - 2, score.shape[-2])
+            if log_decay is not None:
+                log_decay = of_queries(log_decay, log_decay.ndim - 1, score.shape[-2])
         lost = jnp.zeros_like(score) if log_decay is None else log_decay
         return ForgettingState(lost, score, jnp.zeros_like(score), jnp.ones_like(score), v)
 
@@ -85,14 +88,14 @@ class ForgettingAaren(LearnedQueryMechanism):
     def read(self, q: Array | None, state: ForgettingState) -> Array:
         return state.sums.mean
 
-    def _causal(
-        self, call: Call, q: Array, tokens: dict[str, Array]
+    def _scan(
+        self, call: Call, score: Array, tokens: dict[str, Array], initial: ForgettingState
     ) -> tuple[Outputs, ForgettingState]:
         rows, state = forgetting_scan(
-            self._score(q, tokens["k"]),
+            score,
             tokens["v"],
             tokens["log_decay"],
-            self._initial(call),
+            initial,
             mask=call.mask,
             starts=call.starts,
             form=call.form,

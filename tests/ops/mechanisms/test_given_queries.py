@@ -1,0 +1,327 @@
+"""Given queries where others learn one: each reads all tokens, as latents do."""
+
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+from flax_linattn import ops
+from tests.meshes import make_mesh
+
+B, T, L, H, K, V = 2, 12, 3, 2, 4, 5
+AAREN, FORGETTING = (ops.get_mechanism(n, chunk_size=4) for n in ("aaren", "forgetting_aaren"))
+EVERY = pytest.mark.parametrize("mechanism", [AAREN, FORGETTING], ids=lambda m: m.name)
+SLOW_FORMS = [pytest.param(name, marks=pytest.mark.slow) for name in ("parallel", "recurrent")]
+DIRECTION = pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "whole"])
+
+
+def make_inputs(mechanism: ops.Mechanism, seed: int = 0) -> dict[str, Any]:
+    """Normal numbers, float64; queries of each row."""
+    rng = np.random.default_rng(seed)
+    gates = {each.name: -rng.random((B, T, H)) for each in mechanism.token_arguments}
+    return {
+        "q": rng.normal(size=(B, L, H, K)),
+        "k": rng.normal(size=(B, T, H, K)),
+        "v": rng.normal(size=(B, T, H, V)),
+        **gates,
+    }
+
+
+def make_mask() -> Any:
+    """Padding at the front, in the middle, and none."""
+    mask = np.ones((B, T), bool)
+    mask[0, [0, 5, 6]] = False
+    return mask
+
+
+def exact(function: Any, *arguments: Any, **keywords: Any) -> Any:
+    """In float64."""
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, function(*arguments, **keywords))
+
+
+@cache
+def attend(mechanism: ops.Mechanism, **how: Any) -> Any:
+    return jax.jit(partial(mechanism.attend, return_state=True, **how))
+
+
+@cache
+def stepped(mechanism: ops.Mechanism) -> Any:
+    """(q, tokens [B, T, ...], mask, state) -> outputs [B, T, L, H, V], the last state."""
+
+    def run(q: Any, tokens: Any, mask: Any, state: Any) -> Any:
+        def one(state: Any, now: Any) -> Any:
+            token, mask = now
+            y, state = mechanism.step(q, state=state, mask=mask, **token)
+            return state, y
+
+        over_time = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (tokens, mask))
+        state, y = jax.lax.scan(one, state, over_time)
+        return jnp.moveaxis(y, 0, 1), state
+
+    return jax.jit(run)
+
+
+def steps(mechanism: ops.Mechanism, q: Any, tokens: Any, mask: Any = None) -> Any:
+    length = tokens["k"].shape[1]
+    mask = np.ones((B, length), bool) if mask is None else mask
+
+    def run() -> Any:
+        state = mechanism.init_state(B, H, K, V, dtype=jnp.float64, num_queries=L)
+        return stepped(mechanism)(q, tokens, mask, state)
+
+    return exact(run)
+
+
+def assert_close(got: Any, want: Any, tolerance: float = 1e-12) -> None:
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance), got, want)
+
+
+@EVERY
+@DIRECTION
+@pytest.mark.parametrize("form", ["auto", "chunked", *SLOW_FORMS])
+def test_forms_are_the_reference_and_the_loop_of_steps(
+    mechanism: ops.Mechanism, is_causal: bool, form: str
+) -> None:
+    inputs, mask = make_inputs(mechanism), make_mask()
+    y, state = exact(attend(mechanism, is_causal=is_causal, form=form), **inputs, mask=mask)
+    want = exact(mechanism.reference, **inputs, is_causal=is_causal, mask=mask)
+    assert y.shape == ((B, T, L, H, V) if is_causal else (B, L, H, V))
+    assert_close(y, want)
+    q = inputs.pop("q")
+    each, last = steps(mechanism, q, inputs, mask)
+    assert_close(state, last)
+    assert_close(y, np.where(mask[..., None, None, None], each, 0) if is_causal else each[:, -1])
+
+
+@EVERY
+@DIRECTION
+def test_each_is_what_the_learned_one_would_be(mechanism: ops.Mechanism, is_causal: bool) -> None:
+    """Of one row and one query, the call that has always been; shared queries are of all rows."""
+    inputs = make_inputs(mechanism)
+    q = inputs.pop("q")
+    run = attend(mechanism, is_causal=is_causal)
+    y, state = exact(run, q[0], **inputs)
+    assert_close((y, state), exact(run, np.stack([q[0]] * B), **inputs))
+    for each in range(L):
+        alone, alone_state = exact(run, q[0, each], **inputs)
+        assert_close(
+            y[:, :, each] if is_causal else y[:, each], alone if is_causal else alone[:, 0]
+        )
+        assert_close(jax.tree.map(lambda x, n=each: x[:, n], state), alone_state)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_values_and_gradients_are_those_of_softmax_cross_attention(dtype: str) -> None:
+    inputs, mask = make_inputs(AAREN), make_mask()
+    softmax = ops.get_mechanism("softmax")
+
+    def outputs_and_gradients(mechanism: ops.Mechanism) -> Any:
+        with jax.enable_x64(True):
+            own = {name: jnp.asarray(x, dtype) for name, x in inputs.items()}
+            y, pull = jax.vjp(lambda own: mechanism.attend(**own, mask=mask), own)
+            found = y, *pull(jnp.cos(jnp.arange(y.size)).reshape(y.shape).astype(dtype))
+            return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+
+    tolerance = {"float64": 1e-13, "float32": 3e-6, "bfloat16": 0.02}[dtype]
+    assert_close(*map(outputs_and_gradients, (AAREN, softmax)), tolerance)
+
+
+@EVERY
+@DIRECTION
+@pytest.mark.parametrize("form", ["auto", pytest.param("chunked", marks=pytest.mark.slow)])
+def test_gradients_are_those_of_the_reference(
+    mechanism: ops.Mechanism, is_causal: bool, form: str
+) -> None:
+    """Into queries, tokens and the state before them, through outputs and the state after them."""
+    inputs, mask, cut = make_inputs(mechanism), make_mask(), 5
+
+    def whole(inputs: Any) -> Any:
+        return jnp.sum(jnp.sin(mechanism.reference(**inputs, is_causal=is_causal, mask=mask)))
+
+    def parts(inputs: Any) -> Any:
+        q = inputs["q"]
+        first, second = (
+            {name: x[:, part] for name, x in inputs.items() if name != "q"}
+            | {"mask": mask[:, part]}
+            for part in (slice(cut), slice(cut, None))
+        )
+        how = {"is_causal": is_causal, "form": form, "return_state": True}
+        before, state = mechanism.attend(q, **first, **how)
+        y, _ = mechanism.attend(q, **second, initial_state=state, **how)
+        y = jnp.concatenate([before, y], axis=1) if is_causal else y
+        return jnp.sum(jnp.sin(y))
+
+    assert_close(exact(jax.jit(jax.grad(parts)), inputs), exact(jax.grad(whole), inputs))
+
+
+@EVERY
+@settings(max_examples=10, deadline=None)
+@given(cut=st.integers(0, T), seed=st.integers(0, 99))
+def test_split_anywhere_and_merge(mechanism: ops.Mechanism, cut: int, seed: int) -> None:
+    inputs = make_inputs(mechanism, seed)
+    q = inputs.pop("q")
+    y, state = exact(attend(mechanism), q, **inputs)
+    first, second = (
+        {n: x[:, part] for n, x in inputs.items()} for part in (slice(cut), slice(cut, T))
+    )
+    _, before = exact(attend(mechanism), q, **first)
+    rest, after = exact(attend(mechanism), q, **second, initial_state=before)
+    assert_close((rest, after), (y, state))
+    alone = exact(attend(mechanism), q, **second)[1]
+    assert_close(exact(mechanism.merge, before, alone), state)
+
+
+@EVERY
+def test_packed_prefixes_are_those_of_separate_sequences(mechanism: ops.Mechanism) -> None:
+    inputs, cut = make_inputs(mechanism), 7
+    ids = np.where(np.arange(T) < cut, 4, 9) * np.ones((B, 1), int)
+    run = attend(mechanism, is_causal=True)
+    y, state = exact(run, **inputs, segment_ids=ids)
+    q = inputs.pop("q")
+    for part in (slice(cut), slice(cut, T)):
+        want, last = exact(run, q, **{name: x[:, part] for name, x in inputs.items()})
+        assert_close(y[:, part], want)
+    assert_close(state.state, last)
+
+
+@EVERY
+@DIRECTION
+def test_padding_is_harmless(mechanism: ops.Mechanism, is_causal: bool) -> None:
+    """NaN at padding, and in a query that no output is wanted of."""
+    inputs, mask = make_inputs(mechanism), make_mask()
+    wanted = None if is_causal else np.array([[True, True, False]] * B)
+
+    def run(inputs: Any) -> Any:
+        y = mechanism.attend(**inputs, is_causal=is_causal, mask=mask, query_mask=wanted)
+        return jnp.sum(jnp.sin(y)), y
+
+    poisoned = {
+        name: x if name == "q" else np.where(mask.reshape(B, T, *(1,) * (x.ndim - 2)), x, np.nan)
+        for name, x in inputs.items()
+    }
+    if wanted is not None:
+        poisoned["q"] = np.where(wanted[..., None, None], inputs["q"], np.nan)
+    found = jax.jit(jax.value_and_grad(run, has_aux=True))
+    (_, y), gradients = exact(found, poisoned)
+    (_, want), want_gradients = exact(found, inputs)
+    assert_close((y, gradients), (want, want_gradients))
+    none = ~mask if is_causal else ~wanted
+    assert np.all(y[none] == 0)
+
+
+@EVERY
+def test_the_past_does_not_know_the_future(mechanism: ops.Mechanism) -> None:
+    inputs, cut = make_inputs(mechanism), 6
+    other = {
+        n: x if n == "q" else np.concatenate([x[:, :cut], -(x[:, cut:] ** 2)], 1)
+        for n, x in inputs.items()
+    }
+    y, changed = (exact(attend(mechanism, is_causal=True), **each)[0] for each in (inputs, other))
+    assert np.array_equal(y[:, :cut], changed[:, :cut])
+    assert not np.allclose(y[:, cut:], changed[:, cut:])
+
+
+@pytest.mark.parametrize(
+    "mechanism", [AAREN, pytest.param(FORGETTING, marks=pytest.mark.slow)], ids=lambda m: m.name
+)
+@DIRECTION
+def test_sequences_split_over_devices(mechanism: ops.Mechanism, is_causal: bool) -> None:
+    mesh = make_mesh(seq=3)
+    split = ops.sequence_parallel(mechanism, mesh, "seq")
+    inputs, mask = make_inputs(mechanism), make_mask()
+
+    def run(mechanism: ops.Mechanism, inputs: Any) -> Any:
+        y, state = mechanism.attend(**inputs, is_causal=is_causal, mask=mask, return_state=True)
+        return jnp.sum(jnp.sin(y)) + jnp.sum(jnp.cos(state.w)), (y, state)
+
+    def found(mechanism: ops.Mechanism) -> Any:
+        return exact(jax.jit(jax.value_and_grad(partial(run, mechanism), has_aux=True)), inputs)
+
+    assert_close(found(split), found(mechanism))
+
+
+def test_how_results_are_split_on_a_mesh_of_explicit_axes() -> None:
+    mesh = jax.make_mesh((2, 2), ("data", "model"))
+    inputs = make_inputs(AAREN)
+    q, k, v = (
+        jax.device_put(
+            jnp.asarray(inputs[name], jnp.float32),
+            NamedSharding(mesh, PartitionSpec("data", None, "model")),
+        )
+        for name in "qkv"
+    )
+    with jax.set_mesh(mesh):
+        y, state = AAREN.attend(q, k, v, return_state=True)
+        each = AAREN.attend(q, k, v, is_causal=True)
+        y_step, after = AAREN.step(q, k[:, 0], v[:, 0], state)
+    specs = [tuple(jax.typeof(x).sharding.spec) for x in (y, each, y_step, after.w)]
+    rows = ("data", None, "model", None)
+    assert specs == [rows, ("data", None, None, "model", None), rows, rows]
+
+
+def test_latents_read_a_long_stream_in_constant_memory() -> None:
+    """16 latents after 100,000 tokens: as many bytes as before, and softmax's numbers."""
+    tokens, latents, heads, size = 100_000, 16, 1, 4
+    q, k, v = (
+        jax.random.normal(key, shape)
+        for key, shape in zip(
+            jax.random.split(jax.random.key(0), 3),
+            [(latents, heads, size), (1, tokens, heads, size), (1, tokens, heads, size)],
+            strict=True,
+        )
+    )
+    empty = AAREN.init_state(1, heads, size, size, num_queries=latents)
+    y, state = AAREN.attend(q, k, v, initial_state=empty, return_state=True)
+    assert [x.shape for x in jax.tree.leaves(state)] == [x.shape for x in jax.tree.leaves(empty)]
+    assert sum(x.nbytes for x in jax.tree.leaves(state)) == 4 * latents * heads * (2 + size)
+    want = ops.get_mechanism("softmax").attend(q[None], k, v)
+    np.testing.assert_allclose(y, want, atol=1e-6)
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda q, k, v: AAREN.attend(q[:1], k, v), "one batch size, got 1 and 2; queries .L, H, K."),
+    (lambda q, k, v: AAREN.attend(q[None], k, v), r"expects q as \[H, K\].*\[B, L, H, K\]"),
+    (lambda q, k, v: AAREN.attend(q[..., :2], k, v), "agree in heads and key dimension"),
+    (
+        lambda q, k, v: AAREN.attend(q, k, v, segment_ids=jnp.zeros((B, T), int)),
+        "packed segments would be mixed; give each sequence a row",
+    ),
+    (
+        lambda q, k, v: AAREN.attend(q, k, v, query_mask=jnp.ones((B, T), bool)),
+        r"query_mask must have shape \(2, 3\)",
+    ),
+    (
+        lambda q, k, v: AAREN.step(q, k[:, 0], v[:, 0], AAREN.init_state(B, H, K, V)),
+        r"the state's .m should have shape \(2, 3, 2\)",
+    ),
+    (
+        lambda q, k, v: AAREN.attend(
+            q, k, v, initial_state=AAREN.init_state(B, H, K, V, num_queries=4)
+        ),
+        r"the state's .m should have shape \(2, 3, 2\)",
+    ),
+    (lambda q, k, v: AAREN.init_state(B, H, K, V, num_queries=0), "num_queries must be at least 1"),
+    (
+        lambda q, k, v: ops.get_mechanism("linear").init_state(B, H, K, V, num_queries=3),
+        "leave num_queries out",
+    ),
+    (
+        lambda q, k, v: ops.get_mechanism("bidirectional_aaren").attend(q, k, v),
+        r"expects q as \[H, K\]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_refused(call: Any, message: str) -> None:
+    inputs = make_inputs(AAREN)
+    q, k, v = (jnp.asarray(inputs[name], jnp.float32) for name in "qkv")
+    with pytest.raises(ValueError, match=message):
+        call(q, k, v)
