@@ -1,6 +1,6 @@
 """Flax NNX modules around the mechanisms: attention, block, embeddings, position."""
 
-from flax_linattn.nn.attention import Attention, Context, resolve_mechanism
+from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import TransformerBlock
 from flax_linattn.nn.cell import AttentionCell
 from flax_linattn.nn.conv_embedding import ConvEmbedding
@@ -8,6 +8,7 @@ from flax_linattn.nn.decoder import DecoderBlock, DecoderState
 from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.embedding import ValueEmbedding
 from flax_linattn.nn.feed_forward import FeedForward
+from flax_linattn.nn.latent_attention import LatentAttention
 from flax_linattn.nn.layer_scale import LayerScale
 from flax_linattn.nn.linear import ParameterOptions, PositionLinear, UniformFanIn, linear
 from flax_linattn.nn.norm import LayerNorm
@@ -20,6 +21,7 @@ from flax_linattn.nn.position import (
     sinusoid,
     token_positions,
 )
+from flax_linattn.nn.projected import ProjectedAttention, resolve_mechanism
 from flax_linattn.nn.sequence_norm import SequenceNorm
 
 __all__ = [
@@ -30,12 +32,14 @@ __all__ = [
     "DecoderBlock",
     "DecoderState",
     "FeedForward",
+    "LatentAttention",
     "LayerNorm",
     "LayerScale",
     "LearnedPosition",
     "ParameterOptions",
     "PatchEmbedding",
     "PositionLinear",
+    "ProjectedAttention",
     "QueryKeyPosition",
     "RotaryPosition",
     "SequenceNorm",

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Literal, NamedTuple, Unpack, overload
 
 import jax.numpy as jnp
-from einops import rearrange
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
-from flax_linattn.nn.linear import PositionLinear, linear
+from flax_linattn.nn.linear import PositionLinear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition, token_positions
+from flax_linattn.nn.projected import QUERY_INIT, ProjectedAttention
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
-from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import exportable
-from flax_linattn.ops.engine.features import unit_length
 from flax_linattn.typing import (
     Array,
     Features,
@@ -31,8 +27,6 @@ from flax_linattn.typing import (
     State,
     Values,
 )
-
-QUERY_INIT = nnx.initializers.normal(0.02)
 
 
 class AttentionOptions(SequenceOptions, total=False):
@@ -58,7 +52,7 @@ class Context(NamedTuple):
     mask: Mask | None
 
 
-class Attention(nnx.Module):
+class Attention(ProjectedAttention):
     """Multi-head attention by any mechanism, with one set of parameters for both forms.
 
     Where ``mechanism.capabilities.learned_query`` (Aaren, section 3.3) the query is one
@@ -126,66 +120,22 @@ class Attention(nnx.Module):
         query_init: nnx.Initializer = QUERY_INIT,
         rngs: nnx.Rngs,
     ) -> None:
-        qkv_features = in_features if qkv_features is None else qkv_features
-        out_features = in_features if out_features is None else out_features
-        if num_heads < 1 or qkv_features % num_heads:
-            raise ValueError(
-                f"the features of queries, keys and values ({qkv_features}) must be a multiple "
-                f"of num_heads, got num_heads={num_heads}."
-            )
-        self.mechanism = resolve_mechanism(mechanism)
-        learned = self.mechanism.capabilities.learned_query
-        if learned and position is not None:
-            raise ValueError(
-                f"{self.mechanism.name!r} has one learned query for all tokens, which has no "
-                "position; add positions to the inputs, or choose another mechanism."
-            )
-        self.in_features = in_features
-        self.num_heads = num_heads
-        self.head_dim = qkv_features // num_heads
-        self.position = position
-
-        options: dict[str, Any] = {
-            "use_bias": use_bias,
-            "dtype": dtype,
-            "param_dtype": param_dtype,
-            "rngs": rngs,
-        }
-        init: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
-        self.query_projection = linear(in_features, qkv_features, **options, **init)
-        self.key_projection = linear(in_features, qkv_features, **options, **init)
-        self.value_projection = linear(in_features, qkv_features, **options, **init)
-        self.out_projection: nnx.Linear | None = linear(
-            qkv_features,
-            out_features,
-            **options,
-            kernel_init=out_kernel_init or kernel_init,
-            bias_init=out_bias_init or bias_init,
-        )
-        self.query = (
-            nnx.Param(query_init(rngs.params(), (in_features,), param_dtype)) if learned else None
-        )
-        self.mechanism.check_heads(num_heads)
-        learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)
-        arguments = self.mechanism.token_arguments
-        self.token_projections = nnx.data(
-            {
-                argument.name: linear(
-                    in_features,
-                    math.prod(self._axes(argument)),
-                    **{**options, "use_bias": True},
-                    kernel_init=kernel_init,
-                    bias_init=_FlatBias(argument.bias_init, self._axes(argument)),
-                )
-                for argument in arguments
-            }
-        )
-        # Not nnx.Dict, into which nnx.tabulate puts a number of its own.
-        self.mechanism_parameters = nnx.data(
-            {
-                name: nnx.Param(parameter.init(rngs.params(), parameter.shape, param_dtype))
-                for name, parameter in learned_parameters.items()
-            }
+        super().__init__(
+            in_features,
+            num_heads,
+            mechanism=mechanism,
+            qkv_features=qkv_features,
+            out_features=out_features,
+            use_bias=use_bias,
+            position=position,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            out_kernel_init=out_kernel_init,
+            out_bias_init=out_bias_init,
+            query_init=query_init,
+            rngs=rngs,
         )
 
     @overload
@@ -353,31 +303,6 @@ class Attention(nnx.Module):
                 f"{self.mechanism.name!r} offers no cross-attention; leave context out."
             )
 
-    @property
-    def streams(self) -> bool:
-        """Whether ``step`` is offered: not where each position has weights of its own."""
-        by_position = isinstance(self.key_projection, PositionLinear)
-        return self.mechanism.capabilities.recurrent and not by_position
-
-    def init_state(
-        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
-    ) -> State:
-        """The state before the first token.
-
-        Args:
-            batch_size: B.
-            max_length: most tokens, for mechanisms with a cache.
-            dtype: dtype of the inputs, where it is wider than the parameters'; the state has the
-                accumulation dtype of the layer's computation.
-        """
-        projection = self.key_projection
-        computed = projection.dtype
-        if computed is None:
-            computed = jnp.promote_types(projection.param_dtype, dtype or projection.param_dtype)
-        return self.mechanism.init_state(
-            batch_size, self.num_heads, self.head_dim, self.head_dim, max_length, dtype=computed
-        )
-
     @automatic(1)
     def step(
         self,
@@ -435,49 +360,6 @@ class Attention(nnx.Module):
                 "RotaryPosition(), or leave them out."
             )
 
-    def _parameters(self) -> dict[str, Any]:
-        return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}
-
-    def _token_arguments(self, x: Array) -> dict[str, Any]:
-        """What the mechanism wants of each token, in the dtype of sums: [..., *axes]."""
-        found = {}
-        for argument in self.mechanism.token_arguments:
-            projected = self.token_projections[argument.name](x)
-            projected = projected.astype(accumulation_dtype(projected.dtype))
-            axes = self._axes(argument)
-            found[argument.name] = argument.activation(projected.reshape(*x.shape[:-1], *axes))
-        return found
-
-    def _axes(self, argument: ops.TokenArgument) -> tuple[int, ...]:
-        return argument.shape(self.num_heads, self.head_dim, self.head_dim)
-
-    def _unit(self, x: Array) -> Array:
-        return unit_length(x) if self.mechanism.capabilities.unit_vectors else x
-
-    def _queries(self, x: Array, dtype: DTypeLike) -> Array:
-        source = x if self.query is None else self.query[...]
-        # The learned query knows nothing of x's dtype; the keys do.
-        return self._heads(self.query_projection(source)).astype(dtype)
-
-    def _heads(self, x: Array) -> Array:
-        return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)
-
-    def _out(self, y: Array) -> Array:
-        y = rearrange(y, "... h v -> ... (h v)")
-        return y if self.out_projection is None else self.out_projection(y)
-
-
-@dataclasses.dataclass(frozen=True)  # a value: equal layers have equal graphs
-class _FlatBias:
-    """The first bias of a token argument, which has axes of its own, as the vector of a layer."""
-
-    of_axes: nnx.Initializer
-    axes: tuple[int, ...]
-
-    def __call__(self, key: Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> Array:
-        bias: Array = self.of_axes(key, self.axes, dtype)
-        return bias.reshape(shape)
-
 
 _POSITIONS = (
     "a layer with positions has to be told which a later token has: pass positions, the number "
@@ -494,24 +376,3 @@ def _count(
     runs = packed_runs(segment_ids, mask, None)
     real = jnp.ones(x.shape[:2], bool) if mask is None else mask
     return token_positions(real, runs, jnp.zeros(x.shape[0], jnp.int32))[0]
-
-
-def resolve_mechanism(mechanism: str | ops.Mechanism) -> ops.Mechanism:
-    """A mechanism from its name, or the mechanism itself.
-
-    Raises:
-        ValueError: the name is unknown.
-        TypeError: neither a name nor a mechanism.
-
-    Example:
-        >>> resolve_mechanism("aaren").name
-        'aaren'
-    """
-    if isinstance(mechanism, str):
-        return ops.get_mechanism(mechanism)
-    if isinstance(mechanism, ops.Mechanism):
-        return mechanism
-    raise TypeError(
-        "mechanism must be a name or what ops.get_mechanism returns, "
-        f"got {type(mechanism).__name__}."
-    )

@@ -10,13 +10,14 @@ from jax.typing import DTypeLike
 
 from flax_linattn import ops
 from flax_linattn.checks import choice
-from flax_linattn.nn.attention import Attention, Context, resolve_mechanism
+from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import NORMS
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.norm import LayerNorm
+from flax_linattn.nn.projected import resolve_mechanism
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 

@@ -1,0 +1,248 @@
+"""Latents that read a stream: attention of a few learned queries to all tokens."""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack, overload
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float
+
+from flax_linattn import ops
+from flax_linattn.checks import at_least
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.nn.projected import QUERY_INIT, ProjectedAttention, resolve_mechanism
+from flax_linattn.ops.contract.masks import zero_padding
+from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SequenceOptions, State
+
+
+class LatentOptions(SequenceOptions, total=False):
+    """Options of a call of ``LatentAttention``, see there."""
+
+    is_causal: bool
+    latents: Array | None
+
+
+class LatentAttention(ProjectedAttention):
+    """L latents, each of which attends to all tokens of a sequence, however long it grows.
+
+    A Perceiver's cross-attention (Jaegle et al., "Perceiver", 2021, section 3.1) as Feng et al.,
+    "Attention as an RNN", 2024, section 3.1, compute attention for a given query: in value it is
+    softmax cross-attention, while tokens come one by one or block by block (appendix A) and what is
+    kept of them, a state [B, L, H, ...], does not grow. With ``mechanism="forgetting_aaren"``
+    latents forget, by a decay that the layer makes of every token.
+
+    Args:
+        in_features: C, features of the tokens and of the latents.
+        num_heads: H.
+        num_latents: L.
+        mechanism: one with ``capabilities.given_queries``, by name or itself.
+        qkv_features: H * K = H * V, default ``in_features``.
+        out_features: features of the outputs, default ``in_features``.
+        use_bias: whether the four projections have a bias.
+        dtype: dtype of the computation, default that of inputs and parameters together.
+        param_dtype: dtype of the parameters.
+        kernel_init: initialiser of the kernels; see ``ParameterOptions``.
+        bias_init: of the biases.
+        out_kernel_init: of the output projection's kernel; default ``kernel_init``.
+        out_bias_init: of its bias; default ``bias_init``.
+        query_init: of the latents [L, C].
+        rngs: holds the stream "params".
+
+    Attributes:
+        query: the latents [L, C], learned.
+
+    Raises:
+        ValueError: no latent, heads that do not divide the features, or a mechanism that takes no
+            given queries.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import nn
+        >>> read = nn.LatentAttention(32, 4, num_latents=5, rngs=nnx.Rngs(0))
+        >>> x = jax.random.normal(jax.random.key(1), (2, 10, 32))
+        >>> y = read(x)                                           # all tokens at once
+        >>> y.shape
+        (2, 5, 32)
+        >>> state = read.init_state(2)
+        >>> for t in range(10):                                   # or one after another
+        ...     y_t, state = read.step(x[:, t], state)
+        >>> bool(jnp.allclose(y, y_t, atol=1e-5))
+        True
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_heads: int,
+        num_latents: int,
+        *,
+        mechanism: str | ops.Mechanism = "aaren",
+        qkv_features: int | None = None,
+        out_features: int | None = None,
+        use_bias: bool = True,
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
+        kernel_init: nnx.Initializer | None = None,
+        bias_init: nnx.Initializer | None = None,
+        out_kernel_init: nnx.Initializer | None = None,
+        out_bias_init: nnx.Initializer | None = None,
+        query_init: nnx.Initializer = QUERY_INIT,
+        rngs: nnx.Rngs,
+    ) -> None:
+        at_least(1, num_latents=num_latents)
+        mechanism = resolve_mechanism(mechanism)
+        if not mechanism.capabilities.given_queries:
+            able = [
+                name
+                for name in ops.list_mechanisms()
+                if ops.get_mechanism(name).capabilities.given_queries
+            ]
+            raise ValueError(
+                f"{mechanism.name!r} keeps no state for given queries; latents read by "
+                f"{' or '.join(able)}."
+            )
+        super().__init__(
+            in_features,
+            num_heads,
+            mechanism=mechanism,
+            qkv_features=qkv_features,
+            out_features=out_features,
+            use_bias=use_bias,
+            dtype=dtype,
+            param_dtype=param_dtype,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+            out_kernel_init=out_kernel_init,
+            out_bias_init=out_bias_init,
+            query_init=query_init,
+            num_queries=num_latents,
+            rngs=rngs,
+        )
+
+    @overload
+    def __call__(
+        self,
+        x: Features,
+        *,
+        return_state: Literal[False] = False,
+        **options: Unpack[LatentOptions],
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[LatentOptions]
+    ) -> tuple[Array, State]: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: bool, **options: Unpack[LatentOptions]
+    ) -> Array | tuple[Array, State]: ...
+
+    @automatic(1)
+    def __call__(
+        self,
+        x: Features,
+        *,
+        latents: Array | None = None,
+        is_causal: bool = False,
+        mask: Mask | None = None,
+        segment_ids: Array | None = None,
+        state: State | None = None,
+        return_state: bool = False,
+        form: str = "auto",
+    ) -> Array | tuple[Array, State]:
+        """Reads tokens.
+
+        Args:
+            x: tokens [B, T, C].
+            latents: [L, C] or, of each row, [B, L, C], in place of the learned ones; all calls that
+                share a state take the same.
+            is_causal: give what has been read after each token instead of after all.
+            mask: bool [B, T], True = a real token.
+            segment_ids: int [B, T], packed sequences, where ``is_causal``.
+            state: what an earlier call returned; its tokens come first.
+            return_state: return ``(y, state)``.
+            form: see ``ops.Mechanism.attend``.
+
+        Returns:
+            y [B, L, out_features], or [B, T, L, out_features] where ``is_causal``, and the state if
+            asked for. Before the first real token y is the output projection's bias.
+
+        Raises:
+            ValueError: shapes that do not fit, or packed sequences that are read as one.
+        """
+        self._check_tokens(x, "B, T")
+        x = zero_padding(x, mask)
+        k = self._heads(self.key_projection(x))
+        attended = self.mechanism.attend(
+            self._latents(latents, k),
+            k,
+            self._heads(self.value_projection(x)),
+            is_causal=is_causal,
+            mask=mask,
+            segment_ids=segment_ids,
+            initial_state=state,
+            return_state=return_state,
+            form=form,
+            **self._parameters(),
+            **self._token_arguments(x),
+        )
+        if isinstance(attended, tuple):
+            y, state = attended
+            return self._out(y), state
+        return self._out(attended)
+
+    @automatic(1)
+    def step(
+        self,
+        x: FeaturesStep,
+        state: State,
+        *,
+        latents: Array | None = None,
+        mask: Array | None = None,
+    ) -> tuple[Float[Array, "B L C"], State]:
+        """Reads one token a row.
+
+        Args:
+            x: [B, C].
+            state: from ``init_state``, the call or ``step``.
+            latents: as in the call.
+            mask: bool [B]; where False the state stays as it is.
+
+        Returns:
+            y [B, L, out_features] and the new state.
+
+        Raises:
+            ValueError: shapes that do not fit.
+        """
+        self._check_tokens(x, "B")
+        x = zero_padding(x, mask)
+        k = self._heads(self.key_projection(x))
+        y, state = self.mechanism.step(
+            self._latents(latents, k),
+            k,
+            self._heads(self.value_projection(x)),
+            state,
+            mask,
+            **self._parameters(),
+            **self._token_arguments(x),
+        )
+        return self._out(y), state
+
+    def _check_tokens(self, x: Array, axes: str) -> None:
+        if x.ndim != axes.count(",") + 2 or x.shape[-1] != self.in_features:
+            raise ValueError(f"expected x as [{axes}, {self.in_features}], got shape {x.shape}.")
+
+    def _latents(self, latents: Array | None, k: Array) -> Array:
+        if latents is None:
+            return self._queries(k, k.dtype)
+        expected = (self.num_queries, self.in_features)
+        if latents.shape not in (expected, (k.shape[0], *expected)):
+            raise ValueError(
+                f"expected latents as [L, C] = {expected}, or of each row "
+                f"{(k.shape[0], *expected)}, got {latents.shape}."
+            )
+        return self._heads(self.query_projection(latents)).astype(k.dtype)
