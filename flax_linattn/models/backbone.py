@@ -420,6 +420,8 @@ class Backbone(nnx.Module):
             if not mechanism.capabilities.recurrent:
                 raise ValueError(no_state(mechanism.name))
         if not all(block.attention.streams for block in self.blocks):
+            for block in self.blocks:
+                block.attention.init_state(1)  # says so where heads are too large to have one
             raise ValueError(
                 "each position of these layers has weights of its own, so that they cannot stream; "
                 "step the model around them, which keeps its window."

@@ -300,12 +300,21 @@ def _forms(mechanism: ops.Mechanism) -> list[str]:
     return [form for form in mechanism.capabilities.forms if form in forms.values()]
 
 
+def spec_of(mechanism: ops.Mechanism) -> str:
+    """The name of a mechanism, with its hyperparameters where it is one of ``VARIANTS``."""
+    return next((spec for spec in VARIANTS if MADE[spec] == mechanism), mechanism.name)
+
+
 def _param(mechanism: ops.Mechanism, *rest: Any) -> Any:
     words = [{True: "causal", False: "noncausal"}.get(r, r) for r in rest]
-    return pytest.param(mechanism, *rest, id="-".join([mechanism.name, *words]))
+    return pytest.param(mechanism, *rest, id="-".join([spec_of(mechanism), *words]))
 
 
-ALL = [_make(name) for name in ops.list_mechanisms()]
+VARIANTS = ("taylorshift:order=4",)
+"""Mechanisms whose hyperparameters bring arithmetic of their own."""
+
+MADE = {spec: _make(spec) for spec in (*ops.list_mechanisms(), *VARIANTS)}
+ALL = list(MADE.values())
 FORMS_OF = {m: _forms(m) for m in ALL}
 
 MECHANISMS = [_param(m) for m in ALL]
@@ -350,11 +359,11 @@ ARITHMETIC = (
 
 
 def thorough(mechanism: ops.Mechanism) -> bool:
-    return mechanism.name in THOROUGH
+    return spec_of(mechanism) in THOROUGH
 
 
 def of_own_arithmetic(mechanism: ops.Mechanism, *rest: Any) -> bool:
-    return mechanism.name in ARITHMETIC
+    return spec_of(mechanism) in (*ARITHMETIC, *VARIANTS)
 
 
 def slow_unless(fast: Callable[..., bool], cases: list[Any]) -> Any:

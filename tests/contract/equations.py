@@ -141,7 +141,11 @@ def _unit(x: Any) -> Any:
 def _taylorshift(mechanism: Any, q: Any, seen: Seen, temperature: Any) -> Any:
     """Section 3.3: N tokens of unit length, outputs times sqrt(N / d)."""
     x = temperature * _scores(_unit(q), _unit(seen.k))
-    return _average(1 + x + x**2 / 2, seen.v) * np.sqrt(len(seen.k) / q.shape[-1])
+    weight, term = 1 + x, x
+    for n in range(2, mechanism.order + 1):
+        term = term * x / n
+        weight = weight + term
+    return _average(weight, seen.v) * np.sqrt(len(seen.k) / q.shape[-1])
 
 
 def _expressive(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:

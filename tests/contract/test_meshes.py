@@ -46,7 +46,7 @@ def axes_of(x: Any) -> tuple[Any, ...]:
 def fast(mechanism: ops.Mechanism, is_causal: bool) -> bool:
     """One of each family, and what mixes whole sequences; the loop below runs the others, too."""
     parts = ("softmax", "aaren", "elementwise", "taylorshift", "linformer")
-    return mechanism.name in parts and cases.central(mechanism, is_causal)
+    return cases.spec_of(mechanism) in parts and cases.central(mechanism, is_causal)
 
 
 @pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
@@ -91,7 +91,7 @@ def test_a_loop_carries_the_state(mechanism: ops.Mechanism) -> None:
 @pytest.mark.parametrize("name", ["softmax", "aaren", "elementwise_series", "taylorshift"])
 def test_a_new_state_is_split_as_its_tokens(name: str) -> None:
     """Over the batch, and over heads, wherever these stand in it; outside ``jit``, too."""
-    (mechanism,) = [m for m in cases.ALL if m.name == name]
+    mechanism = cases.MADE[name]
     tokens, mesh = cases.make_tokens(mechanism, 2, np.float32), explicit_mesh()
     with jax.set_mesh(mesh):
         placed = place_tokens(mesh, tokens)

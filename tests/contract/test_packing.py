@@ -99,7 +99,7 @@ REPRESENTATIVES = ("aaren", "softmax", "taylorshift")
 @pytest.mark.parametrize(
     "mechanism",
     cases.slow_unless(
-        lambda m: m.name in REPRESENTATIVES,
+        lambda m: cases.spec_of(m) in REPRESENTATIVES,
         cases.offering(lambda can: can.packed and can.causal),
     ),
 )

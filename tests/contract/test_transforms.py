@@ -81,7 +81,7 @@ def test_steps_compile_once(mechanism: ops.Mechanism) -> None:
 
 def fast_devices(mechanism: ops.Mechanism, is_causal: bool, how: str) -> bool:
     """As above; ``pmap`` of a cache, a monoid and a sum over features."""
-    mapped = mechanism.name in ("softmax", "aaren", "taylorshift")
+    mapped = cases.spec_of(mechanism) in ("softmax", "aaren", "taylorshift")
     return fast(mechanism, is_causal) and (how == "jit" or mapped)
 
 

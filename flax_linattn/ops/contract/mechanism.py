@@ -496,6 +496,10 @@ class Mechanism(abc.ABC):
         """Those of ``parameters`` that a layer of H heads of K channels learns, by name."""
         return {}
 
+    def keeps_state(self, key_dim: int) -> bool:
+        """Whether heads of K channels have a state; layers that have none do not stream."""
+        return self.capabilities.recurrent
+
     # -- what a family or a mechanism gives ----------------------------------------
 
     @abc.abstractmethod

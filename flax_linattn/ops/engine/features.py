@@ -70,7 +70,7 @@ def quadratic_features(
 
 
 LARGEST_QUERY, LARGEST_KEY = 1 / 16, 9 / 32
-"""Exponents of the largest query and key of polynomial weights, over that of the dtype's largest
+"""Exponents of the largest query and key of weights of degree 2, over that of the dtype's largest
 number: 256 and 7e10 in float32, so that sums of (q . k)^2 v are finite."""
 SMALLEST_UNIT = -3 / 8
 """Likewise of the smallest 1 that queries are measured by, whose square times v must not vanish."""
@@ -88,12 +88,13 @@ def _fit(x: Array, exponent: float) -> Array:
     return limit / jnp.maximum(largest, limit)
 
 
-def bounded_key(k: Array) -> Array:
+def bounded_key(k: Array, order: int = 2) -> Array:
     """``k`` [..., d]; one whose coordinates exceed 2^36 (float64: 2^288) counts as of that size.
 
     Squares of its features are finite then, in sums, too. Its direction stays; of others no bit
     changes. The factor is a constant to ``jax.grad``: a clipped key has its gradient, that much
-    smaller, and may leave the bound along it.
+    smaller, and may leave the bound along it. For polynomials of ``order`` n the exponent is 2 / n
+    of that of squares: 2^18 at order 4.
 
     Example:
         >>> import jax.numpy as jnp
@@ -101,24 +102,25 @@ def bounded_key(k: Array) -> Array:
         >>> (k[0] / 2.0**36).tolist(), k[1].tolist()
         ([1.0, -0.25], [3.0, 4.0])
     """
-    return k * _fit(k, LARGEST_KEY)
+    return k * _fit(k, 2 / order * LARGEST_KEY)
 
 
-def bounded_query(q: Array) -> tuple[Array, Array]:
+def bounded_query(q: Array, order: int = 2) -> tuple[Array, Array]:
     """(f q, f) for ``q`` [..., d]: f [..., 1] is 1, or less where coordinates exceed 2^8.
 
     Polynomials of q . k in terms of f q . k and f have the factor f^n, of a query alone, which
     cancels from its output. What is returned for f is never below 2^-48 (float64: 2^-384), so that
     keys at right angles to a query, or 0, keep a weight: beside queries beyond 2^56, keys shorter
-    than about 2^-56 weigh as those do.
+    than about 2^-56 weigh as those do. For polynomials of ``order`` n the exponents are 2 / n of
+    those of squares: 2^4, 2^-24 and 2^28 at order 4.
 
     Example:
         >>> import jax.numpy as jnp
         >>> [x.tolist() for x in bounded_query(jnp.array([[2.0, 4.0], [0.0, 1024.0]]))]
         [[[2.0, 4.0], [0.0, 256.0]], [[1.0], [0.25]]]
     """
-    factor = _fit(q, LARGEST_QUERY)
-    return q * factor, jnp.maximum(factor, _power(q.dtype, SMALLEST_UNIT))
+    factor = _fit(q, 2 / order * LARGEST_QUERY)
+    return q * factor, jnp.maximum(factor, _power(q.dtype, 2 / order * SMALLEST_UNIT))
 
 
 def scale_free(x: Array) -> Array:

@@ -249,10 +249,7 @@ class KernelMechanism(StreamingMechanism):
     def _direct(self, call: Call) -> tuple[Outputs, State]:
         """The weights themselves, in blocks of rows; the state only if it is asked for."""
         q, tokens = self._prepare(call)
-        identity = self._identity(call.k, call.v)
-        monoid = self._monoid(q, identity)
         run = None if call.runs is None else call.runs.index
-        before = identity if call.state is None else call.state
 
         def block(_: None, rows: tuple[Array, Array]) -> tuple[None, Array]:
             q, index = rows
@@ -260,13 +257,14 @@ class KernelMechanism(StreamingMechanism):
                 index[0], call.k.shape[1], is_causal=call.is_causal, mask=call.mask, run=run
             )
             first = None if run is None else jnp.take(run, index[0], axis=1, mode="clip") == 0
-            outside = [] if call.state is None else [(before, first)]
+            outside = [] if call.state is None else [(call.state, first)]
             sums = self._weighted(q, tokens, visible, outside)
             return None, self.finish(*sums, q.shape[-1])
 
         index = jnp.arange(q.shape[1], dtype=jnp.int32)[None]
         _, y = over_chunks(block, None, (q, index), self.chunk_size)
         if not call.return_state:
-            return y, before
+            return y, None  # nor an empty one: it may be too large to have
+        monoid = self._monoid(q, self._identity(call.k, call.v))
         span = prefix.Span(tokens, call.mask, call.starts)
-        return y, prefix.total(monoid, span, before, self.chunk_size)
+        return y, prefix.total(monoid, span, self._initial(call), self.chunk_size)

@@ -1,4 +1,4 @@
-"""TaylorShift: the exponential of softmax replaced by its Taylor polynomial of order 2.
+"""TaylorShift: the exponential of softmax replaced by its Taylor polynomial, of order 2 or more.
 
 Nauen et al., "TaylorShift: Shifting the Complexity of Self-Attention from Squared to Linear
 (and Back) using Taylor-Softmax", 2024. Symbols against the paper's:
@@ -8,6 +8,7 @@ here           paper
 =============  ==============================================================
 q, k, v        Q, K, V of one head; the key dimension K is its d
 x              tau q . k, q and k of length 1 (section 3.3)
+order          k of T-SM^(k) (section 3.1): 1 + x + ... + x^k / k!, k even
 a x^2 + b x +  1 + x + x^2 / 2 (equation 1; ``coefficients`` (a, b, c), after
 c              the authors' code)
 direct         direct-TaylorShift, equation 1
@@ -16,23 +17,25 @@ efficient
 temperature    tau, one a head (section 3.3)
 count          N, the number of tokens that the row sees
 features       [1, k, k (x) k]; the paper's boxtimes keeps all d^2 products
-               of coordinates, here the d (d + 1) / 2 different ones
+               of coordinates, here the d (d + 1) / 2 different ones, and
+               C(d + k, k) at order k (``engine/monomials.py``)
 =============  ==============================================================
 
 Departures: the paper has neither a causal form with a state nor masks, packing or cross-attention;
-N counts the tokens that a row sees. Causal and without normalisation it is the linear attention of
-Based (Arora et al., 2024; ``taylor_features``), to which it adds unit lengths, the temperature and
-sqrt(N / d). Without normalisation, keys beyond 7e10, whose squares would fill float32, count as of
-that size. The factors 1/N and d**0.25 of algorithm 1 keep the intermediate
-results of half precision small and cancel; the sums here are float32 and go without. A zero
-vector stays zero when normalised, with zero gradient.
+N counts the tokens that a row sees. It defines every order k and makes the efficient form of order
+2 alone. Causal and without normalisation order 2 is the linear attention of Based (Arora et al.,
+2024; ``taylor_features``), to which it adds unit lengths, the temperature and sqrt(N / d). Without
+normalisation, keys beyond 7e10, whose squares would fill float32, count as of that size; at order k
+those beyond 2^(72 / k). The factors 1/N and d**0.25 of algorithm 1 keep the intermediate results of
+half precision small and cancel; the sums here are float32 and go without. A zero vector stays zero
+when normalised, with zero gradient.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +46,7 @@ from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.features import (
     bounded_key,
     bounded_query,
@@ -50,6 +54,7 @@ from flax_linattn.ops.engine.features import (
     unit_length,
 )
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
+from flax_linattn.ops.engine.monomials import monomials, num_monomials, taylor_weights
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
@@ -123,17 +128,33 @@ def taylorshift_optimal_dim(num_tokens: int | None = None) -> float:
     return float(root)
 
 
-def _fewer_operations(key_dim: int) -> int:
+def taylorshift_crossing(key_dim: int, order: int = 2) -> int:
     """Sequence length from which the efficient form takes fewer multiplications here.
 
-    With F = (d + 1) (d + 2) / 2 features, 2 F (d + 1) a token against 2 N d.
+    With F = C(d + order, order) features, 2 F (d + 1) a token against 2 N d.
+
+    Args:
+        key_dim: d, at least 1.
+        order: of the polynomial, at least 1.
+
+    Returns:
+        F (d + 1) / d, rounded up.
+
+    Raises:
+        ValueError: ``key_dim`` or ``order`` below 1.
+
+    Example:
+        >>> [taylorshift_crossing(d) for d in (4, 8, 16, 32)]
+        [19, 51, 163, 579]
+        >>> [taylorshift_crossing(d, order=4) for d in (4, 8, 16, 32)]
+        [88, 557, 5148, 60746]
     """
-    at_least(1, key_dim=key_dim)
-    d = key_dim
-    return -(-((d + 1) ** 2 * (d + 2)) // (2 * d))
+    at_least(1, key_dim=key_dim, order=order)
+    return -(-num_monomials(key_dim, order) * (key_dim + 1) // key_dim)
 
 
-_SWITCHES = {"speed": _fewer_operations, "memory": taylorshift_n1, "paper": taylorshift_n0}
+_OF_ORDER_2 = {"memory": taylorshift_n1, "paper": taylorshift_n0}
+_SWITCHES = ("speed", *_OF_ORDER_2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +167,17 @@ class TaylorShift(KernelMechanism):
             times sqrt(N / K).
         normalize_output: whether the output is scaled; None = as ``normalize``. False is the
             row "impl. + norm" of the paper's table 4.
-        coefficients: (a, b, c) of a x^2 + b x + c; a > 0 and c >= b^2 / (4 a), so that no
-            weight is negative.
+        order: of the polynomial, even: an odd one is negative far below 0. In float32 scores beyond
+            about 2^(112 / order) count as of that size: 2^28 at order 4, 2^10 at order 10.
+        max_features: most features a head, C(K + order, order), of orders above 2. Larger heads
+            have no state, no form but the direct one, and are refused where they need another.
+        coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
+            no weight is negative.
         switch: what ``form="auto"`` changes from direct to efficient for: "speed" where the
             efficient form of this library, which makes half of the paper's products, takes fewer
-            operations (and was measured to be faster), a chunk later where it is causal; "paper"
-            from ``taylorshift_n0`` tokens on, "memory" from ``taylorshift_n1``.
+            operations (``taylorshift_crossing``; and was measured to be faster), a chunk later
+            where it is causal; at order 2 also "paper", from ``taylorshift_n0`` tokens on, and
+            "memory", from ``taylorshift_n1``.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -165,6 +191,14 @@ class TaylorShift(KernelMechanism):
         >>> y = taylorshift.attend(q, k, v, is_causal=True, temperature=jnp.full(4, 2.0))
         >>> y.shape, taylorshift.init_state(2, 4, 8, 8).value.shape
         ((2, 10, 4, 8), (2, 4, 45, 8))
+        >>> ops.get_mechanism("taylorshift", order=4).init_state(2, 4, 8, 8).value.shape
+        (2, 4, 495, 8)
+        >>> ops.get_mechanism("taylorshift", order=4).init_state(2, 4, 64, 64)
+        Traceback (most recent call last):
+        ...
+        ValueError: order 4 makes 814,385 features of 64 channels, more than max_features=16,384; \
+a state of float32 [4, 814385, 64] would take 834 MB a row. Take heads of at most 22 channels, \
+order=2, form='direct', which needs no state, or a larger max_features.
     """
 
     name: ClassVar[str] = "taylorshift"
@@ -183,9 +217,18 @@ class TaylorShift(KernelMechanism):
     normalize_output: bool | None = None
     coefficients: tuple[float, float, float] = (0.5, 1.0, 1.0)
     switch: Literal["speed", "memory", "paper"] = "speed"
+    order: int = 2
+    max_features: int = 1 << 14
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        at_least(2, order=self.order)
+        at_least(1, max_features=self.max_features)
+        if self.order % 2:
+            raise ValueError(
+                f"order {self.order} is odd: its polynomial is negative far below 0, and so are "
+                f"weights; take {self.order - 1} or {self.order + 1}."
+            )
         if [isinstance(x, (int, float)) for x in self.coefficients] != [True] * 3:
             raise ValueError(
                 f"coefficients must be three numbers (a, b, c), got {self.coefficients}."
@@ -197,10 +240,28 @@ class TaylorShift(KernelMechanism):
                 f"or weights could be negative; got {self.coefficients}."
             )
         if self.switch not in _SWITCHES:
-            raise ValueError(f"switch must be one of {tuple(_SWITCHES)}, got {self.switch!r}.")
+            raise ValueError(f"switch must be one of {_SWITCHES}, got {self.switch!r}.")
+        if self.order > 2:
+            self._check_of_order_2()
+
+    def _check_of_order_2(self) -> None:
+        """Refuses what only order 2 has."""
+        if self.coefficients != type(self).coefficients:
+            raise ValueError(
+                f"coefficients (a, b, c) are those of a polynomial of order 2, got "
+                f"{self.coefficients} with order={self.order}; leave one of them out."
+            )
+        if self.switch != "speed":
+            raise ValueError(
+                f"switch={self.switch!r} is the paper's count for order 2, got order={self.order}; "
+                "take switch='speed'."
+            )
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         return {"temperature": Learned((num_heads,), jax.nn.initializers.ones)}
+
+    def keeps_state(self, key_dim: int) -> bool:
+        return self.order == 2 or num_monomials(key_dim, self.order) <= self.max_features
 
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
@@ -208,18 +269,21 @@ class TaylorShift(KernelMechanism):
         if self.normalize:
             q, k = unit_length(q), unit_length(k)
         else:
-            k = bounded_key(k)
+            k = bounded_key(k, self.order)
         return self._tempered(q, parameters), k, v
 
     def query_features(self, q: Array) -> Array:
-        q, unit = bounded_query(q)
-        return quadratic_features(q, self.coefficients, unit)
+        q, unit = bounded_query(q, self.order)
+        if self.order == 2:
+            return quadratic_features(q, self.coefficients, unit)
+        weights = jnp.asarray(taylor_weights(q.shape[-1], self.order), q.dtype)
+        return monomials(q, self.order, unit) * weights
 
     def key_features(self, k: Array) -> Array:
-        return quadratic_features(k)
+        return quadratic_features(k) if self.order == 2 else monomials(k, self.order)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        q, unit = bounded_query(q)
+        q, unit = bounded_query(q, self.order)
         return self._polynomial(einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2))
 
     def count(self, state: KernelState) -> Array:
@@ -231,14 +295,37 @@ class TaylorShift(KernelMechanism):
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
         if form == "auto":
-            crossing = _SWITCHES[self.switch](call.k.shape[-1])
-            if call.is_causal and self.switch == "speed":
-                crossing += self.chunk_size  # the efficient form makes the weights of a chunk, too
-            form = "direct" if call.k.shape[1] < crossing else "efficient"
+            form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
         if form == "direct":
             return self._direct(call)
         form = "chunked" if form == "efficient" else form
         return super()._attend(dataclasses.replace(call, form=form))
+
+    def _crossing(self, call: Call) -> float:
+        """Tokens from which ``auto`` takes the efficient form."""
+        key_dim = call.k.shape[-1]
+        if not self.keeps_state(key_dim):
+            return math.inf
+        if self.switch != "speed":
+            return _OF_ORDER_2[self.switch](key_dim)
+        # The causal efficient form makes the weights of a chunk, too.
+        chunk = self.chunk_size if call.is_causal else 0
+        return taylorshift_crossing(key_dim, self.order) + chunk
+
+    def _init_state(self, sizes: StateSizes) -> KernelState:
+        """Refuses too many features: every form with a state makes one."""
+        if not self.keeps_state(sizes.key_dim):
+            features = num_monomials(sizes.key_dim, self.order)
+            shape = [sizes.num_heads, features, sizes.value_dim]
+            megabytes = math.prod(shape) * sizes.dtype.itemsize / 1e6
+            most = sum(map(self.keeps_state, range(1, sizes.key_dim)))
+            raise ValueError(
+                f"order {self.order} makes {features:,} features of {sizes.key_dim} channels, more "
+                f"than max_features={self.max_features:,}; a state of {sizes.dtype.name} {shape} "
+                f"would take {megabytes:,.0f} MB a row. Take heads of at most {most} channels, "
+                "order=2, form='direct', which needs no state, or a larger max_features."
+            )
+        return super()._init_state(sizes)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
@@ -267,8 +354,14 @@ class TaylorShift(KernelMechanism):
         return q * temperature.astype(q.dtype)[:, None]
 
     def _polynomial(self, x: Array, unit: Array | float = 1.0) -> Array:
-        a, b, c = self.coefficients
-        return (a * x + b * unit) * x + c * unit * unit
+        """By Horner's scheme; a term of lower degree has a factor ``unit`` for each it lacks."""
+        highest, *lower = self.coefficients
+        if self.order > 2:
+            highest, *lower = (1 / math.factorial(n) for n in range(self.order, -1, -1))
+        y: Any = highest
+        for lacking, coefficient in enumerate(lower, 1):
+            y = y * x + math.prod([unit] * lacking, start=coefficient)
+        return y
 
     def _scaled(self, y: Array, count: Array, key_dim: int) -> Array:
         """Times sqrt(N / K), section 3.3 (its algorithm 1 has the inverse on the denominator)."""
