@@ -13,15 +13,11 @@ from experiments.options import configured
 from experiments.tables import QUICK, Cell, Table
 from flax_linattn import ops
 
-SPECS = [
-    spec
-    for name in ops.list_mechanisms()
-    for spec in (
-        ["elementwise_series:order=2", "elementwise_series:order=6"]
-        if name == "elementwise_series"
-        else [name]
-    )
-]
+ORDERS = {
+    "elementwise_series": ["elementwise_series:order=2", "elementwise_series:order=6"],
+    "taylorshift": ["taylorshift", "taylorshift:order=4", "taylorshift:order=6"],
+}
+SPECS = [spec for name in ops.list_mechanisms() for spec in ORDERS.get(name, [name])]
 
 
 def cells(folder: Path | None) -> Sequence[Cell]:
