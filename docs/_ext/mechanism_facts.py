@@ -117,6 +117,7 @@ def _offers(can: Capabilities) -> list[str]:
         "one learned query instead of one a token": can.learned_query,
         "weights of every channel by itself (V = K)": can.channelwise,
         "made for queries and keys of length 1, as layers give it": can.unit_vectors,
+        "one vector a token for query and key": can.shared_query_key,
     }
     return [what for what, offered in offers.items() if offered]
 

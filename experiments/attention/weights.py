@@ -30,7 +30,11 @@ from flax_linattn import ops
 from flax_linattn.ops.engine.features import unit_length
 
 KEY_DIM = 16
-HYPERPARAMETERS = {"linformer": {"num_projections": 8}, "nystrom": {"num_landmarks": 6}}
+HYPERPARAMETERS = {
+    "linformer": {"num_projections": 8},
+    "nystrom": {"num_landmarks": 6},
+    "reformer": {"bucket_size": 4, "num_hashes": 2},
+}
 """Their defaults are for sequences many times as long."""
 FIRST_VALUES = ("time_decay", "time_first")
 """What a mechanism learns whose values before training say how it looks back."""

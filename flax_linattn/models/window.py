@@ -324,7 +324,8 @@ def _project_by_position(
 ) -> None:
     """Gives queries, keys and values matrices of each position, and takes the last matrix away."""
     names = ["key_projection", "value_projection"]
-    if not attention.mechanism.capabilities.learned_query:
+    can = attention.mechanism.capabilities
+    if not (can.learned_query or can.shared_query_key):
         names.append("query_projection")
     for name in names:
         shared: nnx.Linear = getattr(attention, name)

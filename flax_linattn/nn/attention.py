@@ -62,7 +62,8 @@ class Attention(ProjectedAttention):
     is in ``mechanism_parameters``, by name. What it wants of every token beside queries, keys and
     values (``token_arguments``: decays, gates) is made of the inputs by ``token_projections``, by
     name, each with a bias and the activation that the mechanism names. Queries and keys get length
-    1 where it is meant for such (``capabilities.unit_vectors``).
+    1 where it is meant for such (``capabilities.unit_vectors``). Where one vector is both
+    (``capabilities.shared_query_key``) there is one projection, ``key_projection``.
 
     Args:
         in_features: C, features of the inputs.
@@ -219,7 +220,7 @@ class Attention(ProjectedAttention):
         x = zero_padding(x, mask)
         source = x if context is None else zero_padding(context, context_mask)
         k = self._heads(self.key_projection(source))
-        q = self._queries(x, k.dtype)
+        q = self._queries(x, k)
         self._check_positions(positions)
         if self.position is not None:
             if context is not None:
@@ -288,7 +289,7 @@ class Attention(ProjectedAttention):
             y [B, T, out_features].
         """
         y = self.mechanism.attend(
-            self._queries(zero_padding(x, mask), context.k.dtype),
+            self._queries(zero_padding(x, mask), context.k),
             context.k,
             context.v,
             mask=context.mask,
@@ -336,7 +337,7 @@ class Attention(ProjectedAttention):
             raise ValueError(f"expected x as [B, {self.in_features}], got shape {x.shape}.")
         x = zero_padding(x, mask)
         k = self._heads(self.key_projection(x))
-        q = self._queries(x, k.dtype)
+        q = self._queries(x, k)
         self._check_positions(positions)
         if self.position is not None:
             if positions is None:

@@ -238,11 +238,11 @@ class LatentAttention(ProjectedAttention):
 
     def _latents(self, latents: Array | None, k: Array) -> Array:
         if latents is None:
-            return self._queries(k, k.dtype)
+            return self._queries(k, k)
         expected = (self.num_queries, self.in_features)
         if latents.shape not in (expected, (k.shape[0], *expected)):
             raise ValueError(
                 f"expected latents as [L, C] = {expected}, or of each row "
                 f"{(k.shape[0], *expected)}, got {latents.shape}."
             )
-        return self._heads(self.query_projection(latents)).astype(k.dtype)
+        return self._project_queries(latents, k)

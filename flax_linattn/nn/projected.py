@@ -78,7 +78,10 @@ class ProjectedAttention(nnx.Module):
             "rngs": rngs,
         }
         init: dict[str, Any] = {"kernel_init": kernel_init, "bias_init": bias_init}
-        self.query_projection = linear(in_features, qkv_features, **options, **init)
+        shared = self.mechanism.capabilities.shared_query_key
+        self.query_projection = (
+            None if shared else linear(in_features, qkv_features, **options, **init)
+        )
         self.key_projection = linear(in_features, qkv_features, **options, **init)
         self.value_projection = linear(in_features, qkv_features, **options, **init)
         self.out_projection: nnx.Linear | None = linear(
@@ -163,10 +166,14 @@ class ProjectedAttention(nnx.Module):
     def _unit(self, x: Array) -> Array:
         return unit_length(x) if self.mechanism.capabilities.unit_vectors else x
 
-    def _queries(self, x: Array, dtype: DTypeLike) -> Array:
-        source = x if self.query is None else self.query[...]
-        # The learned query knows nothing of x's dtype; the keys do.
-        return self._heads(self.query_projection(source)).astype(dtype)
+    def _queries(self, x: Array, k: Array) -> Array:
+        return self._project_queries(x if self.query is None else self.query[...], k)
+
+    def _project_queries(self, source: Array, k: Array) -> Array:
+        if self.query_projection is None:
+            return k
+        # A learned query knows nothing of the inputs' dtype; the keys do.
+        return self._heads(self.query_projection(source)).astype(k.dtype)
 
     def _heads(self, x: Array) -> Array:
         return rearrange(x, "... (h k) -> ... h k", h=self.num_heads)

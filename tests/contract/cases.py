@@ -22,7 +22,10 @@ from flax_linattn import ops
 BATCH, HEADS, KEY_DIM, VALUE_DIM = 8, 2, 3, 4
 CHUNK_SIZE = 4
 
-HYPERPARAMETERS = {"chunk_size": CHUNK_SIZE, "num_landmarks": 4, "num_features": 5}
+HYPERPARAMETERS = {
+    **{"chunk_size": CHUNK_SIZE, "num_landmarks": 4, "num_features": 5},
+    **{"bucket_size": 2, "num_hashes": 2},
+}
 """What small tests need instead of the defaults, of every mechanism that has it."""
 
 PARAMETERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
@@ -31,6 +34,9 @@ PARAMETERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
     "position_bias": lambda rng, n: rng.normal(size=(n, n)),
     "feature_scale": lambda rng, n: rng.uniform(0.75, 1.25, (HEADS, KEY_DIM)),
     "projection": lambda rng, n: rng.normal(size=(HYPERPARAMETERS["num_features"], KEY_DIM)),
+    "rotations": lambda rng, n: rng.normal(
+        size=(HYPERPARAMETERS["num_hashes"], KEY_DIM, n // (2 * HYPERPARAMETERS["bucket_size"]) + 1)
+    ),
     "key_projection": lambda rng, n: rng.normal(size=(n, 4)) / np.sqrt(n),
     "value_projection": lambda rng, n: rng.normal(size=(n, 4)) / np.sqrt(n),
     "time_decay": lambda rng, n: rng.normal(size=(HEADS, KEY_DIM)),

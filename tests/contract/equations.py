@@ -225,6 +225,28 @@ def _nystrom(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
     return np.stack(outputs)
 
 
+def _reformer(mechanism: Any, q: Any, seen: Seen, scale: Any, rotations: Any) -> Any:
+    """One softmax over all tokens but itself that share a bucket and two chunks in any round."""
+    n, size = len(seen.k), mechanism.bucket_size
+    half = (mechanism.num_buckets or 2 * -(-n // (2 * size))) // 2
+    me = seen.positions.index(seen.position)
+    outputs = []
+    for h in range(q.shape[0]):
+        x, v, met = seen.k[:, h], seen.v[:, h], set()
+        for rotation in rotations:
+            turned = np.real(x) @ np.real(rotation[:, :half])
+            bucket = np.argmax(np.concatenate([turned, -turned], axis=1), axis=1)
+            line = sorted(range(n), key=lambda j, bucket=bucket: (bucket[j], j))
+            if mechanism.num_buckets is not None:  # a line for each bucket
+                line = [j for j in line if bucket[j] == bucket[me]]
+            chunk = {j: place // size for place, j in enumerate(line)}
+            met |= {j for j in line if bucket[j] == bucket[me] and chunk[me] - chunk[j] in (0, 1)}
+        others = sorted(met - {me}) or [me]
+        score = scale * _unit(x[others]) @ x[me]
+        outputs.append(_average(np.exp(score)[:, None], v[others][:, None])[0])
+    return np.stack(outputs)
+
+
 def _later(x: Any) -> Any:
     """For each token the sum over those after it, [n, ...]."""
     return np.array([x[j + 1 :].sum(axis=0) for j in range(len(x))])
@@ -289,4 +311,5 @@ EQUATIONS: dict[str, Callable[..., Any]] = {
     "rfa": _rfa,
     "linformer": _linformer,
     "nystrom": _nystrom,
+    "reformer": _reformer,
 }

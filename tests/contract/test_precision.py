@@ -93,6 +93,10 @@ def large_tokens(mechanism: ops.Mechanism) -> Tokens:
     k[..., 0] = far[:, :, None]
     if mechanism.capabilities.unit_vectors:  # all of the size is the query's
         q, k = LARGE_K * q, k / np.maximum(np.linalg.norm(k, axis=-1, keepdims=True), 1)
+    if mechanism.capabilities.shared_query_key:  # of exact directions: powers of 2 on an axis
+        axis = np.eye(cases.KEY_DIM)[rng.integers(0, cases.KEY_DIM, k.shape[:3])]
+        size = np.where(k[..., 0] == 0, 2.0 ** rng.integers(-3, 2, k.shape[:3]), 2**13)
+        k = axis * (size * np.where(k[..., 0] < 0, -1, 1))[..., None]
     parameters = {name: np.round(8 * p) / 8 for name, p in tokens.parameters.items()}
     if "scale" in parameters:
         parameters["scale"] = np.float64(1.0)

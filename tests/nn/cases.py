@@ -23,6 +23,7 @@ HYPERPARAMETERS = {
     "aft": "max_length=16",
     "linformer": "max_length=16,num_projections=4",
     "nystrom": "num_landmarks=3",
+    "reformer": "bucket_size=2,num_hashes=2",
     "rfa": "num_features=512",
 }
 """What layers of some mechanisms need to be told. The weights of ``rfa`` are estimates, whose sums
@@ -64,7 +65,8 @@ def make_attention(mechanism: Any, **options: Any) -> nn.Attention:
     """A layer whose parameters are all away from their initial values."""
     layer = nn.Attention(WIDTH, HEADS, mechanism=mechanism, rngs=nnx.Rngs(0), **options)
     for name in ("query_projection", "key_projection", "value_projection", "out_projection"):
-        bias = getattr(layer, name).bias
+        projection = getattr(layer, name)
+        bias = None if projection is None else projection.bias
         if bias is not None:  # they start at 0, which would hide that one is left out
             bias[...] = 0.3 * normal(len(name), *bias.shape).astype(bias.dtype)
     if layer.query is not None:  # its small start gives nearly uniform weights

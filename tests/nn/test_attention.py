@@ -149,6 +149,9 @@ def test_learned_query_where_the_mechanism_has_one(mechanism):
         assert layer.query.shape == (WIDTH,)
     else:
         assert layer.query is None
+    if ops.get_mechanism(mechanism).capabilities.shared_query_key:
+        assert layer.query_projection is None  # the keys are the queries
+        return
     assert layer.query_projection.kernel.shape == (WIDTH, 8)
     assert layer.query_projection.bias.shape == (8,)
 

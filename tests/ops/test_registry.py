@@ -75,9 +75,10 @@ def test_unknown_name() -> None:
 
 
 def test_an_unknown_name_is_near_to_one() -> None:
-    with pytest.raises(ValueError, match=r"nystrom\. Did you mean 'elementwise_series'\?"):
+    last = ops.list_mechanisms()[-1]
+    with pytest.raises(ValueError, match=rf"{last}\. Did you mean 'elementwise_series'\?"):
         ops.get_mechanism("elementwise_serie:order=2")
-    with pytest.raises(ValueError, match=r"nystrom\. One of your own has"):
+    with pytest.raises(ValueError, match=rf"{last}\. One of your own has"):
         ops.get_mechanism("x")
 
 

@@ -27,6 +27,8 @@ class Capabilities:
             ``return_state`` are offered.
         mergeable: ``merge`` joins the states of two spans.
         unit_vectors: queries and keys are meant to have length 1, which layers give them.
+        shared_query_key: one vector of a token is its query and its key: ``k``, which layers
+            project once; ``q`` is not looked at.
         forms: the values of ``form`` beside "auto".
     """
 
@@ -41,6 +43,7 @@ class Capabilities:
     recurrent: bool = True
     mergeable: bool = False
     unit_vectors: bool = False
+    shared_query_key: bool = False
     forms: tuple[str, ...] = ("parallel", "chunked", "recurrent")
 
 

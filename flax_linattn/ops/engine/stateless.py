@@ -1,4 +1,4 @@
-"""Mechanisms that need the whole sequence at once: no state, no causal form."""
+"""Mechanisms that need the whole sequence at once: no state."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Sequences:
         starts: bool [B, S], True = a packed segment begins here; None = nothing is packed.
         form: one of ``capabilities.forms``, or "auto".
         parameters: the mechanism's own arguments.
+        is_causal: each position sees itself and what came before.
     """
 
     q: Array
@@ -39,11 +40,12 @@ class Sequences:
     starts: Array | None
     form: str
     parameters: Parameters
+    is_causal: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class StatelessMechanism(Mechanism):
-    """A mechanism given by its ``mix`` of whole sequences."""
+    """A mechanism given by its ``mix`` of whole sequences, not causal unless it says so."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
         constant_memory=False, causal=False, packed=False, recurrent=False, forms=("parallel",)
@@ -63,7 +65,10 @@ class StatelessMechanism(Mechanism):
         )
         if queries == 0 or length == 0:
             return jnp.zeros((batch, queries, *v.shape[2:]), dtype), None
-        y = self.mix(Sequences(q, k, v, query_mask, mask, call.starts, call.form, call.parameters))
+        own = call.parameters
+        y = self.mix(
+            Sequences(q, k, v, query_mask, mask, call.starts, call.form, own, call.is_causal)
+        )
         seen = jnp.any(mask, axis=1)[:, None, None, None]
         return jnp.where(seen, y, jnp.zeros_like(y)), None
 

@@ -28,6 +28,7 @@ from flax_linattn.ops.mechanisms.performer import Performer as Performer
 from flax_linattn.ops.mechanisms.rfa import RandomFeatureAttention as RandomFeatureAttention
 from flax_linattn.ops.mechanisms.linformer import Linformer as Linformer
 from flax_linattn.ops.mechanisms.nystrom import Nystrom as Nystrom
+from flax_linattn.ops.mechanisms.reformer import Reformer as Reformer
 
 REGISTRY: dict[str, type[Mechanism]] = {
     vars(each)["name"]: each

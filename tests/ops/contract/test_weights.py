@@ -9,7 +9,11 @@ import pytest
 from flax_linattn import ops
 from tests.contract import cases
 
-EXTRA = {"linformer": {"max_length": 8, "num_projections": 3}, "nystrom": {"num_landmarks": 3}}
+EXTRA = {
+    "linformer": {"max_length": 8, "num_projections": 3},
+    "nystrom": {"num_landmarks": 3},
+    "reformer": {"bucket_size": 2, "num_hashes": 2},
+}
 
 
 @pytest.mark.parametrize("name", ops.list_mechanisms())

@@ -1,4 +1,4 @@
-"""Numbers of other programs that the gated mechanisms are compared with, ``peers.npz``.
+"""Numbers of other programs that mechanisms are compared with, ``peers.npz``.
 
 The other programs are run, none of them is copied: what they give for seeded inputs is kept, with
 the gradients of a weighted sum of outputs and last state. ``draw`` makes the inputs and weights
@@ -7,14 +7,18 @@ again from their seed, for this script and for the tests. To make the file again
     python -m pip install numpy torch einops          # in an environment of its own, on a CPU
     git clone https://github.com/fla-org/flash-linear-attention fla
     git clone https://github.com/BlinkDL/ChatRWKV rwkv
+    git clone https://github.com/lucidrains/reformer-pytorch reformer
     git -C fla checkout bc3b101dcb713ddc5bd8924b66754eb68b5ccf89
     git -C rwkv checkout 965e40b85288a91c94c02bfa56adc3ce0fa20a82
-    python tests/ops/mechanisms/make_peers.py fla rwkv
+    git -C reformer checkout 66a19b6caf481a880c97d331306aba55d2ae4b9c
+    python tests/ops/mechanisms/make_peers.py fla rwkv reformer
 
 flash-linear-attention (MIT) has plain recurrences in PyTorch, ``fla/ops/*/naive.py``, which compute
 in float32; here their float32 is made to mean float64, so that an error that a test finds is ours.
 RWKV-4 is ``time_mixing`` of its author's ``RWKV_in_150_lines.py`` (Apache 2.0), with projections
-that pass receptance, key and value on, and without its just-in-time compiler.
+that pass receptance, key and value on, and without its just-in-time compiler. Reformer is
+``LSHAttention`` of reformer-pytorch 1.4.4 (MIT), which is given its rotations, and told to mask
+other buckets and to count a pair once, as the paper has it.
 
 All is kept as float32, [B, T, H, ...] for tokens and [B, H, ...] for states.
 """
@@ -36,6 +40,9 @@ BATCH, LENGTH, HEADS, KEY_DIM, VALUE_DIM = 2, 17, 2, 4, 5
 _TOKEN = (BATCH, LENGTH, HEADS)
 _KEY, _VALUE = (*_TOKEN, KEY_DIM), (*_TOKEN, VALUE_DIM)
 _QKV: dict[str, tuple[int, ...]] = {"q": _KEY, "k": _KEY, "v": _VALUE}
+REFORMER = 4, 3
+"""Its bucket size, and rounds."""
+_LSH = (BATCH, 24, HEADS, KEY_DIM)
 _STATE: dict[str, tuple[int, ...]] = {"state": (BATCH, HEADS, KEY_DIM, VALUE_DIM)}
 _CHANNELS: dict[str, tuple[int, ...]] = {name: (BATCH, HEADS, KEY_DIM) for name in ("w", "u", "m")}
 
@@ -52,6 +59,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         "time_first": (HEADS, KEY_DIM),
         **_CHANNELS,
     },
+    "reformer": {"x": _LSH, "v": _LSH},
 }
 """Of each peer's inputs, by name; of RWKV's state w, u, m are its aa, bb, pp."""
 
@@ -74,18 +82,24 @@ def draw(peer: str) -> dict[str, Any]:
     return inputs
 
 
+def rotations() -> Any:
+    """Those of Reformer's rounds, float64 [rounds, K, b / 2]: no gradient passes them."""
+    size, rounds = REFORMER
+    return np.random.default_rng(28).normal(size=(rounds, KEY_DIM, _LSH[1] // size // 2))
+
+
 def weights(peer: str, outputs: dict[str, Any]) -> dict[str, Any]:
     """Of the sum whose gradients are kept: normal numbers, in the order of the outputs' names."""
     rng = np.random.default_rng(27)
     return {name: rng.normal(size=outputs[name].shape) for name in sorted(outputs)}
 
 
-def main(fla: Path, rwkv: Path) -> None:
+def main(fla: Path, rwkv: Path, reformer: Path) -> None:
     """Runs the peers and writes ``peers.npz``."""
     torch: Any = importlib.import_module("torch")
     torch.manual_seed(0)
     kept: dict[str, Any] = {}
-    for peer, run in _peers(torch, fla, rwkv).items():
+    for peer, run in _peers(torch, fla, rwkv, reformer).items():
         inputs = {
             name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
             for name, x in draw(peer).items()
@@ -102,7 +116,7 @@ def main(fla: Path, rwkv: Path) -> None:
     np.savez_compressed(PEERS, **numbers)
 
 
-def _peers(torch: Any, fla: Path, rwkv: Path) -> dict[str, Callable[..., Any]]:
+def _peers(torch: Any, fla: Path, rwkv: Path, reformer: Path) -> dict[str, Callable[..., Any]]:
     """By peer, the function from its inputs to outputs and last state, both by name."""
     for_heads = _swap_time_and_heads
 
@@ -141,6 +155,9 @@ def _peers(torch: Any, fla: Path, rwkv: Path) -> dict[str, Callable[..., Any]]:
     def rwkv_4(**inputs: Any) -> Any:
         return _rwkv(torch, rwkv, **inputs)
 
+    def lsh(**inputs: Any) -> Any:
+        return _reformer(torch, reformer, **inputs)
+
     return {
         "forgetting_aaren": forgetting_aaren,
         "gated_linear": gated_linear,
@@ -149,6 +166,7 @@ def _peers(torch: Any, fla: Path, rwkv: Path) -> dict[str, Callable[..., Any]]:
         "delta": delta,
         "gated_delta": gated_delta,
         "rwkv": rwkv_4,
+        "reformer": lsh,
     }
 
 
@@ -216,5 +234,32 @@ def _rwkv(
     return {"y": torch.stack(rows), "last_w": w, "last_u": u, "last_m": m}
 
 
+def _reformer(torch: Any, folder: Path, x: Any, v: Any) -> Any:
+    """Heads are rows of theirs. Of their module only what this class needs is run."""
+    tree = ast.parse((folder / "reformer_pytorch" / "reformer_pytorch.py").read_text())
+    missing = ("local_attention", "axial_positional_embedding", "product_key_memory")
+
+    def needed(node: ast.stmt) -> bool:
+        if isinstance(node, ast.ImportFrom):
+            return not (node.module or "").startswith((*missing, "reformer_pytorch"))
+        return not isinstance(node, ast.ClassDef) or node.name == "LSHAttention"
+
+    scope: Any = {}
+    body = [node for node in tree.body if needed(node)]
+    exec(compile(ast.Module(body, []), "reformer_pytorch", "exec"), scope)
+    drawn = torch.tensor(rotations()).transpose(0, 1)[None]
+    scope["torch"] = types.SimpleNamespace(**{**vars(torch), "randn": lambda *_, **__: drawn})
+    size, rounds = REFORMER
+    attend = scope["LSHAttention"](
+        bucket_size=size,
+        n_hashes=rounds,
+        attend_across_buckets=False,
+        allow_duplicate_attention=False,
+    ).eval()
+    rows = (BATCH * HEADS, -1, KEY_DIM)
+    y = attend(*(_swap_time_and_heads(each).reshape(rows) for each in (x, v)))[0]
+    return {"y": _swap_time_and_heads(y.reshape(BATCH, HEADS, -1, KEY_DIM))}
+
+
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:3]))
+    main(*map(Path, sys.argv[1:4]))

@@ -1,0 +1,214 @@
+"""Reformer: Kitaev, Kaiser, Levskaya, "Reformer: The Efficient Transformer", 2020.
+
+Softmax attention of each token to those that a random hash puts near it. One vector is query and
+key: ``k``, and ``q`` is not looked at. Symbols against the paper's (section 2, appendix A):
+
+===================  ===============================================================
+here                 paper
+===================  ===============================================================
+x_i, x_j / |x_j|     q_i and k_j, shared: section 2, "Shared-QK attention"
+bucket               h(x) = argmax([x R; -x R]), R [K, b / 2] Gaussian
+``num_hashes``       n_rounds
+chunk                m consecutive tokens in the order of (bucket, position)
+N_ij                 in how many rounds i sees j, which divides their weight
+===================  ===============================================================
+
+In a round a token sees those of its bucket that stand in its chunk or in the one before. Over all
+rounds its output is one softmax over all that it sees in any (equation 3, and the count N of
+appendix A), itself left out unless it sees nothing else. No gradient passes the hash.
+
+What a token sees depends on where chunks begin. As published they follow each other through all
+buckets, so that a later token may move the border between two earlier ones, and the number of
+buckets grows with the sequence: that has no causal form. With ``num_buckets`` chunks begin anew in
+each bucket: then only earlier tokens of its bucket decide about a token's place, and there is one.
+
+Departures: chunks are as long as an average bucket, as in the code that the TaylorShift experiments
+ran (reformer-pytorch 1.4.4), and not twice as long; that code also lets a token see other buckets
+of its chunks, and counts a pair in every round. Only real tokens have places, so that padding
+anywhere changes nothing and any length goes. The draw is fixed by ``seed`` and shared by heads and
+layers (pass ``rotations`` to renew it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.checks import LARGEST_SEED, at_least
+from flax_linattn.ops.contract.capabilities import Capabilities
+from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.engine.buckets import Layout, Places
+from flax_linattn.ops.engine.draws import gaussian
+from flax_linattn.ops.engine.features import unit_length
+from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class Reformer(StatelessMechanism):
+    """LSH attention (module docstring: symbols, departures).
+
+    Attributes:
+        bucket_size: m, tokens a chunk, and a bucket on average where the length decides.
+        num_hashes: rounds.
+        num_buckets: b, even; there is a causal form then. None = 2 ceil(n / 2 m) for n real
+            tokens, as published.
+        scale: factor of the scores where a call gives none; None = K**-0.5.
+        seed: of the draw. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead, whose
+            first columns count where there are more.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> x, v = jax.random.normal(jax.random.key(0), (2, 2, 100, 4, 8))
+        >>> reformer = ops.get_mechanism("reformer", bucket_size=16)
+        >>> reformer.attend(x, x, v).shape
+        (2, 100, 4, 8)
+        >>> reformer.attend(x, x, v, is_causal=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: 'reformer' has no causal form; use is_causal=False.
+        >>> causal = ops.get_mechanism("reformer", bucket_size=16, num_buckets=8)
+        >>> y = causal.attend(x, x, v, is_causal=True)
+        >>> bool(jnp.array_equal(y[:, 0], v[:, 0]))           # it sees nothing but itself
+        True
+    """
+
+    name: ClassVar[str] = "reformer"
+    about: ClassVar[str] = (
+        "softmax over tokens that a random hash puts near; whole sequences only "
+        "(Kitaev et al., 2020)"
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("scale", "rotations")
+
+    bucket_size: int = 64
+    num_hashes: int = 8
+    num_buckets: int | None = None
+    scale: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        at_least(1, bucket_size=self.bucket_size, num_hashes=self.num_hashes)
+        at_least(2, num_buckets=self.num_buckets)
+        at_least(0, LARGEST_SEED, seed=self.seed)
+        if self.num_buckets is not None and self.num_buckets % 2:
+            raise ValueError(
+                "num_buckets must be even, since a direction and its opposite are two buckets; "
+                f"got {self.num_buckets}."
+            )
+
+    @property
+    def capabilities(self) -> Capabilities:  # type: ignore[override]  # of an instance
+        return Capabilities(
+            constant_memory=False,
+            causal=self.num_buckets is not None,
+            cross=False,
+            packed=False,
+            recurrent=False,
+            shared_query_key=True,
+            forms=("parallel",),
+        )
+
+    def mix(self, whole: Sequences) -> Outputs:
+        x, v, mask = whole.k, whole.v, whole.mask
+        rotations = self._rotations(x, whole.parameters)
+        scale = self._scale(x, whole.parameters)
+        length, half = x.shape[1], rotations.shape[2]
+        anew = self.num_buckets is not None
+        size = min(self.bucket_size, length)
+        # Chunks that begin anew in each bucket leave up to size - 1 slots of each free.
+        free = min(2 * half, length) * (size - 1) if anew else size - 1
+        layout = Layout(size, (length + free) // size, anew)
+
+        def of_head(x: Array, v: Array, real: Array, columns: Array) -> Array:
+            def place(rotation: Array) -> Places:
+                bucket = _bucket(jax.lax.stop_gradient(x), rotation, columns)
+                return layout.place(bucket, real, 2 * half)
+
+            places = jax.lax.map(place, rotations)
+
+            @jax.checkpoint
+            def of_round(own: Places) -> tuple[Array, Array, Array]:
+                return layout.attend(x, v, scale, own, places.label, whole.is_causal)
+
+            level, total, value = jax.lax.map(of_round, places)
+            top = jnp.max(level, axis=0)
+            share = exp_difference(level, top)
+            y = safe_divide(
+                jnp.sum(share[..., None] * value, axis=0),
+                jnp.sum(share * total, axis=0)[:, None],
+            )
+            return jnp.where(jnp.isneginf(top)[:, None], v, y)
+
+        over_heads = jax.vmap(of_head, in_axes=(1, 1, None, None), out_axes=1)
+        return jax.vmap(over_heads)(x, v, mask, self._columns(mask))
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        length = k.shape[1]
+        visible = jnp.broadcast_to(visible, (k.shape[0], length, length))
+        real = jnp.any(visible, axis=1)
+        rotations, scale = self._rotations(k, parameters), self._scale(k, parameters)
+        earlier = jnp.tri(length, k=-1, dtype=bool)  # [T, S]
+
+        def of_head(x: Array, v: Array, real: Array, visible: Array, columns: Array) -> Array:
+            met = jnp.zeros_like(visible)
+            for rotation in rotations:
+                bucket = _bucket(jax.lax.stop_gradient(x), rotation, columns)
+                same = bucket[:, None] == bucket
+                before = same & earlier
+                if self.num_buckets is None:
+                    before |= bucket[:, None] > bucket
+                chunk = jnp.sum(before & real, axis=1) // self.bucket_size
+                back = chunk[:, None] - chunk
+                met |= same & (back >= 0) & (back <= 1)
+            eye = jnp.eye(length, dtype=bool)
+            seen = visible & met & ~eye
+            seen |= visible & eye & ~jnp.any(seen, axis=1, keepdims=True)
+            score = jnp.where(seen, scale * (x @ unit_length(x).T), -jnp.inf)
+            weight = exp_difference(score, jnp.max(score, axis=1, keepdims=True))
+            return safe_divide(weight @ v, jnp.sum(weight, axis=1, keepdims=True))
+
+        over_heads = jax.vmap(of_head, in_axes=(1, 1, None, None, None), out_axes=1)
+        return jax.vmap(over_heads)(k, v, real, visible, self._columns(real))
+
+    def _columns(self, real: Array) -> Array:
+        """b / 2 of each row, int32 [B]."""
+        if self.num_buckets is not None:
+            return jnp.full(real.shape[0], self.num_buckets // 2, jnp.int32)
+        tokens = jnp.sum(real, axis=1, dtype=jnp.int32)
+        return jnp.maximum(-(-tokens // (2 * self.bucket_size)), 1)
+
+    def _rotations(self, x: Array, parameters: Parameters) -> Array:
+        """R of each round, of as many buckets as any row may have: [num_hashes, K, b / 2]."""
+        length, key_dim = x.shape[1], x.shape[-1]
+        half = (self.num_buckets or 2 * max(1, -(-length // (2 * self.bucket_size)))) // 2
+        rotations = parameters.get("rotations")
+        if rotations is None:
+            # A row a column of R, so that longer sequences add columns and change none.
+            rows = gaussian(half, self.num_hashes * key_dim, self.seed)
+            rotations = jnp.asarray(rows.reshape(half, self.num_hashes, key_dim).transpose(1, 2, 0))
+        wanted = (self.num_hashes, key_dim)
+        if rotations.ndim != 3 or rotations.shape[:2] != wanted or rotations.shape[2] < half:
+            raise ValueError(
+                f"rotations must have shape [num_hashes, K, b / 2] = {(*wanted, half)} here, or "
+                f"more columns, got {rotations.shape}."
+            )
+        return jax.lax.stop_gradient(rotations[..., :half]).astype(x.dtype)
+
+    def _scale(self, x: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, x.shape[-1])
+        return jnp.asarray(scale).astype(x.dtype)
+
+
+def _bucket(x: Array, rotation: Array, columns: Array) -> Array:
+    """argmax([x R; -x R]) over the first columns of R [K, b / 2], int32 [T], for x [T, K]."""
+    turned = einsum("tk,kc->tc", x, rotation)
+    used = jnp.arange(rotation.shape[1], dtype=jnp.int32) < columns
+    column = jax.lax.argmax(jnp.where(used, jnp.abs(turned), -1), 1, jnp.int32)
+    opposite = jnp.take_along_axis(turned, column[:, None], axis=1)[:, 0] < 0
+    return jnp.where(opposite, column + rotation.shape[1], column)
