@@ -20,6 +20,7 @@ from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.models.moments import Moments, MomentsState
+from flax_linattn.models.perceiver import PERCEIVER_LAYERS, PerceiverReader, PerceiverState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.saved import load_model, save_model
 from flax_linattn.models.sizes import SIZES, get_size
@@ -38,6 +39,7 @@ __all__ = [
     "EVENT_LAYERS",
     "FORECASTER_LAYERS",
     "LANGUAGE_LAYERS",
+    "PERCEIVER_LAYERS",
     "POOLINGS",
     "PROJECTIONS",
     "READOUTS",
@@ -71,6 +73,8 @@ __all__ = [
     "NextEvent",
     "ObservationEmbedding",
     "OneHotEmbedding",
+    "PerceiverReader",
+    "PerceiverState",
     "Pooling",
     "SequenceClassifier",
     "SumPooling",

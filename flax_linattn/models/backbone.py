@@ -118,7 +118,7 @@ class Backbone(nnx.Module):
             options = {"features": int(layers), **options}
             layers = None
         layers, options = (layers or Layers()).take(options)
-        of_embedding, parameters = _parted(options)
+        of_embedding, parameters = parted(options)
         if class_token and is_causal:
             raise OptionError(
                 "a class token comes first and sees all that follows, which a causal model does "
@@ -133,35 +133,9 @@ class Backbone(nnx.Module):
             _check_direction(mechanism, is_causal)
         # Its name puts it behind the blocks: variables are ordered by name, and the norm of
         # gradients is summed in that order.
-        if isinstance(embedding, (int, np.integer)):
-            self.input_embedding: Embedding = ObservationEmbedding(
-                int(embedding),
-                layers.features,
-                max_length=max_length,
-                dtype=layers.compute_dtype,
-                param_dtype=parameters.get("param_dtype", jnp.float32),
-                kernel_init=parameters.get("kernel_init"),
-                rngs=rngs,
-                **{EMBEDDING_OPTIONS[name]: value for name, value in of_embedding.items()},
-            )
-        elif of_embedding:
-            raise OptionError(
-                f"{', '.join(of_embedding)} belong to the embedding; give them to it.",
-                *of_embedding,
-            )
-        elif not isinstance(embedding, Embedding):
-            raise TypeError(
-                "expected an embedding, with features, observation_shape, max_length, streams, "
-                f"init_state and step, or a number of channels, got {type(embedding).__name__}."
-            )
-        else:
-            self.input_embedding = embedding
-        if self.input_embedding.features != layers.features:
-            raise OptionError(
-                f"the embedding has {self.input_embedding.features} features and the layers "
-                f"{layers.features}; make them equal.",
-                "features",
-            )
+        self.input_embedding = as_embedding(
+            embedding, layers, max_length, of_embedding, parameters, rngs
+        )
         self.is_causal = is_causal
         self.layers = layers
         self.mechanisms = mechanisms
@@ -382,14 +356,7 @@ class Backbone(nnx.Module):
     def _check_input(
         self, x: Array, mask: Array | None, segment_ids: Array | None, streaming: bool
     ) -> None:
-        if x.ndim < 2 or x.shape[2:] != self.observation_shape or x.shape[1] == 0:
-            shape = ", ".join(map(str, ("B", "T >= 1", *self.observation_shape)))
-            raise ValueError(f"expected observations [{shape}], got {x.shape}.")
-        if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):
-            raise ValueError(
-                f"expected mask as bool {x.shape[:2]}, True = a real token, got {mask.dtype} "
-                f"{mask.shape}."
-            )
+        check_observations(x, mask, self.observation_shape)
         # Rows with padding or several segments may be longer than any of their sequences.
         whole = mask is None and segment_ids is None
         most = self.input_embedding.max_length
@@ -434,6 +401,22 @@ class Backbone(nnx.Module):
             )
 
 
+def check_observations(x: Array, mask: Mask | None, shape: tuple[int, ...]) -> None:
+    """Refuses sequences of other observations than of this shape, of none, or another mask.
+
+    Raises:
+        ValueError: they are such ones.
+    """
+    if x.ndim < 2 or x.shape[2:] != shape or x.shape[1] == 0:
+        axes = ", ".join(map(str, ("B", "T >= 1", *shape)))
+        raise ValueError(f"expected observations [{axes}], got {x.shape}.")
+    if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):
+        raise ValueError(
+            f"expected mask as bool {x.shape[:2]}, True = a real token, got {mask.dtype} "
+            f"{mask.shape}."
+        )
+
+
 def check_state(state: Any, kind: type, num_layers: int | None = None) -> None:
     """Refuses what is no state of this kind of model.
 
@@ -471,7 +454,61 @@ EMBEDDING_OPTIONS = {
 """Options of ``ObservationEmbedding`` by their names in a backbone's short call."""
 
 
-def _parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
+def as_embedding(
+    embedding: Embedding | int,
+    layers: Layers,
+    max_length: int | None,
+    of_embedding: Mapping[str, Any],
+    parameters: nn.ParameterOptions,
+    rngs: nnx.Rngs,
+) -> Embedding:
+    """What leads into layers: the embedding given, or one of observations of so many channels.
+
+    Args:
+        embedding: the one, or the number.
+        layers: those that it leads into.
+        max_length: most tokens of a sequence.
+        of_embedding: options of an embedding of observations, see ``parted``.
+        parameters: how its parameters are made.
+        rngs: holds the stream "params".
+
+    Raises:
+        OptionError: options of an embedding that is given, or another width than the layers have.
+        TypeError: it is neither.
+    """
+    if isinstance(embedding, (int, np.integer)):
+        made: Embedding = ObservationEmbedding(
+            int(embedding),
+            layers.features,
+            max_length=max_length,
+            dtype=layers.compute_dtype,
+            param_dtype=parameters.get("param_dtype", jnp.float32),
+            kernel_init=parameters.get("kernel_init"),
+            rngs=rngs,
+            **{EMBEDDING_OPTIONS[name]: value for name, value in of_embedding.items()},
+        )
+    elif of_embedding:
+        raise OptionError(
+            f"{', '.join(of_embedding)} belong to the embedding; give them to it.",
+            *of_embedding,
+        )
+    elif not isinstance(embedding, Embedding):
+        raise TypeError(
+            "expected an embedding, with features, observation_shape, max_length, streams, "
+            f"init_state and step, or a number of channels, got {type(embedding).__name__}."
+        )
+    else:
+        made = embedding
+    if made.features != layers.features:
+        raise OptionError(
+            f"the embedding has {made.features} features and the layers {layers.features}; make "
+            "them equal.",
+            "features",
+        )
+    return made
+
+
+def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOptions]:
     """Options of an embedding on observations, and those of parameters.
 
     Raises:

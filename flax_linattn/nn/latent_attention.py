@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Unpack, overload
+from typing import Any, Literal, Unpack, cast, overload
 
 import jax.numpy as jnp
 from flax import nnx
@@ -49,9 +49,6 @@ class LatentAttention(ProjectedAttention):
         out_bias_init: of its bias; default ``bias_init``.
         query_init: of the latents [L, C].
         rngs: holds the stream "params".
-
-    Attributes:
-        query: the latents [L, C], learned.
 
     Raises:
         ValueError: no latent, heads that do not divide the features, or a mechanism that takes no
@@ -121,6 +118,12 @@ class LatentAttention(ProjectedAttention):
             num_queries=num_latents,
             rngs=rngs,
         )
+
+    @property
+    def latents(self) -> Float[Array, "L C"]:
+        """The learned ones."""
+        latents: Array = cast(Any, self.query)[...]
+        return latents
 
     @overload
     def __call__(

@@ -456,14 +456,14 @@ class Mechanism(abc.ABC):
         )
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         runs = masks.packed_runs(segment_ids, mask, None)
-        given = num_given(self.capabilities, q) is not None
-        rows = num_queries(q, k) if not given else k.shape[1] if is_causal else 1
+        many = num_given(self.capabilities, q) is not None
+        rows = num_queries(q, k) if not many else k.shape[1] if is_causal else 1
         visible = masks.visibility(rows, k.shape[1], is_causal=is_causal, mask=mask, runs=runs)
         if query_mask is not None and not self.capabilities.recurrent:
             # Where sequences are mixed as a whole, a padded query must not count either.
             visible = visible & query_mask[:, :, None]
         k, v = masks.zero_padding(k, mask), masks.zero_padding(v, mask)
-        if given:
+        if many:
             q = of_each_row(self.capabilities, q, k)
             y = self._reference_of_each(q, k, v, visible, own, per_token)
             y = y if is_causal else y[:, 0]
