@@ -23,6 +23,7 @@ from tests.contract.tolerances import assert_same_bits
 from tests.nn.cases import call, normal, run_steps
 
 TINY = models.Layers(8, 2, 2, 12)
+LATENT_LAYERS = models.Layers(8, 1, 2, 12, "softmax")
 ORDER_4 = ops.get_mechanism("elementwise_series", order=4)
 RNGS = {"quiet": {"params": 0}, "with keys": {"params": 0, "dropout": 1}}
 
@@ -120,6 +121,10 @@ MODELS = {
         models.ImageClassifier, (8, 8), 4, 5, in_channels=1, embedding="conv", position="none",
         pooling="mean", is_causal=True, layers=TINY, drop_path_rate=0.1, dtype="bfloat16",
         param_dtype=jnp.bfloat16,
+    ),
+    "perceiver": lambda: models.PerceiverReader(
+        3, 5, num_latents=np.int64(4), reads_by="forgetting_aaren", layers=LATENT_LAYERS,
+        rngs=nnx.Rngs(0),
     ),
     "linear token embedding": lambda: models.LinearTokenEmbedding(11, 8, rngs=nnx.Rngs(0)),
     "convolution of tokens": lambda: models.ConvTokenEmbedding(
