@@ -9,13 +9,16 @@ gradient of a decay is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 import jax
 
-from flax_linattn.ops.engine.chunks import over_chunks
+from flax_linattn.ops.engine.chunks import over_chunks, over_tokens
+from flax_linattn.ops.engine.forms import scan_form
 from flax_linattn.ops.engine.prefix import Span, Tokens
+from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.typing import Array, State
 
 
@@ -30,12 +33,13 @@ class Chunk(Protocol):
 
 
 def chunk_scan(
-    chunk: Chunk, chunk_size: int | None, q: Array, span: Span, initial: State
+    chunk: Chunk, form: str, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
     """Runs over the chunks of a sequence.
 
     Args:
         chunk: its functions.
+        form: where "auto", the platform decides how to run what is not differentiated.
         chunk_size: tokens a chunk; None = all in one, which JAX differentiates, forwards too.
         q: queries [B, T, H, K].
         span: what is known of the tokens [B, T, ...].
@@ -44,9 +48,28 @@ def chunk_scan(
     Returns:
         The state after the last token, and the outputs [B, T, ...].
     """
+    by_chunks: Callable[..., Any] = partial(_scan, chunk, chunk_size)
     if chunk_size is None or chunk_size >= q.shape[1]:
-        return chunk.rows_and_state(q, span, initial)
-    return _scan(chunk, chunk_size, q, span, initial)
+        by_chunks = chunk.rows_and_state
+    if form != "auto":
+        last, y = by_chunks(q, span, initial)
+        return last, y
+    forms: dict[str, Callable[..., Any]] = {
+        "chunked": lambda size, *arrays: by_chunks(*arrays),
+        "recurrent": lambda size, *arrays: _by_tokens(chunk, *arrays),
+    }
+    plain = scan_form("chunks", "inference", form, forms, q.shape[1])
+    last, y = unless_differentiated(plain, by_chunks, q, span, initial)
+    return last, y
+
+
+def _by_tokens(chunk: Chunk, q: Array, span: Span, initial: State) -> tuple[State, Array]:
+    def body(before: State, now: tuple[Array, Span]) -> tuple[State, Array]:
+        q, span = jax.tree.map(lambda x: x[:, None], now)
+        after, y = chunk.rows_and_state(q, span, before)
+        return after, y[:, 0]
+
+    return over_tokens(body, initial, (q, span))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -1,4 +1,4 @@
-"""The one chunk loop: long axes in spans, so that memory grows with the span and not with T."""
+"""The loops over time: in spans, so that memory grows with the span and not with T; by tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.ops.engine.tiles import at, put
 from flax_linattn.typing import Array
 
 Carry = TypeVar("Carry")
@@ -70,3 +71,42 @@ def over_chunks(
     spans = (*jax.tree.map(split, arrays), *extra)
     carry, y = jax.lax.scan(body, carry, spans, reverse=reverse)
     return carry, y if stack else jax.tree.map(join, y)
+
+
+def over_tokens(
+    body: Callable[[Carry, Any], tuple[Carry, Array]], carry: Carry, arrays: Any
+) -> tuple[Carry, Array]:
+    """Applies ``body`` to one token after another, whose outputs are written in place.
+
+    Made to be run, not to be differentiated: on a CPU up to twice as fast as chunks of one token,
+    which are laid out anew.
+
+    Args:
+        body: (carry, token) -> (carry, output [B, ...]); token has the structure of ``arrays``.
+        carry: what the first token gets.
+        arrays: a tree of arrays [B, T, ...], T at least 1.
+
+    Returns:
+        The last carry and the outputs [B, T, ...].
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> double = lambda total, x: (total + x, 2 * x)
+        >>> over_tokens(double, jnp.zeros(1), jnp.array([[1.0, 3.0]]))
+        (Array([4.], dtype=float32), Array([[2., 6.]], dtype=float32))
+    """
+    length = jax.tree.leaves(arrays)[0].shape[1]
+
+    def token(t: Any) -> Any:
+        return jax.tree.map(partial(at, t=t), arrays)
+
+    _, like = jax.eval_shape(body, carry, token(0))
+    y = jnp.zeros((like.shape[0], length, *like.shape[1:]), like.dtype)
+    carry, y, arrays = vary_alike((carry, y, arrays))
+
+    def step(t: Array, so_far: tuple[Carry, Array]) -> tuple[Carry, Array]:
+        carry, y = so_far
+        carry, now = body(carry, token(t))
+        return carry, put(y, now, t)
+
+    return jax.lax.fori_loop(0, length, step, (carry, y))

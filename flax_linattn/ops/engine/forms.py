@@ -121,10 +121,14 @@ SCANS = {
         "forward": {"cpu": "recurrent", "accelerator": "parallel"},
         "backward": {"cpu": "recurrent", "accelerator": "parallel"},
     },
+    "chunks": {"inference": {"cpu": "recurrent", "accelerator": "chunked"}},
+    "channels": {"inference": {"cpu": "recurrent", "accelerator": "parallel"}},
 }
 """What ``auto`` stands for in scans with a gradient of their own, for each pass: the only one of
-inference, and the two of training. On CPUs loops over tokens in place are as fast as tiles or
-faster, and need no memory; an accelerator would launch a kernel for each token."""
+inference, and the two of training where they have a choice. On CPUs loops over tokens in place are
+as fast as tiles or faster, and need no memory; an accelerator would launch a kernel for each token.
+"chunks" are those of gated mechanisms, whose loop was 2 to 3 times as fast forward, of short
+sequences too, and slower to train; "channels" those of RWKV, whose loop reads what it has made."""
 
 
 def scan_form(
@@ -143,11 +147,14 @@ def scan_form(
         functions: for each form a function of the tokens a tile, and of arrays.
         chunk_size: most tokens a tile.
     """
+
+    def chosen_form(name: str, platform: str) -> Callable[..., Any]:
+        size = min(chunk_size, TILE[platform]) if name == "parallel" else chunk_size
+        return partial(functions[name], size)
+
     if form != "auto":
-        size = min(chunk_size, TILE["cpu"]) if form == "parallel" else chunk_size
-        return partial(functions[form], size)
+        return chosen_form(form, "cpu")
     chosen = {
-        platform: partial(functions[name], min(chunk_size, TILE[platform]))
-        for platform, name in SCANS[scan][which].items()
+        platform: chosen_form(name, platform) for platform, name in SCANS[scan][which].items()
     }
     return partial(jax.lax.platform_dependent, cpu=chosen["cpu"], default=chosen["accelerator"])

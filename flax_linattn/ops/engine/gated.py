@@ -2,8 +2,9 @@
 
 A span of tokens maps the state S [K, V] before it to the one after it, S -> M S + N. Gated linear
 attention has M = diag(exp(a)) with log-decays a, the delta rule a matrix; a state holds what is
-needed of M and N = S, so that two spans merge. Chunks are worked off by matrix products, and packed
-segments by decays alone: where one begins, log-decays are -inf.
+needed of M, its first field, and N = S, its ``value``, so that two spans merge. Outputs need no M:
+where no state is returned it is None. Chunks are worked off by matrix products, and packed segments
+by decays alone: where one begins, log-decays are -inf.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
-from flax_linattn.ops.contract.numerics import einsum, score_scale, vary_alike
+from flax_linattn.ops.contract.numerics import einsum, score_scale, times, vary_alike
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.chunk_scan import chunk_scan
 from flax_linattn.ops.engine.forms import PRODUCTS_LENGTH
@@ -42,7 +43,7 @@ class GatedMechanism(StreamingMechanism):
 
     @abc.abstractmethod
     def absorb(self, tokens: dict[str, Array], before: State) -> State:
-        """The state after a chunk of one segment."""
+        """The state after a chunk of one segment; without M where ``before`` is."""
 
     @abc.abstractmethod
     def rows(self, q: Array, tokens: dict[str, Array], before: State) -> Array:
@@ -57,7 +58,7 @@ class GatedMechanism(StreamingMechanism):
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
         scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return q * jnp.asarray(scale).astype(q.dtype), k, v
+        return times(q, scale), k, v
 
     def _lift(self, q: Array, tokens: dict[str, Array]) -> State:
         """Each token by itself, [B, T, ...] -> [B, T, ...]."""
@@ -100,34 +101,39 @@ class GatedMechanism(StreamingMechanism):
         """The state after a chunk (``chunk_scan.Chunk``): that of its last segment."""
         if span.starts is None:
             return self.absorb(span.tokens, before)
-        last = span.run[:, -1]
-        own = jax.tree.map(lambda x: masks.zero_padding(x, span.of_run(last)), span.tokens)
-        identity = self._identity(own["k"], own["v"])
-        return self.absorb(own, prefix.select(last == 0, before, identity))
+        of_last = span.of_run(span.run[:, -1])
+        own = jax.tree.map(lambda x: masks.zero_padding(x, of_last), span.tokens)
+        return self.absorb(own, self.carried(span, before))
+
+    def carried(self, span: prefix.Span, before: State) -> State:
+        """What the last segment of a chunk has of the state before the chunk."""
+        if span.starts is None:
+            return before
+        nothing = self._identity(span.tokens["k"], span.tokens["v"])
+        if before[0] is None:
+            nothing = values_alone(nothing)
+        return prefix.select(span.run[:, -1] == 0, before, nothing)
 
     def rows_and_state(self, q: Array, span: prefix.Span, before: State) -> tuple[State, Array]:
         """The state after a chunk, and its outputs (``chunk_scan.Chunk``)."""
-        tokens = span.tokens
         if span.size[1] == 1:  # as in a step: twice as fast on a CPU as a product of one token
             state = self.after(span, before)
             return state, self.read(q[:, 0], state)[:, None]
-        if span.starts is not None:
-            decay = tokens["log_decay"]
-            starts = span.starts.reshape(*span.starts.shape, *(1,) * (decay.ndim - 2))
-            tokens = {**tokens, "log_decay": jnp.where(starts, -jnp.inf, decay)}
-        return self.after(span, before), self.rows(q, tokens, before)
+        return self.after(span, before), self.rows(q, parted(span), before)
 
     def _causal(self, call: Call, q: Array, tokens: dict[str, Array]) -> tuple[Outputs, State]:
         identity = self._identity(call.k, call.v)
         state = identity if call.state is None else call.state
         if call.k.shape[1] == 0:
             return tokens["v"], state
+        if not call.return_state:
+            state = values_alone(state)
         # Padding is zeros, which change nothing: no mask is needed, but for that of segments.
         span = prefix.Span(tokens, call.mask if call.runs is not None else None, call.starts)
         chunk_size = self._chunk_size(call, identity)
         if call.runs is not None:
             span = prefix.fillable(span, chunk_size)
-        state, y = chunk_scan(self, chunk_size, *vary_alike((q, span, state)))
+        state, y = chunk_scan(self, call.form, chunk_size, *vary_alike((q, span, state)))
         return y, state
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
@@ -145,3 +151,17 @@ class GatedMechanism(StreamingMechanism):
         if call.mask is not None:
             state = prefix.select(call.mask, state, call.state)
         return self.read(q, state), state
+
+
+def values_alone(state: State) -> State:
+    """A state without M, for outputs."""
+    return type(state)(None, state.value)
+
+
+def parted(span: prefix.Span) -> dict[str, Array]:
+    """The tokens of a span, whose log-decays part its segments."""
+    if span.starts is None:
+        return span.tokens
+    decay = span.tokens["log_decay"]
+    starts = span.starts.reshape(*span.starts.shape, *(1,) * (decay.ndim - 2))
+    return {**span.tokens, "log_decay": jnp.where(starts, -jnp.inf, decay)}

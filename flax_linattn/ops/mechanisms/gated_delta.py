@@ -42,7 +42,7 @@ from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import decays, prefix
 from flax_linattn.ops.engine.decays import by_head
-from flax_linattn.ops.engine.gated import GatedMechanism
+from flax_linattn.ops.engine.gated import GatedMechanism, parted
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
@@ -52,7 +52,7 @@ class GatedDeltaState(NamedTuple):
     """The affine map of a span, S -> transition S + value.
 
     Attributes:
-        transition: M [B, H, K, K].
+        transition: M [B, H, K, K]. None within a call that returns no state.
         value: N [B, H, K, V]: S itself, where nothing came before the span.
     """
 
@@ -108,23 +108,26 @@ class GatedDelta(GatedMechanism):
     def rows_and_state(
         self, q: Array, span: prefix.Span, before: GatedDeltaState
     ) -> tuple[GatedDeltaState, Array]:
-        if span.starts is not None or span.size[1] == 1:
+        # The transition of the last segment alone takes a system of its own.
+        of_last = span.starts is not None and before.transition is not None
+        if of_last or span.size[1] == 1:
             return super().rows_and_state(q, span, before)
-        writes = _writes(span.tokens)  # the triangular system is solved once for both
-        state = self._absorb(span.tokens, writes, before)
-        return state, self._rows(q, span.tokens, writes, before)
+        tokens = parted(span)
+        writes = _writes(tokens)  # the triangular system is solved once for both
+        state = self._absorb(tokens, writes, self.carried(span, before))
+        return state, self._rows(q, tokens, writes, before)
 
     def _absorb(
         self, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
     ) -> GatedDeltaState:
         k, a = by_head(tokens["k"]), by_head(tokens["log_decay"])
         keys, left = k * jnp.exp(decays.after(a)), jnp.exp(jnp.sum(a, axis=2))[..., None]
-        added = writes.after(before.value)
-        forgotten = einsum("bhck,bhkl->bhcl", writes.erased, before.transition)
-        return GatedDeltaState(
-            left * before.transition - einsum("bhck,bhcl->bhkl", keys, forgotten),
-            left * before.value + einsum("bhck,bhcv->bhkv", keys, added),
-        )
+        added, transition = writes.after(before.value), before.transition
+        if transition is not None:
+            forgotten = einsum("bhck,bhkl->bhcl", writes.erased, transition)
+            transition = left * transition - einsum("bhck,bhcl->bhkl", keys, forgotten)
+        value = left * before.value + einsum("bhck,bhcv->bhkv", keys, added)
+        return GatedDeltaState(transition, value)
 
     def _rows(
         self, q: Array, tokens: dict[str, Array], writes: Writes, before: GatedDeltaState
@@ -174,8 +177,11 @@ class Writes(NamedTuple):
 
 def _writes(tokens: dict[str, Array]) -> Writes:
     k, v, a, beta = map(by_head, (tokens[each] for each in ("k", "v", "log_decay", "beta")))
+    new, erased = beta * v, beta * k * jnp.exp(decays.until(a))
+    if k.shape[2] == 1:  # no earlier token
+        return Writes(new, erased)
     overlap = jnp.tril(decays.products(beta * k, k, a), -1)
     system = overlap + jnp.eye(k.shape[2], dtype=k.dtype)
-    right = jnp.concatenate([beta * v, beta * k * jnp.exp(decays.until(a))], axis=-1)
+    right = jnp.concatenate([new, erased], axis=-1)
     solved = solve_triangular(system, right, lower=True, unit_diagonal=True)
     return Writes(solved[..., : v.shape[-1]], solved[..., v.shape[-1] :])

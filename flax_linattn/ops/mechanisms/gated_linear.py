@@ -46,7 +46,8 @@ class GatedLinearState(NamedTuple):
     """What a span leaves of the state before it, and what it adds.
 
     Attributes:
-        log_decay: sum of the log-decays [B, H, K]; [B, H, 1] where heads have one.
+        log_decay: sum of the log-decays [B, H, K]; [B, H, 1] where heads have one. None within a
+            call that returns no state.
         value: S [B, H, K, V].
     """
 
@@ -82,7 +83,10 @@ class DecayedSums(GatedMechanism):
     def absorb(self, tokens: dict[str, Array], before: GatedLinearState) -> GatedLinearState:
         k, v, a = map(by_head, (tokens["k"], tokens["v"], tokens["log_decay"]))
         added = einsum("bhck,bhcv->bhkv", k * jnp.exp(decays.after(a)), v)
-        return self._merge(before, GatedLinearState(jnp.sum(a, axis=2), added))
+        decay, log_decay = jnp.sum(a, axis=2), before.log_decay
+        if log_decay is not None:
+            log_decay = log_decay + decay
+        return GatedLinearState(log_decay, jnp.exp(decay)[..., None] * before.value + added)
 
     def rows(self, q: Array, tokens: dict[str, Array], before: GatedLinearState) -> Array:
         q, k, v, a = map(by_head, (q, tokens["k"], tokens["v"], tokens["log_decay"]))

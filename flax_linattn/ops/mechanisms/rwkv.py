@@ -22,21 +22,27 @@ of a first layer.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_channel
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
-from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
+from flax_linattn.ops.contract.numerics import exp_difference, safe_divide, vary_alike
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
+from flax_linattn.ops.engine.chunks import over_tokens
 from flax_linattn.ops.engine.exponential import ForgettingState, Level, Sums
 from flax_linattn.ops.engine.exponential_scan import forgetting_scan
+from flax_linattn.ops.engine.forms import scan_form
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.ops.engine.tiles import before_each
+from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.ops.mechanisms.aft import gated
 from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
 from flax_linattn.typing import Array, Keys, Outputs, OutputStep, Parameters, Values, Visible
@@ -82,9 +88,12 @@ class RWKV(StreamingMechanism):
         return q, k, v
 
     def implied(self, k: Array, parameters: Parameters) -> dict[str, Array]:
+        return {"log_decay": jnp.broadcast_to(self._rate(k, parameters), k.shape)}
+
+    def _rate(self, k: Array, parameters: Parameters) -> Array:
+        """Log-decays [H, K]."""
         # Beyond e^30 nothing is left of anything, and e^89 is no float32.
-        rate = -jnp.exp(jnp.minimum(_of_channels(parameters, "time_decay", k), 30.0))
-        return {"log_decay": jnp.broadcast_to(rate, k.shape)}
+        return -jnp.exp(jnp.minimum(_of_channels(parameters, "time_decay", k), 30.0))
 
     def lift(
         self,
@@ -106,29 +115,81 @@ class RWKV(StreamingMechanism):
     def _causal(
         self, call: Call, q: Array, tokens: dict[str, Array]
     ) -> tuple[Outputs, ForgettingState]:
+        if call.k.shape[1] == 0:
+            return tokens["v"], self._initial(call)
+        of_tokens = q, tokens["k"], tokens["v"], call.mask, call.starts
+        arrays = vary_alike((*of_tokens, self._initial(call), call.parameters))
+        if call.form != "auto":
+            return self._by_scan(call.form, self.chunk_size, *arrays)
+        forms: dict[str, Callable[..., Any]] = {
+            "parallel": partial(self._by_scan, "auto"),
+            "recurrent": self._by_tokens,
+        }
+        plain = scan_form("channels", "inference", "auto", forms, self.chunk_size)
+        trained = partial(self._by_scan, "auto", self.chunk_size)
+        y, state = unless_differentiated(plain, trained, *arrays)
+        return y, state
+
+    def _by_scan(
+        self,
+        form: str,
+        chunk_size: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None,
+        starts: Array | None,
+        initial: ForgettingState,
+        parameters: Parameters,
+    ) -> tuple[Outputs, ForgettingState]:
         """Every channel is a head of values of one channel; position t reads what t - 1 has."""
-        k, v, log_decay = (tokens[name] for name in ("k", "v", "log_decay"))
-        initial, channels = self._initial(call), k.shape[2] * k.shape[3]
-        if k.shape[1] == 0:
-            return v, initial
+        rate = jnp.broadcast_to(self._rate(k, parameters), k.shape)
+        channels = k.shape[2] * k.shape[3]
         flat = jax.tree.map(lambda x: x.reshape(x.shape[0], channels), initial)
         rows, state = forgetting_scan(
             k.reshape(*k.shape[:2], channels),
             v.reshape(*v.shape[:2], channels, 1),
-            log_decay.reshape(*k.shape[:2], channels),
+            masks.zero_padding(rate, mask).reshape(*k.shape[:2], channels),
             flat._replace(w=flat.w[..., None]),
-            mask=call.mask,
-            starts=call.starts,
-            form=call.form,
-            chunk_size=self.chunk_size,
+            mask=mask,
+            starts=starts,
+            form=form,
+            chunk_size=chunk_size,
         )
         u = safe_divide(jnp.ones_like(rows.inverse), rows.inverse)
         after = jax.tree.map(lambda x: x.reshape(k.shape), Sums(rows.level, u, rows.y[..., 0] * u))
         past = before_each(initial.sums, after)
-        if call.starts is not None:
-            past = past._replace(level=past.level.among(~call.starts))
+        if starts is not None:
+            past = past._replace(level=past.level.among(~starts))
         state = jax.tree.map(lambda x: x.reshape(x.shape[0], *k.shape[2:]), state)
-        return self._with_own(q, k, v, past, call.parameters), state
+        return self._with_own(q, k, v, past, parameters), state
+
+    def _by_tokens(
+        self,
+        chunk_size: int,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None,
+        starts: Array | None,
+        initial: ForgettingState,
+        parameters: Parameters,
+    ) -> tuple[Outputs, ForgettingState]:
+        """A loop that reads each state when it comes: nothing of T tokens but inputs, outputs."""
+        nothing, rate = self._identity(k[:, 0], v[:, 0]), self._rate(k, parameters)
+
+        def body(before: ForgettingState, now: Any) -> tuple[ForgettingState, Array]:
+            q, k, v, mask, start = now
+            if start is not None:
+                before = prefix.select(start, nothing, before)
+            y = self._with_own(q, k, v, before.sums, parameters)
+            after = before.merge(self.lift(k, v, log_decay=jnp.broadcast_to(rate, k.shape)))
+            if mask is not None:
+                after = prefix.select(mask, after, before)
+            return after, y
+
+        state, y = over_tokens(body, initial, (q, k, v, mask, starts))
+        return y, state
 
     def _with_own(self, q: Array, k: Array, v: Array, past: Sums, parameters: Parameters) -> Array:
         """Equation 16 to 18: the past of a token, and the token itself with its bonus."""

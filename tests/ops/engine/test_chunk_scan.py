@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from flax_linattn import ops
 from tests.compilation import compile_as_users
-from tests.contract import cases
+from tests.contract import cases, programs
 from tests.contract.tolerances import assert_close
 
 GATED = ["gated_linear", "retention", "gated_delta"]
@@ -53,6 +54,58 @@ def test_the_chunked_form_has_no_tangents(name: str) -> None:
     tokens = make_tokens(mechanism, np.float32)
     with pytest.raises(TypeError, match=r"forward-mode.*custom_vjp"):
         jax.jvp(partial(attend, mechanism, form="chunked"), (tokens,), (tokens,))
+
+
+def count(primitive: str, jaxpr: Any) -> int:
+    """How often a program names it."""
+    inner = (each for eqn in jaxpr.eqns for each in jaxprs_in_params(eqn.params))
+    return sum(eqn.primitive.name == primitive for eqn in jaxpr.eqns) + sum(
+        count(primitive, each) for each in inner
+    )
+
+
+@pytest.mark.parametrize("length", [9, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [*GATED, "rwkv"])
+def test_auto_gives_the_same_numbers_differentiated_or_not(name: str, length: int) -> None:
+    """Outputs, states, gradients: on a CPU token by token forward alone; within a block or not."""
+    mechanism = ops.get_mechanism(name)
+    tokens = cases.make_numbers(mechanism, length)
+    packed = {"mask": cases.make_mask(length), "segment_ids": cases.make_ids(length)}
+    weights = np.random.default_rng(1).normal(size=tokens.v.shape)
+
+    @jax.jit
+    def both(tokens: Any) -> Any:
+        def run(form: str, tokens: Any) -> Any:
+            _, state = cases.attend(mechanism, tokens, is_causal=True, form=form, **packed)
+            how = {"is_causal": True, "form": form, **packed, **tokens.own}
+            return mechanism.attend(*tokens[:3], **how), cases.meaning(state)
+
+        def outputs(form: str) -> Any:
+            _, pull = jax.vjp(lambda tokens: run(form, tokens)[0], tokens)
+            return run(form, tokens), pull(weights)[0]
+
+        return outputs("auto"), outputs("chunked")
+
+    with jax.enable_x64(True):
+        got, want = jax.tree.map(np.asarray, both(tokens))
+    assert_close(got[0], want[0], np.float64)
+    programs.assert_gradients_close(got[1], want[1], np.float64, terms=weights[..., 0, 0].size)
+
+
+def test_a_packed_chunk_of_the_delta_rule_is_solved_once() -> None:
+    """But where a state is returned, whose transition is that of the last segment alone."""
+    mechanism = ops.get_mechanism("gated_delta", chunk_size=4)
+    tokens = make_tokens(mechanism, np.float32)
+    ids = cases.make_ids(9)[:2]
+
+    def solves(**options: Any) -> int:
+        q, k, v, _, gates = tokens
+        how = {"is_causal": True, "form": "chunked", **options}
+        jaxpr = jax.make_jaxpr(partial(mechanism.attend, **how))(q, k, v, **gates)
+        return count("triangular_solve", jaxpr.jaxpr)
+
+    assert solves() == solves(segment_ids=ids) == solves(return_state=True) == 1
+    assert solves(segment_ids=ids, return_state=True) == 2
 
 
 @pytest.mark.parametrize("name", GATED)
