@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import keyword
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array
 
+RESERVED = (
+    *("q", "k", "v", "query", "is_causal", "mask", "query_mask", "segment_ids"),
+    *("initial_state", "return_state", "form", "state", "self"),
+)
+"""Arguments that ``attend``, ``step``, ``reference`` or ``lift`` has already."""
 
-class TokenArgument(NamedTuple):
+
+def unchanged(x: Array) -> Array:
+    """The activation of what may be any number."""
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenArgument:
     """A number or vector of every token and head that a mechanism takes beside k and v.
 
     It is a keyword argument of ``attend``, ``step`` and ``reference``, and nothing that a mechanism
@@ -24,19 +39,62 @@ class TokenArgument(NamedTuple):
 
     Attributes:
         name: of the keyword argument.
-        axes: those after [B, S], or after [B] in ``step``: "H", "HK" or "HV".
+        axes: those after [B, S], or after [B] in ``step``, each once: "H", "HK", "HV".
         low: smallest value.
         high: largest value.
-        activation: from any number to one between ``low`` and ``high``.
+        activation: from any number to one between ``low`` and ``high``; needed where one of these
+            is finite.
         bias_init: (key, shape, dtype) -> the first b, as in ``jax.nn.initializers``.
+
+    Raises:
+        ValueError: the name is no identifier or taken, an axis is unknown or there twice, no number
+            is between ``low`` and ``high``, or an activation is missing.
+
+    Example:
+        >>> import jax
+        >>> TokenArgument("rate", "H", low=0.0, activation=jax.nn.softplus).layout(time=False)
+        '[B, H]'
+        >>> TokenArgument("mask", "H")
+        Traceback (most recent call last):
+        ...
+        ValueError: a token argument cannot be called 'mask': attend, step or lift has an argument
+        of that name; choose another one.
     """
 
     name: str
     axes: str
     low: float = -math.inf
     high: float = math.inf
-    activation: Callable[[Array], Array] = lambda x: x
+    activation: Callable[[Array], Array] = unchanged
     bias_init: Callable[[Array, tuple[int, ...], Any], Array] = jax.nn.initializers.zeros
+
+    def __post_init__(self) -> None:
+        name, axes = self.name, self.axes
+        if not str(name).isidentifier() or keyword.iskeyword(name):
+            raise ValueError(
+                f"the name of a token argument must be a Python identifier, got {name!r}; it is a "
+                "keyword argument of attend and step, such as log_decay."
+            )
+        if name in RESERVED:
+            raise ValueError(
+                f"a token argument cannot be called {name!r}: attend, step or lift has an argument "
+                "of that name; choose another one."
+            )
+        if not axes or not set(axes) <= set("HKV") or len(set(axes)) < len(axes):
+            raise ValueError(
+                f"the axes of {name!r} after those of batch and time must be some of H, K and V, "
+                f'each once, such as "H" or "HK", got {axes!r}.'
+            )
+        if not self.low <= self.high:
+            raise ValueError(
+                f"{name!r} must have low <= high, got {self.low:g} and {self.high:g}; leave one "
+                "out where there is no limit."
+            )
+        if self.activation is unchanged and (math.isfinite(self.low) or math.isfinite(self.high)):
+            raise ValueError(
+                f"{name!r} has limits, {self.low:g} and {self.high:g}, so a layer needs an "
+                "activation that keeps them, such as jax.nn.sigmoid for 0 to 1; give one."
+            )
 
     def layout(self, *, time: bool) -> str:
         """Its axes for people.
@@ -80,13 +138,14 @@ def check_token_arguments(
         ValueError: one is of another shape or out of range.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> decay = TokenArgument("log_decay", "H", high=0.0)
+        >>> import jax, jax.numpy as jnp
+        >>> decay = TokenArgument("log_decay", "H", high=0.0, activation=jax.nn.log_sigmoid)
         >>> k = jnp.ones((1, 2, 3, 4))
         >>> check_token_arguments("mine", [decay], {"log_decay": k[..., 0]}, k, k, None)
         Traceback (most recent call last):
         ...
-        ValueError: log_decay of 'mine' must be at most 0, got 1.0.
+        ValueError: log_decay of 'mine' must be at most 0, got 1.0 at [0, 0, 0] of
+        [B, S, H]; a layer makes it by log_sigmoid, or cut what is beyond: jnp.clip(x, max=0).
     """
     time, checked = k.ndim == 4, {}
     for argument in declared:
@@ -110,11 +169,13 @@ def check_token_arguments(
             raise ValueError(
                 f"{name!r} expects {argument.name} as {layout}, here {shape}, got {array.shape}."
             )
-        checked[argument.name] = _in_range(name, argument, zero_padding(array, mask).astype(sums))
+        checked[argument.name] = _in_range(
+            name, argument, zero_padding(array, mask).astype(sums), time=time
+        )
     return checked
 
 
-def _in_range(name: str, argument: TokenArgument, x: Array) -> Array:
+def _in_range(name: str, argument: TokenArgument, x: Array, *, time: bool) -> Array:
     if math.isinf(argument.low) and math.isinf(argument.high):
         return x
     if isinstance(x, jax.core.Tracer):
@@ -123,13 +184,23 @@ def _in_range(name: str, argument: TokenArgument, x: Array) -> Array:
         outside = (x < argument.low) | (x > argument.high)
         found = bool(jnp.any(outside))  # one number leaves the device
     if found:
-        limits = [
-            f"at {word} {limit:g}"
-            for word, limit in (("least", argument.low), ("most", argument.high))
-            if math.isfinite(limit)
-        ]
-        raise ValueError(
-            f"{argument.name} of {name!r} must be {' and '.join(limits)}, got "
-            f"{np.asarray(x)[np.asarray(outside)][0]}."
-        )
+        raise ValueError(_beyond(name, argument, np.asarray(x), np.asarray(outside), time=time))
     return x
+
+
+def _beyond(
+    name: str, argument: TokenArgument, x: NDArray[Any], outside: NDArray[Any], *, time: bool
+) -> str:
+    """What is allowed, what came first and where, what to do."""
+    limits = {"least": argument.low, "most": argument.high}
+    limits = {word: limit for word, limit in limits.items() if math.isfinite(limit)}
+    allowed = " and ".join(f"at {word} {limit:g}" for word, limit in limits.items())
+    where = [int(index[0]) for index in np.nonzero(outside)]
+    ends = {"least": "min", "most": "max"}
+    cut = ", ".join(f"{ends[word]}={limit:g}" for word, limit in limits.items())
+    made = getattr(argument.activation, "__name__", "its activation")
+    return (
+        f"{argument.name} of {name!r} must be {allowed}, got {x[tuple(where)]} at {where} of "
+        f"{argument.layout(time=time)}; a layer makes it by {made}, or cut what is beyond: "
+        f"jnp.clip(x, {cut})."
+    )

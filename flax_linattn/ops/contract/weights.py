@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.typing import Array, Keys, LearnedQuery, Mask, Queries, SegmentIds
@@ -39,7 +41,8 @@ def weights(
         **parameters: the mechanism's own.
 
     Returns:
-        [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``.
+        [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``, and [B, H, V, T, S] where
+        one of its ``token_arguments`` has a number a channel of the values.
 
     Raises:
         ValueError: what ``attend`` refuses.
@@ -59,11 +62,11 @@ def weights(
         raise TypeError(
             f"mechanism must be what ops.get_mechanism returns, got {type(mechanism).__name__}."
         )
-    channelwise = mechanism.capabilities.channelwise
-    batch, source, heads, key_dim = k.shape
+    batch, source, heads, _ = k.shape
+    channels = _channels(mechanism, k, parameters)
 
     def column(hot: Array) -> Array:
-        shape = (batch, source, heads, key_dim if channelwise else 1)
+        shape = (batch, source, heads, channels or 1)
         return mechanism.reference(
             q,
             k,
@@ -77,4 +80,16 @@ def weights(
 
     w = jax.vmap(column, out_axes=-1)(jnp.eye(source, dtype=k.dtype))  # [B, T, H, V, S]
     w = jnp.moveaxis(w, 1, 3)
-    return w if channelwise else w[:, :, 0]
+    return w[:, :, 0] if channels is None else w
+
+
+def _channels(mechanism: Mechanism, k: Keys, parameters: Mapping[str, Any]) -> int | None:
+    """Channels of the values that have weights of their own; None = all have the same."""
+    if mechanism.capabilities.channelwise:
+        return k.shape[-1]
+    for argument in mechanism.token_arguments:
+        value = parameters.get(argument.name)
+        shape = () if value is None else np.shape(value)
+        if "V" in argument.axes and len(shape) == 2 + len(argument.axes):
+            return int(shape[2 + argument.axes.index("V")])
+    return None  # what is missing or of another shape is refused by the mechanism

@@ -26,7 +26,7 @@ def unless_differentiated(
         ...     print("differentiated")
         ...     return x * x
         >>> square = lambda x: unless_differentiated(jnp.square, loud, x)
-        >>> square(3.0)
+        >>> square(3.0).item()
         9.0
         >>> jax.grad(square)(3.0).item()
         differentiated

@@ -1,5 +1,6 @@
 """Bad arguments of tokens, of every mechanism that has them: what was expected, what came."""
 
+import inspect
 import re
 from typing import Any
 
@@ -9,7 +10,12 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from flax_linattn.ops.contract.token_arguments import TokenArgument, check_token_arguments
+from flax_linattn.ops.contract.token_arguments import (
+    RESERVED,
+    TokenArgument,
+    check_token_arguments,
+    unchanged,
+)
 from tests.contract import cases
 
 LENGTH = 6
@@ -112,14 +118,25 @@ def outside(argument: TokenArgument) -> list[float]:
 @ways
 @pytest.mark.parametrize(("mechanism", "argument"), ARGUMENTS)
 def test_out_of_range(mechanism: ops.Mechanism, argument: TokenArgument, way: str) -> None:
-    """The message says what is allowed and what came; at padding nothing is looked at."""
+    """The message says what is allowed, what came, where, and what to do."""
     tokens = make_tokens(mechanism, way)
+    limits = {
+        (-np.inf, 0.0): ("at most 0", "max=0"),
+        (0.0, 1.0): ("at least 0 and at most 1", "min=0, max=1"),
+    }
+    limit, clip = limits[argument.low, argument.high]
+    made = argument.activation.__name__
     for number in outside(argument):
-        wrong = tokens.gates[argument.name].at[(1,) * (2 if way == "step" else 3)].set(number)
-        limits = {(-np.inf, 0.0): "at most 0", (0.0, 1.0): "at least 0 and at most 1"}
-        limit = limits[argument.low, argument.high]
+        gate = tokens.gates[argument.name]
+        where = [2, 1] if way == "step" else [2, 1, 1]
+        where += [2] * (gate.ndim - len(where))
+        wrong = gate.at[tuple(where)].set(number).at[-1].set(number)  # the first is told
         came = float(np.float32(number))
-        message = f"{argument.name} of '{mechanism.name}' must be {limit}, got {came}."
+        message = (
+            f"{argument.name} of '{mechanism.name}' must be {limit}, got {came} at {where} of "
+            f"{argument.layout(time=way != 'step')}; a layer makes it by {made}, or cut what is "
+            f"beyond: jnp.clip(x, {clip})."
+        )
         with pytest.raises(ValueError, match=re.escape(message)):
             run(mechanism, way, tokens, **{argument.name: wrong})
 
@@ -235,3 +252,39 @@ def test_a_declared_argument_without_limits_is_taken_as_it_is() -> None:
     assert free.shape(4, 5, 6) == (4, 6) and free.layout(time=False) == "[B, H, V]"
     checked = check_token_arguments("mine", [free], {"bonus": x}, k, v, None)
     np.testing.assert_array_equal(checked["bonus"], x)
+
+
+FLAWED: dict[str, tuple[dict[str, Any], str]] = {
+    "no identifier": ({"name": "log-decay"}, "must be a Python identifier, got 'log-decay'"),
+    "no name": ({"name": ""}, "must be a Python identifier, got ''"),
+    "a keyword": ({"name": "lambda"}, "must be a Python identifier, got 'lambda'"),
+    "no text": ({"name": 3}, "must be a Python identifier, got 3"),
+    "taken": ({"name": "mask"}, "cannot be called 'mask': attend, step or lift has"),
+    "no axes": ({"axes": ""}, 'some of H, K and V, each once, such as "H" or "HK", got \'\''),
+    "an unknown axis": ({"axes": "HC"}, "some of H, K and V, each once"),
+    "time": ({"axes": "TH"}, "the axes of 'gate' after those of batch and time must be some of"),
+    "an axis twice": ({"axes": "HKK"}, 'each once, such as "H" or "HK", got \'HKK\''),
+    "nothing between": ({"low": 1.0, "high": 0.0}, "must have low <= high, got 1 and 0"),
+    "NaN": ({"high": np.nan}, "must have low <= high, got -inf and nan"),
+    "no activation": ({"low": 0.0, "activation": unchanged}, "needs an activation that keeps them"),
+}
+
+
+@pytest.mark.parametrize("flaw", FLAWED)
+def test_a_flawed_declaration(flaw: str) -> None:
+    options, message = FLAWED[flaw]
+    whole: dict[str, Any] = {"name": "gate", "axes": "H", "activation": jax.nn.sigmoid}
+    TokenArgument(**whole)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TokenArgument(**(whole | options))
+
+
+def test_no_argument_of_the_contract_can_be_declared() -> None:
+    methods = (ops.Mechanism.attend, ops.Mechanism.step, ops.Mechanism.reference)
+    taken = {
+        name
+        for method in (*methods, ops.StreamingMechanism.lift)
+        for name, parameter in inspect.signature(method).parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    assert taken == set(RESERVED)

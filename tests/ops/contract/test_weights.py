@@ -1,8 +1,10 @@
 """Materialised weights: applied to values they are the mechanism."""
 
+import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,3 +45,53 @@ def test_weights_times_values_is_attention(name: str) -> None:
     if can.causal:
         assert not np.triu(w, 1).any()
     assert not w[1, ..., 4:].any()
+
+
+@dataclasses.dataclass(frozen=True)
+class ChannelSums(ops.StreamingMechanism):
+    """Sums that leak by a decay a channel of the values: a token argument of axes HV."""
+
+    name = "channel_sums"
+    about = "sums that leak"
+    capabilities = ops.Capabilities(
+        constant_memory=True, noncausal=False, cross=False, mergeable=True
+    )
+    token_arguments = (ops.TokenArgument("fade", "HV", high=0.0, activation=jax.nn.log_sigmoid),)
+
+    def _init_state(self, sizes: Any) -> Any:
+        shape = (sizes.batch_size, sizes.num_heads, sizes.value_dim)
+        return jnp.zeros(shape, sizes.dtype), jnp.zeros(shape, sizes.dtype)
+
+    def lift(self, k: Any, v: Any, query: Any = None, fade: Any = None) -> Any:
+        return fade, v
+
+    def _merge(self, state_a: Any, state_b: Any) -> Any:
+        return state_a[0] + state_b[0], jnp.exp(state_b[0]) * state_a[1] + state_b[1]
+
+    def read(self, q: Any, state: Any) -> Any:
+        return state[1]
+
+    def _reference(self, q: Any, k: Any, v: Any, visible: Any, parameters: Any) -> Any:
+        index = jnp.arange(v.shape[1])
+        later = visible[:, :, None] & (index > index[:, None])
+        fade = parameters["fade"][:, None, None]
+        lost = jnp.sum(jnp.where(later[..., None, None], fade, 0), axis=3)
+        weight = jnp.where(visible[..., None, None], jnp.exp(lost), 0)
+        return jnp.sum(weight * v[:, None], axis=2)
+
+
+def test_weights_of_each_channel_of_the_values() -> None:
+    """Where a token argument has their axis; what does not fit is refused by the mechanism."""
+    mechanism = ChannelSums()
+    rng = np.random.default_rng(0)
+    q, k = rng.normal(size=(2, 2, 7, 3, 4)).astype(np.float32)
+    v, x = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32)
+    fade = jax.nn.log_sigmoid(x)
+    w = ops.weights(mechanism, q, k, is_causal=True, fade=fade)
+    assert w.shape == (2, 3, 5, 7, 7)
+    want = mechanism.attend(q, k, v, is_causal=True, fade=fade)
+    np.testing.assert_allclose(np.einsum("bhvts,bshv->bthv", w, v), want, atol=2e-5)
+    with pytest.raises(TypeError, match="needs fade"):
+        ops.weights(mechanism, q, k, is_causal=True)
+    with pytest.raises(ValueError, match="expects fade as"):
+        ops.weights(mechanism, q, k, is_causal=True, fade=fade[..., 0])
