@@ -34,6 +34,7 @@ HYPERPARAMETERS = {
     "linformer": {"num_projections": 8},
     "nystrom": {"num_landmarks": 6},
     "reformer": {"bucket_size": 4, "num_hashes": 2},
+    "eva": {"window_size": 4, "num_chunks": 4},
 }
 """Their defaults are for sequences many times as long."""
 FIRST_VALUES = ("time_decay", "time_first")

@@ -24,7 +24,7 @@ CHUNK_SIZE = 4
 
 HYPERPARAMETERS = {
     **{"chunk_size": CHUNK_SIZE, "num_landmarks": 4, "num_features": 5},
-    **{"bucket_size": 2, "num_hashes": 2},
+    **{"bucket_size": 2, "num_hashes": 2, "window_size": 2, "num_chunks": 3},
 }
 """What small tests need instead of the defaults, of every mechanism that has it."""
 
@@ -39,6 +39,11 @@ PARAMETERS: dict[str, Callable[[np.random.Generator, int], Any]] = {
     ),
     "key_projection": lambda rng, n: rng.normal(size=(n, 4)) / np.sqrt(n),
     "value_projection": lambda rng, n: rng.normal(size=(n, 4)) / np.sqrt(n),
+    "mean_query_kernel": lambda rng, n: rng.normal(size=(KEY_DIM, KEY_DIM)),
+    "mean_query_bias": lambda rng, n: rng.normal(size=KEY_DIM),
+    "mean_key_kernel": lambda rng, n: rng.normal(size=(KEY_DIM, KEY_DIM)),
+    "mean_key_bias": lambda rng, n: rng.normal(size=KEY_DIM),
+    "noise": lambda rng, n: rng.normal(size=(HEADS, HYPERPARAMETERS["num_chunks"], KEY_DIM)),
     "time_decay": lambda rng, n: rng.normal(size=(HEADS, KEY_DIM)),
     "time_first": lambda rng, n: rng.normal(size=(HEADS, KEY_DIM)),
 }

@@ -247,6 +247,39 @@ def _reformer(mechanism: Any, q: Any, seen: Seen, scale: Any, rotations: Any) ->
     return np.stack(outputs)
 
 
+def _eva(
+    mechanism: Any,
+    q: Any,
+    seen: Seen,
+    scale: Any,
+    mean_query_kernel: Any,
+    mean_query_bias: Any,
+    mean_key_kernel: Any,
+    mean_key_bias: Any,
+    noise: Any,
+) -> Any:
+    """Softmax over the tokens of the window and a key and a value of each chunk not all in it."""
+    n, reach = len(seen.k), max(1, mechanism.window_size // 2)
+    chunks = min(n, mechanism.num_chunks)
+    window = seen.position // mechanism.window_size
+    near = [j for j in range(n) if -reach <= j - window * mechanism.window_size]
+    near = [j for j in near if j < (window + 1) * mechanism.window_size + reach]
+    keys, values = [seen.k[j] for j in near], [seen.v[j] for j in near]
+    for c in range(chunks):
+        core = [j for j in range(n) if j * chunks // n == c]
+        chunk = [j for j in range(n) if core[0] - reach <= j <= core[-1] + reach]
+        if set(chunk) <= set(near):
+            continue
+        width = len(core) + 2 * reach
+        q_bar = seen.queries[chunk].sum(axis=0) / width @ mean_query_kernel + mean_query_bias
+        k_bar = seen.k[chunk].sum(axis=0) / width @ mean_key_kernel + mean_key_bias
+        omega = (q_bar + k_bar) / 2 + noise[:, c]
+        feature = _scores(omega, seen.k[chunk]) - (seen.k[chunk] ** 2).sum(axis=-1) / 2
+        keys.append(k_bar)
+        values.append(_average(np.exp(scale * feature), seen.v[chunk]))
+    return _average(np.exp(scale * _scores(q, np.stack(keys))), np.stack(values))
+
+
 def _later(x: Any) -> Any:
     """For each token the sum over those after it, [n, ...]."""
     return np.array([x[j + 1 :].sum(axis=0) for j in range(len(x))])
@@ -312,4 +345,5 @@ EQUATIONS: dict[str, Callable[..., Any]] = {
     "linformer": _linformer,
     "nystrom": _nystrom,
     "reformer": _reformer,
+    "eva": _eva,
 }

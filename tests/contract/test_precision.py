@@ -69,6 +69,11 @@ PER_UNIT = {
     "projection": LARGE_K,
     "key_projection": LARGE_K,
     "feature_scale": 8,
+    "mean_query_kernel": LARGE_K * LARGE_K,
+    "mean_query_bias": LARGE_K,
+    "mean_key_kernel": LARGE_K * LARGE_K,
+    "mean_key_bias": LARGE_K,
+    "noise": LARGE_K,
 }
 """What a unit of a mechanism's own argument adds to the scores, if more than about 1; for
 ``feature_scale``, the absolute sum of what all outputs give to its gradient over that gradient."""

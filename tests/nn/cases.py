@@ -24,6 +24,7 @@ HYPERPARAMETERS = {
     "linformer": "max_length=16,num_projections=4",
     "nystrom": "num_landmarks=3",
     "reformer": "bucket_size=2,num_hashes=2",
+    "eva": "window_size=1,num_chunks=2",
     "rfa": "num_features=512",
 }
 """What layers of some mechanisms need to be told. The weights of ``rfa`` are estimates, whose sums

@@ -29,6 +29,7 @@ from flax_linattn.ops.mechanisms.rfa import RandomFeatureAttention as RandomFeat
 from flax_linattn.ops.mechanisms.linformer import Linformer as Linformer
 from flax_linattn.ops.mechanisms.nystrom import Nystrom as Nystrom
 from flax_linattn.ops.mechanisms.reformer import Reformer as Reformer
+from flax_linattn.ops.mechanisms.eva import EVA as EVA
 
 REGISTRY: dict[str, type[Mechanism]] = {
     vars(each)["name"]: each

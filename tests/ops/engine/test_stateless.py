@@ -9,7 +9,7 @@ from flax_linattn.ops.engine.stateless import Sequences
 from tests.ops.mechanisms.tokens import jitted, qkv
 
 
-@pytest.mark.parametrize("name", ["linformer", "nystrom", "reformer"])
+@pytest.mark.parametrize("name", ["linformer", "nystrom", "reformer", "eva"])
 def test_whole_sequence_mechanisms_refuse_what_they_cannot(name: str) -> None:
     mechanism = ops.get_mechanism(name)
     q, k, v = qkv(6)
@@ -28,10 +28,14 @@ def test_whole_sequence_mechanisms_refuse_what_they_cannot(name: str) -> None:
         mechanism.merge(None, None)
 
 
-@pytest.mark.parametrize("name", ["linformer", "nystrom", "reformer"])
+@pytest.mark.parametrize("name", ["linformer", "nystrom", "reformer", "eva"])
 def test_padding_may_stand_anywhere(name: str) -> None:
     """Positions and segments count real tokens: the same outputs as without padding."""
-    told = {"linformer": ":max_length=12", "reformer": ":bucket_size=2,num_hashes=2"}
+    told = {
+        "linformer": ":max_length=12",
+        "reformer": ":bucket_size=2,num_hashes=2",
+        "eva": ":window_size=2,num_chunks=3",
+    }
     attend = jitted(name + told.get(name, ""))
     tokens = np.stack(qkv(9))
     mask = np.array([True, False, True, True, False, True, True, True, False, True, True, True])

@@ -4,21 +4,25 @@ The other programs are run, none of them is copied: what they give for seeded in
 the gradients of a weighted sum of outputs and last state. ``draw`` makes the inputs and weights
 again from their seed, for this script and for the tests. To make the file again::
 
-    python -m pip install numpy torch einops          # in an environment of its own, on a CPU
+    python -m pip install numpy torch einops timm     # in an environment of its own, on a CPU
     git clone https://github.com/fla-org/flash-linear-attention fla
     git clone https://github.com/BlinkDL/ChatRWKV rwkv
     git clone https://github.com/lucidrains/reformer-pytorch reformer
+    git clone https://github.com/HKUNLP/efficient-attention eva
     git -C fla checkout bc3b101dcb713ddc5bd8924b66754eb68b5ccf89
     git -C rwkv checkout 965e40b85288a91c94c02bfa56adc3ce0fa20a82
     git -C reformer checkout 66a19b6caf481a880c97d331306aba55d2ae4b9c
-    python tests/ops/mechanisms/make_peers.py fla rwkv reformer
+    git -C eva checkout 531ff5169b56fcec9d0a361125cffb62ab5e8781
+    python tests/ops/mechanisms/make_peers.py fla rwkv reformer eva
 
 flash-linear-attention (MIT) has plain recurrences in PyTorch, ``fla/ops/*/naive.py``, which compute
 in float32; here their float32 is made to mean float64, so that an error that a test finds is ours.
 RWKV-4 is ``time_mixing`` of its author's ``RWKV_in_150_lines.py`` (Apache 2.0), with projections
 that pass receptance, key and value on, and without its just-in-time compiler. Reformer is
 ``LSHAttention`` of reformer-pytorch 1.4.4 (MIT), which is given its rotations, and told to mask
-other buckets and to count a pair once, as the paper has it.
+other buckets and to count a pair once, as the paper has it. EVA is its authors' module (Apache
+2.0), with queries, keys and values in place of their projections and ``noise`` in place of its
+draw: 24 tokens in 3 chunks, windows of 4 that overlap by 2.
 
 All is kept as float32, [B, T, H, ...] for tokens and [B, H, ...] for states.
 """
@@ -36,6 +40,7 @@ import numpy as np
 
 PEERS = Path(__file__).with_name("peers.npz")
 BATCH, LENGTH, HEADS, KEY_DIM, VALUE_DIM = 2, 17, 2, 4, 5
+EVA_LENGTH, EVA_CHUNKS, EVA_WINDOW = 24, 3, 4
 
 _TOKEN = (BATCH, LENGTH, HEADS)
 _KEY, _VALUE = (*_TOKEN, KEY_DIM), (*_TOKEN, VALUE_DIM)
@@ -44,6 +49,7 @@ REFORMER = 4, 3
 """Its bucket size, and rounds."""
 _LSH = (BATCH, 24, HEADS, KEY_DIM)
 _STATE: dict[str, tuple[int, ...]] = {"state": (BATCH, HEADS, KEY_DIM, VALUE_DIM)}
+_EVA = (BATCH, EVA_LENGTH, HEADS, KEY_DIM)
 _CHANNELS: dict[str, tuple[int, ...]] = {name: (BATCH, HEADS, KEY_DIM) for name in ("w", "u", "m")}
 
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
@@ -60,6 +66,14 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
         **_CHANNELS,
     },
     "reformer": {"x": _LSH, "v": _LSH},
+    "eva": {
+        **{name: _EVA for name in ("q", "k", "v")},
+        "mean_query_kernel": (KEY_DIM, KEY_DIM),
+        "mean_query_bias": (KEY_DIM,),
+        "mean_key_kernel": (KEY_DIM, KEY_DIM),
+        "mean_key_bias": (KEY_DIM,),
+        "noise": (HEADS, EVA_CHUNKS, KEY_DIM),
+    },
 }
 """Of each peer's inputs, by name; of RWKV's state w, u, m are its aa, bb, pp."""
 
@@ -94,12 +108,12 @@ def weights(peer: str, outputs: dict[str, Any]) -> dict[str, Any]:
     return {name: rng.normal(size=outputs[name].shape) for name in sorted(outputs)}
 
 
-def main(fla: Path, rwkv: Path, reformer: Path) -> None:
+def main(fla: Path, rwkv: Path, reformer: Path, eva: Path) -> None:
     """Runs the peers and writes ``peers.npz``."""
     torch: Any = importlib.import_module("torch")
     torch.manual_seed(0)
     kept: dict[str, Any] = {}
-    for peer, run in _peers(torch, fla, rwkv, reformer).items():
+    for peer, run in _peers(torch, fla, rwkv, reformer, eva).items():
         inputs = {
             name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
             for name, x in draw(peer).items()
@@ -116,7 +130,9 @@ def main(fla: Path, rwkv: Path, reformer: Path) -> None:
     np.savez_compressed(PEERS, **numbers)
 
 
-def _peers(torch: Any, fla: Path, rwkv: Path, reformer: Path) -> dict[str, Callable[..., Any]]:
+def _peers(
+    torch: Any, fla: Path, rwkv: Path, reformer: Path, eva: Path
+) -> dict[str, Callable[..., Any]]:
     """By peer, the function from its inputs to outputs and last state, both by name."""
     for_heads = _swap_time_and_heads
 
@@ -158,6 +174,9 @@ def _peers(torch: Any, fla: Path, rwkv: Path, reformer: Path) -> dict[str, Calla
     def lsh(**inputs: Any) -> Any:
         return _reformer(torch, reformer, **inputs)
 
+    def eva_1d(**inputs: Any) -> Any:
+        return {"y": _eva(torch, eva, **inputs)}
+
     return {
         "forgetting_aaren": forgetting_aaren,
         "gated_linear": gated_linear,
@@ -167,6 +186,7 @@ def _peers(torch: Any, fla: Path, rwkv: Path, reformer: Path) -> dict[str, Calla
         "gated_delta": gated_delta,
         "rwkv": rwkv_4,
         "reformer": lsh,
+        "eva": eva_1d,
     }
 
 
@@ -261,5 +281,29 @@ def _reformer(torch: Any, folder: Path, x: Any, v: Any) -> Any:
     return {"y": _swap_time_and_heads(y.reshape(BATCH, HEADS, -1, KEY_DIM))}
 
 
+def _eva(torch: Any, folder: Path, q: Any, k: Any, v: Any, noise: Any, **maps: Any) -> Any:
+    """In training, where the module draws, with maps that have no layer norm."""
+    sys.path.insert(0, str(folder / "efficient-attention"))
+    theirs: Any = importlib.import_module("efficient_attention.eva")
+    draw = {"randn_like": lambda mean: noise.expand(mean.shape)}
+    theirs.torch = types.SimpleNamespace(**{**vars(torch), **draw})
+    module = theirs.EVA(
+        dim=HEADS * KEY_DIM,
+        num_heads=HEADS,
+        adaptive_proj="no-ln",
+        num_landmarks=EVA_CHUNKS,
+        window_size=EVA_WINDOW,
+        overlap_window=True,
+    ).double()
+    module.proj_and_split_heads = lambda x: tuple(map(_swap_time_and_heads, (q, k, v)))
+    module.proj = torch.nn.Identity()
+    layers = {}
+    for letter, of in (("q", "query"), ("k", "key")):
+        layers[f"adaptive_mu_{letter}.0.weight"] = maps[f"mean_{of}_kernel"].T
+        layers[f"adaptive_mu_{letter}.0.bias"] = maps[f"mean_{of}_bias"]
+    y = torch.func.functional_call(module, layers, (q.reshape(BATCH, EVA_LENGTH, -1),))
+    return y.reshape(q.shape)
+
+
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(*map(Path, sys.argv[1:5]))

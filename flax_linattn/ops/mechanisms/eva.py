@@ -1,0 +1,306 @@
+"""EVA: Zheng, Yuan, Wang and Kong, "Efficient Attention via Control Variates", 2023.
+
+One softmax over the tokens of a query's window, exact, and over C chunks of the sequence, each of
+which is a control variate: what a query sees of chunk c is one key and one value,
+
+    y_i = [sum over j in E(i) of e^(q_i k_j) v_j + sum_c e^(q_i kbar_c) beta_c(omega_c)] / Z
+    beta_c(omega) = sum over j in c of xi(k_j, omega) v_j / sum over j in c of xi(k_j, omega)
+
+with Z the sum of both kinds of weights. Symbols against the paper's:
+
+=============  ==============================================================
+here           paper
+=============  ==============================================================
+window_size w  E(i): token i stands in one of the windows of w tokens that
+               divide the sequence, and sees it and ``overlap`` tokens beyond
+               on both sides
+num_chunks     C; chunk c, P_c, also reaches ``overlap`` tokens beyond
+x              q or k times sqrt(scale), that is K**-0.25 by default
+xi(k, omega)   exp(omega . k - |k|^2 / 2), the positive random feature
+kbar_c         A_k mean_c(k) + b_k, with A_k ``mean_key_kernel`` (transposed),
+               b_k ``mean_key_bias``; learned, shared by the heads
+omega_c        (A_q mean_c(q) + b_q + kbar_c) / 2 + ``noise``
+=============  ==============================================================
+
+This is the variant of the official code that the TaylorShift experiments ran: windows of 8 that
+overlap by half, 49 chunks, linear maps without normalisation ("no-ln"), no position biases. As
+there, means divide by the width of a chunk with both overlaps, beyond the ends of the sequence too;
+and scale is in xi once, so that ``noise`` has deviation K**-0.25 of the paper's. omega is its mean
+unless ``noise`` is given, as in that code's evaluation: attention is a function of its arguments,
+and layers pass none, in training neither.
+
+Departures: positions count real tokens, so that padding anywhere changes nothing; C chunks divide
+them evenly, where that code cuts off N // C at a time, which may give more than C chunks and leave
+tokens out, and fails below C tokens; a chunk that lies within the window of a query is not weighed
+for it, since all of it is seen exactly (one that does in part is weighed whole, as there);
+``noise`` is one draw for all sequences of a batch. Keys and omega beyond 7e10, whose squares would
+fill float32, count in xi as of that size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from flax_linattn.checks import at_least
+from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.numerics import (
+    einsum,
+    exp_difference,
+    safe_divide,
+    score_scale,
+    scores,
+)
+from flax_linattn.ops.engine.features import bounded_key
+from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
+from flax_linattn.ops.engine.tiles import fill, split, unsplit
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+
+_MAPS = {
+    "mean_query_kernel": ("K", "K"),
+    "mean_query_bias": ("K",),
+    "mean_key_kernel": ("K", "K"),
+    "mean_key_bias": ("K",),
+}
+_AXES = {**_MAPS, "noise": ("H", "num_chunks", "K")}
+
+
+class _Chunks(NamedTuple):
+    """What queries see of chunks.
+
+    Attributes:
+        key: kbar [B, C, H, K].
+        value: beta [B, C, H, V].
+        first: int32 [B, C], the place of the first token of a chunk.
+        last: the place after its last one; first where there is no such chunk.
+    """
+
+    key: Array
+    value: Array
+    first: Array
+    last: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class EVA(StatelessMechanism):
+    """Windows with control variates (module docstring: symbols, departures).
+
+    Arguments of its own in ``attend``: ``mean_query_kernel`` and ``mean_key_kernel`` [K, K],
+    ``mean_query_bias`` and ``mean_key_bias`` [K], which layers learn (default: the means as they
+    are), ``noise`` [H, C, K], standard normal numbers (default: none), and ``scale``.
+
+    Attributes:
+        window_size: w, tokens of a window.
+        num_chunks: C; where there are fewer tokens, each has a chunk.
+        overlap: tokens that windows and chunks reach beyond their borders; None = half a window,
+            at least 1.
+        scale: positive factor of the scores where a call gives none; None = K**-0.5.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from flax_linattn import ops
+        >>> eva = ops.get_mechanism("eva", window_size=4, num_chunks=3)
+        >>> q, k, v = jax.random.normal(jax.random.key(0), (3, 2, 20, 4, 8))
+        >>> y = eva.attend(q, k, v)
+        >>> y.shape
+        (2, 20, 4, 8)
+        >>> noise = jax.random.normal(jax.random.key(1), (4, 3, 8))
+        >>> bool(jnp.allclose(eva.attend(q, k, v, noise=noise), y))
+        False
+        >>> eva.attend(q, k, v, is_causal=True)
+        Traceback (most recent call last):
+        ...
+        ValueError: 'eva' has no causal form; use is_causal=False.
+    """
+
+    name: ClassVar[str] = "eva"
+    about: ClassVar[str] = (
+        "EVA, windows and control variates of the rest; whole sequences only (Zheng et al., 2023)"
+    )
+    capabilities: ClassVar[Capabilities] = dataclasses.replace(
+        StatelessMechanism.capabilities, cross=False
+    )
+    parameters: ClassVar[tuple[str, ...]] = ("scale", *_MAPS, "noise")
+
+    window_size: int = 8
+    num_chunks: int = 49
+    overlap: int | None = None
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        at_least(1, window_size=self.window_size, num_chunks=self.num_chunks)
+        at_least(0, overlap=self.overlap)
+        _check_scale(self.scale)
+
+    def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
+        kernel, bias = jax.nn.initializers.normal(0.02), jax.nn.initializers.zeros
+        return {
+            name: Learned((key_dim,) * len(axes), kernel if len(axes) == 2 else bias)
+            for name, axes in _MAPS.items()
+        }
+
+    def mix(self, whole: Sequences) -> Outputs:
+        mask, parameters = whole.mask, whole.parameters
+        rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
+        count = rank[:, -1] + 1
+        order = jnp.argsort(~mask, axis=1, stable=True)  # the real tokens move to the front
+        q, k, v = (_take(x, order) for x in (whole.q, whole.k, whole.v))
+        scale = self._scale(q, parameters)
+        chunks = self._chunks(q, k, v, count, scale, parameters)
+        y = self._windows(q * scale, k, v, count, chunks)
+        y = _take(y, jnp.maximum(rank, 0))
+        return jnp.where(mask[:, :, None, None], y, jnp.zeros_like(y))
+
+    def _chunks(
+        self, q: Array, k: Array, v: Array, count: Array, scale: Array, parameters: Parameters
+    ) -> _Chunks:
+        """Of ``count`` [B] tokens each, which stand at the front."""
+        (batch, length), overlap = k.shape[:2], self._overlap()
+        most = min(self.num_chunks, length)
+        number = jnp.arange(most + 1, dtype=jnp.int32)
+        used = jnp.clip(count, 1, most)[:, None]
+        border = -(-jnp.minimum(number, used) * count[:, None] // used)
+        start, end = border[:, :-1], border[:, 1:]
+        there = start < end
+        first = jnp.where(there, jnp.maximum(start - overlap, 0), 0)
+        last = jnp.where(there, jnp.minimum(end + overlap, count[:, None]), 0)
+
+        widest = min(-(-length // most) + 2 * overlap, length)
+        place = first[..., None] + jnp.arange(widest, dtype=jnp.int32)  # [B, C, tokens]
+        inside = (place < last[..., None])[..., None, None]
+        place = jnp.minimum(place, length - 1).reshape(batch, -1)
+
+        def tokens(x: Array) -> Array:
+            x = _take(x, place).reshape(batch, most, widest, *x.shape[2:])
+            return jnp.where(inside, x, jnp.zeros_like(x))
+
+        q, k, v = tokens(q), tokens(k), tokens(v)
+        width = jnp.maximum(end - start + 2 * overlap, 1)[..., None, None].astype(k.dtype)
+        q_mean, k_mean = (jnp.sum(x, axis=2) / width for x in (q, k))
+        omega, key = self._proposal(q_mean, k_mean, parameters)
+        omega, k = bounded_key(omega), bounded_key(k)
+        # As one product, since scores takes care that large ones stay the same numbers.
+        omega = jnp.concatenate([omega, jnp.full_like(omega[..., :1], -0.5)], axis=-1)
+        k = jnp.concatenate([k, jnp.sum(k * k, axis=-1, keepdims=True)], axis=-1)
+        log_feature = scores(scale * omega, k, "bchk,bcshk->bcsh")
+        weight = jax.nn.softmax(log_feature, axis=2, where=inside[..., 0])
+        return _Chunks(key, einsum("bcsh,bcshv->bchv", weight, v), first, last)
+
+    def _windows(self, q: Array, k: Array, v: Array, count: Array, chunks: _Chunks) -> Outputs:
+        length, width, overlap = q.shape[1], self.window_size, self._overlap()
+        begin = jnp.arange(-(-length // width), dtype=jnp.int32)[:, None] * width - overlap
+        place = begin + jnp.arange(width + 2 * overlap, dtype=jnp.int32)  # [windows, tokens]
+
+        def around(x: Array) -> Array:
+            x = jnp.pad(fill(x, width), ((0, 0), (overlap, overlap), (0, 0), (0, 0)))
+            return x[:, place + overlap]
+
+        visible = (place >= 0) & (place < count[:, None, None])
+        first, last = chunks.first[:, None], chunks.last[:, None]
+        exact = (first >= begin) & (last <= begin + width + 2 * overlap)
+        seen = jnp.concatenate([visible, (first < last) & ~exact], axis=2)[:, :, None, None]
+
+        q, k, v = split(fill(q, width), width), around(k), around(v)
+        local = scores(q, k, "bwthk,bwshk->bwhts")
+        score = jnp.concatenate([local, scores(q, chunks.key, "bwthk,bchk->bwhtc")], axis=-1)
+        score = jnp.where(seen, score, jnp.asarray(-jnp.inf, score.dtype))
+        largest = jax.lax.stop_gradient(jnp.max(score, axis=-1, keepdims=True))
+        weight = exp_difference(score, largest)
+        weight = safe_divide(weight, jnp.sum(weight, axis=-1, keepdims=True))
+        tokens, rest = jnp.split(weight, [place.shape[1]], axis=-1)
+        y = einsum("bwhts,bwshv->bwthv", tokens, v)
+        return unsplit(y + einsum("bwhtc,bchv->bwthv", rest, chunks.value), length)
+
+    def _proposal(
+        self, q_mean: Array, k_mean: Array, parameters: Parameters
+    ) -> tuple[Array, Array]:
+        """omega and kbar of chunks [..., C, H, K]."""
+        heads, key_dim = k_mean.shape[-2:]
+        sizes = {"H": heads, "num_chunks": self.num_chunks, "K": key_dim}
+        own = {}
+        for name, axes in _AXES.items():
+            given = parameters.get(name)
+            if given is None:
+                continue
+            shape = tuple(sizes[axis] for axis in axes)
+            if given.shape != shape:
+                raise ValueError(
+                    f"{name} must have shape [{', '.join(axes)}] = {shape}, got {given.shape}."
+                )
+            own[name] = given.astype(k_mean.dtype)
+
+        def mapped(x: Array, kernel: str, bias: str) -> Array:
+            x = einsum("...k,kj->...j", x, own[kernel]) if kernel in own else x
+            return x + own[bias] if bias in own else x
+
+        query = mapped(q_mean, "mean_query_kernel", "mean_query_bias")
+        key = mapped(k_mean, "mean_key_kernel", "mean_key_bias")
+        omega = (query + key) / 2
+        if "noise" in own:
+            omega = omega + jnp.swapaxes(own["noise"], 0, 1)[: omega.shape[-3]]
+        return omega, key
+
+    def _reference(
+        self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
+    ) -> Outputs:
+        real = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
+        scale, overlap = self._scale(q, parameters), self._overlap()
+        number = jnp.arange(self.num_chunks)[:, None]
+
+        def of_row(q: Array, k: Array, v: Array, real: Array) -> Array:
+            n, rank = jnp.sum(real), jnp.cumsum(real) - 1
+            used = jnp.minimum(n, self.num_chunks)
+            # Token number r is of chunk c where c n <= r C < (c + 1) n..
+            core = (number * n <= rank * used) & (rank * used < (number + 1) * n) & real
+            first = jnp.min(jnp.where(core, rank, len(k)), axis=1, keepdims=True) - overlap
+            last = jnp.max(jnp.where(core, rank, -1), axis=1, keepdims=True) + overlap
+            chunk = jnp.any(core, axis=1, keepdims=True) & (first <= rank) & (rank <= last) & real
+            begin = rank[:, None] // self.window_size * self.window_size - overlap
+            window = (begin <= rank) & (rank < begin + self.window_size + 2 * overlap) & real
+            beyond = jnp.einsum("cs,ts->tc", chunk.astype(q.dtype), (~window).astype(q.dtype))
+
+            of_chunk = chunk[:, :, None, None].astype(q.dtype)
+            width = jnp.maximum(jnp.sum(core, axis=1) + 2 * overlap, 1).astype(q.dtype)
+            q_mean, k_mean = (jnp.sum(of_chunk * x, axis=1) / width[:, None, None] for x in (q, k))
+            omega, key = self._proposal(q_mean, k_mean, parameters)
+            # Of its inverse exponent |omega|^2 / 2 is left, which cancels from beta.
+            log_feature = -scale * jnp.sum(jnp.square(omega[:, None] - k), axis=-1) / 2
+            beta = einsum("csh,shv->chv", softmax(log_feature, chunk[:, :, None], 1), v)
+            score = jnp.concatenate(
+                [einsum("thk,shk->ths", q * scale, x) for x in (k, key)], axis=2
+            )
+            weight = softmax(score, jnp.concatenate([window, beyond > 0], axis=1)[:, None], 2)
+            return einsum("ths,shv->thv", weight, jnp.concatenate([v, beta]))
+
+        def softmax(score: Array, there: Array, axis: int) -> Array:
+            score = jnp.where(there, score, -jnp.inf)
+            weight = exp_difference(score, jnp.max(score, axis=axis, keepdims=True))
+            return safe_divide(weight, jnp.sum(weight, axis=axis, keepdims=True))
+
+        y = jax.vmap(of_row)(q, k, v, real)
+        return jnp.where(real[:, :, None, None], y, jnp.zeros_like(y))
+
+    def _check_parameters(self, parameters: Parameters) -> None:
+        _check_scale(parameters.get("scale"))
+
+    def _overlap(self) -> int:
+        return max(1, self.window_size // 2) if self.overlap is None else self.overlap
+
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)
+
+
+def _check_scale(scale: Array | float | None) -> None:
+    if scale is None or isinstance(scale, jax.core.Tracer) or jnp.ndim(scale):
+        return  # an array with axes is refused where it is used
+    if scale <= 0:
+        raise ValueError(f"scale must be positive, its root scales q and k; got {scale}.")
+
+
+def _take(x: Array, index: Array) -> Array:
+    """``x`` [B, T, H, K] at ``index`` [B, n], each row at its own places: [B, n, H, K]."""
+    return jnp.take_along_axis(x, index[:, :, None, None], axis=1)
