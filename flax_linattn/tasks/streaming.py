@@ -184,16 +184,27 @@ class Streaming(abc.ABC):
         self.num_steps, self.num_breaks = num_steps, num_breaks
 
     def _check_owner(self, path: Path, facts: Mapping[str, Any]) -> None:
-        if any(facts.get(name) != value for name, value in self._owner.items()):
+        differ = [name for name, value in self._owner.items() if facts.get(name) != value]
+        if differ:
             others = [name for name in self._owner if name != "model"]
             name = f", {shown(facts['run'])}" if facts.get("run") else ""
             raise OptionError(
                 f"{path} is the state of a stream of another run{name}"
-                f"{''.join(f', or with another {name}' for name in others)}; give what it was made "
-                "with, or remove it to begin anew.",
+                f"{''.join(f', or with another {name}' for name in others)} "
+                f"({', '.join(self._difference(name, facts) for name in differ)}); give what it "
+                "was made with, or remove it to begin anew.",
                 "state",
                 *others,
             )
+
+    def _difference(self, name: str, facts: Mapping[str, Any]) -> str:
+        """What a state was made with, and what is here."""
+        here = self._owner[name]
+        if name == "model":
+            name, here = "mechanism", mechanism_name(self._run.config.layers)
+            if facts.get(name) == here:
+                return "the weights of its model are others"
+        return f"its {name} is {shown(facts.get(name))}, here {shown(here)}"
 
     def _check_ages(self, state: Any, facts: Mapping[str, Any], num_steps: int) -> None:
         ages = self.ages(facts)

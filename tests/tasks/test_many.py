@@ -168,6 +168,7 @@ def test_streams_of_runs(run_dir, tmp_path, capsys):
     assert succeed(capsys, *kept, "--which", "0") == outputs[0]
     message = fail(capsys, *kept, "--which", "1")
     assert "is the state of a stream of another run" in message and "--which" in message
+    assert "its which is 0, here 1" in message
     assert "which must be at most 2, got 3. (--which)" in fail(capsys, *args, "--which", "3")
 
 

@@ -117,7 +117,13 @@ CRAFTED = {
     ),
     "facts of megabytes": (longer_facts, "longer than"),
     "another format": (fact("format", 7), "another version"),
-    "another model": (fact("model", 7), "of another run"),
+    "another model": (fact("model", 7), r"of another run.*\(the weights of its model are others\)"),
+    "another mechanism": (
+        lambda path, entries: states.with_facts(
+            path, entries, states.facts_of(entries) | {"model": 7, "mechanism": "linear"}
+        ),
+        r"of another run.*\(its mechanism is 'linear', here 'aaren'\)",
+    ),
     "no last": (fact("last", ...), "expected last as"),
     "a last that is short": (fact("last", []), "expected last as"),
     "a last that is text": (fact("last", "1"), "expected last as"),
