@@ -22,6 +22,9 @@ class Interval(NamedTuple):
     middle: float
     half: float
 
+    def __neg__(self) -> Interval:
+        return Interval(-self.middle, self.half)
+
     @property
     def decides(self) -> bool:
         """Whether it has a width; equal numbers, as accuracies may be, have none."""

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, Rule, Word, all_of
+from experiments.intervals import Interval
+from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Word, all_of
 from flax_linattn.bench.report import number
 
 STATED = "2026-11-23T17:36:00+00:00"
@@ -218,3 +219,21 @@ def span(values: Ratios) -> str:
     if not found:
         raise NotMeasuredError("nothing of it was measured")
     return " to ".join(dict.fromkeys(number(value) for value in (min(found), max(found))))
+
+
+def above(found: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
+    """The word on whether a mean lies above a bound, as all of its interval does.
+
+    Args:
+        found: the interval; None where there are too few numbers.
+        bound: what it is to be above.
+        rule: that says so.
+        over: what the numbers are of.
+    """
+    if found is None:
+        return Word(TOO_FEW.replace("data sets", over), rule)
+    if not found.decides:
+        return Word(OPEN, rule)
+    if found.middle - found.half > bound:
+        return Word(HOLDS, rule)
+    return Word(FAILS if found.middle + found.half < bound else OPEN, rule)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.intervals import Interval
-from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, Rule, Word
+from experiments.rules import above
+from experiments.verdicts import FAILS, HOLDS, OPEN, Rule, Word
 
 STATED = "2026-11-24T16:45:00+00:00"
 """When all that stands here was stated, unless it says otherwise: before the runs that it judges,
@@ -52,13 +53,7 @@ CENTRED = Rule(
 
 def competitive(found: Interval | None) -> Word:
     """The word on a model beside another one over data sets."""
-    if found is None:
-        return Word(TOO_FEW, COMPETITIVE)
-    if not found.decides:
-        return Word(OPEN, COMPETITIVE)
-    if found.middle - found.half > -MARGIN:
-        return Word(HOLDS, COMPETITIVE)
-    return Word(FAILS if found.middle + found.half < -MARGIN else OPEN, COMPETITIVE)
+    return above(found, -MARGIN, COMPETITIVE, over="data sets")
 
 
 def on_most(words: Sequence[Word]) -> Word:
@@ -70,13 +65,7 @@ def on_most(words: Sequence[Word]) -> Word:
 
 def ahead(found: Interval | None) -> Word:
     """The word on two models on one data set."""
-    if found is None:
-        return Word(TOO_FEW.replace("data sets", "seeds"), AHEAD)
-    if not found.decides:
-        return Word(OPEN, AHEAD)
-    if found.middle - found.half > 0:
-        return Word(HOLDS, AHEAD)
-    return Word(FAILS if found.middle + found.half < 0 else OPEN, AHEAD)
+    return above(found, 0, AHEAD)
 
 
 def falls(share: float) -> Word:
@@ -132,13 +121,7 @@ OVERFLOWS = Rule(
 
 def acceptable(found: Interval | None) -> Word:
     """The word on a model beside a better one."""
-    if found is None:
-        return Word(TOO_FEW.replace("data sets", "seeds"), ACCEPTABLE)
-    if not found.decides:
-        return Word(OPEN, ACCEPTABLE)
-    if found.middle - found.half > -MARGIN:
-        return Word(HOLDS, ACCEPTABLE)
-    return Word(FAILS if found.middle + found.half < -MARGIN else OPEN, ACCEPTABLE)
+    return above(found, -MARGIN, ACCEPTABLE)
 
 
 def converges(losses: tuple[float, float] | None) -> Word:

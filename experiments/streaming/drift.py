@@ -31,11 +31,12 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from experiments.intervals import interval, spread, text
+from experiments.intervals import Interval, interval, spread, text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
+from experiments.rules import above
 from experiments.statements import Statement
-from experiments.verdicts import FAILS, HOLDS, OPEN, TOO_FEW, NotMeasuredError, Rule, Verdict, Word
+from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -281,14 +282,7 @@ def keeps(what: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Ver
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         found = interval(list(growth(rows, what, mechanism).values()))
-        if found is None:
-            return Verdict(Word(TOO_FEW.replace("data sets", "seeds"), KEEPS), "one seed")
-        word = OPEN
-        if found.decides and found.middle + found.half < KEPT:
-            word = HOLDS
-        if found.decides and found.middle - found.half > KEPT:
-            word = FAILS
-        return Verdict(Word(word, KEEPS), f"{text(found, 1)} %")
+        return below(found, KEPT, KEEPS, "%")
 
     return judge
 
@@ -301,16 +295,16 @@ def better(what: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
         ours, theirs = of(rows, what, "forgetting_aaren"), of(rows, what, "aaren")
         seeds = sorted(ours.keys() & theirs.keys())
         found = interval([100 * (last(ours[s], name) / last(theirs[s], name) - 1) for s in seeds])
-        if found is None:
-            return Verdict(Word(TOO_FEW.replace("data sets", "seeds"), BETTER), "one seed")
-        word = OPEN
-        if found.decides and found.middle + found.half < 0:
-            word = HOLDS
-        if found.decides and found.middle - found.half > 0:
-            word = FAILS
-        return Verdict(Word(word, BETTER), f"{text(found, 1)} % of its error")
+        return below(found, 0, BETTER, "% of its error")
 
     return judge
+
+
+def below(found: Interval | None, bound: float, rule: Rule, unit: str) -> Verdict:
+    """The verdict on whether a mean lies below a bound."""
+    if found is None:
+        return Verdict(above(None, bound, rule), "one seed")
+    return Verdict(above(-found, -bound, rule), f"{text(found, 1)} {unit}")
 
 
 def _mean(values: Sequence[float]) -> str:

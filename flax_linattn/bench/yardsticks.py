@@ -116,12 +116,9 @@ def loop(spec: str) -> Callable[..., Array]:
 
 
 def has_engine(spec: str) -> bool:
-    """Whether ``engine`` computes what the mechanism does.
-
-    RWKV's outputs are no function of the state alone: a token's own part comes beside it.
-    """
+    """Whether ``engine`` computes what the mechanism does: its outputs are those of its state."""
     mechanism = ops.get_mechanism(spec)
-    return isinstance(mechanism, ops.StreamingMechanism) and mechanism.name != "rwkv"
+    return isinstance(mechanism, ops.StreamingMechanism) and mechanism.reads_state_alone
 
 
 def engine(spec: str, *, chunk_size: int | None = 128) -> Callable[..., Array]:

@@ -45,8 +45,29 @@ def after(a: Array) -> Array:
         >>> after(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
         [-6.0, -4.0, 0.0]
     """
-    later = jnp.concatenate([a[..., 1:, :], jnp.zeros_like(a[..., :1, :])], axis=-2)
-    return jnp.flip(until(jnp.flip(later, axis=-2)), axis=-2)
+    return onwards(jnp.concatenate([a[..., 1:, :], jnp.zeros_like(a[..., :1, :])], axis=-2))
+
+
+def before(a: Array) -> Array:
+    """For each i the sum of a_l over l < i.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> before(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
+        [0.0, -1.0, -3.0]
+    """
+    return until(jnp.concatenate([jnp.zeros_like(a[..., :1, :]), a[..., :-1, :]], axis=-2))
+
+
+def onwards(a: Array) -> Array:
+    """For each i the sum of a_l over l >= i.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> onwards(jnp.array([[-1.0], [-2.0], [-4.0]])).ravel().tolist()
+        [-7.0, -6.0, -4.0]
+    """
+    return jnp.flip(until(jnp.flip(a, axis=-2)), axis=-2)
 
 
 def between(a: Array) -> Array:

@@ -495,27 +495,16 @@ def _own_gradients(tile: Tokens) -> tuple[Own, Passage]:
         pairs = weight * (einsum("bihv,bjhv->bhij", dw, tile.v) + by_head(tile.du))
         past = jax.tree.map(lambda x: x[:, :1], tile.past)
         of_past = reach * Adjoint(dw, tile.du).of(past)
-        dlog_decay = _crossing(pairs) + _from_right(of_past)
+        dlog_decay = _crossing(pairs) + decays.onwards(of_past)
     return Own(dv, through_u, dlog_decay, reach), Passage(reach[:, -1], own)
 
 
 def _crossing(pairs: Array) -> Array:
     """[B, H, C, C] -> [B, C, H]: for each l the sum over i >= l and j < l."""
     index = jnp.arange(pairs.shape[-1])
-    before = _before(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
+    before = decays.before(jnp.swapaxes(pairs, -1, -2))  # [B, H, l, i], over j < l
     later = index >= index[:, None]
     return jnp.moveaxis(jnp.sum(jnp.where(later, before, jnp.zeros_like(before)), axis=3), 1, 2)
-
-
-def _before(x: Array) -> Array:
-    """[..., C, H]: for each l the sum over j < l."""
-    earlier = jnp.concatenate([jnp.zeros_like(x[..., :1, :]), x[..., :-1, :]], axis=-2)
-    return decays.until(earlier)
-
-
-def _from_right(x: Array) -> Array:
-    """[B, C, H]: for each l the sum over i >= l."""
-    return jnp.flip(decays.until(jnp.flip(x, axis=1)), axis=1)
 
 
 def _with_future(tile: Tokens, own: Own, after: Adjoint) -> Gradients:
@@ -532,7 +521,7 @@ def _with_future(tile: Tokens, own: Own, after: Adjoint) -> Gradients:
     ones = jnp.ones_like(weight)
     of_tokens = weight * after.of(Adjoint(tile.v, ones))
     of_past = own.reach[:, -1:] * after.of(jax.tree.map(lambda x: x[:, :1], tile.past))
-    return Gradients(dscore, dv, own.log_decay + _before(of_tokens) + of_past)
+    return Gradients(dscore, dv, own.log_decay + decays.before(of_tokens) + of_past)
 
 
 def _backward_parallel(size: int, tokens: Tokens, end: Adjoint) -> tuple[Gradients, Adjoint]:

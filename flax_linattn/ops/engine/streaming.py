@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from functools import partial
+from typing import ClassVar
 
 import jax
 
@@ -24,8 +25,12 @@ class StreamingMechanism(Mechanism):
     """A mechanism given by ``lift``, ``merge``, ``read`` and its neutral ``init_state``.
 
     Attributes:
+        reads_state_alone: whether a token's output is ``read`` of the state after it; else
+            ``attend`` and ``step`` also add what is the token's own.
         chunk_size: tokens a block in the chunked form.
     """
+
+    reads_state_alone: ClassVar[bool] = True
 
     chunk_size: int = 128
 

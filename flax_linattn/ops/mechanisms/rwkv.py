@@ -68,6 +68,7 @@ class RWKV(StreamingMechanism):
         constant_memory=True, noncausal=False, cross=False, channelwise=True, mergeable=True
     )
     parameters: ClassVar[tuple[str, ...]] = ("time_decay", "time_first")
+    reads_state_alone: ClassVar[bool] = False
 
     def learned_parameters(self, num_heads: int, key_dim: int) -> dict[str, Learned]:
         shape = (num_heads, key_dim)

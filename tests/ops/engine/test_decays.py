@@ -34,10 +34,13 @@ def test_no_tokens() -> None:
 def test_sums_are_those_of_a_loop(a: Any) -> None:
     with jax.enable_x64(True):
         until, after = np.asarray(decays.until(a)), np.asarray(decays.after(a))
+        before, onwards = np.asarray(decays.before(a)), np.asarray(decays.onwards(a))
         between = np.asarray(decays.between(a[:, :1]))
     for i in range(len(a)):
         assert_close(until[i], a[: i + 1].sum(axis=0), np.float64)
         assert_close(after[i], a[i + 1 :].sum(axis=0), np.float64)
+        assert_close(before[i], a[:i].sum(axis=0), np.float64)
+        assert_close(onwards[i], a[i:].sum(axis=0), np.float64)
         for j in range(len(a)):
             want = a[j + 1 : i + 1, 0].sum() if j <= i else -np.inf
             assert_close(between[i, j], want, np.float64)
