@@ -32,14 +32,15 @@ def comparisons(platform: str | None = None) -> list[bench.Comparison]:
     return [*papers, *(taylorshift_forms(dim) for dim in (16, 32, 64))]
 
 
-def taylorshift_forms(dim: int, *, is_causal: bool = False) -> bench.Comparison:
+def taylorshift_forms(dim: int, *, order: int = 2, is_causal: bool = False) -> bench.Comparison:
     """TaylorShift's ``auto`` against both of its forms, from 128 to 16,384 tokens.
 
     Args:
         dim: d, channels a head.
+        order: of the polynomial.
         is_causal: see ``ops.Mechanism.attend``.
     """
-    attend = partial(mechanism, "taylorshift", is_causal=is_causal)
+    attend = partial(mechanism, f"taylorshift:order={order}", is_causal=is_causal)
     return bench.Comparison(
         f"taylorshift, auto, d = {dim}" + (", causal" if is_causal else ""),
         tuple(2**n for n in range(7, 15)),

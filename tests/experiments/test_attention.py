@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.attention import conditioning, sequence, taylor, weights
+from experiments.attention import conditioning, sequence, taylor, taylorshift_order, weights
 from flax_linattn import ops
 
 
@@ -41,6 +41,13 @@ def test_series_come_near_as_their_order_grows() -> None:
         q, k, v = taylor.sources()["speech"]
         errors = [taylor.errors(q, k, v, 0.5, order)["output"] for order in taylor.COLOURS]
     assert errors == sorted(errors, reverse=True) and errors[0] < 0.1
+
+
+def test_a_higher_order_is_nearer_to_softmax() -> None:
+    with jax.enable_x64(True):
+        q, k, _ = (x[:, :8] for x in taylor.sources()["normal"])
+        near = [taylorshift_order.distance(q, k, 2.0, order)["weights"] for order in (2, 4, 6)]
+    assert near == sorted(near, reverse=True) and near[0] < 0.1
 
 
 @pytest.mark.slow

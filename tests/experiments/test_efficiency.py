@@ -42,6 +42,7 @@ TINY: dict[str, dict[str, Any]] = {
     "taylorshift_crossover": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
     "taylorshift_heads": {"heads": (64,), "length": 8, "images": 1, "rounds": 1},
     "taylorshift_lengths": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
+    "taylorshift_order": {"dims": (4,), "orders": (4,), "lengths": (8, 16), "rounds": 1},
     "taylorshift_sizes": {"dims": (4,), "lengths": (8, 16), "samples": 1},
     "taylorshift_training": {"model": "taylorshift-pixel", "length": 64, "rounds": 1},
     "taylorshift_transformer": {"model": "taylorshift-pixel", "lengths": (64,), "rounds": 1},
@@ -58,7 +59,7 @@ TINY["gated"] = {
 }
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
-SLOW |= {"taylorshift_training", "long_sequence"}
+SLOW |= {"taylorshift_training", "taylorshift_order", "long_sequence"}
 
 
 @pytest.mark.parametrize(

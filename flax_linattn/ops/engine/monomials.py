@@ -1,19 +1,15 @@
 """Features of a polynomial of q . k: all products of coordinates, each different one once.
 
 By the multinomial theorem (q . k)^n / n! is the sum of q^a k^a / a! over all exponents a of degree
-n, with x^a = x_1^a_1 ... x_d^a_d and a! = a_1! ... a_d!. With a 1 beside the coordinates of x, the
-products of degree p are those of all degrees up to p: C(d + p, p) instead of 1 + d + ... + d^p.
+n, with x^a = x_1^a_1 ... x_d^a_d and a! = a_1! ... a_d!. Up to degree p these are C(d + p, p), of
+the 1 + d + ... + d^p products that an outer product has.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
 
 import jax.numpy as jnp
-import numpy as np
-from numpy.typing import NDArray
 
 from flax_linattn.typing import Array
 
@@ -28,55 +24,66 @@ def num_monomials(dim: int, order: int) -> int:
     return math.comb(dim + order, order)
 
 
-def monomials(x: Array, order: int, unit: Array | float = 1.0) -> Array:
-    """All products x^a of degree up to ``order``, in lexical order of their factors.
-
-    Those without the first i coordinates stand last, so that the products of one degree more are
-    slices times a coordinate: a few operations for each, and no gather.
+def monomials(
+    x: Array, order: int, unit: Array | float = 1.0, *, over_factorials: bool = False
+) -> Array:
+    """All x^a of degree up to ``order``, by ascending degree.
 
     Args:
         x: [..., d].
         order: the highest degree, at least 1.
         unit: u [..., 1], the 1 that x is measured by: x^a u^(order - |a|).
+        over_factorials: x^a / a!. Given to one of two factors, their product is the Taylor
+            polynomial of exp(x . y).
 
     Returns:
         [..., C(d + order, order)]; u^order comes first.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> monomials(jnp.array([2.0, 3.0]), 2).tolist()         # 1, x, y, x^2, x y, y^2
-        [1.0, 2.0, 3.0, 4.0, 6.0, 9.0]
-    """
-    x = jnp.concatenate([jnp.ones_like(x[..., :1]) * unit, x], axis=-1)
-    dim = x.shape[-1]
-    products = x
-    for degree in range(1, order):
-        later = (num_monomials(dim - 1 - i, degree) for i in range(dim))
-        parts = [x[..., i : i + 1] * products[..., -n:] for i, n in enumerate(later)]
-        products = jnp.concatenate(parts, axis=-1)
-    return products
-
-
-@functools.cache
-def taylor_weights(dim: int, order: int) -> NDArray[np.float64]:
-    """1 / a! of each of the ``monomials``.
-
-    Given to one of two factors, their product is the Taylor polynomial of exp(x . y).
-
-    Args:
-        dim: d.
-        order: of the polynomial.
-
-    Returns:
-        [C(d + order, order)].
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> x, y = jnp.array([1.0, 2.0]), jnp.array([3.0, -2.0])     # 1 - 1 + 1/2 - 1/6 + 1/24
-        >>> round(float((monomials(x, 4) * taylor_weights(2, 4)) @ monomials(y, 4)), 4)
+        >>> x, y = jnp.array([1.0, 2.0]), jnp.array([3.0, -2.0])
+        >>> monomials(x, 2).tolist()                              # 1, the coordinates, products
+        [1.0, 2.0, 1.0, 4.0, 2.0, 1.0]
+        >>> products = monomials(x, 4, over_factorials=True) @ monomials(y, 4)
+        >>> round(float(products), 4)                             # 1 - 1 + 1/2 - 1/6 + 1/24
         0.375
     """
-    factors = itertools.combinations_with_replacement(range(dim + 1), order)  # 0 is the unit
-    return np.array(
-        [1 / math.prod(math.factorial(a.count(i)) for i in {*a} - {0}) for a in factors]
-    )
+    degrees = _by_degree(x, order, over_factorials)
+    measured = [p * math.prod([unit] * (order - n)) for n, p in enumerate(degrees)]
+    return jnp.concatenate(measured, axis=-1)
+
+
+def _by_degree(x: Array, order: int, over_factorials: bool) -> list[Array]:
+    """The monomials of each degree from 0 to ``order``.
+
+    Those of two halves of the coordinates give those of the whole as outer products, so that a few
+    large multiplications make them all. Gathers or slices of one coordinate after another were
+    slower, forward and back, or took longer to compile.
+    """
+    dim = x.shape[-1]
+    if dim == 1:
+        powers = [jnp.ones_like(x)]
+        for n in range(1, order + 1):
+            powers.append(powers[-1] * x / (n if over_factorials else 1))
+        return powers
+    even = dim - dim % 2
+    halves = x[..., :even].reshape(*x.shape[:-1], 2, even // 2)
+    both = _by_degree(halves, order, over_factorials)
+    first, second = ([p[..., i, :] for p in both] for i in (0, 1))
+    joined = _join(first, second)
+    if even == dim:
+        return joined
+    return _join(joined, _by_degree(x[..., even:], order, over_factorials))
+
+
+def _join(a: list[Array], b: list[Array]) -> list[Array]:
+    """By degree, of both: a product of degree n is one of degree m of a and n - m of b."""
+
+    def outer(a: Array, b: Array) -> Array:
+        products = a[..., :, None] * b[..., None, :]
+        return products.reshape(*products.shape[:-2], -1)
+
+    return [
+        jnp.concatenate([outer(a[m], b[n - m]) for m in range(n + 1)], axis=-1)
+        for n in range(len(a))
+    ]

@@ -54,7 +54,7 @@ from flax_linattn.ops.engine.features import (
     unit_length,
 )
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
-from flax_linattn.ops.engine.monomials import monomials, num_monomials, taylor_weights
+from flax_linattn.ops.engine.monomials import monomials, num_monomials
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
@@ -276,8 +276,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         q, unit = bounded_query(q, self.order)
         if self.order == 2:
             return quadratic_features(q, self.coefficients, unit)
-        weights = jnp.asarray(taylor_weights(q.shape[-1], self.order), q.dtype)
-        return monomials(q, self.order, unit) * weights
+        return monomials(q, self.order, unit, over_factorials=True)
 
     def key_features(self, k: Array) -> Array:
         return quadratic_features(k) if self.order == 2 else monomials(k, self.order)

@@ -8,28 +8,44 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flax_linattn.ops.engine.monomials import monomials, num_monomials, taylor_weights
+from flax_linattn.ops.engine.monomials import monomials, num_monomials
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.parametrize("dim", [1, 2, 5, 8])
 @pytest.mark.parametrize("order", [1, 2, 3, 6])
-def test_they_are_all_products_in_lexical_order(dim: int, order: int) -> None:
-    x = np.random.default_rng(0).normal(size=(3, dim))
-    unit = np.array([[1.0], [0.5], [2.0]])
-    factors = np.concatenate([unit, x], axis=1)
-    choices = itertools.combinations_with_replacement(range(dim + 1), order)
-    want = np.stack([factors[:, list(each)].prod(axis=1) for each in choices], axis=1)
+@pytest.mark.parametrize("over_factorials", [False, True])
+def test_they_are_all_products(dim: int, order: int, over_factorials: bool) -> None:
+    """Each once, by ascending degree: sorted within each, as numbers drawn tell them apart."""
+    x, unit = np.random.default_rng(0).normal(size=dim), 0.5
+    want = []
+    for degree in range(order + 1):
+        factors = list(itertools.combinations_with_replacement(range(dim), degree))
+        products = [math.prod(x[list(each)]) * unit ** (order - degree) for each in factors]
+        if over_factorials:
+            factorials = [math.prod(map(math.factorial, map(f.count, {*f}))) for f in factors]
+            products = [p / f for p, f in zip(products, factorials, strict=True)]
+        want.append(np.sort(products))
     with jax.enable_x64(True):
-        got = monomials(jnp.asarray(x), order, jnp.asarray(unit))
-    assert got.shape == (3, num_monomials(dim, order)) == (3, math.comb(dim + order, order))
-    np.testing.assert_allclose(got, want, rtol=1e-14)
+        got = monomials(
+            jnp.asarray([x, 2 * x]),
+            order,
+            jnp.array([[0.5], [1.0]]),
+            over_factorials=over_factorials,
+        )
+    assert got.shape == (2, num_monomials(dim, order)) == (2, math.comb(dim + order, order))
+    np.testing.assert_allclose(got[1], 2.0**order * np.asarray(got[0]), rtol=1e-14)
+    ends = np.cumsum([len(each) for each in want])
+    parts = np.split(np.asarray(got[0]), ends[:-1])
+    for part, products in zip(parts, want, strict=True):
+        np.testing.assert_allclose(np.sort(part), products, rtol=1e-13)
 
 
 @pytest.mark.parametrize(("dim", "order"), [(1, 2), (3, 4), (4, 7)])
 def test_their_products_are_the_polynomial(dim: int, order: int) -> None:
     q, k = np.random.default_rng(0).normal(size=(2, 10, dim))
     with jax.enable_x64(True):
-        of_q, of_k = (monomials(jnp.asarray(x), order) for x in (q, k))
-    got = np.sum(np.asarray(of_q) * taylor_weights(dim, order) * np.asarray(of_k), axis=1)
+        of_q = monomials(jnp.asarray(q), order, over_factorials=True)
+        of_k = monomials(jnp.asarray(k), order)
     x = np.sum(q * k, axis=1)
-    np.testing.assert_allclose(got, sum(x**n / math.factorial(n) for n in range(order + 1)))
+    want = sum(x**n / math.factorial(n) for n in range(order + 1))
+    np.testing.assert_allclose(np.sum(np.asarray(of_q) * np.asarray(of_k), axis=1), want)

@@ -71,14 +71,18 @@ def test_a_high_order_is_softmax() -> None:
         for order in (2, 4, 6, 8, 30):
             mechanism = ops.get_mechanism("taylorshift", order=order, normalize_output=False)
             attend = partial(mechanism.attend, temperature=jnp.full(2, temperature))
-            direct, efficient = (attend(q, k, v, form=form) for form in ("direct", "efficient"))
-            np.testing.assert_allclose(direct, efficient, atol=1e-12)
-            errors.append(np.abs(direct - want).max())
+            errors.append(np.abs(attend(q, k, v, form="direct") - want).max())
     assert errors == sorted(errors, reverse=True) and errors[-1] < 1e-13
 
 
-@pytest.mark.parametrize("order", [4, 6, 10])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("order", "normalize"),
+    [
+        (4, True),
+        (6, False),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((4, False), (10, True))),
+    ],
+)
 def test_enormous_scores_are_finite_and_right(order: int, normalize: bool) -> None:
     """Scores of +-1e4 by the temperature or by queries and keys, and what float32 cannot hold.
 
