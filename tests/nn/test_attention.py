@@ -269,7 +269,8 @@ def test_parameters_without_bias_and_in_half_precision(mechanism):
     leaves = jax.tree.leaves(nnx.state(layer))
     assert {a.dtype for a in leaves} == {jnp.dtype("float16")}
     learned = (layer.query is not None) + len(layer.mechanism_parameters)
-    assert len(leaves) == 4 + learned
+    projections = 3 + (layer.query_projection is not None)
+    assert len(leaves) == projections + learned
 
 
 def test_mechanism_as_an_object():

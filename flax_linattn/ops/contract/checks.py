@@ -104,12 +104,13 @@ def check_options(
     is_causal: bool,
     is_packed: bool,
     form: str,
+    instead_of_causal: str,
 ) -> None:
     """Refuses a form, a direction, lengths or packing that the mechanism does not offer."""
     if form != "auto" and form not in can.forms:
         raise ValueError(f"{name!r} has no form {form!r}; it has: auto, {', '.join(can.forms)}.")
     if is_causal and not can.causal:
-        raise ValueError(f"{name!r} has no causal form; use is_causal=False.")
+        raise ValueError(f"{name!r} has no causal form; {instead_of_causal}.")
     if not is_causal and not can.noncausal:
         raise ValueError(f"{name!r} is causal only; use is_causal=True.")
     if queries != length:

@@ -539,6 +539,10 @@ class Mechanism(abc.ABC):
         Rows of several segments are not checked: they may be longer than any of these.
         """
 
+    def _instead_of_causal(self) -> str:
+        """What to do where there is no causal form, for error messages."""
+        return "use is_causal=False"
+
     def _check_room(self, state: State, parameters: Parameters) -> None:  # noqa: B027  (optional)
         """Refuses a state that lost tokens, where its values are known (outside ``jit``)."""
 
@@ -597,6 +601,7 @@ class Mechanism(abc.ABC):
             is_causal=is_causal,
             is_packed=segment_ids is not None,
             form=form,
+            instead_of_causal=self._instead_of_causal(),
         )
         mask = checks.check_mask("mask", mask, (batch, length))
         query_mask = checks.check_mask("query_mask", query_mask, (batch, queries))

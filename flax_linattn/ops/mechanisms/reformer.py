@@ -70,7 +70,8 @@ class Reformer(StatelessMechanism):
         >>> reformer.attend(x, x, v, is_causal=True)
         Traceback (most recent call last):
         ...
-        ValueError: 'reformer' has no causal form; use is_causal=False.
+        ValueError: 'reformer' has no causal form; use is_causal=False, or \
+get_mechanism('reformer', num_buckets=...), which has one.
         >>> causal = ops.get_mechanism("reformer", bucket_size=16, num_buckets=8)
         >>> y = causal.attend(x, x, v, is_causal=True)
         >>> bool(jnp.array_equal(y[:, 0], v[:, 0]))           # it sees nothing but itself
@@ -145,6 +146,9 @@ class Reformer(StatelessMechanism):
 
         over_heads = jax.vmap(of_head, in_axes=(1, 1, None, None), out_axes=1)
         return jax.vmap(over_heads)(x, v, mask, self._columns(mask))
+
+    def _instead_of_causal(self) -> str:
+        return "use is_causal=False, or get_mechanism('reformer', num_buckets=...), which has one"
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
