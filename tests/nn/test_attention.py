@@ -270,7 +270,8 @@ def test_parameters_without_bias_and_in_half_precision(mechanism):
     assert {a.dtype for a in leaves} == {jnp.dtype("float16")}
     learned = (layer.query is not None) + len(layer.mechanism_parameters)
     projections = 3 + (layer.query_projection is not None)
-    assert len(leaves) == projections + learned
+    biased = 2 * len(layer.token_projections)  # theirs stay
+    assert len(leaves) == projections + learned + biased
 
 
 def test_mechanism_as_an_object():
