@@ -55,7 +55,7 @@ class Reformer(StatelessMechanism):
         bucket_size: m, tokens a chunk, and a bucket on average where the length decides.
         num_hashes: rounds.
         num_buckets: b, even; there is a causal form then. None = 2 ceil(n / 2 m) for n real
-            tokens, as published.
+            tokens, as in that code.
         scale: factor of the scores where a call gives none; None = K**-0.5.
         seed: of the draw. ``attend`` takes ``rotations=`` [num_hashes, K, b / 2] instead, whose
             first columns count where there are more.
