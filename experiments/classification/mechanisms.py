@@ -17,6 +17,8 @@ ORDERS = {
     "elementwise_series": ["elementwise_series:order=2", "elementwise_series:order=6"],
     "taylorshift": ["taylorshift", "taylorshift:order=4", "taylorshift:order=6"],
 }
+LATENTS = {"aaren": (4, 16), "forgetting_aaren": (16,)}
+"""By so many latents a mechanism also reads, with the layers among them."""
 SPECS = [spec for name in ops.list_mechanisms() for spec in ORDERS.get(name, [name])]
 
 
@@ -30,6 +32,9 @@ def cells(folder: Path | None) -> Sequence[Cell]:
                 both.append(
                     Cell(spec, column, configured("classify", mechanism=spec, causal=causal))
                 )
+        for latents in LATENTS.get(spec, ()):
+            config = configured("classify", mechanism=spec, latents=latents)
+            both.append(Cell(f"{spec}, {latents} latents", "causal", config))
     return both
 
 

@@ -35,7 +35,10 @@ def make(mechanism="aaren", **options):
     return nnx.merge(graph, jax.tree.unflatten(tree, leaves))
 
 
-@pytest.mark.parametrize(("mechanism", "count"), [("softmax", 3_152_384), ("aaren", 3_152_896)])
+@pytest.mark.parametrize(
+    ("mechanism", "count"),
+    [("softmax", 3_152_384), ("aaren", 3_152_896), ("bidirectional_aaren", 3_152_896)],
+)
 def test_parameter_counts_of_the_paper(mechanism, count):
     """Section 4.5 of the Aaren paper."""
     block = nnx.eval_shape(

@@ -213,6 +213,21 @@ def test_own_files_of_unequal_length_and_missing_values(toy, tmp_path, capsys):
     assert tasks.evaluate_run(folder)["num_test"] == 6
 
 
+@pytest.mark.parametrize(
+    "mechanism", ["aaren", pytest.param("forgetting_aaren", marks=pytest.mark.slow)]
+)
+def test_latents_read_the_sequence(toy, tmp_path, capsys, mechanism):
+    """They train, are tested, and stream what they give in parallel."""
+    run = tmp_path / "run"
+    succeed(capsys, "train", "classify", *toy, "--run", str(run), "--mechanism", mechanism,
+            "--latents", "3")  # fmt: skip
+    report = tasks.evaluate_run(run)
+    assert report["num_test"] == 6
+    assert report["stream_max_error"] < 1e-5
+    lines = succeed(capsys, "stream", str(run), "--sequence", "0").splitlines()
+    assert lines[0].startswith("step,prediction,p(down),p(up)")
+
+
 class TestBadInput:
     def test_devices_that_are_not_there(self, toy, tmp_path, capsys):
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
@@ -284,6 +299,20 @@ class TestBadInput:
         for command in ("evaluate", "stream"):
             message = fail(capsys, command, str(tmp_path / "none"))
             assert "is no run folder" in message and "train a run there first" in message
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ("--latents 0", "latents must be at least 1"),
+            ("--latents 4 --pooling last", "latents read every step once"),
+            ("--latents 4 --embedding circular", "latents read every step once"),
+            ("--latents 4 --mechanism softmax", "latents read by aaren or forgetting_aaren"),
+            ("--latents 4 --mechanism aaren softmax --num-layers 2", "by one mechanism"),
+        ],
+    )
+    def test_latents_that_cannot_read(self, toy, tmp_path, capsys, arguments, message):
+        args = ["train", "classify", *toy, "--run", str(tmp_path / "run"), *arguments.split()]
+        assert message in fail(capsys, *args)
 
     def test_misspelled_choices_of_the_library(self):
         with pytest.raises(ValueError, match="must be one of mean, last, flatten, got 'max'"):

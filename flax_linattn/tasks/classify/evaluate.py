@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_linattn import data, inference, models, training
+from flax_linattn import data, inference, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classes import yardsticks
 from flax_linattn.tasks.classify.data import checksum_of, complete, make_batches
+from flax_linattn.tasks.classify.model import Classifier
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
@@ -93,7 +94,7 @@ def evaluate_yardsticks(run: Run, batches: data.BucketBatches) -> dict[str, Any]
     return judged.figures
 
 
-def stream_error(model: models.SequenceClassifier, batches: training.BatchSource) -> dict[str, Any]:
+def stream_error(model: Classifier, batches: training.BatchSource) -> dict[str, Any]:
     """The largest difference between streamed and parallel class probabilities over all steps.
 
     Args:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import TypeAlias
+
 import optax
 from flax import nnx
 
 from flax_linattn import models, training
+from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classes.loss import make_label_loss
 from flax_linattn.tasks.classify.options import ClassifyConfig, ClassifyFit
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
+AMONG_LATENTS = "softmax"
+
+Classifier: TypeAlias = models.SequenceClassifier | models.PerceiverReader
+
 
 def build_classifier(
     config: ClassifyConfig,
     problem: ClassifyProblem,
     placement: training.Placement = training.ONE_DEVICE,
-) -> models.SequenceClassifier:
+) -> Classifier:
     """The freshly initialised model of a run.
 
     Args:
@@ -29,6 +37,19 @@ def build_classifier(
         ValueError: an option that the model does not take.
     """
     model = config.model
+    layers, rngs = placed_layers(config.layers, placement), nnx.Rngs(config.seed)
+    if model.latents is not None:
+        if len(set(layers.mechanisms)) > 1:
+            raise OptionError("latents read once, by one mechanism.", "mechanism", "latents")
+        return models.PerceiverReader(
+            len(problem.channels),
+            len(problem.classes),
+            num_latents=model.latents,
+            reads_by=layers.mechanisms[0],
+            layers=dataclasses.replace(layers, mechanism=AMONG_LATENTS),
+            max_length=problem.max_length,
+            rngs=rngs,
+        )
     return models.SequenceClassifier(
         len(problem.channels),
         len(problem.classes),
@@ -37,14 +58,12 @@ def build_classifier(
         is_causal=model.causal,
         embedding_padding=model.embedding,
         attends_to_padding=model.padding == "seen",
-        layers=placed_layers(config.layers, placement),
-        rngs=nnx.Rngs(config.seed),
+        layers=layers,
+        rngs=rngs,
     )
 
 
-def logits_of(
-    model: models.SequenceClassifier, batch: dict[str, Array], dropout_key: Array | None
-) -> Array:
+def logits_of(model: Classifier, batch: dict[str, Array], dropout_key: Array | None) -> Array:
     """Logits of a batch of padded sequences."""
     logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
     return logits

@@ -74,6 +74,9 @@ class ClassifyModel(ModelOptions):
         padding: whether attention sees the padding of shorter sequences ("seen") or not
             ("masked").
         causal: whether attention sees only the past.
+        latents: so many latents read the sequence, and the layers are among them instead of on
+            every step: the mechanism is that by which they read, softmax that among them. Their
+            mean reaches the head. None = there are none.
     """
 
     layers: Layers = CLASSIFIER_LAYERS
@@ -81,6 +84,7 @@ class ClassifyModel(ModelOptions):
     embedding: Literal["causal", "circular"] = "causal"
     padding: Literal["masked", "seen"] = "masked"
     causal: bool = True
+    latents: int | None = None
 
     @property
     def sees_padding(self) -> bool:
@@ -116,6 +120,19 @@ class ClassifyConfig(Config):
 
     def __post_init__(self) -> None:
         model = self.model
+        at_least(1, latents=model.latents)
+        if model.latents is not None and (
+            model.pooling != "mean" or model.sees_padding or not model.causal
+        ):
+            raise OptionError(
+                "latents read every step once, in its order, and their mean is classified: leave "
+                'pooling "mean", embedding "causal", padding "masked" and causal as they are.',
+                "latents",
+                "pooling",
+                "embedding",
+                "padding",
+                causal=True,
+            )
         if self.data.buckets > 1 and (model.pooling == "flatten" or model.sees_padding):
             raise OptionError(
                 "buckets need a model whose parameters and results do not depend on the padding: "
@@ -139,7 +156,9 @@ class ClassifyConfig(Config):
         data = self.data
         dataset = "japanese-vowels" if data.train_file is None else data.train_file.name
         selected = ["selected-on-test"] if data.select_on == "test" else []
-        parts = [dataset.split(".")[0], mechanism_name(self.layers), *selected, self.seeds]
+        latents = [] if self.model.latents is None else [f"{self.model.latents}-latents"]
+        mechanism = mechanism_name(self.layers)
+        parts = [dataset.split(".")[0], mechanism, *latents, *selected, self.seeds]
         return as_name(*parts)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn import data, models, training
+from flax_linattn import data, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import SEQUENCES, Entry
 from flax_linattn.tasks.classes.figures import draw_confusion
@@ -26,6 +26,7 @@ from flax_linattn.tasks.classify.data import (
     notes,
 )
 from flax_linattn.tasks.classify.model import (
+    Classifier,
     build_classifier,
     classification_loss,
     logits_of,
@@ -152,8 +153,8 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         config: ClassifyConfig,
         problem: ClassifyProblem,
         placement: training.Placement = training.ONE_DEVICE,
-    ) -> models.SequenceClassifier:
-        """A ``models.SequenceClassifier``."""
+    ) -> Classifier:
+        """A ``models.SequenceClassifier``, or a ``models.PerceiverReader`` where latents read."""
         return build_classifier(config, problem, placement)
 
     def objective(
