@@ -81,7 +81,7 @@ def _join(a: list[Array], b: list[Array]) -> list[Array]:
 
     def outer(a: Array, b: Array) -> Array:
         products = a[..., :, None] * b[..., None, :]
-        return products.reshape(*products.shape[:-2], -1)
+        return products.reshape(*a.shape[:-1], a.shape[-1] * b.shape[-1])
 
     return [
         jnp.concatenate([outer(a[m], b[n - m]) for m in range(n + 1)], axis=-1)
