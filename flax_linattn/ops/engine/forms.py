@@ -127,8 +127,9 @@ SCANS = {
 """What ``auto`` stands for in scans with a gradient of their own, for each pass: the only one of
 inference, and the two of training where they have a choice. On CPUs loops over tokens in place are
 as fast as tiles or faster, and need no memory; an accelerator would launch a kernel for each token.
-"chunks" are those of gated mechanisms, whose loop was 2 to 3 times as fast forward, of short
-sequences too, and slower to train; "channels" those of RWKV, whose loop reads what it has made."""
+"chunks" are those of gated mechanisms, whose loop was 2 to 3 times as fast forward on one core, of
+short sequences too, and slower to train; "channels" those of RWKV, whose loop reads each state as
+it comes."""
 
 
 def scan_form(
