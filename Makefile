@@ -27,7 +27,7 @@ demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one 
 	$(BIN)/flax-linattn evaluate $(RUN)
 	$(BIN)/flax-linattn stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
 
-test: $(VENV)/.test  ## the fast tests, doctests among them
+test: $(VENV)/.test  ## the fast tests
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-all: $(VENV)/.test  ## every test, the slow ones too

@@ -1,5 +1,6 @@
 """What every test runs under: eight simulated devices, strict dtypes, bounded property tests."""
 
+import gc
 import itertools
 import os
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         compilation.prune()
 
 
+def pytest_collection_finish() -> None:
+    """What is there stays: looking through it for garbage time and again takes a tenth of all."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
+
+
 MAPS = Path("/proc/self/maps")
 TESTS = itertools.count()
 
@@ -50,6 +58,7 @@ def forget_programs() -> Iterator[None]:
     yield
     if next(TESTS) % 25 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture

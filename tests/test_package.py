@@ -8,6 +8,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,20 @@ MODULES = (
     *(m.name for m in pkgutil.walk_packages(flax_linattn.__path__, "flax_linattn.")),
 )
 
+COMPILE_MODELS = ("bench", "inference", "models", "nn", "training")
+"""Packages whose examples build and run models, an operation at a time: three quarters of the
+seconds of all doctests. They are slow tests, which CI runs in the wheel; what they show, the tests
+of their folders check."""
 
+
+def _doctests(name: str) -> Any:
+    slow = name.split(".")[1:2] in [[package] for package in COMPILE_MODELS]
+    return pytest.param(name, marks=pytest.mark.slow if slow else ())
+
+
+@pytest.mark.doctest
 @pytest.mark.usefixtures("own_mechanisms")
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", [_doctests(name) for name in MODULES])
 def test_doctests(name):
     """Every example in a docstring runs and prints what it says."""
     module = importlib.import_module(name)
