@@ -45,8 +45,8 @@ class Call:
 
     @property
     def num_queries(self) -> int:
-        """T."""
-        return num_queries(self.q, self.k)
+        """T; L of given queries."""
+        return self.k.shape[1] if self.q.ndim == 2 else self.q.shape[1]
 
     @property
     def starts(self) -> Array | None:
@@ -66,9 +66,9 @@ class StepCall(NamedTuple):
     per_token: Parameters
 
 
-def num_queries(q: Array, k: Array) -> int:
-    """T; a learned query [H, K] stands for one at every key."""
-    return k.shape[1] if q.ndim == 2 else q.shape[1]
+def num_queries(can: Capabilities, q: Array, k: Array) -> int:
+    """T; a learned query, and those given in its place, stand for one at every key."""
+    return k.shape[1] if can.learned_query else q.shape[1]
 
 
 def num_given(can: Capabilities, q: Array) -> int | None:

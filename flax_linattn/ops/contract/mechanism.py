@@ -457,7 +457,7 @@ class Mechanism(abc.ABC):
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         runs = masks.packed_runs(segment_ids, mask, None)
         many = num_given(self.capabilities, q) is not None
-        rows = num_queries(q, k) if not many else k.shape[1] if is_causal else 1
+        rows = 1 if many and not is_causal else num_queries(self.capabilities, q, k)
         visible = masks.visibility(rows, k.shape[1], is_causal=is_causal, mask=mask, runs=runs)
         if query_mask is not None and not self.capabilities.recurrent:
             # Where sequences are mixed as a whole, a padded query must not count either.
@@ -487,6 +487,7 @@ class Mechanism(abc.ABC):
             return self._reference(q, k, v, visible, {**own, **per_token})[0]
 
         of_row = jax.vmap(of_one, in_axes=(0, None, None, None, None), out_axes=1)
+        visible = jnp.broadcast_to(visible, (k.shape[0], *visible.shape[1:]))
         return jax.vmap(of_row)(q, k, v, visible, per_token)
 
     def check_heads(self, num_heads: int) -> None:  # noqa: B027  (optional)
@@ -585,18 +586,18 @@ class Mechanism(abc.ABC):
         checks.check_arrays(self.name, self.capabilities, q, k, v)
         self.check_heads(k.shape[2])
         batch, length = k.shape[:2]
-        given = num_given(self.capabilities, q)
-        if given is not None and segment_ids is not None and not is_causal:
+        at_once = num_given(self.capabilities, q) is not None and not is_causal
+        if at_once and segment_ids is not None:
             raise ValueError(
                 "given queries read all tokens of a row, so that packed segments would be mixed; "
                 "give each sequence a row of its own, or pass is_causal=True for what they have "
                 "read after each token of its segment."
             )
-        queries = length if given is not None and is_causal else num_queries(q, k)
+        queries = num_queries(self.capabilities, q, k)
         checks.check_options(
             self.name,
             self.capabilities,
-            queries if given is None else length,
+            queries,
             length,
             is_causal=is_causal,
             is_packed=segment_ids is not None,
@@ -604,12 +605,13 @@ class Mechanism(abc.ABC):
             instead_of_causal=self._instead_of_causal(),
         )
         mask = checks.check_mask("mask", mask, (batch, length))
-        query_mask = checks.check_mask("query_mask", query_mask, (batch, queries))
+        outputs = q.shape[-3] if at_once else queries
+        query_mask = checks.check_mask("query_mask", query_mask, (batch, outputs))
         if segment_ids is None:
             self._check_length(length, mask, parameters)
         else:
             checks.check_segments(segment_ids, (batch, length))
-        of_tokens = queries == length if given is None else is_causal
+        of_tokens = queries == length and not at_once
         return mask, mask if query_mask is None and of_tokens else query_mask
 
 

@@ -32,7 +32,7 @@ def weights(
 
     Args:
         mechanism: what ``get_mechanism`` returns.
-        q: queries [B, T, H, K], or the learned query [H, K].
+        q: queries [B, T, H, K], the learned query [H, K], or given ones, as in ``attend``.
         k: keys [B, S, H, K].
         is_causal: as in ``attend``, like the rest.
         mask: bool [B, S].
@@ -42,7 +42,8 @@ def weights(
 
     Returns:
         [B, H, T, S]; [B, H, K, T, S] where ``capabilities.channelwise``, and [B, H, V, T, S] where
-        one of its ``token_arguments`` has a number a channel of the values.
+        one of its ``token_arguments`` has a number a channel of the values. Of given queries
+        [B, H, L, S], or [B, H, T, L, S] after each token where ``is_causal``.
 
     Raises:
         ValueError: what ``attend`` refuses.
@@ -78,8 +79,8 @@ def weights(
             **parameters,
         )
 
-    w = jax.vmap(column, out_axes=-1)(jnp.eye(source, dtype=k.dtype))  # [B, T, H, V, S]
-    w = jnp.moveaxis(w, 1, 3)
+    w = jax.vmap(column, out_axes=-1)(jnp.eye(source, dtype=k.dtype))  # [B, ..., H, V, S]
+    w = jnp.moveaxis(w, (-3, -2), (1, 2))
     return w[:, :, 0] if channels is None else w
 
 

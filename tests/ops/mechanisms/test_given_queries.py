@@ -117,6 +117,24 @@ def test_each_is_what_the_learned_one_would_be(mechanism: ops.Mechanism, is_caus
         assert_close(jax.tree.map(lambda x, n=each: x[:, n], state), alone_state)
 
 
+@EVERY
+@DIRECTION
+def test_shared_queries_some_of_which_are_wanted(mechanism: ops.Mechanism, is_causal: bool) -> None:
+    """Without a mask of tokens; the weights of each query, too."""
+    inputs = make_inputs(mechanism)
+    v = inputs["v"]
+    shared = {**inputs, "q": inputs["q"][0]}
+    wanted = make_mask() if is_causal else np.array([[True, False, True], [True, True, False]])
+    how = {"is_causal": is_causal, "query_mask": wanted}
+    y, _ = exact(attend(mechanism, is_causal=is_causal), **shared, query_mask=wanted)
+    assert_close(y, exact(jax.jit(partial(mechanism.reference, **how)), **shared))
+    assert np.all((y == 0).all(axis=tuple(range(2, y.ndim))) == ~wanted)
+    del shared["v"]
+    w = exact(jax.jit(partial(ops.weights, mechanism, **how)), **shared)
+    assert w.shape == ((B, H, T, L, T) if is_causal else (B, H, L, T))
+    assert_close(np.einsum("bh...s,bshv->b...hv", w, v), y)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 def test_values_and_gradients_are_those_of_softmax_cross_attention(dtype: str) -> None:
     inputs, mask = make_inputs(AAREN), make_mask()
