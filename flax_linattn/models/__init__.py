@@ -20,6 +20,7 @@ from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.models.moments import Moments, MomentsState
+from flax_linattn.models.patch_forecaster import PATCH_LAYERS, PatchForecaster, PatchState
 from flax_linattn.models.perceiver import PERCEIVER_LAYERS, PerceiverReader, PerceiverState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.saved import load_model, save_model
@@ -39,6 +40,7 @@ __all__ = [
     "EVENT_LAYERS",
     "FORECASTER_LAYERS",
     "LANGUAGE_LAYERS",
+    "PATCH_LAYERS",
     "PERCEIVER_LAYERS",
     "POOLINGS",
     "PROJECTIONS",
@@ -73,6 +75,8 @@ __all__ = [
     "NextEvent",
     "ObservationEmbedding",
     "OneHotEmbedding",
+    "PatchForecaster",
+    "PatchState",
     "PerceiverReader",
     "PerceiverState",
     "Pooling",

@@ -34,6 +34,7 @@ from flax_linattn.models.forecaster import Forecaster
 from flax_linattn.models.image_classifier import ImageClassifier
 from flax_linattn.models.language import LanguageModel
 from flax_linattn.models.layers import Layers
+from flax_linattn.models.patch_forecaster import PatchForecaster
 from flax_linattn.models.perceiver import PerceiverReader
 from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding
 from flax_linattn.models.window import WindowModel
@@ -54,6 +55,7 @@ KINDS: dict[str, Any] = {
         LinearTokenEmbedding,
         ObservationEmbedding,
         OneHotEmbedding,
+        PatchForecaster,
         PerceiverReader,
         SequenceClassifier,
         TokenEmbedding,

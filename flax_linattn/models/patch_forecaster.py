@@ -1,0 +1,525 @@
+"""Forecasts from patches of each channel: parallel over patches, one step an observation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+
+import jax
+import jax.numpy as jnp
+from einops import rearrange, repeat
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+from flax_linattn import nn
+from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, BackboneState, check_state
+from flax_linattn.models.embedding import ObservationEmbedding
+from flax_linattn.models.forecaster import check_causal, check_targets
+from flax_linattn.models.layers import Layers
+from flax_linattn.models.moments import Moments, MomentsState
+from flax_linattn.nn.linear import linear
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.ops.contract.checks import check_mask
+from flax_linattn.ops.contract.masks import zero_padding
+from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.engine.prefix import select
+from flax_linattn.typing import Array, Features, FeaturesStep, Mask
+
+PATCH_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
+"""The layers of a patch forecaster unless others are given."""
+
+ZEROS = nnx.initializers.zeros
+
+
+@exportable
+class PatchState(NamedTuple):
+    """What a patch forecaster carries from call to call; its size does not depend on the length.
+
+    Attributes:
+        moments: of the observations so far, which also count them.
+        recent: float32 [B, W, targets], the last observations, the newest last. Where there are
+            fewer the first one stands in their place; zeros before it.
+        phases: the backbone's state of each phase and target, leaves [B, patch_length, targets,
+            ...]: observation t, counted from 0, belongs to phase t modulo the patch length.
+    """
+
+    moments: MomentsState
+    recent: Float[Array, "B W targets"]
+    phases: tuple[Array, ...]
+
+
+class PatchOptions(TypedDict, total=False):
+    """Options of a call of ``PatchForecaster``, see there."""
+
+    mask: Mask | None
+    state: PatchState | None
+    every_step: bool
+    positions: Int[Array, "N"] | None
+    dropout_key: Array | None
+    form: str
+
+
+class PatchForecaster(nnx.Module):
+    """The next ``horizon`` values of each channel, from patches of its past and a linear map.
+
+    A token is a patch of consecutive values of one channel, and all channels share the weights, as
+    in PatchTST (Nie et al., "A Time Series is Worth 64 Words", 2023). Departures, so that it
+    streams: attention is causal; patches end at the observation that is forecast from, and do not
+    overlap; each is normalised by the running mean and deviation at its end (``Moments``), and the
+    forecast is brought back by those of the last; a head reads the last token instead of all.
+
+    Patches end at t, t - P, t - 2 P, ...: so a stream has P states side by side, one for each phase
+    t mod P, and an observation is one step of one of them. In parallel a phase costs T / P tokens.
+
+    Beside the attention there is a linear map of the last ``context`` values' differences from the
+    last one, as in NLinear (Zeng et al., "Are Transformers Effective for Time Series Forecasting?",
+    2023): the forecast is last + map(differences) + deviation * head. Map and head begin as 0, so
+    that training starts from the last value. Without it (``context=0``) the forecast is mean +
+    deviation * head. Values before the first one count as the first.
+
+    Args:
+        num_channels: of an observation.
+        horizon: H, steps to forecast.
+        patch_length: P, values of a patch.
+        context: values that the linear map sees, the last one among them; 0 = there is no map.
+        num_marks: further inputs behind the channels, such as calendar features, which every token
+            is told as they are at its end.
+        targets: which channels to forecast; default all. Others change nothing.
+        memory: observations over which the normalisation forgets, see ``Moments``; None = none.
+        position: what tokens are told of their number: "sinusoidal" or "none".
+        max_length: most observations of a sequence, for mechanisms that learn something for each
+            position.
+        layers: of the backbone.
+        rngs: holds the stream "params", and perhaps "dropout".
+        **options: options of ``layers`` by name, and how parameters are made
+            (``nn.ParameterOptions``).
+
+    Attributes:
+        backbone: what maps a channel's patches, [rows, patches, P + num_marks], to features.
+
+    Raises:
+        ValueError: an option that is unknown or out of range, or a mechanism without a causal form.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import inference, models
+        >>> model = models.PatchForecaster(3, 4, patch_length=4, context=8, features=16,
+        ...                                num_layers=1, num_heads=4, rngs=nnx.Rngs(0))
+        >>> x = jnp.sin(jnp.arange(60.0)).reshape(2, 10, 3)
+        >>> stream = inference.Stream(model, batch_size=2)
+        >>> for t in range(10):
+        ...     y = stream.step(x[:, t])
+        >>> y.shape, bool(jnp.allclose(model(x), y, atol=1e-5))
+        ((2, 4, 3), True)
+    """
+
+    def __init__(
+        self,
+        num_channels: int,
+        horizon: int,
+        *,
+        patch_length: int = 16,
+        context: int = 96,
+        num_marks: int = 0,
+        targets: Sequence[int] | None = None,
+        memory: float | None = None,
+        position: Literal["sinusoidal", "none"] = "sinusoidal",
+        max_length: int | None = None,
+        layers: Layers | None = None,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        at_least(1, num_channels=num_channels, horizon=horizon, patch_length=patch_length)
+        at_least(1, max_length=max_length)
+        at_least(0, context=context, num_marks=num_marks)
+        choice(("sinusoidal", "none"), position=position)
+        if memory is not None and not memory > 0:
+            raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
+        for name in options:
+            choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)
+        layers, options = (layers or PATCH_LAYERS).take(options)
+        check_causal(layers)
+        self.num_channels = int(num_channels)
+        self.horizon = int(horizon)
+        self.patch_length = int(patch_length)
+        self.context = int(context)
+        self.num_marks = int(num_marks)
+        self.targets = check_targets(targets, self.num_channels)
+        self.max_length = max_length
+        self.moments = Moments(memory)
+        of_embedding = {k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")}
+        embedding = ObservationEmbedding(
+            self.patch_length,
+            layers.features,
+            num_marks=self.num_marks,
+            kernel_size=1,
+            position=position,
+            dtype=layers.compute_dtype,
+            rngs=rngs,
+            **of_embedding,
+        )
+        self.backbone = Backbone(
+            embedding,
+            layers,
+            max_length=None if max_length is None else -(-max_length // self.patch_length),
+            rngs=rngs,
+            **options,
+        )
+        of_head: Any = {name: options[name] for name in HEAD_OPTIONS if name in options}
+        if self.context:
+            of_head = {"kernel_init": ZEROS, "bias_init": ZEROS} | of_head
+        self.head = linear(layers.features, self.horizon, rngs=rngs, **of_head)
+        self.linear_map = (
+            linear(
+                self.context,
+                self.horizon,
+                use_bias=False,
+                param_dtype=self.backbone.param_dtype,
+                kernel_init=ZEROS,
+                rngs=rngs,
+            )
+            if self.context
+            else None
+        )
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: Literal[False] = False, **options: Unpack[PatchOptions]
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[PatchOptions]
+    ) -> tuple[Array, PatchState]: ...
+
+    @automatic(1)
+    def __call__(
+        self,
+        x: Features,
+        *,
+        mask: Mask | None = None,
+        state: PatchState | None = None,
+        return_state: bool = False,
+        every_step: bool = False,
+        positions: Int[Array, "N"] | None = None,
+        dropout_key: Array | None = None,
+        form: str = "auto",
+    ) -> Array | tuple[Array, PatchState]:
+        """Forecasts from whole sequences.
+
+        Only the phases that are asked for are computed: one, or with ``every_step`` or
+        ``return_state`` all of them.
+
+        Args:
+            x: [B, T, num_channels + num_marks], T >= 1: channels first.
+            mask: bool [B, T], True = a real token; padding may stand anywhere.
+            state: what an earlier call returned.
+            return_state: return ``(forecasts, state)``.
+            every_step: the forecasts after every observation instead of the last real one.
+            positions: the forecasts after these observations, whole patches apart: any whose
+                distance from the first of them is no multiple of the patch length gets NaN.
+            dropout_key: a key turns dropout on (training).
+            form: see ``ops.Mechanism.attend``.
+
+        Returns:
+            Forecasts float32 [B, H, targets]; [B, T, H, targets] with ``every_step``, [B, N, H,
+            targets] with ``positions``. Of a row without real tokens they mean nothing.
+
+        Raises:
+            ValueError: wrong shapes, or a state of a model that does not stream.
+        """
+        self._check_observations(x, "[B, T >= 1, {}]", 3)
+        if state is not None or return_state:
+            self._check_streams()
+        if state is not None:
+            check_state(state, PatchState)
+        mask = check_mask("mask", mask, x.shape[:2])
+        batch, length = x.shape[:2]
+        x = zero_padding(x, mask).astype(jnp.float32)
+        number = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
+        count = jnp.full(batch, length, jnp.int32)
+        if mask is not None:  # real tokens first
+            order = jnp.argsort(~mask, axis=1, stable=True)
+            x = jnp.take_along_axis(x, order[..., None], axis=1)
+            count = jnp.sum(mask, axis=1, dtype=jnp.int32)
+            number = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+            mask = jnp.arange(length, dtype=jnp.int32) < count[:, None]
+
+        values, marks = self._parted(x)
+        before = self._first_state(batch) if state is None else state
+        moments, last_moments = self.moments(values, before.moments, mask=mask)
+        history = jnp.concatenate([_filled(before, values[:, 0]), values], axis=1)
+
+        at = jnp.maximum(count - 1, 0)[:, None]
+        if every_step:
+            at = number
+        elif positions is not None:
+            at = number[:, positions]
+        size = self.patch_length
+        everything = every_step or return_state
+        starts = jnp.arange(size, dtype=jnp.int32)[None] if everything else at[:, :1] % size
+        starts = jnp.broadcast_to(starts, (batch, starts.shape[1]))
+        h, phases = self._read(
+            history, marks, moments, count, starts, state, return_state, dropout_key, form
+        )
+        in_phase = at % size if everything else jnp.zeros_like(at)
+        h = _take(rearrange(h, "b s k c f -> b (s k) c f"), in_phase * h.shape[2] + at // size)
+        seen = self._ending(history, at, self.context)
+        y = self._forecasts(h, seen, *(_take(moment, at) for moment in moments))
+        if not everything:
+            y = jnp.where((at % size == starts)[..., None, None], y, jnp.nan)
+        y = y if every_step or positions is not None else y[:, 0]
+        if not return_state:
+            return y
+        kept = jnp.arange(self._window, dtype=jnp.int32) + count[:, None]
+        return y, PatchState(last_moments, _take(history, kept), phases)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        embedding = self.backbone.input_embedding
+        assert isinstance(embedding, ObservationEmbedding)
+        return {
+            "num_channels": self.num_channels,
+            "horizon": self.horizon,
+            "patch_length": self.patch_length,
+            "context": self.context,
+            "num_marks": self.num_marks,
+            "targets": self.targets,
+            "memory": self.moments.memory,
+            "position": embedding.position,
+            "max_length": self.max_length,
+            "layers": self.backbone.layers,
+            "param_dtype": self.backbone.param_dtype,
+        }
+
+    @property
+    def dropout(self) -> nnx.Dropout:
+        """The backbone's."""
+        return self.backbone.dropout
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Of one observation, see ``Embedding``."""
+        return (self.num_channels + self.num_marks,)
+
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered: with a state of constant size."""
+        return self.backbone.streams and self.backbone.constant_memory
+
+    @property
+    def num_positions(self) -> int | None:
+        """None: any number of observations has its place."""
+        return None
+
+    def forecast(
+        self,
+        values: Features,
+        marks: Features | None = None,
+        *,
+        positions: Int[Array, "N"],
+        dropout_key: Array | None = None,
+    ) -> Float[Array, "B N H targets"]:
+        """Forecasts from windows, as every forecaster does.
+
+        Args:
+            values: float32 [B, L, num_channels].
+            marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
+            positions: the observations to forecast from, whole patches apart.
+            dropout_key: a key turns dropout on (training).
+        """
+        if marks is not None:
+            values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
+        return self(values, positions=positions, dropout_key=dropout_key)
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> PatchState:
+        """The state before the first observation.
+
+        Args:
+            batch_size: B.
+            max_length: not needed: the state does not grow.
+            dtype: changes nothing: the model computes from float32.
+
+        Raises:
+            ValueError: the mechanism has no state of constant size.
+        """
+        self._check_streams()
+        rows = self.backbone.init_state(batch_size * self.patch_length * len(self.targets))
+        shape = (batch_size, self.patch_length, len(self.targets))
+        phases = tuple(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in jax.tree.leaves(rows))
+        return self._first_state(batch_size)._replace(phases=phases)
+
+    @automatic(1)
+    def step(
+        self, x: FeaturesStep, state: PatchState, *, mask: Array | None = None
+    ) -> tuple[Float[Array, "B H targets"], PatchState]:
+        """Takes in one observation a row: x [B, num_channels + num_marks] -> forecasts, new state.
+
+        ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
+        """
+        check_state(state, PatchState)
+        self._check_observations(x, "[B, {}]", 2)
+        values, marks = self._parted(x.astype(jnp.float32))
+        moments = self.moments.merge(state.moments, self.moments.lift(values))
+        mean, std = self.moments.read(moments)
+        history = jnp.concatenate([_filled(state, values), values[:, None]], axis=1)
+        now = jnp.zeros((len(x), 1), jnp.int32)
+        patch = self._ending(history, now, self.patch_length)[:, 0]
+        tokens = self._tokens(patch, marks, mean, std)
+
+        row = jnp.arange(len(x), dtype=jnp.int32)
+        phase = state.moments.num_tokens % self.patch_length
+        of_phase = self._rows(tuple(leaf[row, phase] for leaf in state.phases))
+        h, after = self.backbone.step(
+            rearrange(tokens, "b c p -> (b c) p"),
+            of_phase,
+            mask=None if mask is None else jnp.repeat(mask, len(self.targets)),
+        )
+        phases = tuple(
+            leaf.at[row, phase].set(new.reshape(leaf.shape[0], *leaf.shape[2:]))
+            for leaf, new in zip(state.phases, jax.tree.leaves(after), strict=True)
+        )
+        h = rearrange(h, "(b c) f -> b c f", c=len(self.targets))
+        y = self._forecasts(h, self._ending(history, now, self.context)[:, 0], mean, std)
+        recent = history[:, 1:]
+        if mask is not None:
+            moments = select(mask, moments, state.moments)
+            recent = select(mask, recent, state.recent)
+        return y, PatchState(moments, recent, phases)
+
+    @property
+    def _window(self) -> int:
+        """Observations that are kept for those that follow."""
+        return max(self.patch_length, self.context) - 1
+
+    def _check_observations(self, x: Array, shape: str, ndim: int) -> None:
+        (size,) = self.observation_shape
+        if x.ndim != ndim or x.shape[-1] != size or 0 in x.shape[1:]:
+            raise ValueError(f"expected observations {shape.format(size)}, got {x.shape}.")
+
+    def _check_streams(self) -> None:
+        if not self.streams:
+            names = ", ".join(sorted({m.name for m in self.backbone.mechanisms}))
+            raise ValueError(
+                f"a patch forecaster streams with a state of constant size, which {names} does not "
+                "have; choose another mechanism, such as aaren, or forecast from windows."
+            )
+
+    def _first_state(self, batch_size: int) -> PatchState:
+        """Without phases."""
+        count = len(self.targets)
+        recent = jnp.zeros((batch_size, self._window, count), jnp.float32)
+        return PatchState(self.moments.init_state(batch_size, count), recent, ())
+
+    def _parted(self, x: Array) -> tuple[Array, Array]:
+        """The targets, and the marks."""
+        return x[..., jnp.asarray(self.targets)], x[..., self.num_channels :]
+
+    def _tokens(self, patch: Array, marks: Array, mean: Array, std: Array) -> Array:
+        """What the backbone reads: patches [..., P, C] and marks [..., M] -> [..., C, P + M]."""
+        patch = rearrange((patch - mean[..., None, :]) / std[..., None, :], "... p c -> ... c p")
+        told = jnp.broadcast_to(marks[..., None, :], (*patch.shape[:-1], marks.shape[-1]))
+        return jnp.concatenate([patch, told], axis=-1)
+
+    def _read(
+        self,
+        history: Array,
+        marks: Array,
+        moments: tuple[Array, Array],
+        count: Int[Array, "B"],
+        starts: Int[Array, "B S"],
+        state: PatchState | None,
+        return_state: bool,
+        dropout_key: Array | None,
+        form: str,
+    ) -> tuple[Float[Array, "B S K targets C"], tuple[Array, ...]]:
+        """Features of every patch of some phases, and the state after them by phase.
+
+        Args:
+            history: what came before, then this call's values.
+            marks: of this call.
+            moments: after each of its observations.
+            count: how many of them are real; these come first.
+            starts: the first observation of each of these phases.
+            state: of an earlier call.
+            return_state: return the state.
+            dropout_key: as of the call.
+            form: as of the call.
+        """
+        batch, length = marks.shape[:2]
+        size = self.patch_length
+        num_patches = -(-length // size)
+        ends = starts[..., None] + size * jnp.arange(num_patches, dtype=jnp.int32)
+        real = ends < count[:, None, None]
+        at = rearrange(jnp.minimum(ends, length - 1), "b s k -> b (s k)")
+        tokens = self._tokens(
+            self._ending(history, at, size), _take(marks, at), *(_take(m, at) for m in moments)
+        )
+        channels = len(self.targets)
+        tokens = rearrange(tokens, "b (s k) c p -> (b s c) k p", k=num_patches)
+        options: Any = {
+            "mask": repeat(real, "b s k -> (b s c) k", c=channels),
+            "dropout_key": dropout_key,
+            "form": form,
+        }
+        phase = None
+        if state is not None:  # starts are those of all phases then, or of one
+            phase = (state.moments.num_tokens[:, None] + starts) % size
+            row = jnp.arange(batch, dtype=jnp.int32)[:, None]
+            options["state"] = self._rows(tuple(leaf[row, phase] for leaf in state.phases))
+        if not return_state:
+            h = self.backbone(tokens, **options)
+            return rearrange(h, "(b s c) k f -> b s k c f", b=batch, c=channels), ()
+        h, after = self.backbone(tokens, return_state=True, **options)
+        phases = tuple(
+            leaf.reshape(batch, size, channels, *leaf.shape[1:]) for leaf in jax.tree.leaves(after)
+        )
+        if phase is not None:
+            back = jnp.argsort(phase, axis=1)
+            phases = tuple(leaf[row, back] for leaf in phases)
+        return rearrange(h, "(b s c) k f -> b s k c f", b=batch, c=channels), phases
+
+    def _ending(self, history: Array, at: Int[Array, "B N"], size: int) -> Array:
+        """The last values up to some observations, counted behind the window: [B, N, size, C]."""
+        first = self._window + 1 - size
+        offsets = jnp.arange(first, first + size, dtype=jnp.int32)
+        taken = _take(history, (at[..., None] + offsets).reshape(len(at), -1))
+        return taken.reshape(*at.shape, size, history.shape[-1])
+
+    def _rows(self, phases: tuple[Array, ...]) -> BackboneState:
+        """The backbone's state of leaves [..., targets, ...], all leading axes as one of rows."""
+        like = jax.eval_shape(lambda: self.backbone.init_state(1))
+        count = math.prod(phases[0].shape[: 1 + phases[0].ndim - jax.tree.leaves(like)[0].ndim])
+        leaves = [
+            leaf.reshape(count, *one.shape[1:])
+            for leaf, one in zip(phases, jax.tree.leaves(like), strict=True)
+        ]
+        state: BackboneState = jax.tree.unflatten(jax.tree.structure(like), leaves)
+        return state
+
+    def _forecasts(self, h: Array, seen: Array, mean: Array, std: Array) -> Array:
+        """From features [..., C, F], the last values [..., context, C] and moments [..., C]."""
+        y = rearrange(self.head(h).astype(jnp.float32), "... c h -> ... h c") * std[..., None, :]
+        if self.linear_map is None:
+            return y + mean[..., None, :]
+        last = seen[..., -1:, :]
+        differences = rearrange(seen - last, "... l c -> ... c l")
+        return y + last + rearrange(self.linear_map(differences), "... c h -> ... h c")
+
+
+def _take(x: Array, at: Int[Array, "B N"]) -> Array:
+    """x [B, T, ...] at some places of each row: [B, N, ...]."""
+    return x[jnp.arange(len(x), dtype=jnp.int32)[:, None], at]
+
+
+def _filled(state: PatchState, first: Array) -> Array:
+    """The last observations, ``first`` [B, C] in place of those of an empty row."""
+    empty = state.moments.num_tokens == 0
+    return jnp.where(empty[:, None, None], first[:, None], state.recent)

@@ -1,0 +1,271 @@
+"""Patch forecasters: their equations, streams, splits, padding; what bad options say."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import inference, models
+from tests.contract.tolerances import assert_same_bits
+from tests.models.cases import moved
+from tests.nn.cases import call, normal, pulled, run_steps
+
+CHANNELS, MARKS, HORIZON, PATCH, CONTEXT, LENGTH = 3, 2, 4, 3, 5, 11
+MEMORY = 5.0
+
+
+@functools.cache
+def forecaster(mechanism="aaren", **options):
+    options = {"num_layers": 1, "targets": (2, 0), "context": CONTEXT} | options
+    return moved(
+        models.PatchForecaster(
+            CHANNELS, HORIZON, patch_length=PATCH, num_marks=MARKS, memory=MEMORY, features=8,
+            num_heads=2, hidden_features=12, mechanism=mechanism, rngs=nnx.Rngs(0), **options,
+        )
+    )  # fmt: skip
+
+
+def observations(*shape, seed=0):
+    scale = np.array([3, 1, 0.1, 1, 1], np.float32)
+    x = np.asarray(normal(seed, *shape, CHANNELS + MARKS))
+    return x * scale + np.array([5, 0, -2, 0, 0], np.float32)
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+# ---- the model in NumPy, float64, for one channel and one moment
+
+
+def moments(x):
+    weight = np.exp(-np.arange(len(x))[::-1] / MEMORY)
+    mean = np.average(x, weights=weight)
+    return mean, np.sqrt(np.average(np.square(x - mean), weights=weight) + 1e-5)
+
+
+def normed(norm, x):
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5) * norm["scale"] + norm["bias"]
+
+
+def layer(weights, x):
+    return x @ weights["kernel"] + weights.get("bias", 0.0)
+
+
+def block(weights, h):
+    """Aaren's post-norm block with ReLU, two heads of width four."""
+    attention = weights["attention"]
+    q = layer(attention["query_projection"], attention["query"]).reshape(2, 4)
+    k = layer(attention["key_projection"], h).reshape(-1, 2, 4)
+    v = layer(attention["value_projection"], h).reshape(-1, 2, 4)
+    weight = np.exp(np.einsum("hk,shk->sh", q, k) / 2)
+    read = np.cumsum(weight[..., None] * v, 0) / np.cumsum(weight, 0)[..., None]
+    h = h + layer(attention["out_projection"], read.reshape(-1, 8))
+    h = normed(weights["attention_norm"], h)
+    hidden = np.maximum(layer(weights["feed_forward"]["expand"], h), 0)
+    return normed(
+        weights["feed_forward_norm"], h + layer(weights["feed_forward"]["contract"], hidden)
+    )
+
+
+def sinusoidal(positions):
+    angles = positions[:, None] / 10000 ** (np.arange(4) / 4)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(positions), 8)
+
+
+def forecast(weights, x, marks, context):
+    """The forecast after x [t], whose first value stands for all before it."""
+    padded = np.concatenate([np.full(99, x[0]), x])
+    tokens = []
+    for end in range((len(x) - 1) % PATCH, len(x), PATCH):
+        mean, std = moments(x[: end + 1])
+        patch = (padded[: 100 + end][-PATCH:] - mean) / std
+        embedding = weights["backbone"]["input_embedding"]
+        told = marks[end] @ embedding["marks"]["kernel"]
+        tokens.append(patch @ embedding["values"]["projection"]["kernel"] + told)
+    h = np.stack(tokens) + sinusoidal(np.arange(len(tokens)))
+    for one in weights["backbone"]["blocks"].values():
+        h = block(one, h)
+    h = normed(weights["backbone"]["final_norm"], h)[-1]
+    mean, std = moments(x)
+    y = layer(weights["head"], h) * std
+    if not context:
+        return y + mean
+    return y + x[-1] + layer(weights["linear_map"], padded[-context:] - x[-1])
+
+
+@pytest.mark.parametrize("context", [CONTEXT, 0])
+def test_every_forecast_is_the_equations(context):
+    model = forecaster(activation="relu", num_layers=2, context=context)
+    weights = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
+    x = observations(2, LENGTH)
+    wide = x.astype(np.float64)
+    want = [
+        [
+            np.stack(
+                [forecast(weights, row[: t + 1, c], row[: t + 1, CHANNELS:], context)
+                 for c in model.targets],
+                axis=-1,
+            )
+            for t in range(LENGTH)
+        ]
+        for row in wide
+    ]  # fmt: skip
+    close(call(model, x, every_step=True), np.asarray(want))
+
+
+MECHANISMS = [
+    "aaren",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("taylorshift", "elementwise_series", "gated_delta", "forgetting_aaren", "rwkv")
+    ),
+]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_stream_is_every_step_is_any_window(mechanism):
+    model = forecaster(mechanism)
+    x = observations(2, LENGTH)
+    every = call(model, x, every_step=True)
+    assert every.shape == (2, LENGTH, HORIZON, 2) and every.dtype == np.float32
+    streamed, state = run_steps(model, x, model.init_state(2))
+    close(streamed, every)
+    close(call(model, x), every[:, -1])
+    at = np.array([10, 4, 1, 9])
+    found = call(model, x, positions=at)
+    close(found[:, :3], every[:, at[:3]])
+    assert np.isnan(found[:, 3]).all()  # not whole patches from the first of them
+    _, after = call(model, x, state=model.init_state(2), return_state=True)
+    jax.tree.map(close, after, state)
+
+
+@pytest.mark.parametrize("split", [1, 4, 9])
+def test_goes_on_where_it_stopped(split):
+    model, x = forecaster(), observations(2, LENGTH)
+    start, everywhere = model.init_state(2), np.ones((2, LENGTH), bool)
+    first = everywhere & (np.arange(LENGTH) < split)
+
+    def run(mask, state):
+        return call(model, x, mask=mask, state=state, every_step=True, return_state=True)
+
+    whole, end = run(everywhere, start)
+    head, state = run(first, start)
+    tail, state = run(~first, state)
+    close(np.where(first[..., None, None], head, tail), whole)
+    jax.tree.map(close, state, end)
+
+
+def test_goes_on_with_one_phase():
+    model, x = forecaster(), observations(2, LENGTH)
+    _, state = call(model, x[:, :4], return_state=True)
+    whole = call(model, x, every_step=True)
+    close(call(model, x[:, 4:], state=state), whole[:, -1])
+    close(call(model, x[:, 4:], state=state, positions=np.array([0, 6])), whole[:, [4, 10]])
+
+
+def test_padding_changes_nothing_wherever_it_is():
+    """Outputs, states and gradients, with NaN as padding; so do masked steps."""
+    model, weights = forecaster(), normal(9, 2, HORIZON, 2)
+    whole, found = observations(2, LENGTH), []
+    real = whole[:, :7]
+    for kept in ([0, 1, 2, 3, 4, 5, 6], [4, 5, 6, 7, 8, 9, 10], [0, 2, 3, 5, 6, 9, 10]):
+        x = np.full((2, LENGTH, CHANNELS + MARKS), np.nan, np.float32)
+        mask = np.zeros((2, LENGTH), bool)
+        x[:, kept], mask[:, kept] = real, True
+        result = pulled(model, x, weights, mask=mask, return_state=True)
+        streamed, state = run_steps(model, x, model.init_state(2), mask)
+        close(streamed[:, kept[-1]], result.y)
+        jax.tree.map(close, state, result.state)
+        found.append((result.y, result.state, result.params))
+    for other in found[1:]:
+        jax.tree.map(close, other, found[0])
+    close(found[0][0], call(model, whole, every_step=True)[:, 6])
+
+
+def test_rows_of_padding_alone_stay_as_they_are():
+    model, x = forecaster(), observations(2, LENGTH)
+    mask = np.array([[True], [False]]) & np.ones((2, LENGTH), bool)
+    _, state = call(model, x, mask=mask, state=model.init_state(2), return_state=True)
+    row = functools.partial(jax.tree.map, lambda leaf: np.asarray(leaf[1]))
+    assert_same_bits(row(state), row(model.init_state(2)))
+
+
+def test_rows_begin_anew_by_themselves():
+    model, x = forecaster(), observations(2, LENGTH)
+    stream = inference.Stream(model, batch_size=2)
+    for t in range(LENGTH):
+        y = stream.step(x[:, t], reset=np.array([False, t == 4]))
+    every = call(model, x)
+    close(y[0], every[0])
+    close(y[1], call(model, x[:, 4:])[1])
+    assert stream.num_compilations == 1
+
+
+def test_neither_the_future_nor_other_channels_change_a_forecast():
+    model, x = forecaster(), observations(2, LENGTH)
+    before = call(model, x, every_step=True)
+    x[:, 6:] = 1e4
+    x[..., 1] = np.nan
+    assert_same_bits(call(model, x, every_step=True)[:, :6], before[:, :6])
+
+
+def test_a_level_is_carried_through():
+    """Shifting and scaling the channels shifts and scales the forecasts."""
+    model, x = forecaster(), observations(2, LENGTH)
+    y = call(model, x)
+    scale, shift = np.array([2.0, 3.0, 4.0]), np.array([-100.0, 7.0, 50.0])
+    x[..., :CHANNELS] = x[..., :CHANNELS] * scale + shift
+    np.testing.assert_allclose(call(model, x), y * scale[[2, 0]] + shift[[2, 0]], rtol=2e-3)
+
+
+def test_the_state_does_not_grow():
+    model = forecaster()
+    assert_same_bits(*(model.init_state(2, length) for length in (1, 10**9)))
+
+
+def test_a_mechanism_with_a_cache_forecasts_from_windows():
+    model, x = forecaster("softmax"), observations(2, LENGTH)
+    assert not model.streams
+    close(call(model, x), call(model, x, every_step=True)[:, -1])
+    for refused in (
+        lambda: model.init_state(2),
+        lambda: model(x, return_state=True),
+    ):
+        with pytest.raises(ValueError, match="constant size, which softmax does not have"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"patch_length": 0}, "patch_length must be at least 1"),
+        ({"context": -1}, "context must be at least 0"),
+        ({"horizon": 0}, "horizon must be at least 1"),
+        ({"memory": 0.0}, "expected memory above 0"),
+        ({"targets": (3,)}, "channels 0 to 2"),
+        ({"position": "learned"}, "position"),
+        ({"kernel_size": 3}, "kernel_size"),
+        ({"mechanism": "linformer:max_length=8"}, "no causal form"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        models.PatchForecaster(**{"num_channels": 3, "horizon": 4, "rngs": nnx.Rngs(0)} | options)
+
+
+def test_what_does_not_fit_is_refused():
+    model = forecaster()
+    with pytest.raises(
+        ValueError, match=r"expected observations \[B, T >= 1, 5\], got \(2, 0, 5\)"
+    ):
+        model(jnp.ones((2, 0, 5)))
+    with pytest.raises(ValueError, match=r"expected observations \[B, 5\], got \(2, 3\)"):
+        model.step(jnp.ones((2, 3)), model.init_state(2))
+    with pytest.raises(ValueError, match="expected a PatchState"):
+        model.step(jnp.ones((2, 5)), model.init_state(2).moments)
