@@ -101,7 +101,7 @@ def table(rows: Rows, size: Size) -> str:
                 continue
             cells.append(f"{middle:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}"))
         printed = PAPER.get(dim)
-        lines.append([heads, dim, "-" if printed is None else f"{printed:.1f}", *cells])
+        lines.append([str(heads), str(dim), "-" if printed is None else f"{printed:.1f}", *cells])
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}"
 
 

@@ -51,6 +51,7 @@ from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
+from flax_linattn.ops.engine.forms import choose_form
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
@@ -195,6 +196,14 @@ class Aaren(LearnedQueryMechanism):
             return AarenState(m, jnp.sum(weight, axis=1), w)
 
         return super()._monoid(q, identity)._replace(total=total)
+
+    def _chunk_size(self, call: Call, identity: AarenState) -> int | None:
+        if call.form != "auto" or call.q.ndim == 2 or call.is_causal:
+            return super()._chunk_size(call, identity)
+        # What given queries read at once is made of scores alone, as in caches.
+        (batch, length, heads), queries = call.k.shape[:3], call.num_queries
+        form = choose_form("cache", queries, length, batch * heads)
+        return None if form == "parallel" else self.chunk_size
 
     def _scan(
         self, call: Call, score: Array, tokens: dict[str, Array], initial: AarenState

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from experiments.classification.mechanisms import LATENTS
 from experiments.streaming.loop import flatness
 from tests.experiments.prose import Allowed, Sentence, stored
 from tests.experiments.prose.time_series import lost
@@ -35,7 +36,34 @@ def directions() -> list[str]:
     return [x for pair in pairs for x in lost("classification.mechanisms", *pair)]
 
 
+def causal(*rows: str) -> list[float]:
+    """Mean accuracies of causal rows of the mechanisms' table, per cent."""
+    runs = stored("classification/mechanisms-cpu.json")["runs"]
+    found = {
+        row: [
+            run["report"]["test_accuracy"]
+            for run in runs
+            if (run["row"], run["column"]) == (row, "causal")
+        ]
+        for row in rows
+    }
+    return [100 * sum(each) / len(each) for each in found.values()]
+
+
+def latents() -> list[float]:
+    """Of many latents and of few, and of the same mechanism and softmax on every step."""
+    few, many = LATENTS["aaren"]
+    names = (f"aaren, {many} latents", f"aaren, {few} latents", "aaren", "softmax")
+    of_many, of_few, *rest = causal(*names)
+    return [many, of_many, few, of_few, *rest]
+
+
 SENTENCES: list[Sentence] = [
+    Sentence(
+        "{} latents that read by Aaren reach {:.1f} % and {} of them {:.1f} %, Aaren on every step "
+        "{:.1f} % and causal softmax {:.1f} %",
+        latents,
+    ),
     Sentence(
         "causal, {} of {} lose to a ridge on the flattened series, not causal {} of {}; to "
         "MiniRocket {} of {} and {} of {}",
