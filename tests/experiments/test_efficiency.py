@@ -60,6 +60,7 @@ TINY["gated"] = {
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {"taylorshift_training", "taylorshift_order", "long_sequence"}
+SLOW |= {"aaren_stream", "taylorshift_heads"}
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_bert_base():
         models.get_size("bert")
 
 
-@pytest.mark.parametrize("remat", ["dots", "blocks"])
+@pytest.mark.parametrize("remat", [pytest.param("dots", marks=pytest.mark.slow), "blocks"])
 def test_recomputation_changes_memory_only(remat):
     """The same outputs and gradients, dropout included; products are made again or kept.
 

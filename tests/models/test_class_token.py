@@ -153,9 +153,10 @@ def test_mechanisms_that_learn_positions_have_one_more():
         backbone("aft:max_length=8", **WHOLE)
 
 
-@pytest.mark.parametrize("remat", [pytest.param("dots", marks=pytest.mark.slow), "blocks"])
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["dots", "blocks"])
 def test_recomputation_changes_nothing(remat):
-    """Drop path included."""
+    """Drop path included; without it this is a fast test of ``test_backbone.py``."""
     x, mask = normal(10, 2, 6, CHANNELS), np.ones((2, 6), bool)
 
     def outputs(remat):

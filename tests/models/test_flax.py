@@ -117,8 +117,20 @@ def test_models_of_equal_options_share_their_graph(mechanism, kind):
     assert hash(nnx.graphdef(first)) == hash(nnx.graphdef(second))
 
 
-@graph_modes
-@cases
+LINEN = [
+    pytest.param(
+        *case.values,
+        mode,
+        id=f"{case.id}-{'graph' if mode else 'tree'}",
+        marks=case.marks or (slow if mode and case.id != "attention-aaren" else ()),
+    )
+    for case in CASES
+    for mode in (False, True)
+]
+"""The graph mode is a fast test of one layer; with all others it is slow."""
+
+
+@pytest.mark.parametrize(("mechanism", "kind", "graph_mode"), LINEN)
 def test_linen_users_get_the_modules(mechanism, kind, graph_mode):
     """nnx.bridge.to_linen: init, apply, gradients, and dropout by an argument."""
     x = normal(3, 2, LENGTH, CHANNELS)
@@ -150,9 +162,12 @@ def test_linen_users_get_the_modules(mechanism, kind, graph_mode):
     assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads))
 
 
-@pytest.mark.parametrize("kind", MODULES)
+@pytest.mark.parametrize("kind", ["attention", pytest.param("block", marks=slow), "classifier"])
 def test_linen_users_step(kind):
-    """``init_state`` and ``step`` through the bridge: by name, bound, and from a parent."""
+    """``init_state`` and ``step`` through the bridge: by name, bound, and from a parent.
+
+    The classifier holds the block.
+    """
     x = normal(3, 2, LENGTH, CHANNELS)
     build = MODULES[kind]
     layer = nnx.bridge.to_linen(build.func, *build.args, **build.keywords, mechanism="aaren")

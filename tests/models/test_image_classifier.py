@@ -28,7 +28,8 @@ def count(state):
 
 
 @pytest.mark.parametrize(
-    ("size", "published", "exact"), [("ti", 5.7e6, 5_717_416), ("s", 22e6, 22_050_664)]
+    ("size", "published", "exact"),
+    [("ti", 5.7e6, 5_717_416), pytest.param("s", 22e6, 22_050_664, marks=pytest.mark.slow)],
 )
 def test_sizes_are_deits_by_hand(size, published, exact):
     """DeiT for 1000 classes at 224/16, whose class token has a position and ours has none.

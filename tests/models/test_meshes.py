@@ -68,8 +68,10 @@ MODELS: dict[str, Any] = {
 }  # fmt: skip
 WHOLE = ("images", "class")
 """Without steps."""
+TRACED = ("decide", "events", "forecaster", "images", "class", "window")
+"""What they compute on such meshes is slow tests: the fast one sees that they trace there."""
 # The classifier runs the block, and the encoder-decoder both blocks.
-SLOW = {"learned", "convolved", "block", "decoder", *ATTENTION} - {
+SLOW = {"learned", "convolved", "block", "decoder", *TRACED, *ATTENTION} - {
     "attention-softmax",
     "attention-aaren",
 }
@@ -159,6 +161,19 @@ def test_modules_on_explicit_axes(kind: str) -> None:
     assert_close(jax.tree.map(np.asarray, got), want, np.float32)
 
 
+@pytest.mark.parametrize("kind", TRACED)
+def test_models_trace_on_explicit_axes(kind: str) -> None:
+    """Where an operation cannot tell how its output is split, it fails before it is compiled."""
+    mesh = make_mesh(AxisType.Explicit, data=2)
+    graph, params = nnx.split(nnx.eval_shape(lambda: make(kind)), nnx.Param)
+    with jax.set_mesh(mesh):
+        x, mask = split(mesh, (observations(kind), np.ones((BATCH, LENGTH), bool)))
+        y, _ = outputs_and_gradients.eval_shape(kind, graph, params, x, mask)
+        assert y.sharding.spec[0] == "data"
+        if kind not in WHOLE:
+            steps.eval_shape(kind, graph, params, x)
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -206,7 +221,9 @@ def test_dropout_draws_from_the_stream_of_a_model() -> None:
     assert not np.array_equal(*outputs[0])
 
 
-@pytest.mark.parametrize("how", ["jit", "grad", "scan", "checkpoint", "step"])
+@pytest.mark.parametrize(
+    "how", ["jit", pytest.param("grad", marks=slow), "scan", "checkpoint", "step"]
+)
 def test_models_may_be_closed_over(how: str) -> None:
     """In eval mode no stream is drawn from, so that a call changes nothing in its module."""
     block = nn.TransformerBlock(CHANNELS, 2, mechanism="aaren", dropout_rate=0.5,

@@ -49,7 +49,13 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODULES)
+SLOW = {"classifier by a class token", "decision transformer", "image classifier", "backbone"}
+"""Whose parts the others show."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in MODULES]
+)
 def test_every_module_is_shown(name):
     make, x = MODULES[name]
     model = make()

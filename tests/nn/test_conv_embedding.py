@@ -60,7 +60,7 @@ def plain(embed, sequence):
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize("kernel_size", [1, 3, 5])
+@pytest.mark.parametrize("kernel_size", [1, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_it_is_the_network_on_one_hot_vectors(padding, kernel_size):
     embed = make(padding, kernel_size)
     x = tokens(1, 2, 6)

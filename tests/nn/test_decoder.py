@@ -53,7 +53,9 @@ def test_block_is_the_loop_of_steps(mechanism, norm):
 
 
 @pytest.mark.parametrize("num_marks", [pytest.param(0, marks=slow), 2])
-@pytest.mark.parametrize("mechanism", ["softmax", "aaren", "elementwise_series"])
+@pytest.mark.parametrize(
+    "mechanism", ["softmax", "aaren", pytest.param("elementwise_series", marks=slow)]
+)
 def test_encoder_decoder_steps_over_its_horizon(mechanism, num_marks):
     """With causal embeddings; the forecasts of one call, one after another."""
     model = models.EncoderDecoder(

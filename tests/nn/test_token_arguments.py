@@ -71,7 +71,9 @@ def test_gates_have_a_bias_and_the_range_that_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_ARGUMENTS)
-@pytest.mark.parametrize("param_dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    "param_dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.bfloat16]
+)
 def test_gates_are_float32_beside_bfloat16(name: str, param_dtype: Any) -> None:
     """Of inputs and parameters of few digits: a log-decay of -1/1024 has no room for rounding."""
     options: Any = {"dtype": jnp.bfloat16, "param_dtype": param_dtype, "rngs": nnx.Rngs(0)}

@@ -376,19 +376,25 @@ def test_presets_make_the_published_models(name):
 # -- runs ----------------------------------------------------------------------------------
 
 
-def test_a_run_on_texts_and_one_on_pixels(texts, pictures, tmp_path, capsys):
-    """Each is tested again, on its own data and on others of its kind alone."""
-    common = [
-        *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-        *("--warmup", "0", "--epochs", "1", "--batch-size", "8", "--parallel", "none"),
-    ]
-    for name, folder in (("texts", texts), ("pixels", pictures)):
-        args = ["--data", str(folder), "--run", str(tmp_path / name)]
-        succeed(capsys, "train", "sequence", *args, *common)
+FLAGS = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--warmup", "0", "--epochs", "1", "--batch-size", "8", "--parallel", "none"),
+]
+
+
+@pytest.mark.usefixtures("no_steps")
+def test_a_run_on_pixels(pictures, tmp_path, capsys):
+    succeed(capsys, "train", "sequence", "--data", str(pictures), "--run", str(tmp_path), *FLAGS)
+    stored = json.loads((tmp_path / "test.json").read_text())
+    assert {"ridge_accuracy", "nearest_neighbour_accuracy"} <= stored.keys()
+
+
+def test_a_run_on_texts(texts, pictures, tmp_path, capsys):
+    """It is tested again, on its own data and on others of its kind alone."""
+    args = ["--data", str(texts), "--run", str(tmp_path / "texts")]
+    succeed(capsys, "train", "sequence", *args, *FLAGS)
     stored = json.loads((tmp_path / "texts" / "test.json").read_text())
     assert {"naive_bayes_accuracy", "first_token_accuracy"} <= stored.keys()
-    stored = json.loads((tmp_path / "pixels" / "test.json").read_text())
-    assert {"ridge_accuracy", "nearest_neighbour_accuracy"} <= stored.keys()
     out = succeed(capsys, "evaluate", str(tmp_path / "texts"), "--test-file", str(texts))
     assert "test_accuracy" in out
     message = fail(capsys, "evaluate", str(tmp_path / "texts"), "--test-file", str(pictures))
@@ -399,6 +405,7 @@ def test_a_run_on_texts_and_one_on_pixels(texts, pictures, tmp_path, capsys):
     assert "have changed since" in one_line(message)
 
 
+@pytest.mark.usefixtures("no_steps")
 def test_accuracy_at_further_lengths_and_on_official_files(tmp_path):
     config = small(test_lengths=(12, 24), batch_size=8)
     values = tasks.train("sequence", config, training.Session(tmp_path / "run", progress=False))

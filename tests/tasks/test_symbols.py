@@ -18,6 +18,7 @@ from flax_linattn.tasks.symbols.options import RECALL
 from flax_linattn.tasks.symbols.questions import Questions
 from flax_linattn.tasks.symbols.task import SymbolsTask
 from flax_linattn.tasks.symbols.yardsticks import Lag, longest_match, matches
+from tests.nn.cases import call
 from tests.tasks.commands import fail, one_line, succeed
 from tests.training.problem import signal_at
 
@@ -71,8 +72,8 @@ def test_the_loss_is_what_it_says(kind):
     drawn = task.load(config)
     model = task.model(config, task.describe(drawn, config))
     batch = make_batches(drawn, config).train.batch(3)
-    loss, metrics = make_loss(kind)(model, batch, None)
-    scores = np.asarray(model(batch["tokens"]), np.float64)
+    loss, metrics = nnx.jit(make_loss(kind))(model, batch, None)
+    scores = np.asarray(call(model, batch["tokens"]), np.float64)
     right = np.eye(4)[batch["target"]]
     if kind == "squared":
         expected = ((scores - right) ** 2).sum(-1).mean()
@@ -93,8 +94,8 @@ def test_the_loss_of_sequences_counts_what_is_asked():
     model = task.model(config, task.describe(drawn, config))
     assert isinstance(model, models.LanguageModel)
     batch = make_batches(drawn, config).train.batch(0)
-    loss, metrics = make_loss("cross_entropy")(model, batch, None)
-    scores = np.asarray(model(batch["tokens"]), np.float64)
+    loss, metrics = nnx.jit(make_loss("cross_entropy"))(model, batch, None)
+    scores = np.asarray(call(model, batch["tokens"]), np.float64)
     nats = np.log(np.exp(scores).sum(-1)) - np.take_along_axis(
         scores, batch["targets"][..., None], -1
     ).squeeze(-1)
@@ -199,7 +200,7 @@ def test_every_causal_mechanism_can_be_trained(name):
     model = task.model(config, task.describe(drawn, config))
     batch = make_batches(drawn, config).train.batch(0)
     loss = make_loss("squared")
-    grads = nnx.grad(lambda model: loss(model, batch, None)[0])(model)
+    grads = nnx.jit(nnx.grad(lambda model: loss(model, batch, None)[0]))(model)
     leaves = [np.asarray(x) for x in jax.tree.leaves(grads)]
     assert all(np.isfinite(x).all() for x in leaves)
     assert any(np.any(x != 0) for x in leaves)
@@ -233,7 +234,7 @@ def test_a_stream_guesses_once_its_window_is_full(run_dir, tmp_path, capsys):
     assert [row[0] for row in rows] == [str(i) for i in [*range(1, 13), *range(1, 10)]]
     assert [row[1] for row in rows[:7]] == [""] * 7
     windows = np.lib.stride_tricks.sliding_window_view(series, 8)
-    guesses = np.asarray(model(windows)).argmax(-1)
+    guesses = call(model, windows).argmax(-1)
     assert [int(row[1]) for row in rows[7:12]] == guesses.tolist()
     right = int((guesses[:-1] == series[8:]).sum())
     assert rows[11][2:] == [str(right), "4"]
@@ -287,16 +288,17 @@ def test_behind_what_is_asked_a_stream_asks_nothing():
     assert [induction.answer(x) for x in (5, 3, 1, 5, 5)] == [None, None, None, 3, 3]
 
 
+@pytest.mark.usefixtures("no_steps")
 def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     """The right guesses at the questions, and no others; a state keeps what answers stand in."""
     folder, state = str(tmp_path / "run"), str(tmp_path / "state.npz")
-    args = [*SEQUENCES, "--rules", "copying", "--runs", "2"]
+    args = [*SEQUENCES, "--rules", "copying"]
     succeed(capsys, "train", "symbols", *args, "--run", folder)
     run = tasks.load_run(folder)
     drawn = drawn_of(run.config.data)
     batch = drawn.draw(np.random.default_rng(5), 3)
     lines = "\n\n".join("\n".join(map(str, row)) for row in batch["tokens"]).splitlines()
-    guesses = np.asarray(run.model(batch["tokens"])).argmax(-1)
+    guesses = call(run.model, batch["tokens"]).argmax(-1)
     hits = ((guesses == batch["targets"]) & batch["asked"]).cumsum()
     outputs = []
     for part in (lines[:6], lines[6:]):  # in the middle of a sequence's second half
@@ -309,8 +311,12 @@ def test_a_stream_counts_what_is_asked(tmp_path, capsys):
     assert [int(row[3]) for row in outputs] == batch["asked"].cumsum().tolist()
 
 
+@pytest.mark.slow
 def test_runs_in_groups_are_those_at_once(tmp_path, capsys):
-    """On two devices, each of which loops over its runs, with a mechanism that scans."""
+    """On two devices, each of which loops over its runs, with a mechanism that scans.
+
+    The fast tests of groups and of devices are in ``tests/training/test_many.py``.
+    """
     args = [*TINY, "--runs", "4", "--mechanism", "aaren", "--epochs", "2"]
     mesh = ["--parallel", "jit", "--mesh", "data=2", "--runs-at-once", "1"]
     succeed(capsys, "train", "symbols", *args, "--run", str(tmp_path / "whole"))
@@ -401,6 +407,7 @@ def test_test_files_are_refused(run_dir, tmp_path, capsys):
     assert "drawn, not read" in fail(capsys, "evaluate", run_dir, "--test-file", file)
 
 
+@pytest.mark.usefixtures("no_steps")
 def test_a_mechanism_of_ones_own(tmp_path, capsys):
     """By name, in a run of the package's commands."""
 

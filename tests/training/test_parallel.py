@@ -57,9 +57,10 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def fast(parallel: Parallel) -> Any:
-    """Two and eight devices are fast tests, one and four slow ones."""
-    devices = dict(parallel.mesh or ()).get("data")
-    slow = parallel.accumulate == 1 and devices in (1, 4)
+    """Eight devices are fast tests, fewer slow ones but where they hold the parameters in parts."""
+    devices = dict(parallel.mesh or ()).get("data", 8)
+    few = 2 if parallel.shard_parameters else 8
+    slow = parallel.accumulate == 1 and devices not in (few, 8)
     return pytest.param(parallel, marks=pytest.mark.slow) if slow else parallel
 
 
@@ -77,7 +78,7 @@ def test_the_loss_curve_is_that_of_one_device(
 UNDER_A_MESH = [
     Parallel("none", accumulate=2),
     Parallel("jit", "data=2"),
-    Parallel("jit", "data=4", shard_parameters=True),
+    pytest.param(Parallel("jit", "data=4", shard_parameters=True), marks=pytest.mark.slow),
     Parallel("pmap", "data=2"),
 ]
 

@@ -72,8 +72,12 @@ def test_a_resumed_run_comes_to_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize(
     "parallel",
-    [Parallel("jit", "data=2", shard_parameters=True), Parallel("pmap", "data=2")],
-    ids=["fsdp", "pmap"],
+    [
+        pytest.param(
+            Parallel("jit", "data=2", shard_parameters=True), id="fsdp", marks=pytest.mark.slow
+        ),
+        pytest.param(Parallel("pmap", "data=2"), id="pmap"),
+    ],
 )
 def test_on_several_devices(tmp_path, parallel):
     train(tmp_path / "one", epochs=1, validate=simulate)
