@@ -1,5 +1,6 @@
 """jit, vmap, eight devices: the same numbers; and one compilation for all steps."""
 
+import functools
 from typing import Any
 
 import chex
@@ -45,6 +46,17 @@ def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) 
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *several)
     over = jax.vmap(lambda tokens, mask: attend(mechanism, is_causal, tokens, mask))
     assert_close(jax.jit(over)(stacked, np.stack(masks)), want, np.float32, "vmap")
+
+
+@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+def test_a_batch_of_no_rows(mechanism: ops.Mechanism, is_causal: bool) -> None:
+    """Shapes alone, without and with gradients."""
+    tokens = cases.make_tokens(mechanism, 5, np.float32, batch=0)
+    run = functools.partial(attend, mechanism, is_causal, mask=None)
+    y, _ = jax.eval_shape(run, tokens)
+    assert y.shape == (0, 5, cases.HEADS, cases.value_dim(mechanism))
+    gradient = jax.grad(lambda tokens: jnp.sum(run(tokens)[0]))
+    assert jax.eval_shape(gradient, tokens).k.shape == tokens.k.shape
 
 
 def mechanism_step(mechanism: ops.Mechanism, tokens: Tokens) -> Any:

@@ -129,7 +129,8 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 def _of_size(x: Array, like: Array) -> tuple[Array, Array]:
     """The same, of tokens [..., P, 1, K] in spans as long as those of ``like``."""
-    return _halves(x.reshape(*x.shape[:-3], -1, like.shape[-2], x.shape[-1]))
+    size = like.shape[-2]
+    return _halves(x.reshape(*x.shape[:-3], x.shape[-3] // size, size, x.shape[-1]))
 
 
 def _until(earlier: Array, later: Array) -> Array:

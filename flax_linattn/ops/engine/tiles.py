@@ -20,12 +20,20 @@ def fill(x: Array, size: int, **how: Any) -> Array:
 
 def split(tree: Tree, size: int) -> Tree:
     """Leaves [B, n size, ...] -> [B, n, size, ...]."""
-    return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, size, *x.shape[2:]), tree)
+
+    def of_leaf(x: Array) -> Array:
+        return x.reshape(x.shape[0], x.shape[1] // size, size, *x.shape[2:])
+
+    return jax.tree.map(of_leaf, tree)
 
 
 def unsplit(tree: Tree, length: int) -> Tree:
     """Leaves [B, n, size, ...] -> [B, T, ...]: ``split`` and ``fill`` undone."""
-    return cut(jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), tree), length)
+
+    def of_leaf(x: Array) -> Array:
+        return x.reshape(x.shape[0], x.shape[1] * x.shape[2], *x.shape[3:])
+
+    return cut(jax.tree.map(of_leaf, tree), length)
 
 
 def cut(tree: Tree, length: int) -> Tree:

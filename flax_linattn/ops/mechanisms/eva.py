@@ -171,7 +171,7 @@ class EVA(StatelessMechanism):
         widest = min(-(-length // most) + 2 * overlap, length)
         place = first[..., None] + jnp.arange(widest, dtype=jnp.int32)  # [B, C, tokens]
         inside = (place < last[..., None])[..., None, None]
-        place = jnp.minimum(place, length - 1).reshape(batch, -1)
+        place = jnp.minimum(place, length - 1).reshape(batch, most * widest)
 
         def tokens(x: Array) -> Array:
             x = _take(x, place).reshape(batch, most, widest, *x.shape[2:])
