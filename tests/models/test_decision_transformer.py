@@ -140,9 +140,10 @@ def test_it_is_the_published_equation():
     assert_close(run(later, x)[0], want, "float32")
 
 
-@pytest.mark.parametrize("heads", [1, pytest.param(4, marks=slow)])
+@slow
+@pytest.mark.parametrize("heads", [1, 4])
 def test_it_is_the_published_equation_in_float64(heads):
-    """What the head reads, as the head itself answers in float32."""
+    """What the head reads, as the head itself answers in float32; the fast test is above."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         model = models.DecisionTransformer(
             SEEN, DONE, max_length=LENGTH, layers=TINY, mechanism="softmax", num_heads=heads,
@@ -476,8 +477,9 @@ def test_bfloat16_parameters():
 # Programs, files, errors.
 
 
+@slow
 def test_a_hybrid_stack_with_rotary_layers_streams():
-    """Tokens are counted, those left out are not."""
+    """Tokens are counted, those left out are not; of other models, ``test_composition.py``."""
     model = transformer(
         ("softmax", "elementwise_series"), num_layers=2, rotary=True, position="none"
     )

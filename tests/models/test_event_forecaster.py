@@ -322,8 +322,10 @@ def test_float64_observations(mechanism):
             assert jax.eval_shape(model.observation, wide, gap, mark).dtype == jnp.float64
 
 
-@pytest.mark.parametrize("mechanism", ["aaren", pytest.param("softmax", marks=slow)])
+@slow
+@pytest.mark.parametrize("mechanism", ["aaren", "softmax"])
 def test_bfloat16_layers(mechanism):
+    """Of a block and of a classifier this is a fast test."""
     model, x = forecaster(mechanism, dtype="bfloat16"), events()
     whole, end = run(model, x)
     assert whole.dtype == np.float32

@@ -68,9 +68,9 @@ MODELS: dict[str, Any] = {
 }  # fmt: skip
 WHOLE = ("images", "class")
 """Without steps."""
-TRACED = ("decide", "events", "forecaster", "images", "class", "window")
+TRACED = ("encoder_decoder", "decide", "events", "forecaster", "images", "class", "window")
 """What they compute on such meshes is slow tests: the fast one sees that they trace there."""
-# The classifier runs the block, and the encoder-decoder both blocks.
+# The classifier runs the block, and the encoder-decoder, traced, both blocks.
 SLOW = {"learned", "convolved", "block", "decoder", *TRACED, *ATTENTION} - {
     "attention-softmax",
     "attention-aaren",

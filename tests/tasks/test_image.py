@@ -115,6 +115,7 @@ def test_problems_that_no_data_say():
             problem.check()
 
 
+@pytest.mark.usefixtures("no_steps")
 def test_a_run_on_a_folder_and_one_on_official_files(pictures, tmp_path, capsys):
     """It is tested on other images of its problem alone, and it does not stream."""
     sizes = [

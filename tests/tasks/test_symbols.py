@@ -162,8 +162,12 @@ def test_one_lag_guesses_by_the_cycles(context, lag, expected):
     assert found.right(every) / 4096 == pytest.approx(expected, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_mechanism_learns_a_small_rule(tmp_path):
-    """N2T1: 3 symbols that come again and again, as the paper's appendix of small cases has it."""
+    """N2T1: 3 symbols that come again and again, as the paper's appendix of small cases has it.
+
+    That a model learns is a fast test of ``tests/models/test_composition.py``.
+    """
     config = SymbolsConfig.of(
         base=2, delay=1, context=6, features=2, epochs=600, learning_rate=0.02, test_series=20
     )
