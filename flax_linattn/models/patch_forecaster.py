@@ -113,7 +113,8 @@ class PatchForecaster(nnx.Module):
         >>> stream = inference.Stream(model, batch_size=2)
         >>> for t in range(10):
         ...     y = stream.step(x[:, t])
-        >>> y.shape, bool(jnp.allclose(model(x), y, atol=1e-5))
+        >>> at_once, _ = inference.prefill(model, x)          # model(x), compiled
+        >>> y.shape, bool(jnp.allclose(at_once, y, atol=1e-5))
         ((2, 4, 3), True)
     """
 
@@ -236,10 +237,10 @@ class PatchForecaster(nnx.Module):
         if state is not None or return_state:
             self._check_streams()
         if state is not None:
-            check_state(state, PatchState)
+            check_state(state, PatchState, batch_size=x.shape[0])
         mask = check_mask("mask", mask, x.shape[:2])
         batch, length = x.shape[:2]
-        x = zero_padding(x, mask).astype(jnp.float32)
+        x = zero_padding(jnp.asarray(x, jnp.float32), mask)
         number = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
         count = jnp.full(batch, length, jnp.int32)
         if mask is not None:  # real tokens first
@@ -364,9 +365,9 @@ class PatchForecaster(nnx.Module):
 
         ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
         """
-        check_state(state, PatchState)
         self._check_observations(x, "[B, {}]", 2)
-        values, marks = self._parted(x.astype(jnp.float32))
+        check_state(state, PatchState, batch_size=x.shape[0])
+        values, marks = self._parted(jnp.asarray(x, jnp.float32))
         moments = self.moments.merge(state.moments, self.moments.lift(values))
         mean, std = self.moments.read(moments)
         history = jnp.concatenate([_filled(state, values), values[:, None]], axis=1)

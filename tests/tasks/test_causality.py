@@ -44,7 +44,9 @@ def rows():
     return dataclasses.replace(series, values=series.values[:600], times=series.times[:600])
 
 
-@pytest.mark.parametrize("model", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize(
+    "model", ["decoder", "encoder-decoder", pytest.param("patch", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("mechanism", AAREN)
 def test_forecasts_of_real_rows(rows, mechanism, model):
     config = ForecastConfig.of(

@@ -9,6 +9,7 @@ import subprocess
 from datetime import datetime
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -124,6 +125,72 @@ def test_the_rate_halves_as_in_the_library():
     assert [float(rate(3 * epoch)) for epoch in range(5)] == pytest.approx(
         [0.8, 0.8, 0.4, 0.2, 0.1]
     )
+
+
+def test_the_rate_falls_by_steps():
+    """Half a cosine after a rise over a twentieth, the same for few and for many steps an epoch."""
+    config = ForecastConfig.of(learning_rate=0.8, schedule="cosine", epochs=5)
+    for steps_per_epoch, steps in ((8, 0), (40, 0), (3, 40)):
+        rate = learning_rate(config.replace(steps=steps).fit, steps_per_epoch)
+        last = steps or 5 * steps_per_epoch
+        rates = [float(rate(step)) for step in (last // 20, (last + last // 20) // 2, last)]
+        np.testing.assert_allclose(rates, [0.8, 0.404, 0.008], rtol=0.1)
+        assert rates[0] == pytest.approx(0.8) and rates[2] == pytest.approx(0.008)
+    assert float(learning_rate(config.fit, 1)(0)) == pytest.approx(0.8)  # no step to rise in
+
+
+@pytest.fixture(scope="module")
+def patch_run(csv, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "patch"
+    args = ["train", "forecast", "--preset", "patch", "--csv", str(csv), "--run", str(folder)]
+    options = ["--patch-length", "5", "--calendar", "--dropout-rate", "0"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("flax_linattn.tasks.forecast.task.draw_forecasts", lambda *_: None)
+        assert cli.main([*args, *ANY, *options]) == 0
+    return folder
+
+
+def test_patches_stream_as_they_are_trained(patch_run, csv):
+    """With the calendar, as one stream without end and as two that begin anew."""
+    report = tasks.evaluate_run(patch_run)
+    assert report["model"] == "patch" and report["stream_max_error"] < 1e-5
+    run, series = tasks.load_run(patch_run), data.load_table(csv)
+    assert series.times is not None
+    arrays = standardize(series, run.problem)
+    x = np.concatenate([arrays["values"], arrays["marks"]], axis=1)[None]
+    call = nnx.jit(lambda model, x: model(x, every_step=True))
+    every, std = np.asarray(call(run.model, x))[0], run.problem.standardizer.std
+    endless, anew = (ForecastStream(run, context=context) for context in (0, INPUT))
+    for t in range(20):
+        row = Row(series.times[t].item(), series.values[t])
+        found = (endless.step(row) - run.problem.standardizer.mean) / std
+        np.testing.assert_allclose(found, every[t], rtol=1e-4, atol=1e-5)
+        again = (anew.step(row) - run.problem.standardizer.mean) / std
+        if t < INPUT:
+            np.testing.assert_allclose(again, every[t], rtol=1e-4, atol=1e-5)
+    seen = x[:, 20 - anew.context : 20]
+    last = np.asarray(call(run.model, np.pad(seen, ((0, 0), (0, 180), (0, 0)))))
+    np.testing.assert_allclose(again, last[0, anew.context - 1], rtol=1e-4, atol=1e-5)
+
+
+def test_patches_learn_from_their_ends(patch_run, csv):
+    """In training from the last row and those whole patches before, in validation from the last."""
+    run = tasks.load_run(patch_run)
+    arrays = standardize(data.load_table(csv), run.problem)
+    batch = make_windows(arrays, run.config, range(60, 76), seed=None).batch(0)
+    loss = nnx.jit(make_loss(run.config, run.problem))
+    x = np.concatenate([batch["values"], batch["marks"]], axis=-1)
+    every = np.asarray(nnx.jit(lambda model, x: model(x, every_step=True))(run.model, x))
+    real = batch["weight"] > 0
+
+    def error(last):
+        truth = batch["values"][:, last + 1 : last + 1 + HORIZON]
+        return np.mean(np.square(every[:, last] - truth)[real])
+
+    found, _ = loss(run.model, batch, None)
+    np.testing.assert_allclose(found, error(11), rtol=1e-5)
+    found, _ = loss(run.model, batch, jax.random.key(0))
+    np.testing.assert_allclose(found, np.mean([error(11), error(6)]), rtol=1e-5)
 
 
 def test_evaluate_forecasts_all_of_another_file(run_dir, csv, capsys):
@@ -387,7 +454,14 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
         assert "is an option of the model 'encoder-decoder'" in message
         assert f"({name}, --model)" in message
     message = fail(capsys, *args, "--model", "encoder-decoder", "--label-length", "4")
-    assert message.startswith("error: positions is an option of the model 'decoder'")
+    assert message.startswith("error: positions is an option of the models 'decoder' and 'patch'")
+    message = fail(capsys, *args, "--model", "patch", "--no-normalize")
+    assert "an option of the models 'decoder' and 'encoder-decoder'" in message
+    message = fail(capsys, *args, "--no-linear-path")
+    assert message.endswith(
+        "is an option of the model 'patch'; leave it out. (--linear-path, --model)\n"
+    )
+    assert "patch_length must be at least 1" in fail(capsys, *args, "--patch-length", "0")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
         message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
         assert "'linformer' has no causal form, which forecasts need" in message

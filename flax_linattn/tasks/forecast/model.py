@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
-Model = models.Forecaster | models.EncoderDecoder
+Model = models.Forecaster | models.EncoderDecoder | models.PatchForecaster
 
 
 def build_forecaster(
@@ -38,23 +38,31 @@ def build_forecaster(
     shared: dict[str, Any] = {
         "num_marks": len(problem.marks),
         "targets": problem.targets,
-        "normalize": model.normalize,
+        "max_length": length,
         "layers": placed_layers(config.layers, placement),
         "rngs": nnx.Rngs(config.seed),
     }
     channels, horizon = len(problem.channels), config.data.horizon
-    if model.model == "decoder":
-        position = "sinusoidal" if model.absolute_positions else "none"
-        return models.Forecaster(
-            channels, horizon, memory=length, max_length=length, position=position, **shared
+    position: Literal["sinusoidal", "none"] = "sinusoidal" if model.absolute_positions else "none"
+    if model.model == "patch":
+        return models.PatchForecaster(
+            channels,
+            horizon,
+            patch_length=model.patch_length,
+            context=length if model.linear_path else 0,
+            memory=length,
+            position=position,
+            **shared,
         )
+    shared["normalize"] = model.normalize
+    if model.model == "decoder":
+        return models.Forecaster(channels, horizon, memory=length, position=position, **shared)
     return models.EncoderDecoder(
         channels,
         horizon,
         label_length=model.label_length,
         num_decoder_layers=model.num_decoder_layers,
         is_causal=model.causal,
-        max_length=length,
         **shared,
     )
 
@@ -82,26 +90,31 @@ class ForecastLoss:
     Values that are missing in the data (``known``) are left out.
 
     In training a decoder forecasts from several observations of a window, evenly spread from a
-    random one on; in validation from the last one, as the others always do.
+    random one on, and a patch model from the last one and those whole patches before; in
+    validation both forecast from the last one, as the others always do.
 
     Args:
         input_length: rows of a window before its horizon.
         horizon: H.
         targets: the channels that are forecast.
         positions: observations to learn from; None = the last one only.
+        patch_length: rows from one of them to the next; None = spread them over the window.
     """
 
     input_length: int
     horizon: int
     targets: tuple[int, ...]
     positions: int | None
+    patch_length: int | None = None
 
     def __call__(
         self, model: Model, batch: dict[str, Array], dropout_key: Array | None
     ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
         """The loss, and (sum, weight) of the metrics."""
         last = jnp.array([self.input_length - 1])
-        if dropout_key is not None and self.positions is not None:
+        if dropout_key is not None and self.positions is not None and self.patch_length:
+            last = last - self.patch_length * jnp.arange(self.positions)
+        elif dropout_key is not None and self.positions is not None:
             dropout_key, key = jax.random.split(dropout_key)
             stride = self.input_length // self.positions
             begin = jax.random.randint(key, (), 0, stride)
@@ -129,20 +142,23 @@ class ForecastLoss:
 
 def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:
     """The loss of a run."""
-    return ForecastLoss(
-        config.data.input_length,
-        config.data.horizon,
-        problem.targets,
-        positions=min(config.model.positions, config.data.input_length)
-        if config.model.model == "decoder"
-        else None,
-    )
+    model, length = config.model, config.data.input_length
+    shared = (length, config.data.horizon, problem.targets)
+    if model.model == "patch":
+        positions = min(model.positions, max(1, length // model.patch_length))
+        return ForecastLoss(*shared, positions, model.patch_length)
+    return ForecastLoss(*shared, min(model.positions, length) if model.model == "decoder" else None)
 
 
 def learning_rate(fit: ForecastFit, steps_per_epoch: int) -> optax.Schedule:
     """The learning rate at each step."""
     if fit.schedule == "constant":
         return optax.constant_schedule(fit.learning_rate)
+    if fit.schedule == "cosine":
+        steps = fit.steps or fit.epochs * steps_per_epoch
+        return training.warmup_cosine(
+            fit.learning_rate, steps, warmup_steps=steps // 20, last=fit.learning_rate / 100
+        )
     last = fit.passes(steps_per_epoch) - 2
 
     def halved(step: Array) -> Array:

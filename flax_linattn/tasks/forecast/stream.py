@@ -69,7 +69,8 @@ class ForecastStream(Streaming):
             raise OptionError(
                 f"a run with the model {run.config.model.model!r} and mechanism "
                 f"{mechanism_name(run.config.layers)!r} cannot stream: it looks at whole windows. "
-                "Train a decoder with a mechanism that has a state.",
+                "Train a decoder with a mechanism that has a state, or a patch model with one of "
+                "constant size.",
                 "mechanism",
                 model="decoder",
             )

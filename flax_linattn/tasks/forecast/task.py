@@ -35,7 +35,7 @@ from flax_linattn.tasks.forecast.evaluate import (
 from flax_linattn.tasks.forecast.figures import draw_forecasts
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
 from flax_linattn.tasks.forecast.notes import notes
-from flax_linattn.tasks.forecast.options import ForecastConfig, tslib
+from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.run_types import Run
@@ -65,7 +65,7 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
     Config = ForecastConfig
     Problem = ForecastProblem
     StreamOptions = ForecastStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
+    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "patch": patch}
     kinds = (SERIES,)
 
     def mechanisms(self) -> Sequence[str]:
@@ -140,7 +140,7 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         problem: ForecastProblem,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
-        """A ``models.Forecaster`` or ``models.EncoderDecoder``."""
+        """A ``models.Forecaster``, ``models.EncoderDecoder`` or ``models.PatchForecaster``."""
         return build_forecaster(config, problem, placement)
 
     def objective(
