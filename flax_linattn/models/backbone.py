@@ -247,7 +247,7 @@ class Backbone(nnx.Module):
         """
         self._check_input(x, mask, segment_ids, state is not None or return_state)
         if state is not None:
-            check_state(state, BackboneState, len(self.blocks))
+            check_state(state, BackboneState, len(self.blocks), batch_size=x.shape[0])
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
         runs = packed_runs(segment_ids, mask, None if state is None else state.segment_id)
         offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
@@ -406,9 +406,15 @@ def check_observations(x: Array, mask: Mask | None, shape: tuple[int, ...]) -> N
 
     Raises:
         ValueError: they are such ones.
+        TypeError: they are no array.
     """
+    axes = ", ".join(map(str, ("B", "T >= 1", *shape)))
+    if not hasattr(x, "ndim"):
+        raise TypeError(
+            f"expected observations as an array [{axes}], got {type(x).__name__}; make one by "
+            "jnp.asarray."
+        )
     if x.ndim < 2 or x.shape[2:] != shape or x.shape[1] == 0:
-        axes = ", ".join(map(str, ("B", "T >= 1", *shape)))
         raise ValueError(f"expected observations [{axes}], got {x.shape}.")
     if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):
         raise ValueError(
@@ -417,11 +423,13 @@ def check_observations(x: Array, mask: Mask | None, shape: tuple[int, ...]) -> N
         )
 
 
-def check_state(state: Any, kind: type, num_layers: int | None = None) -> None:
+def check_state(
+    state: Any, kind: type, num_layers: int | None = None, *, batch_size: int | None = None
+) -> None:
     """Refuses what is no state of this kind of model.
 
     Raises:
-        ValueError: it is something else, or has another number of layers.
+        ValueError: it is something else, or has another number of layers or rows.
 
     Example:
         >>> check_state((1, 2), BackboneState)
@@ -439,6 +447,14 @@ tuple.
     if num_layers is not None and len(layers) != num_layers:
         raise ValueError(
             f"expected a state of {num_layers} layers, of this model, got {len(layers)}."
+        )
+    if batch_size is None:
+        return
+    rows = jax.tree.leaves(state)[0].shape[0]
+    if rows != batch_size:
+        raise ValueError(
+            f"the state has {rows} rows, and observations of {batch_size} came; each row goes on "
+            "from its own state: pass as many, or make one with init_state(batch_size)."
         )
 
 

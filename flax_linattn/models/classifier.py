@@ -16,6 +16,7 @@ from flax_linattn.models.backbone import (
     BackboneOptions,
     BackboneState,
     as_backbone,
+    check_observations,
     check_state,
 )
 from flax_linattn.models.layers import Layers
@@ -210,12 +211,13 @@ class SequenceClassifier(nnx.Module):
             ValueError: wrong shapes, too long a sequence, or a state or every step of a model
                 that looks at the future.
         """
+        check_observations(x, mask, self.backbone.observation_shape)
         if every_step and self.pooling is None:
             raise ValueError(NO_STEPS)
         if every_step and not self.backbone.streams:
             raise ValueError(
-                "every_step needs a model that streams: is_causal=True and "
-                "embedding_padding='causal'."
+                "every_step needs a model that streams: is_causal=True, "
+                "embedding_padding='causal' and a mechanism that has a state."
             )
         if state is not None:
             check_state(state, ClassifierState)

@@ -184,9 +184,9 @@ class Forecaster(nnx.Module):
         """
         if segment_ids is not None and not every_step and positions is None:
             raise ValueError("packed sequences need every_step=True, or positions.")
-        if state is not None:
-            check_state(state, ForecasterState)
         self._check_observations(x, "[B, T, {}]", 3)
+        if state is not None:
+            check_state(state, ForecasterState, batch_size=x.shape[0])
         x, (mean, std), moments = self._normalized(x, mask, segment_ids, state)
         options: BackboneOptions = {
             "mask": mask,
@@ -272,8 +272,9 @@ class Forecaster(nnx.Module):
 
         ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
         """
-        check_state(state, ForecasterState)
         self._check_observations(x, "[B, {}]", 2)
+        check_state(state, ForecasterState, batch_size=x.shape[0])
+        x = jnp.asarray(x)
         moments = state.moments
         mean, std = self._neutral(x)
         if self.moments is not None and moments is not None:

@@ -1,4 +1,4 @@
-"""Sequences read by latents: constant memory, and a depth that does not cost a step's length."""
+"""Sequences read by latents: constant memory, and layers that run once an output, not a token."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ class PerceiverReader(nnx.Module):
     size (Feng et al., "Attention as an RNN", 2024, section 3.1); the layer that follows has the
     feed-forward part that a Perceiver's cross-attention has of its own.
 
-    Tokens see nothing of each other but what the embedding's convolution covers: cost and memory
-    of a token do not depend on the depth, which the latents alone have.
+    Tokens see nothing of each other but what the embedding's convolution covers: to read and to
+    remember one costs the same at any depth. Each output runs the layers once over the latents: a
+    call once a sequence, ``every_step`` and ``step`` once a token.
 
     Args:
         embedding: an :class:`Embedding`; or a number of channels, for an
@@ -253,7 +254,7 @@ class PerceiverReader(nnx.Module):
                 f"{x.shape[1]}; make it with a larger max_length or with position='sinusoidal'."
             )
         if state is not None:
-            check_state(state, PerceiverState)
+            check_state(state, PerceiverState, batch_size=x.shape[0])
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
         runs = packed_runs(segment_ids, mask, None if state is None else state.segment_id)
         offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position

@@ -230,7 +230,7 @@ class WindowModel(nnx.Module):
         if x.ndim != 2 or x.shape[1] == 0:
             raise ValueError(f"expected tokens [B, T >= 1], got {x.shape}.")
         if state is not None:
-            check_state(state, WindowState)
+            check_state(state, WindowState, batch_size=x.shape[0])
         mask = check_mask("mask", mask, x.shape)
         if mask is None and state is None and x.shape[1] >= self.context:
             tokens, real = x[:, -self.context :], None

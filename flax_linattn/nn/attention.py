@@ -205,12 +205,18 @@ class Attention(ProjectedAttention):
 
         Raises:
             ValueError: a shape or combination that the mechanism does not offer.
+            TypeError: x or context is no array.
         """
         if context is not None:
             self._check_cross()
         if context is None and context_mask is not None:
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
         for name, features in (("x", x), ("context", context)):
+            if features is not None and not hasattr(features, "ndim"):
+                raise TypeError(
+                    f"expected {name} as an array [B, T, {self.in_features}], got "
+                    f"{type(features).__name__}; make one by jnp.asarray."
+                )
             if features is not None and (
                 features.ndim != 3 or features.shape[2] != self.in_features
             ):

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn import ops
-from flax_linattn.checks import at_least
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.projected import QUERY_INIT, ProjectedAttention, resolve_mechanism
 from flax_linattn.ops.contract.masks import zero_padding
@@ -97,9 +97,10 @@ class LatentAttention(ProjectedAttention):
                 for name in ops.list_mechanisms()
                 if ops.get_mechanism(name).capabilities.given_queries
             ]
-            raise ValueError(
+            raise OptionError(
                 f"{mechanism.name!r} keeps no state for given queries; latents read by "
-                f"{' or '.join(able)}."
+                f"{' or '.join(able)}.",
+                "mechanism",
             )
         super().__init__(
             in_features,

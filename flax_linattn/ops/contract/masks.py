@@ -46,13 +46,15 @@ def zero_padding(x: Array, mask: Array | None) -> Array:
     """Zeroes ``x`` [B, T, ...] where ``mask`` [B, T] is False, NaN and gradients included.
 
     The mask may span fewer leading axes than x. One of another shape is left for the caller
-    to refuse, and no mask changes nothing.
+    to refuse, and no mask changes nothing. A NumPy array becomes one of JAX, of a dtype that JAX
+    has: float64 only where that is enabled.
 
     Example:
         >>> import jax.numpy as jnp
         >>> zero_padding(jnp.array([[1.0], [jnp.nan]]), jnp.array([True, False])).tolist()
         [[1.0], [0.0]]
     """
+    x = jnp.asarray(x)
     if mask is None or x.shape[: mask.ndim] != mask.shape:
         return x
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, jnp.zeros_like(x))

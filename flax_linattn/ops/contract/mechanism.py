@@ -240,6 +240,7 @@ class Mechanism(abc.ABC):
         mask, query_mask = self._check_call(
             q, k, v, is_causal, mask, query_mask, segment_ids, form, own
         )
+        q, k, v = map(jnp.asarray, (q, k, v))
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         if initial_state is not None or return_state:
             self._check_recurrent()
@@ -324,6 +325,7 @@ class Mechanism(abc.ABC):
         self._check_recurrent()
         own, given = self._given(parameters)
         checks.check_arrays(self.name, self.capabilities, q, k, v, time=False)
+        q, k, v = map(jnp.asarray, (q, k, v))
         mask = checks.check_mask("mask", mask, (k.shape[0],))
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         state, segment_id = unpacked(state)
@@ -348,6 +350,7 @@ class Mechanism(abc.ABC):
                 not belong together.
             TypeError: the states differ in dtype.
         """
+        self._check_recurrent()
         if not self.capabilities.mergeable:
             raise ValueError(
                 f"{self.name!r} keeps all tokens and cannot merge states; pass the first span's "

@@ -54,8 +54,9 @@ class SequenceStream(Streaming):
         at_least(1, max_length=max_length)
         if not run.model.streams:
             raise OptionError(
-                "the run cannot stream: its model looks at the future. Train one that is causal, "
-                "with pooling mean or last and a mechanism that has a causal form.",
+                "the run cannot stream: its model looks at the future, or its mechanism keeps no "
+                "state. Train one that is causal, with pooling mean or last and a mechanism that "
+                "has a state.",
                 "mechanism",
                 causal=True,
                 pooling="mean",

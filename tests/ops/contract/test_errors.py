@@ -121,10 +121,12 @@ def test_step(change: dict[str, Any], error: type[Exception], message: str) -> N
         SOFTMAX.step(**arguments)
 
 
-def test_aaren_takes_one_learned_query() -> None:
-    message = "expects q as [H, K] (one learned query, shared by batch and time), got shape (2, 4"
+def test_aaren_takes_one_learned_query_or_given_ones() -> None:
+    message = (
+        "expects q as [H, K] (one learned query, shared by batch and time), [L, H, K] or [B, L"
+    )
     with pytest.raises(ValueError, match=re.escape(message)):
-        AAREN.attend(Q, KEYS, VALUES)
+        AAREN.attend(Q[None], KEYS, VALUES)
     with pytest.raises(ValueError, match="agree in heads and key dimension"):
         AAREN.attend(Q[0, 0, :2], KEYS, VALUES)
     with pytest.raises(ValueError, match="pass query"):
