@@ -144,7 +144,12 @@ class PerceiverReader(nnx.Module):
         self.param_dtype = parameters.get("param_dtype", jnp.float32)
         self.read_norm = nn.LayerNorm(layers.features, param_dtype=self.param_dtype, rngs=rngs)
         self.backbone = Backbone(
-            FeatureEmbedding(layers.features), layers, is_causal=False, rngs=rngs, **parameters
+            FeatureEmbedding(layers.features),
+            layers,
+            is_causal=False,
+            max_length=num_latents,
+            rngs=rngs,
+            **parameters,
         )
         self.dropout = make_dropout(layers.dropout_rate, rngs)
         of_head: Any = {name: parameters[name] for name in HEAD_OPTIONS if name in parameters}  # type: ignore[literal-required]
@@ -267,15 +272,16 @@ class PerceiverReader(nnx.Module):
             runs=runs,
             state=None if state is None else state.window,
         )
-        read, latents = self.latent_attention(
+        attended = self.latent_attention(
             self._before(apply_dropout(self.dropout, h, keys[0])),
             is_causal=every_step,
             mask=mask,
             segment_ids=segment_ids,
             state=None if state is None else state.latents,
-            return_state=True,
+            return_state=return_state,
             form=form,
         )
+        read, latents = attended if isinstance(attended, tuple) else (attended, None)
         y = self._outputs(apply_dropout(self.dropout, read, keys[1]), keys[2])
         if not return_state:
             return y

@@ -35,6 +35,7 @@ MODULES = {
         lambda: models.ImageClassifier((8, 8), 4, 5, **SIZES, rngs=nnx.Rngs(0)),
         jnp.ones((1, 8, 8, 3)),
     ),
+    "reader": (lambda: models.PerceiverReader(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "forecaster": (lambda: models.Forecaster(3, 4, **SIZES, rngs=nnx.Rngs(0)), VALUES),
     "decision transformer": (
         lambda: models.DecisionTransformer(2, 1, **SIZES, max_length=5, rngs=nnx.Rngs(0)),
