@@ -9,6 +9,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn.nn.attention import Attention
+from flax_linattn.ops.contract.checks import no_state
 from flax_linattn.typing import Array, State
 
 
@@ -21,7 +22,7 @@ class AttentionCell(nnx.RNNCellBase):
         dtype: of the inputs, where it is wider than the parameters'; ``nnx.RNN`` does not say it.
 
     Raises:
-        ValueError: a mechanism with a cache and no ``max_length``.
+        ValueError: a mechanism without a state, or with a cache and no ``max_length``.
 
     Example:
         >>> import jax.numpy as jnp
@@ -41,6 +42,8 @@ class AttentionCell(nnx.RNNCellBase):
         dtype: DTypeLike | None = None,
     ) -> None:
         mechanism = attention.mechanism
+        if not mechanism.capabilities.recurrent:
+            raise ValueError(no_state(mechanism.name))
         if max_length is None and not mechanism.capabilities.constant_memory:
             raise ValueError(
                 f"nnx.RNN needs a state of one size, and the cache of {mechanism.name!r} grows; "

@@ -150,6 +150,14 @@ def test_an_embedding_of_tokens():
     assert call(model, jnp.array([[1, 2, 3]])).shape == (1, 2)
 
 
+def test_layers_with_a_parameter_for_each_position_have_one_for_each_latent():
+    model = models.PerceiverReader(
+        3, 2, num_latents=2, features=8, num_heads=2, mechanism="linformer", rngs=nnx.Rngs(0)
+    )
+    assert model.backbone.mechanisms[0].max_length == 2
+    assert call(model, normal(1, 2, 5, 3)).shape == (2, 2)
+
+
 REFUSED = [
     ({"rotary": True, "mechanism": "softmax"}, "latents have no positions"),
     ({"reads_by": "softmax"}, "latents read by aaren or forgetting_aaren"),

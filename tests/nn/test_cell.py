@@ -62,3 +62,8 @@ def test_a_growing_cache_is_refused(mechanism):
         ValueError, match=f"the cache of {layer.mechanism.name!r} grows; pass max_length"
     ):
         nn.AttentionCell(layer)
+
+
+def test_a_layer_without_a_state_is_refused():
+    with pytest.raises(ValueError, match="'reformer' needs the whole sequence at once"):
+        nn.AttentionCell(attention("reformer"))
