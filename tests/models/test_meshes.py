@@ -38,6 +38,7 @@ MODELS: dict[str, Any] = {
         models.SequenceClassifier, CHANNELS, 3, layers=TINY, position="learned", max_length=LENGTH,
         remat="blocks",
     ),
+    "reader": partial(models.PerceiverReader, CHANNELS, 3, num_latents=2, layers=TINY),
     "forecaster": partial(models.Forecaster, CHANNELS, 3, layers=TINY),
     "encoder_decoder": partial(
         models.EncoderDecoder, CHANNELS, 3, layers=TINY, label_length=2,
@@ -68,7 +69,9 @@ MODELS: dict[str, Any] = {
 }  # fmt: skip
 WHOLE = ("images", "class")
 """Without steps."""
-TRACED = ("encoder_decoder", "decide", "events", "forecaster", "images", "class", "window")
+TRACED = (
+    *("encoder_decoder", "decide", "events", "reader", "forecaster", "images", "class", "window"),
+)
 """What they compute on such meshes is slow tests: the fast one sees that they trace there."""
 # The classifier runs the block, and the encoder-decoder, traced, both blocks.
 SLOW = {"learned", "convolved", "block", "decoder", *TRACED, *ATTENTION} - {
