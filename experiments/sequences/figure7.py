@@ -167,7 +167,7 @@ def table(rows: Rows, size: Size) -> str:
             lines.append(
                 [
                     row["data"] if number == 1 else "",
-                    number,
+                    str(number),
                     f"{layer['mean']:+.3f}",
                     f"{layer['deviation']:.3f}",
                     f"{low:+.2f} to {high:+.2f}",
