@@ -123,6 +123,30 @@ def choice(choices: Iterable[str], **values: str) -> None:
             )
 
 
+def array(layout: str, **arrays: Any) -> None:
+    """Refuses what is no array, such as a list, for which JAX has no words.
+
+    Args:
+        layout: its axes, for the message.
+        **arrays: by their names.
+
+    Raises:
+        TypeError: one is no array.
+
+    Example:
+        >>> array("[B, T, C]", x=[[1.0]])
+        Traceback (most recent call last):
+        ...
+        TypeError: expected x as an array [B, T, C], got list; make one by jnp.asarray.
+    """
+    for name, value in arrays.items():
+        if not hasattr(value, "ndim"):
+            raise TypeError(
+                f"expected {name} as an array {layout}, got {type(value).__name__}; make one by "
+                "jnp.asarray."
+            )
+
+
 def same_number(**sequences: Sized) -> None:
     """Refuses sequences of different lengths.
 

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn, ops
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError, array, choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers, sized
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
@@ -409,11 +409,7 @@ def check_observations(x: Array, mask: Mask | None, shape: tuple[int, ...]) -> N
         TypeError: they are no array.
     """
     axes = ", ".join(map(str, ("B", "T >= 1", *shape)))
-    if not hasattr(x, "ndim"):
-        raise TypeError(
-            f"expected observations as an array [{axes}], got {type(x).__name__}; make one by "
-            "jnp.asarray."
-        )
+    array(f"[{axes}]", observations=x)
     if x.ndim < 2 or x.shape[2:] != shape or x.shape[1] == 0:
         raise ValueError(f"expected observations [{axes}], got {x.shape}.")
     if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):

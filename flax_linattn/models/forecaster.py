@@ -11,7 +11,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, array, at_least
 from flax_linattn.models.backbone import (
     Backbone,
     BackboneOptions,
@@ -289,6 +289,7 @@ class Forecaster(nnx.Module):
 
     def _check_observations(self, x: Array, shape: str, ndim: int) -> None:
         (size,) = self.backbone.observation_shape
+        array(shape.format(size), observations=x)
         if x.ndim != ndim or x.shape[-1] != size:
             raise ValueError(f"expected observations {shape.format(size)}, got {x.shape}.")
 

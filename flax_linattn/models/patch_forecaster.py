@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from flax_linattn import nn
-from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.checks import OptionError, array, at_least, choice
 from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, BackboneState, check_state
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import check_causal, check_targets
@@ -402,6 +402,7 @@ class PatchForecaster(nnx.Module):
 
     def _check_observations(self, x: Array, shape: str, ndim: int) -> None:
         (size,) = self.observation_shape
+        array(shape.format(size), observations=x)
         if x.ndim != ndim or x.shape[-1] != size or 0 in x.shape[1:]:
             raise ValueError(f"expected observations {shape.format(size)}, got {x.shape}.")
 

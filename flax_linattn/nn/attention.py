@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import ops
+from flax_linattn.checks import array
 from flax_linattn.nn.linear import PositionLinear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.position import QueryKeyPosition, token_positions
@@ -212,14 +213,10 @@ class Attention(ProjectedAttention):
         if context is None and context_mask is not None:
             raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
         for name, features in (("x", x), ("context", context)):
-            if features is not None and not hasattr(features, "ndim"):
-                raise TypeError(
-                    f"expected {name} as an array [B, T, {self.in_features}], got "
-                    f"{type(features).__name__}; make one by jnp.asarray."
-                )
-            if features is not None and (
-                features.ndim != 3 or features.shape[2] != self.in_features
-            ):
+            if features is None:
+                continue
+            array(f"[B, T, {self.in_features}]", **{name: features})
+            if features.ndim != 3 or features.shape[2] != self.in_features:
                 raise ValueError(
                     f"expected {name} as [B, T, {self.in_features}], got shape {features.shape}."
                 )

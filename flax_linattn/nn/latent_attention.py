@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn import ops
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, array, at_least
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.projected import QUERY_INIT, ProjectedAttention, resolve_mechanism
 from flax_linattn.ops.contract.masks import zero_padding
@@ -237,6 +237,7 @@ class LatentAttention(ProjectedAttention):
         return self._out(y), state
 
     def _check_tokens(self, x: Array, axes: str) -> None:
+        array(f"[{axes}, {self.in_features}]", x=x)
         if x.ndim != axes.count(",") + 2 or x.shape[-1] != self.in_features:
             raise ValueError(f"expected x as [{axes}, {self.in_features}], got shape {x.shape}.")
 

@@ -47,15 +47,17 @@ def test_so_is_one_of_a_window():
         model(jnp.ones((2, 4), jnp.int32), state=model.init_state(3))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in FORECASTERS])
+@EACH
 def test_lists_are_refused(name):
-    with pytest.raises(TypeError, match=r"an array \[B, T >= 1, 3\], got list; make one by"):
+    with pytest.raises(TypeError, match=r"observations as an array \[B, T.*, 3\], got list; make"):
         model_of(name)([[[1.0, 2.0, 3.0]]])
 
 
 def test_a_layer_refuses_lists():
     with pytest.raises(TypeError, match=r"expected x as an array \[B, T, 8\], got list"):
         nn.Attention(8, 2, rngs=nnx.Rngs(0))([[1.0] * 8])
+    with pytest.raises(TypeError, match=r"expected x as an array \[B, T, 8\], got list"):
+        nn.LatentAttention(8, 2, 3, rngs=nnx.Rngs(0))([[1.0] * 8])
 
 
 def test_numpy_arrays_of_float64_are_taken_without_a_warning():
