@@ -356,23 +356,11 @@ class Backbone(nnx.Module):
     def _check_input(
         self, x: Array, mask: Array | None, segment_ids: Array | None, streaming: bool
     ) -> None:
-        check_observations(x, mask, self.observation_shape)
-        # Rows with padding or several segments may be longer than any of their sequences.
-        whole = mask is None and segment_ids is None
-        most = self.input_embedding.max_length
-        if most is not None and whole and x.shape[1] > most:
-            raise ValueError(
-                f"the model has positions for {most} observations, got {x.shape[1]}; "
-                "make it with a larger max_length or with position='sinusoidal'."
-            )
+        check_observations(x, mask, segment_ids, self.input_embedding)
         if segment_ids is not None and self.class_token is not None:
             raise ValueError(
                 "packed sequences would share the one class token of their row; give each a row of "
                 "its own, or make the model without a class token."
-            )
-        if segment_ids is not None and segment_ids.shape != x.shape[:2]:
-            raise ValueError(
-                f"expected segment_ids as int {x.shape[:2]}, got shape {segment_ids.shape}."
             )
         if streaming:
             self._check_streams()
@@ -401,13 +389,16 @@ class Backbone(nnx.Module):
             )
 
 
-def check_observations(x: Array, mask: Mask | None, shape: tuple[int, ...]) -> None:
-    """Refuses sequences of other observations than of this shape, of none, or another mask.
+def check_observations(
+    x: Array, mask: Mask | None, segment_ids: SegmentIds | None, embedding: Embedding
+) -> None:
+    """Refuses sequences that an embedding does not take, masks and ids of another shape.
 
     Raises:
-        ValueError: they are such ones.
+        ValueError: other observations or none, more than have positions, or such a mask or ids.
         TypeError: they are no array.
     """
+    shape, most = embedding.observation_shape, embedding.max_length
     axes = ", ".join(map(str, ("B", "T >= 1", *shape)))
     array(f"[{axes}]", observations=x)
     if x.ndim < 2 or x.shape[2:] != shape or x.shape[1] == 0:
@@ -416,6 +407,17 @@ def check_observations(x: Array, mask: Mask | None, shape: tuple[int, ...]) -> N
         raise ValueError(
             f"expected mask as bool {x.shape[:2]}, True = a real token, got {mask.dtype} "
             f"{mask.shape}."
+        )
+    if segment_ids is not None and segment_ids.shape != x.shape[:2]:
+        raise ValueError(
+            f"expected segment_ids as int {x.shape[:2]}, got shape {segment_ids.shape}."
+        )
+    # Rows with padding or several segments may be longer than any of their sequences.
+    whole = mask is None and segment_ids is None
+    if most is not None and whole and x.shape[1] > most:
+        raise ValueError(
+            f"the model has positions for {most} observations, got {x.shape[1]}; "
+            "make it with a larger max_length or with position='sinusoidal'."
         )
 
 

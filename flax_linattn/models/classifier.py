@@ -211,7 +211,7 @@ class SequenceClassifier(nnx.Module):
             ValueError: wrong shapes, too long a sequence, or a state or every step of a model
                 that looks at the future.
         """
-        check_observations(x, mask, self.backbone.observation_shape)
+        check_observations(x, mask, segment_ids, self.backbone.input_embedding)
         if every_step and self.pooling is None:
             raise ValueError(NO_STEPS)
         if every_step and not self.backbone.streams:

@@ -247,17 +247,7 @@ class PerceiverReader(nnx.Module):
                 "latents would read the packed sequences of a row as one; give each a row of its "
                 "own, or pass every_step=True and take the outputs at their last tokens."
             )
-        check_observations(x, mask, self.observation_shape)
-        if segment_ids is not None and segment_ids.shape != x.shape[:2]:
-            raise ValueError(
-                f"expected segment_ids as int {x.shape[:2]}, got shape {segment_ids.shape}."
-            )
-        whole = mask is None and segment_ids is None
-        if whole and self.num_positions is not None and x.shape[1] > self.num_positions:
-            raise ValueError(
-                f"the model has positions for {self.num_positions} observations, got "
-                f"{x.shape[1]}; make it with a larger max_length or with position='sinusoidal'."
-            )
+        check_observations(x, mask, segment_ids, self.input_embedding)
         if state is not None:
             check_state(state, PerceiverState, batch_size=x.shape[0])
         real = jnp.ones(x.shape[:2], bool) if mask is None else mask
