@@ -48,6 +48,8 @@ def check_arrays(
         raise TypeError(
             f"q, k and v must have one dtype, got {q.dtype}, {k.dtype} and {v.dtype}; cast them."
         )
+    if can.given_queries and q.ndim > 2 and q.shape[-3] == 0:
+        raise ValueError(f"expected at least one query in q {axes['q']}, got shape {q.shape}.")
     if k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"k {axes['k']} and v {axes['v']} must agree in all but the last axis, "

@@ -304,6 +304,7 @@ def test_latents_read_a_long_stream_in_constant_memory() -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
+    (lambda q, k, v: AAREN.attend(q[:, :0], k, v), "at least one query in q"),
     (lambda q, k, v: AAREN.attend(q[:1], k, v), "one batch size, got 1 and 2; queries .L, H, K."),
     (lambda q, k, v: AAREN.attend(q[None], k, v), r"expects q as \[H, K\].*\[B, L, H, K\]"),
     (lambda q, k, v: AAREN.attend(q[..., :2], k, v), "agree in heads and key dimension"),
