@@ -76,9 +76,10 @@ class PatchForecaster(nnx.Module):
 
     Beside the attention there is a linear map of the last ``context`` values' differences from the
     last one, as in NLinear (Zeng et al., "Are Transformers Effective for Time Series Forecasting?",
-    2023): the forecast is last + map(differences) + deviation * head. Map and head begin as 0, so
-    that training starts from the last value. Without it (``context=0``) the forecast is mean +
-    deviation * head. Values before the first one count as the first.
+    2023): the forecast is last + map(differences) + deviation * head. The map begins as a mean and
+    the head as 0, so that training starts from the mean of the last values. Without the map
+    (``context=0``) the forecast is running mean + deviation * head. Values before the first one
+    count as the first.
 
     Args:
         num_channels: of an observation.
@@ -180,7 +181,7 @@ class PatchForecaster(nnx.Module):
                 self.horizon,
                 use_bias=False,
                 param_dtype=self.backbone.param_dtype,
-                kernel_init=ZEROS,
+                kernel_init=nnx.initializers.constant(1 / self.context),
                 rngs=rngs,
             )
             if self.context
