@@ -15,29 +15,27 @@ MINUTES = 10.0
 """The most that ``make test`` may take on two cores, its programs not yet compiled."""
 
 SHARES = {
-    "contract": 29,
-    "tasks": 24,
-    "models": 30,
-    "training": 16,
-    "ops": 12,
-    "nn": 14,
-    "experiments": 7,
-    "inference": 7,
-    "package": 4,
+    "contract": 28,
+    "tasks": 26,
+    "ops": 23,
+    "models": 17,
+    "training": 8,
+    "nn": 6,
+    "data": 5,
+    "inference": 4,
+    "experiments": 4,
     "docs": 3,
-    "data": 6,
     "bench": 2,
-    "checks": 2,
-    "checkpoint": 2,
-    "cli": 2,
+    "package": 2,
+    "checks": 1,
+    "checkpoint": 1,
+    "cli": 1,
     "control": 1,
-    "layers": 2,
-    "moved": 2,
-    "storage": 2,
+    "layers": 1,
+    "moved": 1,
+    "storage": 1,
 }
-"""Per cent of all seconds; ``package`` are the doctests that are fast. Those of ``tasks``,
-``models``, ``training``, ``nn`` and ``package`` are estimates, from the seconds at f257cf1 of the
-tests that are fast since: the next whole run is to set them."""
+"""Per cent of all seconds at d751f7c; ``package`` are the doctests that are fast."""
 
 
 def read(path: str) -> tuple[Counter[str], Counter[str], float]:

@@ -48,7 +48,9 @@ def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) 
     assert_close(jax.jit(over)(stacked, np.stack(masks)), want, np.float32, "vmap")
 
 
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+@pytest.mark.parametrize(
+    ("mechanism", "is_causal"), cases.slow_unless(cases.central, cases.DIRECTIONS)
+)
 def test_a_batch_of_no_rows(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """Shapes alone, without and with gradients."""
     tokens = cases.make_tokens(mechanism, 5, np.float32, batch=0)

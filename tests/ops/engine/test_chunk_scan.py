@@ -65,7 +65,13 @@ def count(primitive: str, jaxpr: Any) -> int:
 
 
 @pytest.mark.parametrize("length", [9, pytest.param(150, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [*GATED, "rwkv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("gated_linear", "rwkv") else pytest.mark.slow)
+        for name in (*GATED, "rwkv")
+    ],
+)
 def test_auto_gives_the_same_numbers_differentiated_or_not(name: str, length: int) -> None:
     """Outputs, states, gradients: on a CPU token by token forward alone; within a block or not."""
     mechanism = ops.get_mechanism(name)
