@@ -10,7 +10,6 @@ import pytest
 
 from flax_linattn.ops.engine.monomials import monomials, num_monomials
 
-
 FEW = [(1, 3), (5, 2), (2, 6)]
 """Dimensions and orders of which one channel, halves that differ and a high order are."""
 
