@@ -25,3 +25,18 @@ def test_the_errors_are_measured(tmp_path, monkeypatch):
     cases = {(c["dtype"], c["form"]): c for c in stored["rows"][0]["cases"]}
     assert cases["float64", "parallel"]["output"] < 1e-15
     assert 0 < cases["bfloat16", "auto"]["gradient"] < 0.1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gated_delta",  # a recurrence, with arguments of tokens
+        "reformer",  # whose queries have no gradient
+        pytest.param("forgetting", marks=pytest.mark.slow),
+        pytest.param("rwkv", marks=pytest.mark.slow),
+    ],
+)
+def test_gates_and_recurrences(monkeypatch, name):
+    monkeypatch.setattr(errors, "cases", lambda mechanism, length: [("float64", "parallel")])
+    (case,) = errors.measure_mechanism(errors.Size(heads=2, dim=4), name, 16)["cases"]
+    assert 0 < case["output"] < 1e-13 and 0 < case["gradient"] < 1e-12
