@@ -37,7 +37,6 @@ KINDS = {
     "Reformer": Kind("reformer", 8),
     "EVA": Kind("eva", 8),
 }
-"""Rows that are older than the last two have neither."""
 SOFTMAXES = tuple(name for name in KINDS if name.startswith("softmax"))
 PAPER = {
     PRINTED: (48.50, 273.19),
