@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, Unpack, overload
 
 import jax.numpy as jnp
-from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Int
 
-from flax_linattn import ops
 from flax_linattn.checks import array
 from flax_linattn.nn.linear import PositionLinear
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.position import QueryKeyPosition, token_positions
-from flax_linattn.nn.projected import QUERY_INIT, ProjectedAttention
+from flax_linattn.nn.position import token_positions
+from flax_linattn.nn.projected import ProjectedAttention
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import (
@@ -102,43 +99,6 @@ class Attention(ProjectedAttention):
         >>> bool(jnp.allclose(y[:, -1], y_t, atol=1e-5))
         True
     """
-
-    def __init__(
-        self,
-        in_features: int,
-        num_heads: int,
-        *,
-        mechanism: str | ops.Mechanism = "softmax",
-        qkv_features: int | None = None,
-        out_features: int | None = None,
-        use_bias: bool = True,
-        position: QueryKeyPosition | None = None,
-        dtype: DTypeLike | None = None,
-        param_dtype: DTypeLike = jnp.float32,
-        kernel_init: nnx.Initializer | None = None,
-        bias_init: nnx.Initializer | None = None,
-        out_kernel_init: nnx.Initializer | None = None,
-        out_bias_init: nnx.Initializer | None = None,
-        query_init: nnx.Initializer = QUERY_INIT,
-        rngs: nnx.Rngs,
-    ) -> None:
-        super().__init__(
-            in_features,
-            num_heads,
-            mechanism=mechanism,
-            qkv_features=qkv_features,
-            out_features=out_features,
-            use_bias=use_bias,
-            position=position,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            out_kernel_init=out_kernel_init,
-            out_bias_init=out_bias_init,
-            query_init=query_init,
-            rngs=rngs,
-        )
 
     @overload
     def __call__(

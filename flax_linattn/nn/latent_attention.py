@@ -102,6 +102,7 @@ class LatentAttention(ProjectedAttention):
                 f"{' or '.join(able)}.",
                 "mechanism",
             )
+        self.num_queries = num_latents
         super().__init__(
             in_features,
             num_heads,
@@ -116,7 +117,6 @@ class LatentAttention(ProjectedAttention):
             out_kernel_init=out_kernel_init,
             out_bias_init=out_bias_init,
             query_init=query_init,
-            num_queries=num_latents,
             rngs=rngs,
         )
 

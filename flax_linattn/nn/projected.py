@@ -24,12 +24,14 @@ QUERY_INIT = nnx.initializers.normal(0.02)
 class ProjectedAttention(nnx.Module):
     """The parameters of a layer of attention, and what comes before and after its mechanism.
 
-    Arguments are those of ``Attention``, and
+    Arguments are those of ``Attention``.
 
-    Args:
-        num_queries: L, of learned queries that read all tokens; None = one for each token, or one
-            for all where the mechanism learns it.
+    Attributes:
+        num_queries: L, of learned queries that read all tokens, which a layer that has them sets
+            first; None = one for each token, or one for all where the mechanism learns it.
     """
+
+    num_queries: int | None = None
 
     def __init__(
         self,
@@ -48,7 +50,6 @@ class ProjectedAttention(nnx.Module):
         out_kernel_init: nnx.Initializer | None = None,
         out_bias_init: nnx.Initializer | None = None,
         query_init: nnx.Initializer = QUERY_INIT,
-        num_queries: int | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         qkv_features = in_features if qkv_features is None else qkv_features
@@ -68,7 +69,6 @@ class ProjectedAttention(nnx.Module):
         self.in_features = in_features
         self.num_heads = num_heads
         self.head_dim = qkv_features // num_heads
-        self.num_queries = num_queries
         self.position = position
 
         options: dict[str, Any] = {
@@ -91,7 +91,7 @@ class ProjectedAttention(nnx.Module):
             kernel_init=out_kernel_init or kernel_init,
             bias_init=out_bias_init or bias_init,
         )
-        shape = (in_features,) if num_queries is None else (num_queries, in_features)
+        shape = (in_features,) if self.num_queries is None else (self.num_queries, in_features)
         self.query = nnx.Param(query_init(rngs.params(), shape, param_dtype)) if learned else None
         self.mechanism.check_heads(num_heads)
         learned_parameters = self.mechanism.learned_parameters(num_heads, self.head_dim)

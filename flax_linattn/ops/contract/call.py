@@ -76,6 +76,11 @@ def num_given(can: Capabilities, q: Array) -> int | None:
     return q.shape[-3] if can.given_queries and q.ndim > 2 else None
 
 
+def reads_at_once(can: Capabilities, q: Array, is_causal: bool) -> bool:
+    """Whether queries are given and have one output each, not one after every token."""
+    return num_given(can, q) is not None and not is_causal
+
+
 def of_each_row(can: Capabilities, q: Array, k: Array) -> Array:
     """Given queries [L, H, K] as [B, L, H, K], of every row; any others as they are."""
     shared = num_given(can, q) is not None and q.ndim == 3

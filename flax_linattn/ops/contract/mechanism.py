@@ -25,6 +25,7 @@ from flax_linattn.ops.contract.call import (
     num_given,
     num_queries,
     of_each_row,
+    reads_at_once,
     zero_queries,
 )
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
@@ -249,10 +250,12 @@ class Mechanism(abc.ABC):
             self._check_state(state, q, k, v)
             checks.check_carried(carried, k.shape[0])
         runs = self._runs(segment_ids, mask, carried)
-        at_once = num_given(self.capabilities, q) is None or not is_causal
+        # A mask of tokens says nothing of queries that are given for all of them.
+        of_tokens = num_given(self.capabilities, q) is not None and is_causal
+        q = of_each_row(self.capabilities, q, k)
 
         call = Call(
-            q=zero_queries(of_each_row(self.capabilities, q, k), query_mask if at_once else None),
+            q=zero_queries(q, None if of_tokens else query_mask),
             k=masks.zero_padding(k, mask),
             v=masks.zero_padding(v, mask),
             mask=mask,
@@ -460,7 +463,8 @@ class Mechanism(abc.ABC):
         per_token = check_token_arguments(self.name, self.token_arguments, given, k, v, mask)
         runs = masks.packed_runs(segment_ids, mask, None)
         many = num_given(self.capabilities, q) is not None
-        rows = 1 if many and not is_causal else num_queries(self.capabilities, q, k)
+        at_once = reads_at_once(self.capabilities, q, is_causal)
+        rows = 1 if at_once else num_queries(self.capabilities, q, k)
         visible = masks.visibility(rows, k.shape[1], is_causal=is_causal, mask=mask, runs=runs)
         if query_mask is not None and not self.capabilities.recurrent:
             # Where sequences are mixed as a whole, a padded query must not count either.
@@ -469,7 +473,7 @@ class Mechanism(abc.ABC):
         if many:
             q = of_each_row(self.capabilities, q, k)
             y = self._reference_of_each(q, k, v, visible, own, per_token)
-            y = y if is_causal else y[:, 0]
+            y = y[:, 0] if at_once else y
         else:
             y = self._reference(zero_queries(q, query_mask), k, v, visible, {**own, **per_token})
         return masks.zero_padding(y, query_mask)
@@ -589,7 +593,7 @@ class Mechanism(abc.ABC):
         checks.check_arrays(self.name, self.capabilities, q, k, v)
         self.check_heads(k.shape[2])
         batch, length = k.shape[:2]
-        at_once = num_given(self.capabilities, q) is not None and not is_causal
+        at_once = reads_at_once(self.capabilities, q, is_causal)
         if at_once and segment_ids is not None:
             raise ValueError(
                 "given queries read all tokens of a row, so that packed segments would be mixed; "

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 from flax_linattn.ops.contract import masks
-from flax_linattn.ops.contract.call import Call, StepCall, num_given
+from flax_linattn.ops.contract.call import Call, StepCall, reads_at_once
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import vary_alike
@@ -156,7 +156,7 @@ class SequenceParallel(Mechanism):
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         whole, split = self._specs()
-        at_once = self._at_once(call)
+        at_once = reads_at_once(self.capabilities, call.q, call.is_causal)
         learned = self.capabilities.learned_query
         self._check_split(call.k.shape[1], *(() if learned else (call.num_queries,)))
         runs = None if call.runs is None else masks.Runs(split, whole)
@@ -175,10 +175,6 @@ class SequenceParallel(Mechanism):
         outputs = whole if at_once else split
         return self._on_devices(self._attend_to_span, (specs,), (outputs, whole))(call)
 
-    def _at_once(self, call: Call) -> bool:
-        """Whether given queries have one output for all tokens."""
-        return num_given(self.capabilities, call.q) is not None and not call.is_causal
-
     def _attend_to_span(self, call: Call) -> tuple[Outputs, State]:
         """Of one device, with the state after the tokens of all."""
         inner = self.inner
@@ -191,7 +187,7 @@ class SequenceParallel(Mechanism):
         span = prefix.Span(tokens, call.mask, call.starts)
         initial = identity if call.state is None else call.state
         before, end = self._before(monoid, span, initial, chunk_size)
-        if self._at_once(call):
+        if reads_at_once(self.capabilities, call.q, call.is_causal):
             return inner.read(None, end), end
         call = dataclasses.replace(call, state=before, return_state=False)
         if call.is_causal:
