@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,38 +87,48 @@ class Windows(ArrayBatches):
     Args:
         arrays: Arrays ``[T, ...]`` of one length.
         rows: The rows that the last ``horizon`` of a window lie in: the part of a split. What a
-            window sees before them may lie in the part before.
+            window sees before them may lie in the part before. Of several series, one behind the
+            other in the arrays, such rows of each; one that has no window is passed over.
         input_length: Rows of a window before its horizon.
         horizon: Rows to forecast.
         stride: Rows from the beginning of one window to the next one's; 1 = all windows.
         batch_size: B.
         seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps time's.
+        begins: The first row of each series, before which its windows do not look.
 
     Attributes:
         arrays: As given.
         starts: int64 ``[N]``, the first row of each window.
+        owners: int64 ``[N]``, the series that each is of, from 0.
+        begins: As given.
 
     Raises:
         ValueError: A length below 1, arrays that do not match or are named "weight", rows too few
-            for one window, or a batch size or seed that is out of range.
+            for one window, beginnings that do not fit the rows, or a batch size or seed that is out
+            of range.
 
     Example:
         >>> windows = Windows({"values": np.arange(10.0)}, range(6, 10), input_length=3, horizon=2,
         ...                   batch_size=2, seed=None)
         >>> windows.num_examples, windows.batch(1)["values"].tolist()
         (3, [[5.0, 6.0, 7.0, 8.0, 9.0], [5.0, 6.0, 7.0, 8.0, 9.0]])
+        >>> two = Windows({"values": np.arange(10.0)}, [range(4), range(4, 10)], begins=(0, 4),
+        ...               input_length=3, horizon=2, batch_size=2, seed=None)
+        >>> two.starts.tolist(), two.owners.tolist()  # the first series is too short
+        ([4, 5], [1, 1])
     """
 
     def __init__(
         self,
         arrays: Mapping[str, NDArray],
-        rows: range,
+        rows: range | Sequence[range],
         *,
         input_length: int,
         horizon: int,
         stride: int = 1,
         batch_size: int,
         seed: int | None,
+        begins: Sequence[int] = (0,),
     ) -> None:
         for name, value in (
             ("input_length", input_length),
@@ -127,20 +137,36 @@ class Windows(ArrayBatches):
         ):
             if value < 1:
                 raise ValueError(f"expected {name} of at least 1, got {value}")
-        lengths = {name: len(array) for name, array in arrays.items()}
-        if len(set(lengths.values())) != 1 or rows.stop > min(lengths.values()):
+        of_each = [rows] if isinstance(rows, range) else list(rows)
+        if len(of_each) != len(begins):
             raise ValueError(
-                f"expected arrays of one length of at least {rows.stop}, got {lengths}"
+                f"expected rows of each of {len(begins)} series, as they have so many beginnings, "
+                f"got {len(of_each)}; give both of all"
             )
-        first = max(rows.start - input_length, 0)
-        count = rows.stop - first - input_length - horizon + 1
-        if count < 1:
+        lengths = {name: len(array) for name, array in arrays.items()}
+        stop = max((part.stop for part in of_each), default=0)
+        if len(set(lengths.values())) != 1 or stop > min(lengths.values()):
+            raise ValueError(f"expected arrays of one length of at least {stop}, got {lengths}")
+        starts, owners = [], []
+        for owner, (begin, part) in enumerate(zip(begins, of_each, strict=True)):
+            first = max(part.start - input_length, begin)
+            count = part.stop - first - input_length - horizon + 1
+            starts.append(np.arange(first, first + count, stride, dtype=np.int64))
+            owners.append(np.full(len(starts[-1]), owner, np.int64))
+        self.begins = tuple(begins)
+        self.starts = np.concatenate(starts)
+        self.owners = np.concatenate(owners)
+        if not self.starts.size:
             raise ValueError(
                 f"a window of {input_length} rows and {horizon} to forecast needs "
-                f"{input_length + horizon}, and rows {first} to {rows.stop - 1} are "
-                f"{rows.stop - first}; shorten it, or give more data"
+                f"{input_length + horizon}, and "
+                + (
+                    f"rows {first} to {part.stop - 1} are {part.stop - first}"
+                    if len(of_each) == 1
+                    else f"none of {len(of_each)} series has so many"
+                )
+                + "; shorten it, or give more data"
             )
-        self.starts = np.arange(first, first + count, stride)
         super().__init__(arrays, len(self.starts), batch_size, seed=seed)
         self._offsets = np.arange(input_length + horizon)
 

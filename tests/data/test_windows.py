@@ -31,6 +31,43 @@ def test_every_window_comes_once_an_epoch(extra, input_length, horizon, stride, 
     assert sorted(seen) == list(range(first, rows.stop - horizon + 1, stride))
 
 
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=5), few, few, few)
+def test_windows_of_several_series_are_those_of_each(lengths, input_length, horizon, stride):
+    """One behind the other: the windows of each series alone, and none that two share."""
+    begins = np.cumsum([0, *lengths])[:-1].tolist()
+    values = np.arange(sum(lengths))
+    options = {"input_length": input_length, "horizon": horizon, "stride": stride,
+               "batch_size": 3, "seed": None}  # fmt: skip
+    rows = [
+        range(begin + length // 2, begin + length)
+        for begin, length in zip(begins, lengths, strict=True)
+    ]
+    expected, owners = [], []
+    for owner, (begin, part) in enumerate(zip(begins, rows, strict=True)):
+        alone = range(part.start - begin, part.stop - begin)
+        try:
+            own = data.Windows({"values": values[: part.stop - begin]}, alone, **options)
+        except ValueError:
+            continue
+        expected += (own.starts + begin).tolist()
+        owners += [owner] * own.num_examples
+    if not expected:
+        with pytest.raises(ValueError, match="to forecast needs"):
+            data.Windows({"values": values}, rows, begins=begins, **options)
+        return
+    windows = data.Windows({"values": values}, rows, begins=begins, **options)
+    assert windows.starts.tolist() == expected and windows.owners.tolist() == owners
+    taken = windows.take(np.arange(windows.num_examples))["values"]
+    ends = np.array(begins) + lengths
+    assert (taken[:, 0] >= np.array(begins)[owners]).all() and (taken[:, -1] < ends[owners]).all()
+
+
+def test_beginnings_and_rows_of_several_series_go_together():
+    with pytest.raises(ValueError, match="rows of each of 1 series"):
+        data.Windows({"values": np.arange(9)}, [range(4), range(4, 9)], input_length=1, horizon=1,
+                     batch_size=1, seed=None)  # fmt: skip
+
+
 def test_customary_numbers_of_windows():
     """Time-Series-Library's, at lengths 96 and 96."""
     series = data.etth1()
