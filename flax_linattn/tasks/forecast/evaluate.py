@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,13 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.tasks.forecast.data import checksum_of, load_data, standardize, step_seconds
+from flax_linattn.tasks.forecast.data import (
+    checksum_of,
+    load_data,
+    make_windows,
+    standardize,
+    step_seconds,
+)
 from flax_linattn.tasks.forecast.metrics import Errors, seasonal_naive
 from flax_linattn.tasks.forecast.model import predict
 from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
@@ -25,7 +31,11 @@ from flax_linattn.tasks.yardsticks import Yardsticks
 from flax_linattn.typing import Array
 
 YARDSTICKS = Yardsticks(
-    "mse", ("naive", "seasonal_naive", "ridge"), title="MSE", num_train="num_train_windows"
+    "mse",
+    ("naive", "seasonal_naive", "ridge"),
+    title="MSE",
+    num_train="num_train_windows",
+    selected=("ridge",),
 )
 
 Forecast = Callable[[dict[str, NDArray], NDArray[np.int64]], NDArray]
@@ -41,10 +51,11 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
 
     Returns:
         MSE, MAE and RMSE over all windows, steps and known targets, on standardised values and
-        (``original_``) on those of the file.
+        (``original_``) on those of the file. MSE and MAE on standardised values also as tables,
+        ``by_step`` of the horizon and ``by_channel``, and as ``validation_mse`` and
+        ``validation_mae`` of the run's validation rows, where the windows are of its test rows.
     """
     config, problem = run.config, run.problem
-    forecast = compile_forecast(run)
     return {
         "dataset": problem.dataset,
         "model": config.model.model,
@@ -53,7 +64,7 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
         "horizon": config.data.horizon,
         "targets": ", ".join(problem.target_names),
         "num_test_windows": windows.num_examples,
-        **errors_of({"test": lambda batch, _: np.asarray(forecast(batch))}, run, windows),
+        **_evaluate({"test": model_forecast(run)}, run, windows),
     }
 
 
@@ -69,8 +80,25 @@ def evaluate_yardsticks(
 
     Returns:
         Those of repeating the last observation ("naive") and the last season ("seasonal naive"),
-        and of the ridge.
+        and of the ridge; on validation rows as ``<name>_validation_mse``.
     """
+    report: dict[str, Any] = {}
+    if ridge is not None:
+        report["ridge_learned_from"] = ridge.num_windows
+        report["num_train_windows"] = ridge.num_there
+    return _evaluate(simple_forecasts(run, windows, ridge), run, windows) | report
+
+
+def model_forecast(run: Run) -> Forecast:
+    """The forecasts of a run's model from windows."""
+    forecast = compile_forecast(run)
+    return lambda batch, _: np.asarray(forecast(batch))
+
+
+def simple_forecasts(
+    run: Run, windows: data.Windows, ridge: Ridge | None = None
+) -> dict[str, Forecast]:
+    """The forecasts of the yardsticks by name, for windows of the same series as these."""
     options, targets = run.config.data, list(run.problem.targets)
     series = windows.arrays["values"][:, targets]
 
@@ -81,21 +109,27 @@ def evaluate_yardsticks(
         "naive": repeated(1),
         "seasonal_naive": repeated(options.season or run.problem.season),
     }
-    report: dict[str, Any] = {}
     if ridge is not None:
-        kept = ridge
-        forecasts["ridge"] = lambda batch, _: kept(
-            batch["values"][:, : options.input_length, targets]
-        )
-        report["ridge_learned_from"] = ridge.num_windows
-        report["num_train_windows"] = ridge.num_there
-    return errors_of(forecasts, run, windows) | report
+        forecasts["ridge"] = ridge_forecast(run, ridge)
+    return forecasts
 
 
-def errors_of(
+def ridge_forecast(run: Run, ridge: Ridge) -> Forecast:
+    """The forecasts of a ridge from windows of a run."""
+    length, targets = run.config.data.input_length, list(run.problem.targets)
+    return lambda batch, _: ridge(batch["values"][:, :length, targets])
+
+
+def sum_errors(
     forecasts: Mapping[str, Forecast], run: Run, windows: data.Windows
-) -> dict[str, float]:
-    """Errors by name and metric, on standardised values and (``original_``) those of the file."""
+) -> dict[str, Errors]:
+    """The errors of forecasts, by their names, on standardised values.
+
+    Args:
+        forecasts: asked for all windows, in the order of time.
+        run: the run.
+        windows: of the series scaled by the run's standardizer, in the order of time.
+    """
     options, targets = run.config.data, list(run.problem.targets)
     errors = {name: Errors(len(targets)) for name in forecasts}
     for first, batch in zip(
@@ -110,12 +144,57 @@ def errors_of(
         last = np.pad(starts, (0, len(real) - len(starts)), "edge") + options.input_length - 1
         for name, forecast in forecasts.items():
             errors[name].add(forecast(batch, last)[real], truth)
-    scale = run.problem.standardizer.std[targets]
-    report: dict[str, float] = {}
+    return errors
+
+
+def _evaluate(forecasts: Mapping[str, Forecast], run: Run, windows: data.Windows) -> dict[str, Any]:
+    """Errors by name and metric, tables, and the errors on validation rows."""
+    errors = sum_errors(forecasts, run, windows)
+    scale = run.problem.standardizer.std[list(run.problem.targets)]
+    report: dict[str, Any] = {}
     for name, sums in errors.items():
         report |= {f"{name}_{key}": value for key, value in sums.metrics().items()}
         report |= {f"{name}_original_{k}": value for k, value in sums.metrics(scale).items()}
-    return report
+    held = validation_windows(run, windows)
+    for name, sums in {} if held is None else sum_errors(forecasts, run, held).items():
+        prefix = "" if name == "test" else f"{name}_"
+        found = sums.metrics() if sums.num_known else {}
+        report |= {f"{prefix}validation_{key}": found[key] for key in ("mse", "mae") if found}
+    steps = range(1, run.config.data.horizon + 1)
+    by_step = {name: sums.by_step() for name, sums in errors.items()}
+    by_channel = {name: sums.by_channel() for name, sums in errors.items()}
+    return report | {
+        "by_step": _table("step", steps, by_step),
+        "by_channel": _table("channel", run.problem.target_names, by_channel),
+    }
+
+
+def _table(
+    what: str, keys: Iterable[Any], errors: Mapping[str, Mapping[str, NDArray]]
+) -> list[dict[str, Any]]:
+    """A row for each key: errors by name and metric."""
+    columns = {
+        f"{name}_{metric}": values.tolist()
+        for name, metrics in errors.items()
+        for metric, values in metrics.items()
+    }
+    return [
+        {what: key, **{name: values[i] for name, values in columns.items()}}
+        for i, key in enumerate(keys)
+    ]
+
+
+def validation_windows(run: Run, windows: data.Windows) -> data.Windows | None:
+    """Those of the run's validation rows that select its parameters, in the same series.
+
+    None where the windows are of another file: its rows are all tested from the first on, while
+    those of a run's own test come after others.
+    """
+    _, validation, test = run.problem.split
+    if windows.starts[0] + run.config.data.input_length != test[0]:
+        return None
+    stride = run.config.data.stride
+    return make_windows(windows.arrays, run.config, range(*validation), seed=None, stride=stride)
 
 
 def read_targets(run: Run) -> NDArray[np.float32]:
