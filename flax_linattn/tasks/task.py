@@ -42,10 +42,17 @@ class Report:
 
     @property
     def judged(self) -> dict[str, Any]:
-        """The values, and ``beaten_by``: the yardsticks that the model loses to, where any is."""
+        """The values, and ``beaten_by``: the yardsticks that the model loses to, where any is.
+
+        Also ``beaten_by_on_validation``, where the values tell.
+        """
         if self.yardsticks is None:
             return dict(self.values)
-        return {**self.values, "beaten_by": self.yardsticks.beaten_by(self.values)}
+        judged = {**self.values, "beaten_by": self.yardsticks.beaten_by(self.values)}
+        if self.yardsticks.on_validation(self.values):
+            beaten_by = self.yardsticks.beaten_by(self.values, validation=True)
+            judged["beaten_by_on_validation"] = beaten_by
+        return judged
 
     @property
     def verdict(self) -> str:

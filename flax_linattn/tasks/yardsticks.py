@@ -13,7 +13,7 @@ D = TypeVar("D")
 
 @dataclasses.dataclass(frozen=True)
 class Yardsticks:
-    """Which numbers of a report are those of simple methods, and which of them judges the model.
+    r"""Which numbers of a report are those of simple methods, and which of them judges the model.
 
     Attributes:
         metric: that judges. A report has it as ``test_<metric>`` of the model, and as
@@ -23,6 +23,9 @@ class Yardsticks:
         title: of the metric, for people; default its name.
         num_train: the name of the number that there was to learn from. A yardstick tells in
             ``<name>_learned_from`` from how many it did; where that is fewer, the verdict says so.
+        selected: names of those that, like the model, were selected on the validation data. A
+            report may have the metric on these as ``validation_<metric>`` of the model and
+            ``<name>_validation_<metric>`` of a yardstick; the verdict then says both.
 
     Example:
         >>> yardsticks = Yardsticks("mse", ("naive", "ridge"), title="MSE")
@@ -32,7 +35,11 @@ class Yardsticks:
         >>> yardsticks.verdict(values)
         'the model loses to ridge (MSE 0.388 against 0.516)'
         >>> yardsticks.verdict({**values, "test_mse": 0.3})
-        'no yardstick beats the model; the best is ridge (MSE 0.388 against 0.3)'
+        'no yardstick beats the model, the best is ridge (MSE 0.388 against 0.3)'
+        >>> on_both = {**values, "validation_mse": 0.7, "ridge_validation_mse": 1.0}
+        >>> print(yardsticks.verdict(on_both).replace("; ", "\n"))
+        on test the model loses to ridge (MSE 0.388 against 0.516)
+        on validation (optimistic, as it selected: the model) no yardstick beats the model, ...
     """
 
     metric: str
@@ -40,33 +47,59 @@ class Yardsticks:
     larger_is_better: bool = False
     title: str = ""
     num_train: str = "num_train"
+    selected: tuple[str, ...] = ()
 
-    def beaten_by(self, values: Mapping[str, Any]) -> list[str]:
+    def beaten_by(self, values: Mapping[str, Any], *, validation: bool = False) -> list[str]:
         """The names of those that do better than the model, the best first.
 
         A model whose number is not finite loses to all that have one.
+
+        Args:
+            values: of the report.
+            validation: whether on the validation data instead of the test data.
         """
-        ours = self._badness(values[f"test_{self.metric}"])
-        return [name for name, theirs in self._ranked(values) if not ours <= theirs]
+        ours = self._badness(values[self._ours(validation)])
+        ranked = self._ranked(values, validation)
+        return [name for name, theirs in ranked if not ours <= theirs]
+
+    def on_validation(self, values: Mapping[str, Any]) -> bool:
+        """Whether a report says how the model does on the validation data."""
+        return self._ours(True) in values
 
     def verdict(self, values: Mapping[str, Any]) -> str:
         """A sentence on ``beaten_by``; empty where no yardstick has a number."""
-        ranked = self._ranked(values)
+        on_test = self._clause(values, False)
+        on_validation = self._clause(values, True) if self.on_validation(values) else ""
+        if not on_test or not on_validation:
+            return on_test
+        known = [n for n in self.selected if f"{n}_validation_{self.metric}" in values]
+        selected = ", ".join(["the model", *known])
+        optimistic = f"(optimistic, as it selected: {selected})"
+        return f"on test {on_test}; on validation {optimistic} {on_validation}"
+
+    def _clause(self, values: Mapping[str, Any], validation: bool) -> str:
+        ranked = self._ranked(values, validation)
         if not ranked:
             return ""
-        better = self.beaten_by(values)
+        better = self.beaten_by(values, validation=validation)
         best = [name for name, _ in ranked][: max(1, len(better))]
         title = self.title or self.metric.replace("_", " ")
-        ours = values[f"test_{self.metric}"]
+        ours = values[self._ours(validation)]
         shown = [
-            f"{name.replace('_', ' ')} ({title} {values[f'{name}_{self.metric}']:.3g} against "
-            f"{ours:.3g}{self._share(name, values)})"
+            f"{name.replace('_', ' ')} ({title} {values[self._theirs(name, validation)]:.3g} "
+            f"against {ours:.3g}{'' if validation else self._share(name, values)})"
             for name in best
         ]
         if better:
             others = ", ".join(shown[:-1])
             return f"the model loses to {others}{' and ' if others else ''}{shown[-1]}"
-        return f"no yardstick beats the model; the best is {shown[0]}"
+        return f"no yardstick beats the model, the best is {shown[0]}"
+
+    def _ours(self, validation: bool) -> str:
+        return f"{'validation' if validation else 'test'}_{self.metric}"
+
+    def _theirs(self, name: str, validation: bool) -> str:
+        return f"{name}_{'validation_' if validation else ''}{self.metric}"
 
     def _share(self, name: str, values: Mapping[str, Any]) -> str:
         """What a yardstick learned from, where that is not all."""
@@ -75,8 +108,8 @@ class Yardsticks:
             return ""
         return f", learned from {learned:,} of {there:,}"
 
-    def _ranked(self, values: Mapping[str, Any]) -> list[tuple[str, float]]:
-        numbers = {name: values.get(f"{name}_{self.metric}") for name in self.names}
+    def _ranked(self, values: Mapping[str, Any], validation: bool) -> list[tuple[str, float]]:
+        numbers = {name: values.get(self._theirs(name, validation)) for name in self.names}
         known = [(n, self._badness(v)) for n, v in numbers.items() if v is not None]
         return sorted((pair for pair in known if math.isfinite(pair[1])), key=lambda pair: pair[1])
 

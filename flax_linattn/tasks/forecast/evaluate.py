@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -130,21 +130,40 @@ def sum_errors(
         run: the run.
         windows: of the series scaled by the run's standardizer, in the order of time.
     """
-    options, targets = run.config.data, list(run.problem.targets)
-    errors = {name: Errors(len(targets)) for name in forecasts}
+    errors = {name: Errors(len(run.problem.targets)) for name in forecasts}
+    for batch, last, truth in with_truth(run, windows):
+        for name, forecast in forecasts.items():
+            errors[name].add(forecast(batch, last)[: len(truth)], truth)
+    return errors
+
+
+class Told(NamedTuple):
+    """A batch of windows, and what came.
+
+    Attributes:
+        batch: the windows [B, L + H, ...], the real ones first.
+        last: the last row that each knows [B].
+        truth: the targets of the real ones [N, H, targets], NaN where they are not known.
+    """
+
+    batch: dict[str, NDArray]
+    last: NDArray[np.int64]
+    truth: NDArray
+
+
+def with_truth(run: Run, windows: data.Windows) -> Iterator[Told]:
+    """All batches of windows, in the order of time, with what came."""
+    length, targets = run.config.data.input_length, list(run.problem.targets)
     for first, batch in zip(
         range(0, windows.num_examples, windows.batch_size), windows, strict=True
     ):
         real = batch["weight"] > 0
-        truth = batch["values"][real][:, options.input_length :, targets]
+        truth = batch["values"][real][:, length:, targets]
         if "known" in batch:
-            known = batch["known"][real][:, options.input_length :, targets]
-            truth = np.where(known, truth, np.nan)
+            truth = np.where(batch["known"][real][:, length:, targets], truth, np.nan)
         starts = windows.starts[first : first + len(real)]
-        last = np.pad(starts, (0, len(real) - len(starts)), "edge") + options.input_length - 1
-        for name, forecast in forecasts.items():
-            errors[name].add(forecast(batch, last)[real], truth)
-    return errors
+        last = np.pad(starts, (0, len(real) - len(starts)), "edge") + length - 1
+        yield Told(batch, last, truth)
 
 
 def _evaluate(forecasts: Mapping[str, Forecast], run: Run, windows: data.Windows) -> dict[str, Any]:

@@ -17,20 +17,27 @@ class Errors:
         >>> errors.add(np.array([[[1.0], [3.0], [5.0]]]), np.array([[[1.0], [1.0], [np.nan]]]))
         >>> errors.metrics()
         {'mse': 2.0, 'mae': 1.0, 'rmse': 1.4142135623730951}
+        >>> errors.by_step()["mse"].tolist()
+        [0.0, 4.0, nan]
     """
 
     def __init__(self, num_targets: int) -> None:
-        self._square = np.zeros(num_targets)
-        self._absolute = np.zeros(num_targets)
-        self._count = np.zeros(num_targets)
+        self._square = np.zeros((1, num_targets))  # [H, C] once there is a forecast
+        self._absolute = np.zeros((1, num_targets))
+        self._count = np.zeros((1, num_targets), np.int64)
+
+    @property
+    def num_known(self) -> int:
+        """Values of what came that are known."""
+        return int(np.sum(self._count))
 
     def add(self, forecasts: NDArray, truth: NDArray) -> None:
         """Takes in forecasts [B, H, C] and what came; NaN = not known."""
         known = ~np.isnan(truth)
         difference = forecasts.astype(np.float64) - truth
-        self._square += np.sum(np.square(difference), axis=(0, 1), where=known)
-        self._absolute += np.sum(np.abs(difference), axis=(0, 1), where=known)
-        self._count += np.sum(known, axis=(0, 1))
+        self._square = self._square + np.sum(np.square(difference), axis=0, where=known)
+        self._absolute = self._absolute + np.sum(np.abs(difference), axis=0, where=known)
+        self._count = self._count + np.sum(known, axis=0)
 
     def metrics(self, scale: NDArray | float = 1.0) -> dict[str, float]:
         """MSE, MAE and RMSE over all known values, the errors of each channel times its scale.
@@ -38,12 +45,28 @@ class Errors:
         Raises:
             ValueError: nothing of what came is known.
         """
-        count = np.sum(self._count)
+        count = self.num_known
         if not count:
             raise ValueError("expected known values to test on, got missing ones only.")
         square = float(np.sum(self._square * np.square(scale)) / count)
         absolute = float(np.sum(self._absolute * scale) / count)
         return {"mse": square, "mae": absolute, "rmse": float(np.sqrt(square))}
+
+    def by_step(self) -> dict[str, NDArray[np.float64]]:
+        """MSE and MAE of each step of the horizon [H]; NaN where nothing is known."""
+        return self._along(1)
+
+    def by_channel(self) -> dict[str, NDArray[np.float64]]:
+        """MSE and MAE of each channel [C]; NaN where nothing is known."""
+        return self._along(0)
+
+    def _along(self, axis: int) -> dict[str, NDArray[np.float64]]:
+        count = np.sum(self._count, axis=axis)
+        sums = {"mse": self._square, "mae": self._absolute}
+        return {
+            name: np.where(count > 0, np.sum(values, axis=axis) / np.maximum(count, 1), np.nan)
+            for name, values in sums.items()
+        }
 
 
 def seasonal_naive(values: NDArray, last: NDArray[np.int64], horizon: int, season: int) -> NDArray:
