@@ -4,6 +4,7 @@ from flax_linattn.data.arff import load_arff
 from flax_linattn.data.batching import Batches, BucketBatches
 from flax_linattn.data.catalog import CATALOG, Entry, Source
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.drawn import DrawnBatches
 from flax_linattn.data.embedded import etth1, japanese_vowels, pendulum
@@ -20,7 +21,7 @@ from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
 from flax_linattn.data.split import stratified_split
-from flax_linattn.data.table import load_table
+from flax_linattn.data.table import load_long, load_table
 from flax_linattn.data.transforms import Standardizer, interpolate_missing, pad
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
@@ -33,6 +34,7 @@ __all__ = [
     "BucketBatches",
     "Copying",
     "DataFormatError",
+    "Dialect",
     "DrawnBatches",
     "Entry",
     "GrainBatches",
@@ -61,6 +63,7 @@ __all__ = [
     "japanese_vowels",
     "load_arff",
     "load_dataset",
+    "load_long",
     "load_series",
     "load_spoken_arabic_digits",
     "load_table",

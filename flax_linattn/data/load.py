@@ -9,6 +9,7 @@ import numpy as np
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
+from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
@@ -16,6 +17,7 @@ from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
 
 _LOADERS = {".ts": load_ts, ".arff": load_arff}
+_PLAIN = Dialect()
 
 
 def load_dataset(path: str | Path) -> TimeSeriesDataset:
@@ -56,6 +58,7 @@ def load_series(
     header: bool | None = None,
     channels: Sequence[str] | None = None,
     times: Literal["report", "strict"] = "report",
+    dialect: Dialect = _PLAIN,
 ) -> TimeSeries:
     r"""Loads one long series from a table or a ``.tsf`` file, also with ``.gz`` or ``.xz`` after.
 
@@ -64,6 +67,7 @@ def load_series(
         header: As in ``load_table``.
         channels: The channels to read, in this order. Default: all.
         times: As in ``load_table``.
+        dialect: As in ``load_table``.
 
     Raises:
         ValueError: The series of a ``.tsf`` file are not of the same times; a channel is unknown;
@@ -85,7 +89,7 @@ def load_series(
             "are for `flax-linattn train classify`, and load_dataset)"
         )
     if _suffix(path) != ".tsf":
-        return load_table(path, header=header, channels=channels, times=times)
+        return load_table(path, header=header, channels=channels, times=times, dialect=dialect)
     all_series = load_tsf(path)
     if channels is not None:
         named = {series.name: series for series in all_series}

@@ -22,9 +22,10 @@ class TimeSeries:
         name: Of the data.
         values: float64 ``[T, C]``; NaN marks a missing value.
         channels: The C channel names.
-        times: datetime64[s] ``[T]``, never falling, without time zone; None if not known.
+        times: datetime64[s] ``[T]``, never falling; None if not known.
         lines: int64 ``[T]``, the line of each row in its file, from 1; None if not known, and where
             ``dataclasses.replace`` gives another number of rows.
+        utc: Whether times are known to be in UTC; else they are of no known time zone.
 
     Raises:
         ValueError: The parts do not fit together.
@@ -43,6 +44,7 @@ class TimeSeries:
     channels: tuple[str, ...]
     times: NDArray[np.datetime64] | None = None
     lines: NDArray[np.int64] | None = None
+    utc: bool = False
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.dtype != np.float64 or not self.values.size:

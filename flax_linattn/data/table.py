@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import choice, listed, shown
-from flax_linattn.data.cells import (
-    TIME,
-    BadCellError,
-    is_number,
-    is_value,
-    parse_numbers,
-    parse_time,
-    split_cells,
-)
+from flax_linattn.checks import choice, shown
+from flax_linattn.data.cells import TIME, split_cells
+from flax_linattn.data.columns import Columns
+from flax_linattn.data.dialect import Dialect, listed_separators
 from flax_linattn.data.files import MEND, LineReader
 from flax_linattn.data.series import TimeSeries
+
+_PLAIN = Dialect()
 
 
 def load_table(
@@ -31,15 +27,18 @@ def load_table(
     header: bool | None = None,
     channels: Sequence[str] | None = None,
     times: Literal["report", "strict"] = "report",
+    dialect: Dialect = _PLAIN,
 ) -> TimeSeries:
-    r"""Loads a table of numbers separated by commas, plain, ``.gz`` or ``.xz``.
+    r"""Loads a table of numbers, one row a time, plain, ``.gz`` or ``.xz``.
 
-    The first column holds the times if it is no number, or named date, time or timestamp: ISO 8601
-    (``2016-07-01 00:00:00``) or ``2016/7/1 0:00``, never falling; a time zone is dropped. Where
-    times repeat or miss, rows stay as they are: ``TimeSeries.repeated`` and ``gaps`` tell.
-    Time-Series-Library's files are of this kind, and those of laiguokun's collection, which have
-    neither header nor times. Cells may stand in quotes. An empty one, ``?``, ``NA`` or ``NaN`` is a
-    missing value. Blank lines and lines that begin with ``#`` are left out.
+    The first column holds the times if it is no number, or named date, time or timestamp; another
+    one of such a name if it does not. They are ISO 8601 (``2016-07-01 00:00:00``) or ``2016/7/1
+    0:00``, never falling; other ways to write a table are told by ``dialect``. Times with an offset
+    from UTC are read as UTC, so that clocks that go back do no harm. Where times repeat or miss,
+    rows stay as they are: ``TimeSeries.repeated`` and ``gaps`` tell. Time-Series-Library's files
+    are of this kind, and those of laiguokun's collection, which have neither header nor times.
+    Cells may stand in quotes. An empty one, ``?``, ``NA`` or ``NaN`` is a missing value. Blank
+    lines and lines that begin with ``#`` are left out.
 
     Args:
         path: The file.
@@ -49,6 +48,7 @@ def load_table(
             alone in a ``.txt`` file are a row.
         channels: The columns to read, in this order; the others may hold anything. Default: all.
         times: "strict" refuses a row of the same time as the one before.
+        dialect: Separators, decimal points, times and missing values.
 
     Returns:
         The series; without a header its channels are ``0``, ``1``, ...
@@ -67,168 +67,196 @@ def load_table(
         >>> series.channels, series.values.tolist(), series.times[1]
         (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], np.datetime64('2016-07-01T01:00:00'))
     """
+    (series,) = _load(path, header, channels, times, dialect, "")
+    return series
+
+
+def load_long(
+    path: str | Path,
+    *,
+    id_column: str,
+    header: bool | None = None,
+    channels: Sequence[str] | None = None,
+    times: Literal["report", "strict"] = "report",
+    dialect: Dialect = _PLAIN,
+) -> tuple[TimeSeries, ...]:
+    r"""Loads several series from one table, a column of which names the series of each row.
+
+    Rows of one series need not stand together; those of each are in the order of their times.
+
+    Args:
+        path: The file, as of ``load_table``.
+        id_column: The name of that column.
+        header: As in ``load_table``.
+        channels: The columns to read, in this order. Default: all but ids and times.
+        times: As in ``load_table``, within each series.
+        dialect: As in ``load_table``; ``time_column`` names the column of times.
+
+    Returns:
+        The series in the order of their first rows, named by their ids; all have the same channels,
+        each its own times and length.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: There is no such column.
+        DataFormatError: The file breaks the format; the message names the line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "shops.csv")
+        ...     _ = path.write_text("shop,date,sales\nBern,2024-01-01,5\nUri,2024-01-01,1\n"
+        ...                         "Bern,2024-01-02,6\n")
+        ...     several = load_long(path, id_column="shop")
+        >>> [(series.name, series.values.ravel().tolist()) for series in several]
+        [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
+    """
+    return _load(path, header, channels, times, dialect, id_column)
+
+
+def _load(
+    path: str | Path,
+    header: bool | None,
+    channels: Sequence[str] | None,
+    times: Literal["report", "strict"],
+    dialect: Dialect,
+    id_column: str,
+) -> tuple[TimeSeries, ...]:
     choice(("report", "strict"), times=times)
     with LineReader(path) as reader:
-        lines = _cells(reader)
+        lines = _cells(reader, dialect)
         first = next(lines, None)
         if first is None:
             raise reader.error("rows of numbers", "none", "check that this is the right file")
-        if len(first) == 1 and (separator := next((s for s in ";\t|" if s in first[0]), None)):
-            raise reader.error(
-                "columns separated by ','", f"{separator!r}", "write the file with commas"
-            )
-        named = _is_header(reader, first) if header is None else header
-        if named and "" in first:
-            raise reader.error(
-                "a name for each column",
-                f"none for column {first.index('') + 1}",
-                "name it, or drop it (pandas: to_csv(..., index=False))",
-            )
-        table = _Table(reader, first if named else None, channels, times == "strict")
-        if not named:
-            table.add(first)
-        for cells in lines:
-            table.add(cells)
-        return table.finish()
+        header_line = reader.line
+        named = _is_header(reader, first, dialect) if header is None else header
+        if named:
+            if "" in first:
+                raise reader.error(
+                    "a name for each column",
+                    f"none for column {first.index('') + 1}",
+                    "name it, or drop it (pandas: to_csv(..., index=False))",
+                )
+            row = next(lines, None)
+            if row is None:
+                raise reader.error("rows of numbers after the header", "none", "add some")
+        else:
+            row = first
+        columns = Columns(
+            reader, first if named else None, header_line, row, channels, id_column, dialect
+        )
+        series: dict[str, _Rows] = {}
+        for cells in chain([row], lines):
+            name, time, values = columns.read(cells)
+            series.setdefault(name, _Rows(reader, times == "strict")).add(time, values)
+        stem = reader.path.name.split(".")[0]
+        return tuple(rows.finish(name or stem, columns) for name, rows in series.items())
 
 
-class _Table:
-    """Rows as they are read; the first one says whether there are times.
+class _Rows:
+    """The rows of a series as they are read.
 
     Args:
-        reader: the file, at its first line.
-        header: the cells of that line if it names the columns.
-        channels: the names to read; None for all.
+        reader: the file.
         strict: whether a repeated time is refused.
     """
 
-    def __init__(
-        self,
-        reader: LineReader,
-        header: list[str] | None,
-        channels: Sequence[str] | None,
-        strict: bool,
-    ) -> None:
+    def __init__(self, reader: LineReader, strict: bool) -> None:
         self._reader = reader
-        self._first_line = reader.line
-        self._header = header
-        self._channels = channels
         self._strict = strict
-        self._width = 0
-        self._timed = False
-        self._columns: dict[str, int] = {}
         self._times: list[datetime] = []
         self._lines: list[int] = []
-        self._rows: list[NDArray[np.float64]] = []
+        self._values: list[NDArray[np.float64]] = []
 
-    def add(self, cells: list[str]) -> None:
-        if not self._rows:
-            self._begin(cells)
-        if len(cells) != self._width:
-            raise self._reader.error(
-                f"{self._width} cells, as in the first line", f"{len(cells)}", MEND
-            )
-        if self._timed:
-            self._add_time(cells[0])
+    def add(self, time: datetime | None, values: NDArray[np.float64]) -> None:
+        if time is not None:
+            self._check(time)
+            self._times.append(time)
         self._lines.append(self._reader.line)
-        self._rows.append(self._numbers([cells[column] for column in self._columns.values()]))
+        self._values.append(values)
 
-    def _begin(self, cells: list[str]) -> None:
-        self._width = len(cells) if self._header is None else len(self._header)
-        named = self._header is not None and self._header[0].lower() in TIME
-        self._timed = named or not is_value(cells[0])
-        names = [str(i) for i in range(self._width - self._timed)]
-        if self._header is not None:
-            names = self._header[self._timed :]
-        if not names:
-            raise self._reader.error("a column of numbers beside the times", "none", "add one")
-        columns = {name: column for column, name in enumerate(names, start=self._timed)}
-        counts = Counter(names)
-        for name in names if self._channels is None else self._channels:
-            if name not in columns:
-                raise ValueError(
-                    f"unknown channel {shown(name)}; {self._reader.path} has {listed(names)}"
-                )
-            if counts[name] > 1:
-                self._reader.line = self._first_line
-                raise self._reader.error(
-                    "different names of columns", f"{shown(name)} twice", "rename one"
-                )
-            if name in self._columns:
-                raise ValueError(f"expected each channel once, got {name!r} twice")
-            self._columns[name] = columns[name]
-
-    def _add_time(self, text: str) -> None:
-        time = parse_time(text)
-        if time is None:
-            raise self._reader.error(
-                "a time such as 2016-07-01 00:00:00 in the first column",
-                shown(text),
-                "write times so, the year first (neither the day first nor seconds since 1970), or "
-                "leave the column out",
-            )
+    def _check(self, time: datetime) -> None:
         last = self._times[-1] if self._times else None
-        if last is not None and (time < last or (self._strict and time == last)):
+        if last is None:
+            return
+        if (last.tzinfo is None) != (time.tzinfo is None):
+            kinds = ("an offset from UTC", "none")
+            expected, got = kinds if last.tzinfo is not None else kinds[::-1]
+            raise self._reader.error(
+                f"a time with {expected}, as in the row before",
+                f"{time} with {got}",
+                "write all times with their offset, such as +02:00 or Z, or none",
+            )
+        if time < last or (self._strict and time == last):
             raise self._reader.error(
                 f"a time after {last}, that of the row before",
                 f"{time}",
                 "sort the rows, drop repeated ones (fractions of a second do not count), and write "
-                "times in UTC where clocks go back",
-                *(["times"] if time == last else []),
+                "times in UTC, or with their offset, where clocks go back; where the file holds "
+                "several series, name the column that tells them apart, with id_column=...",
+                *(["times"] if time == last else ["id_column"]),
             )
-        self._times.append(time)
 
-    def _numbers(self, cells: list[str]) -> NDArray[np.float64]:
-        try:
-            return parse_numbers(cells)
-        except BadCellError as bad:
-            cell = cells[bad.index]
-            name, column = list(self._columns.items())[bad.index]
-        place = f"column {column + 1}" + (f" ({shown(name)[1:-1]})" if self._header else "")
-        if parse_time(cell) is not None:
-            raise self._reader.error(
-                f"times in the first column, and numbers in {place}",
-                shown(cell),
-                "put the column of times first, without another index",
-            )
-        raise self._reader.error(
-            f"a finite number in {place}",
-            shown(cell),
-            "correct it, leave the cell empty if the value is missing, or read other columns "
-            "only, with channels=...",
-            "channels",
+    def finish(self, name: str, columns: Columns) -> TimeSeries:
+        utc = bool(self._times) and self._times[0].tzinfo is not None
+        plain = [time.replace(tzinfo=None) for time in self._times]
+        return TimeSeries(
+            name,
+            np.stack(self._values),
+            columns.channels,
+            np.array(plain, "M8[s]") if columns.timed else None,
+            np.array(self._lines),
+            utc,
         )
 
-    def finish(self) -> TimeSeries:
-        if not self._rows:
-            raise self._reader.error("rows of numbers after the header", "none", "add some")
-        times = np.array(self._times, "M8[s]") if self._timed else None
-        name = self._reader.path.name.split(".")[0]
-        lines = np.array(self._lines)
-        return TimeSeries(name, np.stack(self._rows), tuple(self._columns), times, lines)
 
-
-def _cells(reader: LineReader) -> Iterator[list[str]]:
-    for text in reader:
-        if not text.strip() or text.startswith("#"):
+def _cells(reader: LineReader, dialect: Dialect) -> Iterator[list[str]]:
+    """The cells of each line; the first two tell the separator."""
+    content = (
+        text for text in reader if (text.strip() or "\t" in text) and not text.startswith("#")
+    )
+    first = [(text, reader.line) for text in islice(content, 2)]
+    if not first:
+        return
+    separators = dialect.sniff([text for text, _ in first])
+    if len(separators) > 1:
+        reader.line = first[0][1]
+        raise reader.error(
+            "cells separated by one character",
+            f"{listed_separators(separators)}, each of which would do",
+            "say which it is, with separator=...",
+            "separator",
+        )
+    (separator,) = separators
+    for text, line in chain(first, ((text, 0) for text in content)):
+        reader.line = line or reader.line
+        if not text.strip() and not (separator == "\t" and "\t" in text):
             continue
         try:
-            cells = split_cells(text)
+            yield split_cells(text, separator)
         except ValueError:
             raise reader.error(
-                "cells separated by ',', each quote closed", shown(text), MEND
+                f"cells separated by {separator!r}, each quote closed", shown(text), MEND
             ) from None
-        yield cells
 
 
-def _is_header(reader: LineReader, cells: list[str]) -> bool:
+def _is_header(reader: LineReader, cells: list[str], dialect: Dialect) -> bool:
     """Whether the first line names the columns; refuses where a row may be damaged, or a name."""
     if cells[0].lower() in TIME:
         return True
-    if parse_time(cells[0]) is not None and not is_number(cells[0]):
+    timed = [dialect.time(cell) is not None for cell in cells]
+    if timed[0] and not dialect.is_number(cells[0]):
         return False
-    words = [cell for cell in cells if not is_value(cell) and parse_time(cell) is None]
-    others = [cell for cell in cells if is_number(cell) or parse_time(cell) is not None]
+    words = [
+        cell
+        for cell, is_time in zip(cells, timed, strict=True)
+        if not is_time and not dialect.is_value(cell)
+    ]
+    others = [
+        cell
+        for cell, is_time in zip(cells, timed, strict=True)
+        if is_time or dialect.is_number(cell)
+    ]
     if not words and ".txt" in reader.path.suffixes:
         return False
     advice = "say whether it is a header, with header=..."

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import lzma
+from datetime import UTC
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from flax_linattn import data
 from flax_linattn.data import DataFormatError
-from flax_linattn.data.table import parse_time
+from flax_linattn.data.cells import parse_time
 
 
 def write(tmp_path, text, name="toy.csv"):
@@ -142,7 +143,6 @@ def test_labelled_examples_are_no_table(tmp_path):
         ("a,a\n1,2\n", r"toy\.csv:1: .* got 'a' twice"),
         ("a,when\n1,2024-01-01\n", r"expected times in the first column, and numbers in column 2"),
         (",a\n0,1\n", r"toy\.csv:1: expected a name for each column, got none for column 1"),
-        ("date;a\n2024-01-01;1\n", r"toy\.csv:1: expected columns separated by ',', got ';'"),
         ("date,a\n1704067200,1\n", r"toy\.csv:2: expected a time such as .* got '1704067200'"),
     ],
 )
@@ -189,8 +189,9 @@ def test_the_columns_of_a_wide_table_are_read_in_time(tmp_path, bounded):
 
 def test_times_as_files_write_them():
     hour = parse_time("2016-07-01 02:00:00")
-    for text in ("2016/7/1 2:00", "2016-07-01T02:00:00Z", "2016-07-01 02:00:00+05:00"):
-        assert parse_time(text) == hour
+    assert hour is not None and parse_time("2016/7/1 2:00") == hour
+    for text in ("2016-07-01T02:00:00Z", "2016-07-01 07:00:00+05:00", "2016/7/1 4:00 +0200"):
+        assert parse_time(text) == hour.replace(tzinfo=UTC)
     assert parse_time("2016/13/1") is None and parse_time("12") is None
 
 

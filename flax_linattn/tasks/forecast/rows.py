@@ -197,4 +197,4 @@ def _time(text: str, place: str) -> datetime:
         raise ValueError(
             f"{place}: expected a time such as 2016-07-01 00:00:00, got {shown(text)}."
         )
-    return time
+    return time.replace(tzinfo=None)
