@@ -23,6 +23,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.patch_forecaster import PATCH_LAYERS, PatchForecaster, PatchState
 from flax_linattn.models.perceiver import PERCEIVER_LAYERS, PerceiverReader, PerceiverState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
+from flax_linattn.models.quantiles import Correction, QuantileHead
 from flax_linattn.models.saved import load_model, save_model
 from flax_linattn.models.sizes import SIZES, get_size
 from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding
@@ -50,6 +51,7 @@ __all__ = [
     "BackboneState",
     "ClassifierState",
     "ConvTokenEmbedding",
+    "Correction",
     "DecisionColumns",
     "DecisionEmbedding",
     "DecisionTransformer",
@@ -80,6 +82,7 @@ __all__ = [
     "PerceiverReader",
     "PerceiverState",
     "Pooling",
+    "QuantileHead",
     "SequenceClassifier",
     "SumPooling",
     "TokenEmbedding",

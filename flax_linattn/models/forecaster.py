@@ -22,6 +22,7 @@ from flax_linattn.models.backbone import (
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
+from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import packed_runs, zero_padding
@@ -69,6 +70,8 @@ class Forecaster(nnx.Module):
         targets: which channels to forecast; default all.
         normalize: whether inputs are normalised.
         memory: tokens over which the normalisation forgets, see ``Moments``; None = none.
+        quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
+            then has a last axis of the mean and the quantiles, see ``QuantileHead``.
         layers: of the backbone for so many channels.
         rngs: holds the stream "params", and perhaps "dropout".
         **options: further arguments of that :class:`Backbone` (num_layers, mechanism with a
@@ -101,6 +104,7 @@ class Forecaster(nnx.Module):
         targets: Sequence[int] | None = None,
         normalize: bool = True,
         memory: float | None = None,
+        quantiles: Sequence[float] = (),
         layers: Layers | None = None,
         rngs: nnx.Rngs,
         **options: Any,
@@ -127,6 +131,18 @@ class Forecaster(nnx.Module):
         self.backbone = backbone
         self.head = linear(
             backbone.layers.features, horizon * len(self.targets), rngs=rngs, **of_head
+        )
+        self.quantile_head = (
+            QuantileHead(
+                quantiles,
+                backbone.layers.features,
+                horizon,
+                len(self.targets),
+                rngs=rngs,
+                **of_head,
+            )
+            if quantiles
+            else None
         )
 
     @overload
@@ -177,7 +193,8 @@ class Forecaster(nnx.Module):
 
         Returns:
             Forecasts float32 [B, H, targets]; [B, T, H, targets] with ``every_step``, [B, P, H,
-            targets] with ``positions``. Of a row without real tokens they mean nothing.
+            targets] with ``positions``. Of a row without real tokens they mean nothing. With
+            quantiles there is a last axis [1 + Q]: the mean, then the quantiles.
 
         Raises:
             ValueError: wrong shapes, or segments without every step or positions.
@@ -222,6 +239,7 @@ class Forecaster(nnx.Module):
             "targets": self.targets,
             "normalize": self.moments is not None,
             "memory": None if self.moments is None else self.moments.memory,
+            "quantiles": () if self.quantile_head is None else self.quantile_head.levels,
         }
 
     @property
@@ -322,7 +340,8 @@ class Forecaster(nnx.Module):
     def _forecasts(self, h: Array, mean: Array, std: Array) -> Array:
         targets = jnp.asarray(self.targets)
         y = rearrange(self.head(h), "... (h c) -> ... h c", h=self.horizon).astype(jnp.float32)
-        return y * std[..., None, targets] + mean[..., None, targets]
+        y = y * std[..., None, targets] + mean[..., None, targets]
+        return y if self.quantile_head is None else self.quantile_head(h, y, std[..., targets])
 
 
 def _num_channels(backbone: Backbone, num_marks: int) -> int:

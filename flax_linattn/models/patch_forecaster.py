@@ -20,6 +20,7 @@ from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import check_causal, check_targets
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
+from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.checks import check_mask
@@ -91,6 +92,8 @@ class PatchForecaster(nnx.Module):
         targets: which channels to forecast; default all. Others change nothing.
         memory: observations over which the normalisation forgets, see ``Moments``; None = none.
         position: what tokens are told of their number: "sinusoidal" or "none".
+        quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
+            then has a last axis of the mean and the quantiles, see ``QuantileHead``.
         max_length: most observations of a sequence, for mechanisms that learn something for each
             position.
         layers: of the backbone.
@@ -130,6 +133,7 @@ class PatchForecaster(nnx.Module):
         targets: Sequence[int] | None = None,
         memory: float | None = None,
         position: Literal["sinusoidal", "none"] = "sinusoidal",
+        quantiles: Sequence[float] = (),
         max_length: int | None = None,
         layers: Layers | None = None,
         rngs: nnx.Rngs,
@@ -187,6 +191,19 @@ class PatchForecaster(nnx.Module):
             if self.context
             else None
         )
+        self.quantile_head = (
+            QuantileHead(
+                quantiles,
+                layers.features,
+                self.horizon,
+                len(self.targets),
+                of_each=True,
+                rngs=rngs,
+                **{name: options[name] for name in HEAD_OPTIONS if name in options},
+            )
+            if quantiles
+            else None
+        )
 
     @overload
     def __call__(
@@ -229,7 +246,8 @@ class PatchForecaster(nnx.Module):
 
         Returns:
             Forecasts float32 [B, H, targets]; [B, T, H, targets] with ``every_step``, [B, N, H,
-            targets] with ``positions``. Of a row without real tokens they mean nothing.
+            targets] with ``positions``. Of a row without real tokens they mean nothing. With
+            quantiles there is a last axis [1 + Q]: the mean, then the quantiles.
 
         Raises:
             ValueError: wrong shapes, or a state of a model that does not stream.
@@ -273,7 +291,8 @@ class PatchForecaster(nnx.Module):
         seen = self._ending(history, at, self.context)
         y = self._forecasts(h, seen, *(_take(moment, at) for moment in moments))
         if not everything:
-            y = jnp.where((at % size == starts)[..., None, None], y, jnp.nan)
+            asked = (at % size == starts).reshape(*at.shape, *[1] * (y.ndim - 2))
+            y = jnp.where(asked, y, jnp.nan)
         y = y if every_step or positions is not None else y[:, 0]
         if not return_state:
             return y
@@ -294,6 +313,7 @@ class PatchForecaster(nnx.Module):
             "targets": self.targets,
             "memory": self.moments.memory,
             "position": embedding.position,
+            "quantiles": () if self.quantile_head is None else self.quantile_head.levels,
             "max_length": self.max_length,
             "layers": self.backbone.layers,
             "param_dtype": self.backbone.param_dtype,
@@ -511,10 +531,12 @@ class PatchForecaster(nnx.Module):
         """From features [..., C, F], the last values [..., context, C] and moments [..., C]."""
         y = rearrange(self.head(h).astype(jnp.float32), "... c h -> ... h c") * std[..., None, :]
         if self.linear_map is None:
-            return y + mean[..., None, :]
-        last = seen[..., -1:, :]
-        differences = rearrange(seen - last, "... l c -> ... c l")
-        return y + last + rearrange(self.linear_map(differences), "... c h -> ... h c")
+            y = y + mean[..., None, :]
+        else:
+            last = seen[..., -1:, :]
+            differences = rearrange(seen - last, "... l c -> ... c l")
+            y = y + last + rearrange(self.linear_map(differences), "... c h -> ... h c")
+        return y if self.quantile_head is None else self.quantile_head(h, y, std)
 
 
 def _take(x: Array, at: Int[Array, "B N"]) -> Array:

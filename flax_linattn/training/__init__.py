@@ -22,7 +22,7 @@ from flax_linattn.training.config import FitConfig
 from flax_linattn.training.diagnosis import NonFiniteLossError
 from flax_linattn.training.evaluation import evaluate, make_evaluation_step
 from flax_linattn.training.fitting import FitResult, fit
-from flax_linattn.training.losses import smoothed_cross_entropy
+from flax_linattn.training.losses import pinball_loss, smoothed_cross_entropy
 from flax_linattn.training.many import (
     ManyResult,
     RunResult,
@@ -83,6 +83,7 @@ __all__ = [
     "load_runs",
     "make_evaluation_step",
     "make_train_step",
+    "pinball_loss",
     "read_runs",
     "reciprocal_sqrt",
     "smoothed_cross_entropy",

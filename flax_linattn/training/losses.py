@@ -1,6 +1,8 @@
-"""Cross-entropy with targets that are not certain: smoothed labels, mixed ones."""
+"""Losses that optax does not have: of targets that are not certain, and of quantiles."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -46,3 +48,34 @@ def smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0)
     if are_numbers:
         labels = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype)
     return optax.softmax_cross_entropy(logits, optax.smooth_labels(labels, smoothing))
+
+
+def pinball_loss(truth: Array, quantiles: Array, levels: Sequence[float]) -> Array:
+    """What a quantile costs (Koenker and Bassett, "Regression Quantiles", 1978).
+
+    Of level p it is p * d where the truth is d above the quantile, and (1 - p) * d where it is d
+    below; in the mean over truths the true quantile costs least.
+
+    Args:
+        truth: float [...].
+        quantiles: float [..., Q].
+        levels: of the quantiles, each between 0 and 1.
+
+    Returns:
+        float [..., Q], not negative.
+
+    Raises:
+        ValueError: The shapes do not match.
+
+    Example:
+        >>> pinball_loss(jnp.array([2.0]), jnp.array([[1.0, 4.0]]), (0.25, 0.75))
+        Array([[0.25, 0.5 ]], dtype=float32)
+    """
+    if quantiles.shape != (*truth.shape, len(levels)):
+        raise ValueError(
+            f"expected quantiles of shape {(*truth.shape, len(levels))} for a truth of shape "
+            f"{truth.shape} and {len(levels)} levels, got {quantiles.shape}"
+        )
+    above = truth[..., None] - quantiles
+    level = jnp.asarray(levels, above.dtype)
+    return jnp.maximum(level * above, (level - 1) * above)

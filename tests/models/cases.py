@@ -62,10 +62,11 @@ def moved(model):
     def noise(seed, shape):
         return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
-    graph, params = nnx.split(model, nnx.Param)
+    graph, params, others = nnx.split(model, nnx.Param, ...)
     leaves, tree = jax.tree.flatten(params)
     leaves = [np.asarray(leaf) + 0.1 * noise(i, leaf.shape) for i, leaf in enumerate(leaves)]
-    return nnx.merge(graph, jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, leaves)))
+    params = jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, leaves))
+    return nnx.merge(graph, params, others)
 
 
 def rows_of_segments():

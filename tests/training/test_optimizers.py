@@ -14,6 +14,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.training import (
     decays,
     lamb,
+    pinball_loss,
     reciprocal_sqrt,
     smoothed_cross_entropy,
     warmup_cosine,
@@ -263,3 +264,16 @@ def test_cross_entropy_refuses():
         smoothed_cross_entropy(logits, jnp.zeros((2, 3), jnp.int32))
     with pytest.raises(ValueError, match=r"expected labels of shape \(2, 3\)"):
         smoothed_cross_entropy(logits, jnp.zeros(2))
+
+
+def test_pinball_loss():
+    rng = np.random.default_rng(0)
+    truth, quantiles, levels = rng.normal(size=(5, 2)), rng.normal(size=(5, 2, 3)), (0.1, 0.5, 0.9)
+    want = np.zeros((5, 2, 3))
+    for place in np.ndindex(*want.shape):
+        above, level = truth[place[:2]] - quantiles[place], levels[place[2]]
+        want[place] = level * above if above > 0 else (level - 1) * above
+    found = pinball_loss(jnp.float32(truth), jnp.float32(quantiles), levels)
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"expected quantiles of shape \(5, 2, 2\)"):
+        pinball_loss(jnp.float32(truth), jnp.float32(quantiles), (0.1, 0.9))

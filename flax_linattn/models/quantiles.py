@@ -1,0 +1,117 @@
+"""Quantiles around a point forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from einops import rearrange
+from flax import nnx
+from jax.scipy.special import ndtri
+from jaxtyping import Float
+
+from flax_linattn.checks import OptionError
+from flax_linattn.nn.linear import linear
+from flax_linattn.typing import Array
+
+ZEROS = nnx.initializers.zeros
+
+
+class Correction(nnx.Variable[Any]):
+    """What calibration adds to quantiles, float32 [H, targets, Q]; training leaves it as it is."""
+
+
+class QuantileHead(nnx.Module):
+    """Quantiles of each step of a horizon, beside a forecast of the mean.
+
+    A quantile is the point forecast + deviation * (that of a normal distribution + a linear map of
+    the features) + a correction. The map begins as 0, and so does the correction, which calibration
+    sets (``Correction``). Neither the point forecast nor the features learn from the quantiles: a
+    forecaster with them forecasts the mean as one without.
+
+    They do not cross, because they are sorted. Of any truth the sum of the levels' pinball losses
+    of sorted quantiles is at most that of the unsorted ones (Chernozhukov, Fernandez-Val and
+    Galichon, "Quantile and Probability Curves Without Crossing", 2010, say so of the distance to
+    the true quantiles), while sums of positive gaps would tie the outer levels to the inner ones.
+
+    Args:
+        levels: Q, rising, each between 0 and 1.
+        in_features: of the features.
+        horizon: H.
+        num_targets: C, channels that are forecast.
+        of_each: whether features are those of each target, whose weights are then shared.
+        rngs: holds the stream "params".
+        **options: of ``nn.linear``.
+
+    Raises:
+        ValueError: levels that are not between 0 and 1, or do not rise.
+
+    Example:
+        >>> head = QuantileHead((0.1, 0.5, 0.9), 8, 4, 2, rngs=nnx.Rngs(0))
+        >>> y = head(jnp.ones((3, 8)), jnp.zeros((3, 4, 2)), jnp.ones((3, 2)))
+        >>> y.shape, y[0, 0, 0].round(2)                # the mean, then the quantiles
+        ((3, 4, 2, 4), Array([ 0.  , -1.28,  0.  ,  1.28], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[float],
+        in_features: int,
+        horizon: int,
+        num_targets: int,
+        *,
+        of_each: bool = False,
+        rngs: nnx.Rngs,
+        **options: Any,
+    ) -> None:
+        self.levels = check_levels(levels)
+        self.of_each = of_each
+        count = horizon * len(self.levels) * (1 if of_each else num_targets)
+        options = {"kernel_init": ZEROS, "bias_init": ZEROS} | options
+        self.projection = linear(in_features, count, rngs=rngs, **options)
+        shape = (horizon, num_targets, len(self.levels))
+        self.correction = Correction(jnp.zeros(shape, jnp.float32))
+
+    def __call__(
+        self, h: Array, point: Float[Array, "... H C"], std: Float[Array, "... C"]
+    ) -> Float[Array, "... H C levels"]:
+        """The point forecasts and, behind them on a last axis, the quantiles.
+
+        Args:
+            h: features [..., F], or of each target [..., C, F].
+            point: the forecasts of the mean, float32.
+            std: what a target's deviation is known to be.
+
+        Returns:
+            float32 [..., H, C, 1 + Q].
+        """
+        horizon, _, size = self.correction.shape
+        pattern = "... c (h q) -> ... h c q" if self.of_each else "... (h c q) -> ... h c q"
+        maps = self.projection(jax.lax.stop_gradient(h)).astype(jnp.float32)
+        offsets = rearrange(maps, pattern, h=horizon, q=size)
+        offsets = offsets + ndtri(jnp.asarray(self.levels, jnp.float32))
+        quantiles = jax.lax.stop_gradient(point)[..., None] + offsets * std[..., None, :, None]
+        quantiles = jnp.sort(quantiles + self.correction[...], axis=-1)
+        return jnp.concatenate([point[..., None], quantiles], axis=-1)
+
+
+def check_levels(levels: Sequence[float]) -> tuple[float, ...]:
+    """The levels of quantiles, as a tuple.
+
+    Raises:
+        ValueError: they are not between 0 and 1, or do not rise.
+
+    Example:
+        >>> check_levels([0.1, 0.9])
+        (0.1, 0.9)
+    """
+    chosen = tuple(float(level) for level in levels)
+    if not all(0 < level < 1 for level in chosen) or list(chosen) != sorted(set(chosen)):
+        raise OptionError(
+            "expected quantiles as rising levels between 0 and 1, such as 0.1, 0.5, 0.9, got "
+            f"{', '.join(f'{level:g}' for level in chosen)}.",
+            "quantiles",
+        )
+    return chosen

@@ -1,0 +1,131 @@
+"""Quantiles of forecasters: their equation, their streams, what learns from them."""
+
+import functools
+from statistics import NormalDist
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import models, training
+from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.models.cases import moved
+from tests.nn.cases import call, normal, run_steps
+
+LEVELS, CHANNELS, HORIZON, LENGTH, TARGETS = (0.05, 0.5, 0.6, 0.95), 3, 4, 9, (2, 0)
+KINDS = {
+    "patch": functools.partial(models.PatchForecaster, patch_length=3, context=5),
+    "decoder": models.Forecaster,
+}
+
+BOTH = ["patch", pytest.param("decoder", marks=pytest.mark.slow)]
+"""The patch forecaster fast, the decoder, which has the same head, slow."""
+
+
+@functools.cache
+def forecaster(kind, quantiles=LEVELS):
+    """Both of a kind draw the same parameters, but for the quantiles'."""
+    return KINDS[kind](
+        CHANNELS, HORIZON, targets=TARGETS, quantiles=quantiles, features=8, num_heads=2,
+        num_layers=1, hidden_features=12, mechanism="aaren", memory=5.0, rngs=nnx.Rngs(0),
+    )  # fmt: skip
+
+
+def corrected(kind):
+    """One whose every variable is away from its initial value, and whose quantiles would cross."""
+    model = moved(forecaster(kind))
+    shape = model.quantile_head.correction.shape
+    model.quantile_head.correction[...] = np.asarray(normal(5, *shape))
+    return model
+
+
+@pytest.mark.parametrize("of_each", [True, False])
+def test_quantiles_are_the_equation(of_each):
+    head = moved(models.QuantileHead(LEVELS, 6, HORIZON, 2, of_each=of_each, rngs=nnx.Rngs(0)))
+    head.correction[...] = np.asarray(normal(1, HORIZON, 2, len(LEVELS)))
+    h = np.asarray(normal(2, 3, *([2] if of_each else []), 6))
+    point, std = np.asarray(normal(3, 3, HORIZON, 2)), np.exp(np.asarray(normal(4, 3, 2)))
+    kernel, bias, correction, wide = (
+        np.asarray(a, np.float64)
+        for a in (head.projection.kernel, head.projection.bias, head.correction, h)
+    )
+    want = np.zeros((3, HORIZON, 2, 1 + len(LEVELS)))
+    for place in np.ndindex(3, HORIZON, 2):
+        row, step, target = place
+        found = []
+        for q, level in enumerate(LEVELS):
+            column = step * len(LEVELS) + q
+            if not of_each:
+                column = (step * 2 + target) * len(LEVELS) + q
+            features = wide[row, target] if of_each else wide[row]
+            offset = NormalDist().inv_cdf(level) + features @ kernel[:, column] + bias[column]
+            found.append(point[place] + std[row, target] * offset + correction[step, target, q])
+        want[place] = [point[place], *sorted(found)]
+    assert_close(call(head, h, point, std), want, "float32")
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_mean_is_that_of_a_model_without_quantiles(kind):
+    x = np.asarray(normal(0, 2, LENGTH, CHANNELS))
+    y = call(forecaster(kind), x)
+    assert y.shape == (2, HORIZON, 2, 1 + len(LEVELS)) and y.dtype == np.float32
+    assert_close(y[..., 0], call(forecaster(kind, ()), x), "float32")
+    assert (np.diff(y[..., 1:], axis=-1) > 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stream_is_every_step(kind):
+    model, x = corrected(kind), np.asarray(normal(0, 2, LENGTH, CHANNELS))
+    every = call(model, x, every_step=True)
+    assert every.shape == (2, LENGTH, HORIZON, 2, 1 + len(LEVELS))
+    assert (np.diff(every[..., 1:], axis=-1) >= 0).all()
+    streamed, _ = run_steps(model, x, model.init_state(2))
+    assert_close(streamed, every, "float32")
+    assert_close(call(model, x, positions=np.array([8, 5])), every[:, [8, 5]], "float32")
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_nothing_but_the_quantiles_learns_from_them(kind):
+    model, x = moved(forecaster(kind)), np.asarray(normal(0, 2, LENGTH, CHANNELS))
+    truth = np.asarray(normal(1, 2, HORIZON, 2))
+
+    def loss(model):
+        return training.pinball_loss(truth, model(x)[..., 1:], LEVELS).sum()
+
+    grads = nnx.to_pure_dict(nnx.jit(nnx.grad(loss, argnums=nnx.DiffState(0, nnx.Param)))(model))
+    own = grads.pop("quantile_head")
+    assert set(own) == {"projection"}  # a correction is no parameter
+    assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(own))
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(grads))
+
+
+def test_sorting_costs_nothing():
+    """Of any truth, and of quantiles in any order."""
+    rng = np.random.default_rng(0)
+    truth, quantiles = rng.normal(size=500), rng.normal(size=(500, len(LEVELS)))
+
+    def cost(quantiles):
+        above = truth[:, None] - quantiles
+        return np.where(above > 0, np.multiply(LEVELS, above), np.subtract(LEVELS, 1) * above).sum(
+            1
+        )
+
+    gained = cost(quantiles) - cost(np.sort(quantiles, axis=1))
+    assert gained.min() > -1e-12 and gained.max() > 0.1
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_saved_model_keeps_its_correction(kind, tmp_path):
+    model, x = corrected(kind), np.asarray(normal(0, 2, LENGTH, CHANNELS))
+    models.save_model(tmp_path / "model", model)
+    loaded = models.load_model(tmp_path / "model")
+    assert loaded.quantile_head.levels == LEVELS
+    assert_same_bits(call(loaded, x), call(model, x))
+
+
+@pytest.mark.parametrize("levels", [(0.5, 0.1), (0.1, 0.1), (0.0, 0.5), (0.5, 1.0), (np.nan,)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_levels_that_are_none_are_refused(kind, levels):
+    with pytest.raises(ValueError, match="rising levels between 0 and 1, such as"):
+        KINDS[kind](CHANNELS, HORIZON, quantiles=levels, rngs=nnx.Rngs(0))
