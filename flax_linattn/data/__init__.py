@@ -14,6 +14,7 @@ from flax_linattn.data.load import load_dataset, load_series
 from flax_linattn.data.marks import calendar_features
 from flax_linattn.data.packing import Packed, pack
 from flax_linattn.data.ragged import RaggedBatches
+from flax_linattn.data.regular import TimesPolicy, resample
 from flax_linattn.data.series import TimeSeries, is_step
 from flax_linattn.data.sets.cycles import count_cycles, follow_cycles
 from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
@@ -51,6 +52,7 @@ __all__ = [
     "Standardizer",
     "TimeSeries",
     "TimeSeriesDataset",
+    "TimesPolicy",
     "Windows",
     "calendar_features",
     "chronological_split",
@@ -72,6 +74,7 @@ __all__ = [
     "pack",
     "pad",
     "pendulum",
+    "resample",
     "rules_of",
     "stratified_split",
 ]

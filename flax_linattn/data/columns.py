@@ -57,7 +57,12 @@ class Columns:
         self._time = self._find_time(cells)
         rest = [i for i in range(self._width) if i not in (self._id, self._time)]
         if not rest:
-            raise reader.error("a column of numbers beside the times", "none", "add one")
+            raise reader.error(
+                "a column of numbers beside the times",
+                "none",
+                "add one, or say what separates columns, with separator=...",
+                "separator",
+            )
         names = [str(i) for i in range(len(rest))] if header is None else [header[i] for i in rest]
         columns = dict(zip(names, rest, strict=True))
         self._columns = [columns[name] for name in self._chosen(names, channels)]

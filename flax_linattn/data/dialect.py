@@ -26,6 +26,7 @@ from flax_linattn.data.cells import (
 )
 
 _SEPARATORS = {",": ",", ";": ";", "tab": "\t", "|": "|"}
+_SPELLINGS = {**_SEPARATORS, "\t": "\t"}
 _DECIMAL_COMMAS = str.maketrans({",": ".", ".": "_"})
 """A point among decimal commas would be one of thousands: no number."""
 
@@ -35,9 +36,9 @@ class Dialect:
     """How a table is written; frozen and hashable.
 
     Attributes:
-        separator: what stands between cells; "auto" looks at the first two lines, and asks where
-            more than one would do.
-        decimal: what stands before the decimals of a number.
+        separator: what stands between cells: a comma, a semicolon, "|" or "tab"; "auto" looks at
+            the first two lines, and asks where more than one would do.
+        decimal: what stands before the decimals of a number: a point or a comma.
         time_column: the column of times, by its name; default the first if it is no number or named
             date, time or timestamp, else the one of such a name.
         day_first: whether dates such as 1/7/2016 begin with the day.
@@ -56,8 +57,8 @@ class Dialect:
         (datetime.datetime(2016, 7, 1, 2, 0), [5.5, nan])
     """
 
-    separator: Literal["auto", ",", ";", "tab", "|"] = "auto"
-    decimal: Literal[".", ","] = "."
+    separator: str = "auto"
+    decimal: str = "."
     time_column: str = ""
     day_first: bool = False
     month_first: bool = False
@@ -75,6 +76,8 @@ class Dialect:
             if get_origin(hint) is Literal:
                 choice(get_args(hint), **{name: getattr(self, name)})
             of_type(hint, **{name: getattr(self, name)})
+        choice(["auto", *_SPELLINGS], separator=self.separator)
+        choice([".", ","], decimal=self.decimal)
         object.__setattr__(self, "missing_values", tuple(self.missing_values))  # of JSON a list
         if self.separator == self.decimal:
             raise OptionError(
@@ -97,7 +100,7 @@ class Dialect:
             One, if there is no doubt; "," if the lines hold one cell each.
         """
         if self.separator != "auto":
-            return [_SEPARATORS[self.separator]]
+            return [_SPELLINGS[self.separator]]
         counts = {
             separator: [_count(line, separator) for line in lines]
             for separator in _SEPARATORS.values()
@@ -166,6 +169,10 @@ class Dialect:
         given = [self._point(text.strip().lower()) for text in self.missing_values]
         codes = [float(text) for text in given if is_number(text)]
         return MISSING | frozenset(given), np.array(codes, np.float64)
+
+
+PLAIN = Dialect()
+"""That of a table of which nothing is told."""
 
 
 def listed_separators(separators: Sequence[str]) -> str:

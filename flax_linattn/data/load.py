@@ -2,22 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.digits import load_spoken_arabic_digits
+from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
 
 _LOADERS = {".ts": load_ts, ".arff": load_arff}
-_PLAIN = Dialect()
 
 
 def load_dataset(path: str | Path) -> TimeSeriesDataset:
@@ -57,8 +56,9 @@ def load_series(
     *,
     header: bool | None = None,
     channels: Sequence[str] | None = None,
-    times: Literal["report", "strict"] = "report",
-    dialect: Dialect = _PLAIN,
+    times: TimesPolicy = "report",
+    resample: str = "",
+    dialect: Dialect = PLAIN,
 ) -> TimeSeries:
     r"""Loads one long series from a table or a ``.tsf`` file, also with ``.gz`` or ``.xz`` after.
 
@@ -67,6 +67,7 @@ def load_series(
         header: As in ``load_table``.
         channels: The channels to read, in this order. Default: all.
         times: As in ``load_table``.
+        resample: As in ``load_table``.
         dialect: As in ``load_table``.
 
     Raises:
@@ -89,7 +90,14 @@ def load_series(
             "are for `flax-linattn train classify`, and load_dataset)"
         )
     if _suffix(path) != ".tsf":
-        return load_table(path, header=header, channels=channels, times=times, dialect=dialect)
+        return load_table(
+            path,
+            header=header,
+            channels=channels,
+            times=times,
+            resample=resample,
+            dialect=dialect,
+        )
     all_series = load_tsf(path)
     if channels is not None:
         named = {series.name: series for series in all_series}
@@ -111,7 +119,8 @@ def load_series(
             )
     values = np.concatenate([series.values for series in all_series], axis=1)
     name = Path(path).name.split(".")[0]
-    return TimeSeries(name, values, tuple(series.name for series in all_series), first.times)
+    joined = TimeSeries(name, values, tuple(series.name for series in all_series), first.times)
+    return regular([joined], Path(path), times, resample)[0]
 
 
 def _start(series: TimeSeries) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from flax_linattn.checks import choice, shown
 from flax_linattn.data.cells import TIME, split_cells
 from flax_linattn.data.columns import Columns
-from flax_linattn.data.dialect import Dialect, listed_separators
+from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
 from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
-
-_PLAIN = Dialect()
 
 
 def load_table(
@@ -26,8 +25,9 @@ def load_table(
     *,
     header: bool | None = None,
     channels: Sequence[str] | None = None,
-    times: Literal["report", "strict"] = "report",
-    dialect: Dialect = _PLAIN,
+    times: TimesPolicy = "report",
+    resample: str = "",
+    dialect: Dialect = PLAIN,
 ) -> TimeSeries:
     r"""Loads a table of numbers, one row a time, plain, ``.gz`` or ``.xz``.
 
@@ -35,7 +35,8 @@ def load_table(
     one of such a name if it does not. They are ISO 8601 (``2016-07-01 00:00:00``) or ``2016/7/1
     0:00``, never falling; other ways to write a table are told by ``dialect``. Times with an offset
     from UTC are read as UTC, so that clocks that go back do no harm. Where times repeat or miss,
-    rows stay as they are: ``TimeSeries.repeated`` and ``gaps`` tell. Time-Series-Library's files
+    rows stay as they are: ``TimeSeries.repeated`` and ``gaps`` tell; a file of which more than half
+    of the rows do so is refused. Time-Series-Library's files
     are of this kind, and those of laiguokun's collection, which have neither header nor times.
     Cells may stand in quotes. An empty one, ``?``, ``NA`` or ``NaN`` is a missing value. Blank
     lines and lines that begin with ``#`` are left out.
@@ -47,7 +48,9 @@ def load_table(
             or of words beside numbers (a name, or a damaged number?) has to be told; but numbers
             alone in a ``.txt`` file are a row.
         channels: The columns to read, in this order; the others may hold anything. Default: all.
-        times: "strict" refuses a row of the same time as the one before.
+        times: "strict" refuses a row of the same time as the one before; "irregular" takes rows in
+            order where more than half of them do not follow at one distance, too.
+        resample: Takes the means within intervals of this length, such as "1h": see ``resample``.
         dialect: Separators, decimal points, times and missing values.
 
     Returns:
@@ -67,7 +70,7 @@ def load_table(
         >>> series.channels, series.values.tolist(), series.times[1]
         (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], np.datetime64('2016-07-01T01:00:00'))
     """
-    (series,) = _load(path, header, channels, times, dialect, "")
+    (series,) = _load(path, header, channels, times, resample, dialect, "")
     return series
 
 
@@ -77,8 +80,9 @@ def load_long(
     id_column: str,
     header: bool | None = None,
     channels: Sequence[str] | None = None,
-    times: Literal["report", "strict"] = "report",
-    dialect: Dialect = _PLAIN,
+    times: TimesPolicy = "report",
+    resample: str = "",
+    dialect: Dialect = PLAIN,
 ) -> tuple[TimeSeries, ...]:
     r"""Loads several series from one table, a column of which names the series of each row.
 
@@ -90,6 +94,7 @@ def load_long(
         header: As in ``load_table``.
         channels: The columns to read, in this order. Default: all but ids and times.
         times: As in ``load_table``, within each series.
+        resample: As in ``load_table``.
         dialect: As in ``load_table``; ``time_column`` names the column of times.
 
     Returns:
@@ -111,18 +116,19 @@ def load_long(
         >>> [(series.name, series.values.ravel().tolist()) for series in several]
         [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
     """
-    return _load(path, header, channels, times, dialect, id_column)
+    return _load(path, header, channels, times, resample, dialect, id_column)
 
 
 def _load(
     path: str | Path,
     header: bool | None,
     channels: Sequence[str] | None,
-    times: Literal["report", "strict"],
+    times: TimesPolicy,
+    resample: str,
     dialect: Dialect,
     id_column: str,
 ) -> tuple[TimeSeries, ...]:
-    choice(("report", "strict"), times=times)
+    choice(get_args(TimesPolicy), times=times)
     with LineReader(path) as reader:
         lines = _cells(reader, dialect)
         first = next(lines, None)
@@ -150,7 +156,8 @@ def _load(
             name, time, values = columns.read(cells)
             series.setdefault(name, _Rows(reader, times == "strict")).add(time, values)
         stem = reader.path.name.split(".")[0]
-        return tuple(rows.finish(name or stem, columns) for name, rows in series.items())
+        found = [rows.finish(name or stem, columns) for name, rows in series.items()]
+    return regular(found, reader.path, times, resample)
 
 
 class _Rows:

@@ -171,7 +171,10 @@ def test_repeated_and_missing_times_are_kept_and_told(tmp_path):
 
 
 def test_times_that_all_repeat_have_no_step(tmp_path):
-    series = data.load_table(write(tmp_path, "date,a\n2024-01-01,1\n2024-01-01,2\n"))
+    path = write(tmp_path, "date,a\n2024-01-01,1\n2024-01-01,2\n")
+    with pytest.raises(DataFormatError, match=r"toy\.csv:3: .* got 1 of 1 .* times='irregular'"):
+        data.load_table(path)
+    series = data.load_table(path, times="irregular")
     assert series.step is None and series.num_gaps == 0 and series.repeated.tolist() == [1]
     with pytest.raises(ValueError, match="times that never fall"):
         dataclasses.replace(series, times=np.array(["2024-01-02", "2024-01-01"], "M8[s]"))

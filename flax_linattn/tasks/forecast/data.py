@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +30,8 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
     if source.csv is None:
         series = data.etth1()
         return series if channels is None else series.select(channels)
-    header = {"auto": None, "yes": True, "no": False}[source.header]
     try:
-        series = data.load_series(source.csv, header=header, channels=channels, times=source.times)
+        series = data.load_series(source.csv, channels=channels, **reading_of(source))
     except OptionError as error:
         error.values["header"] = "yes|no"  # as the option has it
         raise
@@ -45,6 +45,16 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
             "channels",
         )
     return series
+
+
+def reading_of(source: ForecastData) -> dict[str, Any]:
+    """How tables are read, as their readers have it."""
+    return {
+        "header": {"auto": None, "yes": True, "no": False}[source.header],
+        "times": source.times,
+        "resample": source.resample,
+        "dialect": source.dialect,
+    }
 
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -8,6 +8,8 @@ from typing import Literal, Self
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.catalog import customary_split
+from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.regular import TimesPolicy
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.layers import MOST_LAYERS
 from flax_linattn.tasks.files import as_name
@@ -28,7 +30,11 @@ class ForecastData(Options):
             .xz too); default the embedded ETTh1.
         header: whether the first line names the columns; "auto" looks at it.
         times: of rows whose time repeats or does not follow, "report" tells, and takes them in
-            order; "strict" refuses a repeated one.
+            order, but not where they are more than half; "irregular" does that, too; "strict"
+            refuses a repeated one.
+        resample: means within intervals of this length, such as 15min, 1h, 1d or 1w; default the
+            rows as they are.
+        dialect: how a table is written.
         channels: the columns to read, separated by commas; default all.
         targets: those of them to forecast; default all.
         split: training, validation and test, in the order of time: shares of all rows or numbers of
@@ -44,7 +50,9 @@ class ForecastData(Options):
 
     csv: Path | None = None
     header: Literal["auto", "yes", "no"] = "auto"
-    times: Literal["report", "strict"] = "report"
+    times: TimesPolicy = "report"
+    resample: str = ""
+    dialect: Dialect = PLAIN
     channels: str = ""
     targets: str = ""
     split: str = ""
