@@ -34,7 +34,19 @@ def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource)
     reports = {run.which: first.task.test(run, batches) for run in runs}
     report = reports.get(None) or _summary(run_dir, first.config, reports)
     yardsticks = first.task.yardsticks(first, batches)
-    return dataclasses.replace(report, values={**report.values, **yardsticks})
+    return dataclasses.replace(report, values=_joined(report.values, yardsticks))
+
+
+def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; a table of the others gives its columns to that of its name, or is left out."""
+    joined = dict(values)
+    for name, value in others.items():
+        if not isinstance(value, list):
+            joined[name] = value
+        elif name in values:
+            rows = zip(values[name], value, strict=True)
+            joined[name] = [{**row, **more} for row, more in rows]
+    return joined
 
 
 def stream_error(runs: Sequence[Run], batches: training.BatchSource) -> dict[str, Any]:
@@ -72,7 +84,7 @@ def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Re
         )
     failed = sum(result.failed_step is not None for result in results)
     values |= {"num_runs": len(rows), "num_failed": failed, "runs": rows}
-    return dataclasses.replace(best, values=values, tables=("runs",))
+    return dataclasses.replace(best, values=values, tables=("runs",), charts={})
 
 
 def _is_common(column: Sequence[Any]) -> bool:

@@ -32,6 +32,8 @@ class Report:
         values: JSON values by name, as test.json holds them.
         tables: names of those values that are tables: lists of rows, each a dict.
         figures: file name -> a function that draws the figure to a path.
+        charts: file name -> a function that draws what ``values`` hold to a path: those of the
+            yardsticks among them, which the test does not know.
         yardsticks: what of the values are those of simple methods, which the model has to beat.
     """
 
@@ -39,6 +41,9 @@ class Report:
     tables: Sequence[str] = ()
     figures: Mapping[str, Callable[[Path], None]] = dataclasses.field(default_factory=dict)
     yardsticks: Yardsticks | None = None
+    charts: Mapping[str, Callable[[Mapping[str, Any], Path], None]] = dataclasses.field(
+        default_factory=dict
+    )
 
     @property
     def judged(self) -> dict[str, Any]:
@@ -173,7 +178,8 @@ class Task(abc.ABC, Generic[C, D, P]):
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """The numbers of ``Report.yardsticks`` on the same batches, which no run's model changes.
 
-        They join the report; those of many runs are computed once.
+        They join the report, a table row by row that of its name; those of many runs are computed
+        once.
         """
         return {}
 

@@ -198,6 +198,8 @@ def _write_results(run_dir: Path, report: Report) -> None:
     if training.learning_curve(run_dir) is not None:
         for name, draw in report.figures.items():
             draw(run_dir / name)
+        for name, chart in report.charts.items():
+            chart(report.values, run_dir / name)
 
 
 def _fit_config(config: Config) -> training.FitConfig:

@@ -206,9 +206,13 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
         assert report["stream_steps"] > 0
         assert "stream_max_error" in out
     # What beats the model is in test.json, and said in a sentence.
-    (said,) = re.findall(r"^(?:the model loses to|no yardstick beats) .*", out, re.MULTILINE)
+    sentence = r"^(warning: )?(?:on test )?((?:the model loses to|no yardstick beats) .*)"
+    ((warned, said),) = re.findall(sentence, out, re.MULTILINE)
     assert stored["beaten_by"] == report["beaten_by"]
     assert said.startswith("the model loses to") == bool(stored["beaten_by"])
+    held = stored.get("beaten_by_on_validation", [])
+    assert held == report.get("beaten_by_on_validation", [])
+    assert bool(warned) == bool(stored["beaten_by"] or held)
     assert all(name.replace("_", " ") in said for name in stored["beaten_by"])
     number = CASES[task].yardstick
     assert f"{number} " in out and stored[number] == report[number]

@@ -103,6 +103,66 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
     assert mean.shape == (2,) and report["test_rmse"] == pytest.approx(report["test_mse"] ** 0.5)
 
 
+def test_errors_by_step_and_by_channel_are_those_of_a_plain_loop(run_dir, csv):
+    """Of model and yardsticks; a missing value counts nowhere."""
+    report = json.loads((run_dir / "test.json").read_text())
+    run = tasks.load_run(run_dir)
+    series = data.load_table(csv)
+    values = series.values.copy()
+    values[190, 1] = np.nan
+    series = dataclasses.replace(series, values=values)
+    arrays = standardize(series, run.problem)
+    windows = make_windows(arrays, run.config, range(160, 200), seed=None)
+    found = evaluate_forecaster(run, windows)
+    simple = evaluate_yardsticks(run, windows)
+    forecast = compile_forecast(run)
+    scaled = (values - run.problem.standardizer.mean) / run.problem.standardizer.std
+    errors = []
+    for window in range(windows.num_examples):
+        start = windows.starts[window] + INPUT
+        batch = windows.take(np.array([window]))
+        ours = np.asarray(forecast(batch))[0]
+        naive = arrays["values"][start - 1]
+        errors.append([ours - scaled[start : start + HORIZON], naive - scaled[start:][:HORIZON]])
+    for reported, name, error in zip(
+        (found, simple), ("test", "naive"), np.moveaxis(np.array(errors), 1, 0), strict=True
+    ):
+        for step, row in enumerate(reported["by_step"]):
+            assert row["step"] == step + 1
+            want = np.nanmean(np.square(error[:, step])), np.nanmean(np.abs(error[:, step]))
+            assert (row[f"{name}_mse"], row[f"{name}_mae"]) == pytest.approx(want, rel=1e-5)
+        for channel, row in enumerate(reported["by_channel"]):
+            want = (
+                np.nanmean(np.square(error[..., channel])),
+                np.nanmean(np.abs(error[..., channel])),
+            )
+            assert (row[f"{name}_mse"], row[f"{name}_mae"]) == pytest.approx(want, rel=1e-5)
+    columns = [f"{name}_{m}" for name in ("test", "naive", "seasonal_naive", "ridge")
+               for m in ("mse", "mae")]  # fmt: skip
+    assert list(report["by_step"][0]) == ["step", *columns]
+    assert [list(row) for row in report["by_channel"]] == [["channel", *columns]] * 2
+    assert [row["channel"] for row in report["by_channel"]] == ["load", "OT"]
+
+
+def test_validation_rows_are_those_that_selected_the_parameters(run_dir, csv, capsys):
+    report = json.loads((run_dir / "test.json").read_text())
+    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    best = min(line["validation_mse"] for line in lines)
+    assert report["validation_mse"] == pytest.approx(best, rel=1e-5)
+    run = tasks.load_run(run_dir)
+    values = standardize(data.load_table(csv), run.problem)["values"]
+    errors = [
+        values[start - 1] - values[start : start + HORIZON]
+        for start in range(140, 160 - HORIZON + 1)
+    ]
+    assert report["naive_validation_mse"] == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
+    assert report["naive_validation_mae"] == pytest.approx(np.mean(np.abs(errors)), rel=1e-5)
+    assert {"seasonal_naive_validation_mse", "ridge_validation_mae"} <= report.keys()
+    other = tasks.evaluate_run(run_dir, csv)
+    assert not any("validation" in name for name in other)
+    assert (run_dir / "errors.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
     values = np.arange(10.0)[:, None]
     found = seasonal_naive(values, np.array([9, 2]), horizon=5, season=4)

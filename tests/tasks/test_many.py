@@ -252,7 +252,7 @@ class Told(ClassifyTask):
         return Report(run.model, tables=("rows",), figures={"a.png": print})
 
     def yardsticks(self, run, batches):
-        return {"guess": 0.25}
+        return {"guess": 0.25, "rows": [{"b": 2}]}
 
 
 def summary(tmp_path, monkeypatch, *values):
@@ -287,3 +287,10 @@ def test_what_is_averaged(tmp_path, monkeypatch):
         ("b", 7, 3.0),
     ]
     assert report.tables == ("runs",) and list(report.figures) == ["a.png"]
+
+
+def test_tables_of_yardsticks_join_those_of_the_model(tmp_path):
+    """Of a single run; a table that the model does not have is left out."""
+    run = Run(Told(), ClassifyConfig.of(), None, {"rows": [{"a": 1}]})
+    assert report_on(tmp_path, [run], []).values == {"rows": [{"a": 1, "b": 2}], "guess": 0.25}
+    assert report_on(tmp_path, [run._replace(model={"x": 1})], []).values == {"x": 1, "guess": 0.25}

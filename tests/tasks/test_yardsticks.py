@@ -67,6 +67,21 @@ class TestVerdict:
         assert MSE.verdict(some).startswith(told)
         assert "learned" not in MSE.verdict({**values, "ridge_learned_from": 5890})
 
+    def test_of_validation_data_too_where_a_report_tells(self):
+        chosen = dataclasses.replace(MSE, selected=("ridge",))
+        values = {"test_mse": 3.0, "naive_mse": 4.0, "ridge_mse": 5.0}
+        values |= {"validation_mse": 2.0, "naive_validation_mse": 2.5, "ridge_validation_mse": 1.0}
+        assert chosen.beaten_by(values, validation=True) == ["ridge"]
+        assert chosen.verdict(values) == (
+            "on test no yardstick beats the model, the best is naive (MSE 4 against 3); on "
+            "validation (optimistic, as it selected: the model, ridge) the model loses to ridge "
+            "(MSE 1 against 2)"
+        )
+        judged = tasks.Report(values, yardsticks=chosen).judged
+        assert (judged["beaten_by"], judged["beaten_by_on_validation"]) == ([], ["ridge"])
+        del values["ridge_validation_mse"]
+        assert "as it selected: the model) no yardstick" in chosen.verdict(values)
+
     def test_a_report_without_yardsticks_says_nothing(self):
         report = tasks.Report({"test_mse": 1.0})
         assert report.judged == {"test_mse": 1.0} and report.verdict == ""

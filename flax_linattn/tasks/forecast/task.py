@@ -23,6 +23,7 @@ from flax_linattn.tasks.forecast.data import (
     make_windows,
     standardize,
 )
+from flax_linattn.tasks.forecast.error_figures import draw_errors
 from flax_linattn.tasks.forecast.evaluate import (
     YARDSTICKS,
     evaluate_forecaster,
@@ -177,7 +178,12 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         assert isinstance(batches, data.Windows)
         draw = partial(draw_forecasts, run, batches)
         values = evaluate_forecaster(run, batches)
-        return Report(values, figures={"forecasts.png": draw}, yardsticks=YARDSTICKS)
+        return Report(
+            values,
+            figures={"forecasts.png": draw},
+            yardsticks=YARDSTICKS,
+            charts={"errors.png": draw_errors},
+        )
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Errors of the last observation, the last season, a ridge."""
