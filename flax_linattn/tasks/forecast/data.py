@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,16 +35,10 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
         series = data.load_series(source.csv, channels=channels, **reading_of(source))
     except OptionError as error:
         error.values["header"] = "yes|no"  # as the option has it
+        if error.options == ("channels",):  # of series that differ
+            error.options = ("channels", "global_model")
         raise
-    if (beyond := np.argwhere(np.abs(series.values) > _LARGEST)).size:
-        row, channel = beyond[0].tolist()
-        raise OptionError(
-            f"{source.csv}, {series.place(row)}: expected values up to {_LARGEST:.2g}, the largest "
-            f"of float32, got {series.values[row, channel]:g} for channel "
-            f"{series.channels[channel]!r}; leave the cell empty if it stands for a missing value, "
-            "or choose other channels.",
-            "channels",
-        )
+    check_float32(source.csv, series)
     return series
 
 
@@ -57,24 +52,76 @@ def reading_of(source: ForecastData) -> dict[str, Any]:
     }
 
 
+def check_float32(path: Path, series: data.TimeSeries) -> None:
+    """Refuses values beyond float32.
+
+    Raises:
+        ValueError: there is one; the message names its place.
+    """
+    if (beyond := np.argwhere(np.abs(series.values) > _LARGEST)).size:
+        row, channel = beyond[0].tolist()
+        raise OptionError(
+            f"{path}, {series.place(row)}: expected values up to {_LARGEST:.2g}, the largest "
+            f"of float32, got {series.values[row, channel]:g} for channel "
+            f"{series.channels[channel]!r}; leave the cell empty if it stands for a missing value, "
+            "or choose other channels.",
+            "channels",
+        )
+
+
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -> ForecastProblem:
     """What a run has to know of its data; scales are those of the training rows.
 
+    Raises:
+        ValueError: an unknown target, or training rows without values.
+    """
+    return ForecastProblem(
+        dataset=series.name,
+        channels=series.channels,
+        targets=targets_of(series, config),
+        step_seconds=step_seconds(series),
+        marks=marks_of(series, config),
+        standardizer=fit_standardizer(series, split),
+        split=as_pairs(split),
+        checksum=checksum_of(series, split.test.stop),
+    )
+
+
+def targets_of(series: data.TimeSeries, config: ForecastData) -> tuple[int, ...]:
+    """Indices of the channels to forecast.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    names = split_cells(config.targets) if config.targets else None
+    targets = series.channels if names is None else series.select(names).channels
+    return tuple(series.channels.index(name) for name in targets)
+
+
+def marks_of(series: data.TimeSeries, config: ForecastData) -> tuple[str, ...]:
+    """Names of the calendar features that the model sees."""
+    if not config.calendar or series.times is None or series.step is None:
+        return ()
+    return tuple(data.calendar_features(series.times[:1], series.step)[1])
+
+
+def as_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:
+    """A split as a problem holds it."""
+    return tuple((part.start, part.stop) for part in split)
+
+
+def fit_standardizer(series: data.TimeSeries, split: data.Split) -> data.Standardizer:
+    """The scale of the training rows, missing values filled.
+
     Deviations are those of the population, as scikit-learn's ``StandardScaler`` and hence
     Time-Series-Library have them.
 
     Raises:
-        ValueError: an unknown target, or training rows without values.
+        ValueError: training rows without values.
     """
-    names = split_cells(config.targets) if config.targets else None
-    targets = series.channels if names is None else series.select(names).channels
-    marks: list[str] = []
-    if config.calendar and series.times is not None and series.step is not None:
-        _, marks = data.calendar_features(series.times[:1], series.step)
-    column_of = {name: column for column, name in enumerate(series.channels)}
     known = dataclasses.replace(series, values=series.values[: split.train.stop], times=None)
     empty = np.isnan(known.values).all(axis=0)
     if empty.any():
@@ -83,16 +130,7 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -
             f"the training rows (the first {split.train.stop}); choose other channels.",
             "channels",
         )
-    return ForecastProblem(
-        dataset=series.name,
-        channels=series.channels,
-        targets=tuple(column_of[name] for name in targets),
-        step_seconds=step_seconds(series),
-        marks=tuple(marks),
-        standardizer=data.Standardizer.fit([known.fill_forward().values], ddof=0),
-        split=tuple((part.start, part.stop) for part in split),
-        checksum=checksum_of(series, split.test.stop),
-    )
+    return data.Standardizer.fit([known.fill_forward().values], ddof=0)
 
 
 def step_seconds(series: data.TimeSeries) -> float | None:

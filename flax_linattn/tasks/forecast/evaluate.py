@@ -23,6 +23,7 @@ from flax_linattn.tasks.forecast.data import (
 )
 from flax_linattn.tasks.forecast.metrics import Errors, seasonal_naive
 from flax_linattn.tasks.forecast.model import predict
+from flax_linattn.tasks.forecast.several import load_one_of
 from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
@@ -245,11 +246,17 @@ def fitted_ridge(run: Run, targets: NDArray | None = None) -> Ridge:
 
 def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:
     """The forecasts [B, H, targets] of windows, as one compiled program."""
-    return partial(_forecast, *nnx.split(run.model), run.config.data.input_length)
+    outputs = compile_outputs(run)
+    return (lambda batch: outputs(batch)[..., 0]) if run.config.model.levels else outputs
+
+
+def compile_outputs(run: Run) -> Callable[[dict[str, NDArray]], Array]:
+    """As ``compile_forecast``; of a run with quantiles these too, [B, H, targets, 1 + Q]."""
+    return partial(_outputs, *nnx.split(run.model), run.config.data.input_length)
 
 
 @partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
-def _forecast(
+def _outputs(
     graphdef: nnx.GraphDef[Any], variables: Any, input_length: int, batch: dict[str, Array]
 ) -> Array:
     model = nnx.merge(graphdef, variables)
@@ -265,21 +272,32 @@ def load_series(run: Run, path: Path | None = None) -> data.TimeSeries:
     """
     config = run.config if path is None else run.config.replace(csv=path)
     with reading_data(path is None):
-        series = load_data(config.data, run.problem.channels)
+        if config.data.several:
+            series = load_one_of(config.data, run.problem)
+        else:
+            series = load_data(config.data, run.problem.channels)
+    check_fits(run, series)
+    return series
+
+
+def check_fits(run: Run, series: data.TimeSeries) -> None:
+    """Refuses a series of other times than a run was trained on.
+
+    Raises:
+        ValueError: its rows are further apart, or it has no times and the run looks at them.
+    """
     if run.problem.marks and series.times is None:
         raise ValueError(
             f"{series.name} has no times, from which the run took "
             f"{', '.join(run.problem.marks)}; give times in the first column."
         )
     seconds, expected = step_seconds(series), run.problem.step_seconds
-    if seconds is None or expected is None:
-        return series
-    if not data.is_step(seconds, expected):
-        raise ValueError(
-            f"expected rows {expected} seconds apart, as those that the run was "
-            f"trained on, got {seconds} in {series.name}."
-        )
-    return series
+    if seconds is None or expected is None or data.is_step(seconds, expected):
+        return
+    raise ValueError(
+        f"expected rows {expected} seconds apart, as those that the run was "
+        f"trained on, got {seconds} in {series.name}."
+    )
 
 
 def stream_error(run: Run, windows: data.Windows, most: int) -> dict[str, Any]:

@@ -69,7 +69,13 @@ class Errors:
         }
 
 
-def seasonal_naive(values: NDArray, last: NDArray[np.int64], horizon: int, season: int) -> NDArray:
+def seasonal_naive(
+    values: NDArray,
+    last: NDArray[np.int64],
+    horizon: int,
+    season: int,
+    first: NDArray[np.int64] | int = 0,
+) -> NDArray:
     """Repeats the last season; with a season of one row, the last observation.
 
     Where the series begins too late to know the season, the last observation stands in.
@@ -79,6 +85,7 @@ def seasonal_naive(values: NDArray, last: NDArray[np.int64], horizon: int, seaso
         last: the last row that each forecast knows [N].
         horizon: H.
         season: rows of a season.
+        first: the first row of the series that each forecast is of [N].
 
     Returns:
         Forecasts [N, H, C].
@@ -92,4 +99,4 @@ def seasonal_naive(values: NDArray, last: NDArray[np.int64], horizon: int, seaso
     """
     ahead = np.arange(1, horizon + 1)
     row = last[:, None] + ahead - season * -(-ahead // season)
-    return values[np.where(row >= 0, row, last[:, None])]
+    return values[np.where(row >= np.reshape(first, (-1, 1)), row, last[:, None])]

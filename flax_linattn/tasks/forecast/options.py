@@ -6,12 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import Literal, Self
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, at_least, shown
 from flax_linattn.data.catalog import customary_split
+from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.regular import TimesPolicy
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.layers import MOST_LAYERS
+from flax_linattn.models.quantiles import check_levels
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
 
@@ -29,6 +31,10 @@ class ForecastData(Options):
         csv: a table with a row a time, times in the first column or none (.csv, .txt, .tsf; .gz and
             .xz too); default the embedded ETTh1.
         header: whether the first line names the columns; "auto" looks at it.
+        id_column: of a table with the rows of several series, the column that names the series of
+            each row. One model learns from all.
+        global_model: whether each column of a table, or series of a .tsf file, is a series of its
+            own, with its own times and scale. One model learns from all.
         times: of rows whose time repeats or does not follow, "report" tells, and takes them in
             order, but not where they are more than half; "irregular" does that, too; "strict"
             refuses a repeated one.
@@ -50,6 +56,8 @@ class ForecastData(Options):
 
     csv: Path | None = None
     header: Literal["auto", "yes", "no"] = "auto"
+    id_column: str = ""
+    global_model: bool = False
     times: TimesPolicy = "report"
     resample: str = ""
     dialect: Dialect = PLAIN
@@ -72,6 +80,11 @@ class ForecastData(Options):
         )
         at_least(0, season=self.season)
 
+    @property
+    def several(self) -> bool:
+        """Whether one model learns from several series."""
+        return bool(self.id_column) or self.global_model
+
 
 @dataclasses.dataclass(frozen=True)
 class ForecastModel(ModelOptions):
@@ -92,6 +105,9 @@ class ForecastModel(ModelOptions):
             In a stream that is never begun anew it has learned none of those beyond a window.
         patch_length: rows of a patch.
         linear_path: whether the patch model has a linear map of the window beside the attention.
+        quantiles: levels to forecast beside the mean, separated by commas, such as
+            0.025,0.1,0.5,0.9,0.975; default none.
+        conformal: whether the quantiles are corrected by the errors on the validation rows.
     """
 
     layers: Layers = FORECASTER_LAYERS
@@ -104,6 +120,8 @@ class ForecastModel(ModelOptions):
     absolute_positions: bool = True
     patch_length: int = 16
     linear_path: bool = True
+    quantiles: str = ""
+    conformal: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,6 +142,28 @@ class ForecastModel(ModelOptions):
                     name,
                     "model",
                 )
+        if not self.levels and self.conformal:
+            raise OptionError(
+                "there are no quantiles to correct; give some, or leave conformal out.",
+                "conformal",
+                quantiles="0.025,0.1,0.5,0.9,0.975",
+            )
+
+    @property
+    def levels(self) -> tuple[float, ...]:
+        """Of the quantiles.
+
+        Raises:
+            ValueError: they are no rising numbers between 0 and 1.
+        """
+        try:
+            levels = [float(level) for level in split_cells(self.quantiles)]
+        except ValueError:
+            raise OptionError(
+                f"expected quantiles as levels such as 0.1,0.5,0.9, got {shown(self.quantiles)}.",
+                "quantiles",
+            ) from None
+        return check_levels(levels)
 
 
 _MODELS_WITH = {
@@ -135,6 +175,7 @@ _MODELS_WITH = {
     "causal": ("encoder-decoder",),
     "patch_length": ("patch",),
     "linear_path": ("patch",),
+    "quantiles": ("decoder", "patch"),
 }
 """The models that take an option, where not all do."""
 

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from flax_linattn import data
+from flax_linattn.annotations import of_types
 from flax_linattn.checks import at_least, same_number
 from flax_linattn.tasks.run_types import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One of several series that a run learned from.
+
+    Attributes:
+        name: of the series.
+        mean: of its training rows, a channel.
+        std: the deviation likewise.
+        split: the rows of each part, as of ``ForecastProblem``.
+        seasonal: mean absolute difference of training values a season apart, a target, in the units
+            of the file: what MASE divides by. None where there is none, or it is 0.
+        checksum: of those rows.
+    """
+
+    name: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    split: tuple[tuple[int, int], ...]
+    seasonal: tuple[float | None, ...]
+    checksum: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +49,9 @@ class ForecastProblem(Problem):
         standardizer: mean and standard deviation a channel, of the training rows.
         split: the rows of each part, [begin, end) of training, validation and test.
         checksum: of those rows.
+        members: the series, where one model learned from several: then the standardizer is the
+            median of theirs, which a series that it never saw has, and the split is one of numbers
+            of rows.
     """
 
     dataset: str
@@ -34,6 +62,7 @@ class ForecastProblem(Problem):
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
+    members: tuple[Member, ...] = ()
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -49,12 +78,33 @@ class ForecastProblem(Problem):
                 return max(1, round(season / self.step_seconds))
         return 1
 
+    def of_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
+        """The problem of one of several series, or of one that the run never saw.
+
+        Args:
+            name: of the series.
+            standardizer: of a new series; default the median of those of the members.
+        """
+        for member in self.members:
+            if member.name == name:
+                scale = data.Standardizer(np.array(member.mean), np.array(member.std))
+                split, rows = member.split, member.checksum
+                break
+        else:
+            scale, split, rows = standardizer or self.standardizer, ((0, 0),) * 3, ""
+        return dataclasses.replace(
+            self, dataset=name, standardizer=scale, split=split, checksum=rows, members=()
+        )
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        return {
+        values = {
             **dataclasses.asdict(self),
             "standardizer": json.loads(self.standardizer.to_json()),
         }
+        if not self.members:  # as it was before there were any
+            del values["members"]
+        return values
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ForecastProblem:
@@ -62,6 +112,7 @@ class ForecastProblem(Problem):
         standardizer = data.Standardizer.from_json(json.dumps(values["standardizer"]))
         lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
         lists["split"] = tuple((begin, end) for begin, end in values["split"])
+        lists["members"] = tuple(Member(**member) for member in values.get("members", ()))
         return cls(**{**values, **lists, "standardizer": standardizer})
 
     def check(self) -> None:
@@ -75,3 +126,10 @@ class ForecastProblem(Problem):
             at_least(0, begin=begin)
             at_least(begin, end=end)
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
+        for member in self.members:
+            of_types(member)
+            same_number(channels=self.channels, mean=member.mean)
+            same_number(channels=self.channels, std=member.std)
+            same_number(targets=self.targets, seasonal=member.seasonal)
+            same_number(split=member.split, parts=("training", "validation", "test"))
+            data.Standardizer(np.array(member.mean), np.array(member.std))

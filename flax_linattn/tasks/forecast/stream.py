@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
@@ -33,9 +33,12 @@ class ForecastStreamOptions:
     Attributes:
         context: most observations that a forecast looks back on, at least half as many; default the
             run's input length, 0 = all.
+        series: which one, of a run on several series. One that it never saw has the median of their
+            scales.
     """
 
     context: int | None = None
+    series: str = ""
 
 
 class ForecastStream(Streaming):
@@ -54,6 +57,8 @@ class ForecastStream(Streaming):
     Args:
         run: the trained run.
         context: most observations that a forecast looks back on; default the run's input_length.
+        series: which one, of a run on several series; one that it never saw has the median of
+            their scales.
 
     Attributes:
         num_steps: observations so far.
@@ -64,7 +69,8 @@ class ForecastStream(Streaming):
         ValueError: the run's model cannot stream, or the context is out of range.
     """
 
-    def __init__(self, run: Run, *, context: int | None = None) -> None:
+    def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
+        run = _of_series(run, series)
         if not run.model.streams:
             raise OptionError(
                 f"a run with the model {run.config.model.model!r} and mechanism "
@@ -90,6 +96,7 @@ class ForecastStream(Streaming):
             inference.Stream(run.model, batch_size=len(self._ages(0)), max_length=context or None),
             ["step", "time", *(f"{name}+{h}" for h in steps for name in names)],
             context=context,
+            **({"series": series} if series else {}),
         )
         self._last = np.asarray(run.problem.standardizer.mean, np.float64)
         self._time: datetime | None = None
@@ -259,3 +266,17 @@ class ForecastStream(Streaming):
         step = np.timedelta64(round(problem.step_seconds), "s")
         features, _ = data.calendar_features(np.array([time], "M8[s]"), step)
         return features[0]
+
+
+def _of_series(run: Run, name: str) -> Run:
+    """The run as one on a series alone."""
+    members = [member.name for member in run.problem.members]
+    if bool(members) != bool(name):
+        raise OptionError(
+            f"the run learned from {len(members)} series ({listed(members, 5)}): name one, or a "
+            "new one."
+            if members
+            else f"the run learned from one series, got {shown(name)}; leave the name out.",
+            "series",
+        )
+    return run._replace(problem=run.problem.of_series(name)) if name else run

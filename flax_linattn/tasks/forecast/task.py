@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from flax_linattn import data, ops, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import SERIES, Entry
+from flax_linattn.tasks.forecast.by_series import report_on_series, series_yardsticks
+from flax_linattn.tasks.forecast.conformal import corrections
 from flax_linattn.tasks.forecast.data import (
     checksum_of,
     describe,
@@ -26,6 +29,7 @@ from flax_linattn.tasks.forecast.data import (
 from flax_linattn.tasks.forecast.error_figures import draw_errors
 from flax_linattn.tasks.forecast.evaluate import (
     YARDSTICKS,
+    check_fits,
     evaluate_forecaster,
     evaluate_yardsticks,
     fitted_ridge,
@@ -38,7 +42,20 @@ from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_
 from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.problem import ForecastProblem
+from flax_linattn.tasks.forecast.quantiles import score_quantiles, score_yardsticks
+from flax_linattn.tasks.forecast.several import (
+    Several,
+    SeveralWindows,
+    about_several,
+    describe_several,
+    load_series_of,
+    load_several,
+    notes_on_several,
+    other_windows,
+    several_splits,
+)
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
+from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
 from flax_linattn.tasks.yardsticks import at_hand
@@ -59,7 +76,7 @@ class Rows(NamedTuple):
     split: data.Split
 
 
-class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
+class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
     """Forecasting."""
 
     name = "forecast"
@@ -85,13 +102,17 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
                 "forecasting runs do not split sequences; leave seq out of the mesh.", "mesh"
             )
 
-    def load(self, config: ForecastConfig) -> Rows:
-        """The series, and its parts."""
+    def load(self, config: ForecastConfig) -> Rows | Several:
+        """The series, and its parts; or several."""
+        if config.data.several:
+            return load_several(config)
         series = load_data(config.data)
         return Rows(series, data.chronological_split(series.num_steps, config.data.split))
 
-    def describe(self, data_: Rows, config: ForecastConfig) -> ForecastProblem:
+    def describe(self, data_: Rows | Several, config: ForecastConfig) -> ForecastProblem:
         """Names, scales, calendar."""
+        if isinstance(data_, Several):
+            return describe_several(data_, config)
         series, split = data_
         problem = describe(series, split, config.data)
         targets = list(problem.targets)
@@ -105,8 +126,10 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
                 )
         return problem
 
-    def about_data(self, data_: Rows, config: ForecastConfig) -> str:
+    def about_data(self, data_: Rows | Several, config: ForecastConfig) -> str:
         """Rows, channels and times."""
+        if isinstance(data_, Several):
+            return about_several(data_)
         series, split = data_
         lines = [
             f"{series.name}: {series.num_steps} rows of {', '.join(series.channels[:8])}"
@@ -118,14 +141,18 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
         parts = ", ".join(f"{name} {len(rows)}" for name, rows in split._asdict().items())
         return "\n".join([*lines, f"rows: {parts}"])
 
-    def notes(self, data_: Rows) -> Sequence[str]:
+    def notes(self, data_: Rows | Several) -> Sequence[str]:
         """Repeated and missing times, missing values, channels that never change, outliers."""
+        if isinstance(data_, Several):
+            return notes_on_several(data_)
         return notes(data_.series, data_.split.test.stop)
 
     def batches(
-        self, data_: Rows, config: ForecastConfig, problem: ForecastProblem, spans: int
+        self, data_: Rows | Several, config: ForecastConfig, problem: ForecastProblem, spans: int
     ) -> training.Splits:
         """Windows whose horizons lie in each part."""
+        if isinstance(data_, Several):
+            return training.Splits(*several_splits(data_, config, problem))
         split = data_.split
         windows = partial(_windows_of, standardize(data_.series, problem), config)
         stride = config.data.stride
@@ -154,6 +181,18 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
             monitor="mse",
         )
 
+    def is_calibrated(self, config: ForecastConfig) -> bool:
+        """With the option ``conformal``."""
+        return config.model.conformal
+
+    def calibrate(self, run: Run, validation: training.BatchSource) -> bool:
+        """Corrects the quantiles by their errors on the validation rows."""
+        if not run.config.model.conformal:
+            return False
+        assert isinstance(validation, data.Windows)
+        run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
+        return True
+
     def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct:
         """Of the channels, and the marks behind them."""
         width = len(problem.channels) + len(problem.marks)
@@ -161,6 +200,8 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """Windows of the test rows, or of all rows of another file."""
+        if run.problem.members:
+            return self._test_series(run, file)
         series = load_series(run, file)
         rows = range(series.num_steps)
         if file is None:
@@ -173,11 +214,32 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
                 )
         return make_windows(standardize(series, run.problem), run.config, rows, seed=None)
 
+    def _test_series(self, run: Run, file: Path | None) -> training.BatchSource:
+        config, problem = run.config, run.problem
+        if file is None:
+            with reading_data(True):
+                several = load_several(config)
+            if describe_several(several, config).checksum != problem.checksum:
+                raise OptionError(
+                    f"the data of the run have changed since ({several.name}); give other data to "
+                    "test on.",
+                    "test_file",
+                )
+            return several_splits(several, config, problem)[-1]
+        series = load_series_of(config.replace(csv=file).data, problem.channels)
+        for one in series:
+            check_fits(run, one)
+        return other_windows(series, config, problem)
+
     def test(self, run: Run, batches: training.BatchSource) -> Report:
         """Errors, and some forecasts as a figure."""
+        if isinstance(batches, SeveralWindows):
+            report = report_on_series(run, batches)
+            values = {**report.values, **score_quantiles(run, batches)}
+            return dataclasses.replace(report, values=values)
         assert isinstance(batches, data.Windows)
         draw = partial(draw_forecasts, run, batches)
-        values = evaluate_forecaster(run, batches)
+        values = evaluate_forecaster(run, batches) | score_quantiles(run, batches)
         return Report(
             values,
             figures={"forecasts.png": draw},
@@ -187,10 +249,13 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
 
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Errors of the last observation, the last season, a ridge."""
+        if isinstance(batches, SeveralWindows):
+            return series_yardsticks(run, batches)
         assert isinstance(batches, data.Windows)
         targets = at_hand(partial(read_targets, run))
         ridge = None if targets is None else fitted_ridge(run, targets)
-        return evaluate_yardsticks(run, batches, ridge)
+        intervals = score_yardsticks(run, batches, ridge)
+        return evaluate_yardsticks(run, batches, ridge) | intervals
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of forecasts, on standardised values, after each of the first 300 test rows.
@@ -206,7 +271,7 @@ class ForecastTask(Task[ForecastConfig, Rows, ForecastProblem]):
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
         """The forecast after each observation."""
-        return ForecastStream(run, context=options.context)
+        return ForecastStream(run, context=options.context, series=options.series)
 
 
 def _windows_of(

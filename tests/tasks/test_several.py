@@ -1,0 +1,282 @@
+"""One model of several series: scales, windows, errors by series, streams."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flax_linattn import cli, data, tasks
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream, Row
+from flax_linattn.tasks.forecast.by_series import SeriesErrors
+from flax_linattn.tasks.forecast.evaluate import compile_forecast
+from flax_linattn.tasks.forecast.several import (
+    Several,
+    describe_several,
+    load_several,
+    of_history,
+    seasonal_scale,
+    several_splits,
+    stack,
+)
+from tests.tasks.commands import fail, succeed
+
+INPUT, HORIZON, SEASON = 12, 4, 6
+SMALL = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--season", str(SEASON)),
+    *("--epochs", "2", "--steps", "4", "--parallel", "none", "--model", "patch"),
+    *("--patch-length", "4", "--no-calendar"),
+]
+
+
+def series_of(count: int) -> list[data.TimeSeries]:
+    """Pieces of ETTh1's channels, of 90 rows and more."""
+    table = data.etth1()
+    assert table.times is not None
+    found = []
+    for which in range(count):
+        channel, piece = which % 7, which // 7
+        rows = slice(700 * piece, 700 * piece + 90 + which % 11)
+        values = table.values[rows, channel : channel + 1]
+        found.append(data.TimeSeries(f"s{which}", values, ("load",), table.times[rows]))
+    return found
+
+
+def write_long(path: Path, several: list[data.TimeSeries]) -> Path:
+    lines = ["shop,date,load"]
+    for one in several:
+        assert one.times is not None
+        lines += [
+            f"{one.name},{str(time).replace('T', ' ')},{'' if np.isnan(value) else value}"
+            for time, value in zip(one.times, one.values[:, 0], strict=True)
+        ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def shops(tmp_path_factory) -> Path:
+    """A hundred series, one of which is too short for any window."""
+    several = series_of(100)
+    short = several[3]
+    assert short.times is not None
+    several[3] = dataclasses.replace(short, values=short.values[:9], times=short.times[:9])
+    return write_long(tmp_path_factory.mktemp("data") / "shops.csv", several)
+
+
+@pytest.fixture(scope="module")
+def run_dir(shops, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "several"
+    found = cli.main(
+        ["train", "forecast", "--csv", str(shops), "--id-column", "shop", "--run", str(folder),
+         *SMALL]
+    )  # fmt: skip
+    assert found == 0
+    return folder
+
+
+def test_errors_are_those_of_the_definition(run_dir, shops):
+    """Worked out from the file in float64, series by series and window by window."""
+    report = json.loads((run_dir / "test.json").read_text())
+    run = tasks.load_run(run_dir)
+    forecast = compile_forecast(run)
+    scaled, naives, squares = {}, [], []
+    for one in data.load_long(shops, id_column="shop"):
+        if one.name == "s3":
+            continue
+        values = one.values[:, 0]
+        split = data.chronological_split(len(values))
+        train = values[: split.train.stop]
+        mean, std = train.mean(), train.std()
+        starts = np.arange(split.test.start - INPUT, split.test.stop - INPUT - HORIZON + 1)
+        seen = np.stack([values[s : s + INPUT] for s in starts])
+        came = np.stack([values[s + INPUT : s + INPUT + HORIZON] for s in starts])
+        batch = {"values": ((seen - mean) / std)[..., None].astype(np.float32)}
+        found = np.asarray(forecast(batch), np.float64)[..., 0] * std + mean
+        divisor = np.abs(train[SEASON:] - train[:-SEASON]).mean()
+        scaled[one.name] = np.abs(found - came).mean() / divisor
+        squares.append(np.square((found - came) / std).ravel())
+        last = seen[:, INPUT - SEASON : INPUT - SEASON + HORIZON]
+        naives.append(np.square((last - came) / std).ravel())
+    by_series = {row["series"]: row["mase"] for row in report["by_series"]}
+    assert by_series.keys() == scaled.keys() and report["num_test_series"] == 99
+    for name, value in scaled.items():
+        np.testing.assert_allclose(by_series[name], value, rtol=1e-4)
+    np.testing.assert_allclose(report["test_mse"], np.concatenate(squares).mean(), rtol=1e-4)
+    np.testing.assert_allclose(
+        report["seasonal_naive_mse"], np.concatenate(naives).mean(), rtol=1e-4
+    )
+    np.testing.assert_allclose(report["test_mase"], np.mean([*scaled.values()]), rtol=1e-4)
+    assert report["worst_series"] == max(scaled, key=lambda name: scaled[name])
+    assert report["best_series"] == min(scaled, key=lambda name: scaled[name])
+    assert [row["series"] for row in report["series"]][:1] == [report["best_series"]]
+
+
+def test_what_a_run_remembers_of_each_series(run_dir, shops):
+    problem = tasks.load_run(run_dir).problem
+    assert isinstance(problem, ForecastProblem) and len(problem.members) == 100
+    assert ForecastProblem.from_json(json.loads(json.dumps(problem.to_json()))).members == (
+        problem.members
+    )
+    one = next(s for s in data.load_long(shops, id_column="shop") if s.name == "s40")
+    own = problem.of_series("s40")
+    train = one.values[: own.split[0][1]]
+    np.testing.assert_allclose(own.standardizer.mean, train.mean(axis=0))
+    np.testing.assert_allclose(own.standardizer.std, train.std(axis=0))
+    assert own.members == () and own.dataset == "s40"
+    damaged = problem.to_json()
+    damaged["members"] = [{**problem.to_json()["members"][0], "std": [0.0]}]
+    with pytest.raises(ValueError, match="positive"):
+        ForecastProblem.from_json(damaged).check()
+
+
+def test_no_unit_changes_what_the_model_sees():
+    several = series_of(3)
+    other = [dataclasses.replace(several[0], values=1000 * several[0].values - 7), *several[1:]]
+    seen = []
+    for series in (several, other):
+        splits = tuple(data.chronological_split(one.num_steps) for one in series)
+        problem = describe_several(Several("toy", tuple(series), splits), ForecastConfig())
+        arrays, begins = stack(series, [problem.of_series(one.name) for one in series])
+        seen.append(arrays["values"])
+        assert begins == [0, 90, 181]
+    np.testing.assert_allclose(seen[0], seen[1], atol=1e-5)
+
+
+def test_windows_are_a_function_of_the_step_and_see_one_series(shops):
+    config = ForecastConfig.of(csv=shops, id_column="shop", input_length=INPUT, horizon=HORIZON)
+    several = load_several(config.resolve())
+    problem = describe_several(several, config.resolve())
+    train, validation, test = several_splits(several, config.resolve(), problem)
+    again, *_ = several_splits(several, config.resolve(), problem)
+    np.testing.assert_array_equal(train.batch(7)["values"], again.batch(7)["values"])
+    assert train.seed == config.seed and validation.seed is None
+    ends = np.append(train.begins[1:], len(train.arrays["values"]))
+    for windows in (train, validation, test):
+        assert (windows.starts + INPUT + HORIZON <= ends[windows.owners]).all()
+        assert 3 not in windows.owners
+    assert "series too short for a training window of 16 rows: 1 (s3)" in several.told
+
+
+def test_a_stream_of_a_series_is_the_parallel_forecast(run_dir, shops):
+    run = tasks.load_run(run_dir)
+    one = next(s for s in data.load_long(shops, id_column="shop") if s.name == "s40")
+    own = run.problem.of_series("s40").standardizer
+    stream = ForecastStream(run, context=0, series="s40")
+    for value in one.values[:INPUT]:
+        found = stream.step(Row(None, value))
+    values = ((one.values[:INPUT] - own.mean) / own.std).astype(np.float32)
+    expected = np.asarray(compile_forecast(run)({"values": values[None]}))[0]
+    np.testing.assert_allclose(found, expected * own.std + own.mean, rtol=1e-4)
+
+
+def test_streams_of_new_series_and_states_of_others(run_dir, tmp_path, capsys):
+    rows = tmp_path / "rows.csv"
+    rows.write_text("5\n6\n")
+    state = tmp_path / "state.npz"
+    stream = ["stream", str(run_dir), "--input", str(rows)]
+    assert "the run learned from 100 series" in fail(capsys, *stream)
+    succeed(capsys, *stream, "--series", "s1", "--state", str(state))
+    other = fail(capsys, *stream, "--series", "new", "--state", str(state))
+    assert "its series is 's1', here 'new'" in other
+    lines = succeed(capsys, *stream, "--series", "new").splitlines()
+    assert lines[0].startswith("step,time,load+1,") and len(lines) == 3
+
+
+def test_a_new_series_has_the_scale_of_its_first_rows(run_dir):
+    """What comes later changes nothing."""
+    problem = tasks.load_run(run_dir).problem
+    new = dataclasses.replace(series_of(20)[19], name="new")
+    later = dataclasses.replace(new, values=np.where(np.arange(len(new.values))[:, None] < INPUT,
+                                                     new.values, 1e6))  # fmt: skip
+    scale = of_history(problem, new, INPUT).standardizer
+    np.testing.assert_allclose(scale.mean, new.values[:INPUT].mean(axis=0))
+    np.testing.assert_allclose(scale.std, new.values[:INPUT].std(axis=0))
+    assert of_history(problem, later, INPUT).standardizer.mean == scale.mean
+    empty = dataclasses.replace(new, values=np.full_like(new.values, np.nan))
+    assert of_history(problem, empty).standardizer.mean == problem.standardizer.mean
+    known = dataclasses.replace(new, name="s40")
+    assert (
+        of_history(problem, known).standardizer.mean == problem.of_series("s40").standardizer.mean
+    )
+
+
+def test_evaluate_repeats_the_test_and_takes_other_files(run_dir, shops, tmp_path, capsys):
+    report = json.loads((run_dir / "test.json").read_text())
+    found = tasks.evaluate_run(run_dir)
+    assert found["test_mase"] == report["test_mase"] and found["stream_max_error"] < 1e-4
+    other = write_long(tmp_path / "other.csv", [dataclasses.replace(series_of(9)[8], name="new")])
+    values = tasks.evaluate_run(run_dir, other)
+    assert values["num_test_series"] == 1 and "test_mase" not in values
+    short = write_long(tmp_path / "short.csv", [series_of(1)[0]])
+    short.write_text("\n".join(short.read_text().splitlines()[:9]) + "\n")
+    assert "needs 16, and rows 0 to 7 are 8" in fail(
+        capsys, "evaluate", str(run_dir), "--test-file", str(short)
+    )
+
+
+def test_tsf_series_of_different_lengths(tmp_path):
+    path = tmp_path / "monash.tsf"
+    path.write_text(
+        "@attribute series_name string\n@attribute start date\n@frequency daily\n@data\n"
+        f"A:2024-01-01 00-00-00:{','.join(map(str, range(40)))}\n"
+        f"B:2024-03-01 00-00-00:{','.join(map(str, range(30)))}\n"
+    )
+    options = {"csv": path, "input_length": 6, "horizon": 2, "split": "0.6/0.2/0.2"}
+    with pytest.raises(OptionError, match="series of the same times") as caught:
+        tasks.get_task("forecast").load(ForecastConfig.of(**options))
+    assert "global_model" in caught.value.options
+    several = load_several(ForecastConfig.of(**options, global_model=True))
+    assert [(one.name, one.num_steps, one.channels) for one in several.series] == [
+        ("A", 40, ("value",)),
+        ("B", 30, ("value",)),
+    ]
+
+
+def test_a_table_of_channels_becomes_one_of_series():
+    several = load_several(
+        ForecastConfig.of(global_model=True, channels="OT,HUFL", split="0.7/0.1/0.2")
+    )
+    assert [one.name for one in several.series] == ["OT", "HUFL"]
+    assert several.series[0].values.shape == (17420, 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ("a,2024-01-01,1\na,2024-01-02,2\n", {}, "too few training rows"),
+        ("a,2024-01-01,\na,2024-01-02,2\n", {}, "expected a series to train on"),
+        ("a,2024-01-01,1\n", {"split": "60/20/20"}, "fewer rows than split"),
+        ("a,2024-01-01,1\n", {"split": "60/20"}, "three parts such as"),
+    ],
+)
+def test_what_bad_series_are_told(tmp_path, rows, options, message):
+    path = tmp_path / "long.csv"
+    path.write_text("id,date,load\n" + rows)
+    config = ForecastConfig.of(**{"csv": path, "id_column": "id", "split": "0.7/0.1/0.2"} | options)
+    with pytest.raises(ValueError, match=message):
+        several = load_several(config)
+        several_splits(several, config, describe_several(several, config))
+
+
+def test_series_of_other_steps_are_refused():
+    one, other = series_of(2)
+    assert other.times is not None
+    slow = other.times[0] + np.arange(len(other.times)) * np.timedelta64(86400, "s")
+    both = (one, dataclasses.replace(other, times=slow))
+    splits = tuple(data.chronological_split(series.num_steps) for series in both)
+    with pytest.raises(ValueError, match="rows are 3600 s apart"):
+        describe_several(Several("toy", both, splits), ForecastConfig())
+
+
+def test_scaled_errors_without_a_season_or_a_difference():
+    assert seasonal_scale(np.array([[1.0, 2.0], [1.0, np.nan], [1.0, 5.0]]), 2) == (None, 3.0)
+    assert seasonal_scale(np.array([[1.0], [np.nan]]), 1) == (None,)
+    errors = SeriesErrors(np.ones((2, 1)), np.array([[np.nan], [2.0]]))
+    errors.add(np.array([0, 1]), np.zeros((2, 1, 1)), np.array([[[1.0]], [[3.0]]]))
+    assert errors.metrics()["mase"] == 1.5 and errors.metrics()["mae"] == 2.0
+    with pytest.raises(ValueError, match="missing ones only"):
+        SeriesErrors(np.ones((1, 1)), np.ones((1, 1))).metrics()
