@@ -14,6 +14,7 @@ from flax import nnx
 from flax_linattn import training
 from flax_linattn.checks import OptionError, choice, shown
 from flax_linattn.registry import get_task, list_tasks
+from flax_linattn.tasks.calibration import restore
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run_types import Problem, Run
@@ -219,7 +220,7 @@ def load_run(
             training.load_checkpoint(run.model, newest)
         else:
             training.load_best(run.model, run_dir)
-        return run
+        return restore(run_dir, run)
     if checkpoint == "last":
         raise OptionError(
             f"{run_dir} holds many runs, of which the best parameters alone can be loaded.",
@@ -231,7 +232,7 @@ def load_run(
         failed = f"failed in step {result.failed_step}, before it was validated"
         why = "was not validated yet" if result.failed_step is None else failed
         raise OptionError(f"run {which} in {run_dir} {why}; it has no parameters.", "which")
-    return run._replace(which=which)
+    return restore(run_dir, run._replace(which=which))
 
 
 def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
@@ -251,9 +252,10 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
     run = _unread(run_dir)
     if run.config.fit.runs == 1:
         training.load_best(run.model, run_dir)
-        return (run,)
+        return (restore(run_dir, run),)
     models = training.load_runs(run.model, run_dir)
-    return tuple(run._replace(model=model, which=which) for which, model in models.items())
+    runs = (run._replace(model=model, which=which) for which, model in models.items())
+    return tuple(restore(run_dir, run) for run in runs)
 
 
 def _unread(run_dir: Path) -> Run:

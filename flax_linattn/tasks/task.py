@@ -158,6 +158,13 @@ class Task(abc.ABC, Generic[C, D, P]):
     def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
         """Loss, optimizer, and what selects the best parameters."""
 
+    def is_calibrated(self, config: C) -> bool:
+        """Whether the options ask for ``calibrate``."""
+        return False
+
+    def calibrate(self, run: Run, validation: training.BatchSource) -> None:
+        """Sets the ``models.Correction`` of a run's model once it is trained, where it has one."""
+
     def observation(self, problem: P) -> Any:
         """An observation [1, ...] as a ``jax.ShapeDtypeStruct``, to sum up a model that streams."""
         return None

@@ -15,6 +15,7 @@ from flax import nnx
 from flax_linattn import inference, training
 from flax_linattn.checks import OptionError
 from flax_linattn.registry import get_task
+from flax_linattn.tasks.calibration import calibrate
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.many import report_on
 from flax_linattn.tasks.options import Config
@@ -147,6 +148,9 @@ def _train(
         runs = [
             Run(task, config, problem, model, data, which=which) for which, model in fitted.items()
         ]
+        for run in runs:
+            if splits[0].validation is not None:
+                calibrate(run_dir, run, splits[0].validation)
         tested = report_on(run_dir, runs, test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {

@@ -44,6 +44,8 @@ def build_forecaster(
     }
     channels, horizon = len(problem.channels), config.data.horizon
     position: Literal["sinusoidal", "none"] = "sinusoidal" if model.absolute_positions else "none"
+    if model.levels:
+        shared["quantiles"] = model.levels
     if model.model == "patch":
         return models.PatchForecaster(
             channels,
@@ -74,7 +76,10 @@ def predict(
     positions: Array,
     dropout_key: Array | None = None,
 ) -> Array:
-    """Forecasts [B, P, H, targets] of windows, from each of these observations."""
+    """Forecasts [B, P, H, targets] of windows, from each of these observations.
+
+    With quantiles [B, P, H, targets, 1 + Q]: the mean, then the quantiles.
+    """
     return model.forecast(
         batch["values"][:, :input_length],
         batch.get("marks"),
@@ -87,7 +92,8 @@ def predict(
 class ForecastLoss:
     """Mean square error of forecasts, as ``training.fit`` takes it; the metrics add mean absolute.
 
-    Values that are missing in the data (``known``) are left out.
+    Values that are missing in the data (``known``) are left out. Of a model with quantiles the mean
+    of their pinball losses is added, of which the rest of the model learns nothing.
 
     In training a decoder forecasts from several observations of a window, evenly spread from a
     random one on, and a patch model from the last one and those whole patches before; in
@@ -99,6 +105,7 @@ class ForecastLoss:
         targets: the channels that are forecast.
         positions: observations to learn from; None = the last one only.
         patch_length: rows from one of them to the next; None = spread them over the window.
+        levels: of the quantiles.
     """
 
     input_length: int
@@ -106,6 +113,7 @@ class ForecastLoss:
     targets: tuple[int, ...]
     positions: int | None
     patch_length: int | None = None
+    levels: tuple[float, ...] = ()
 
     def __call__(
         self, model: Model, batch: dict[str, Array], dropout_key: Array | None
@@ -123,20 +131,27 @@ class ForecastLoss:
         future = last[:, None] + 1 + jnp.arange(self.horizon)
         targets = jnp.array(self.targets)
         truth = batch["values"][:, future][..., targets]
-        errors = (forecasts - truth).reshape(truth.shape[0], -1)
+        point = forecasts[..., 0] if self.levels else forecasts
+        errors = (point - truth).reshape(truth.shape[0], -1)
         weight = batch["weight"]
         count = jnp.sum(weight)
+        pinballs = jnp.zeros_like(errors)
+        if self.levels:
+            pinballs = training.pinball_loss(truth, forecasts[..., 1:], self.levels)
+            pinballs = jnp.mean(pinballs, axis=-1).reshape(errors.shape)
         if "known" in batch:
             known = batch["known"][:, future][..., targets].reshape(errors.shape)
-            errors = jnp.where(known, errors, 0.0)
+            errors, pinballs = jnp.where(known, errors, 0.0), jnp.where(known, pinballs, 0.0)
             count = jnp.sum(jnp.mean(known, axis=1, dtype=weight.dtype) * weight)
         square = jnp.sum(jnp.mean(jnp.square(errors), axis=1) * weight)
         absolute = jnp.sum(jnp.mean(jnp.abs(errors), axis=1) * weight)
+        pinball = jnp.sum(jnp.mean(pinballs, axis=1) * weight)
         # A batch without any known value teaches nothing.
-        return square / jnp.maximum(count, jnp.finfo(count.dtype).tiny), {
-            "loss": (square, count),
+        return (square + pinball) / jnp.maximum(count, jnp.finfo(count.dtype).tiny), {
+            "loss": (square + pinball, count),
             "mse": (square, count),
             "mae": (absolute, count),
+            **({"pinball": (pinball, count)} if self.levels else {}),
         }
 
 
@@ -145,9 +160,10 @@ def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:
     model, length = config.model, config.data.input_length
     shared = (length, config.data.horizon, problem.targets)
     if model.model == "patch":
-        positions = min(model.positions, max(1, length // model.patch_length))
-        return ForecastLoss(*shared, positions, model.patch_length)
-    return ForecastLoss(*shared, min(model.positions, length) if model.model == "decoder" else None)
+        ends = min(model.positions, max(1, length // model.patch_length))
+        return ForecastLoss(*shared, ends, model.patch_length, model.levels)
+    positions = min(model.positions, length) if model.model == "decoder" else None
+    return ForecastLoss(*shared, positions, levels=model.levels)
 
 
 def learning_rate(fit: ForecastFit, steps_per_epoch: int) -> optax.Schedule:

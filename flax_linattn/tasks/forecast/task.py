@@ -185,13 +185,10 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         """With the option ``conformal``."""
         return config.model.conformal
 
-    def calibrate(self, run: Run, validation: training.BatchSource) -> bool:
+    def calibrate(self, run: Run, validation: training.BatchSource) -> None:
         """Corrects the quantiles by their errors on the validation rows."""
-        if not run.config.model.conformal:
-            return False
         assert isinstance(validation, data.Windows)
         run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
-        return True
 
     def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct:
         """Of the channels, and the marks behind them."""
