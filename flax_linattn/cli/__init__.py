@@ -1,4 +1,4 @@
-"""The ``flax-linattn`` command: train, evaluate, stream, state, rollout, data, bench.
+"""The ``flax-linattn`` command: train, evaluate, predict, stream, state, rollout, data, bench.
 
 It reads the registry of tasks, and is the only place that knows flags: what raises an error names
 options, and their flags are added here. Heavy imports wait until a command runs, so that
@@ -147,6 +147,12 @@ def _evaluate(args: list[str]) -> int:
     return evaluate.evaluate_command(args)
 
 
+def _predict(args: list[str]) -> int:
+    from flax_linattn.cli import predict
+
+    return predict.predict_command(args)
+
+
 def _stream(args: list[str]) -> int:
     from flax_linattn.cli import stream
 
@@ -194,6 +200,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
     return {
         **{f"train {task}": _train(task) for task in list_tasks()},
         "evaluate": _evaluate,
+        "predict": _predict,
         "stream": _stream,
         "state": _state,
         "rollout": _rollout,
@@ -205,6 +212,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
 def _help() -> str:
     lines = {f"train {name}": TASKS[name].about for name in list_tasks()} | {
         "evaluate RUN": "test a run, and compare its stream with the parallel model",
+        "predict RUN": "write forecasts, classes and the like to a file",
         "stream RUN": "what a run's model says after each observation of a stream",
         "state FILE": "what a stream's state file holds: whose it is, its rows, its last time",
         "rollout POLICY": "play a policy or a run in an environment, and keep the episodes",

@@ -68,6 +68,12 @@ class ExampleBatches(abc.ABC):
         weight = (chosen >= 0).astype(np.float32)
         return self._take(epoch, np.where(chosen >= 0, chosen, plan[0])) | {"weight": weight}
 
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The examples as the batches of the first epoch have them, int64 ``[N]``."""
+        plan = self._plan(0)
+        return plan[plan >= 0]
+
     @abc.abstractmethod
     def _plan(self, epoch: int) -> NDArray[np.int64]:
         """The examples of each batch, ``[len(self), B]``; -1 = filler, never in front."""

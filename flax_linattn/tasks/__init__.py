@@ -1,13 +1,15 @@
 """Tasks: what ties data, model, loss and metrics together; a folder each, listed in the registry.
 
-Runs of every task are trained by ``train``, tested by ``evaluate_run``, streamed by ``stream_run``
-and loaded by ``load_run``, or ``load_runs`` where a folder holds many.
+Runs of every task are trained by ``train``, tested by ``evaluate_run``, asked by ``predict_run``,
+streamed by ``stream_run`` and loaded by ``load_run``, or ``load_runs`` where a folder holds many.
 """
 
 from flax_linattn.registry import get_task, list_tasks, register_task
 from flax_linattn.tasks.evaluate import evaluate_run
 from flax_linattn.tasks.old_names import old_name as __getattr__  # noqa: F401  (PEP 562)
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
+from flax_linattn.tasks.predict import predict_run
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run import load_run, load_runs
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.stream import stream_run
@@ -25,6 +27,7 @@ __all__ = [
     "Report",
     "Run",
     "Streaming",
+    "Table",
     "Task",
     "Yardsticks",
     "evaluate_run",
@@ -32,6 +35,7 @@ __all__ = [
     "list_tasks",
     "load_run",
     "load_runs",
+    "predict_run",
     "register_task",
     "stream_run",
     "train",

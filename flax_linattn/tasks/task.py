@@ -15,6 +15,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.control import Agent, Environments
 from flax_linattn.data.catalog import Entry
 from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.tasks.yardsticks import Yardsticks
@@ -68,8 +69,8 @@ class Report:
 class Task(abc.ABC, Generic[C, D, P]):
     """A task: stateless, with the state in run folders.
 
-    Training, testing and streaming are written once, for all tasks: ``tasks.train``,
-    ``tasks.evaluate`` and ``tasks.stream``.
+    Training, testing, predicting and streaming are written once, for all tasks: ``tasks.train``,
+    ``tasks.evaluate``, ``tasks.predict`` and ``tasks.stream``.
 
     Attributes:
         name: by which the registry and run folders know it.
@@ -210,6 +211,15 @@ class Task(abc.ABC, Generic[C, D, P]):
             ValueError: the task knows no actions, or an option is out of range.
         """
         raise OptionError(f"a run of {self.name} takes no actions; give another run.", "run")
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """What a run's model says of a file, or of the run's own data: see ``tasks.predict``.
+
+        Raises:
+            ValueError: the file does not fit the run, or the task has nothing to predict.
+            FileNotFoundError: a file is missing.
+        """
+        raise OptionError(f"a run of {self.name} writes no predictions; stream it.", "run")
 
     @abc.abstractmethod
     def stream(self, run: Run, options: Any) -> Streaming:

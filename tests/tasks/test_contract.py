@@ -17,6 +17,7 @@ from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
 from flax_linattn.storage import held
+from flax_linattn.tasks.decide.acting import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SMALL, command_line, fail, succeed
@@ -398,6 +399,128 @@ def test_data_that_changed_are_refused(task, copied, capsys):
     message = fail(capsys, "train", task, "--run", str(copied), "--resume", "--epochs", "3")
     assert "the data are not those that the run" in message
     assert json.loads((copied / "config.json").read_text())["epochs"] == 2
+
+
+def predicted(capsys, run_dir, out, *args):
+    """The rows of a file that the command writes, by name."""
+    assert cli.main(["predict", str(run_dir), "--out", str(out), *args]) == 0
+    told = capsys.readouterr()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert told.out == "" and f"# {len(rows)} rows: {out}" in told.err
+    return rows
+
+
+@fast("classify", "symbols", "bins")
+def test_predictions_of_its_own_data(task, run_dir, tmp_path, capsys):
+    """One home for all tasks; a task that has none says so."""
+    if task == "bins":
+        message = fail(capsys, "predict", str(run_dir), "--out", str(tmp_path / "a.csv"))
+        assert "a run of bins writes no predictions" in message
+        return
+    rows = predicted(capsys, run_dir, tmp_path / "rows.jsonl")
+    assert rows and all(row.keys() == rows[0].keys() for row in rows)
+    shares = [name for name in rows[0] if name.startswith("p(")]
+    for row in rows if shares else []:
+        assert sum(row[name] for name in shares) == pytest.approx(1, abs=1e-5)
+    assert "ends in .csv, .json" in fail(capsys, "predict", str(run_dir), "--out", "table.xls")
+    message = fail(
+        capsys, "predict", str(run_dir), "--out", str(tmp_path / "b.csv"), "--input", "gone.csv"
+    )
+    assert "gone.csv" in message and not (tmp_path / "b.csv").exists()
+
+
+def only(*names):
+    """A test of what some tasks do, fast for the first of them."""
+    slow = [pytest.param(name, marks=pytest.mark.slow) for name in names[1:]]
+    return pytest.mark.parametrize("task", [names[0], *slow], indirect=True, scope="module")
+
+
+@only("forecast", "events", "sequence", "symbols")
+def test_a_prediction_is_what_the_stream_says_last(task, run_dir, lines, tmp_path, capsys):
+    if task == "forecast":
+        names = ["date", *tasks.load_run(run_dir).problem.channels]
+        lines.write_text(",".join(names) + "\n" + lines.read_text())
+    header, *_, last = succeed(capsys, "stream", str(run_dir), "--input", str(lines)).splitlines()
+    said = dict(zip(header.split(","), last.split(","), strict=True))
+    if task == "events":
+        lines.write_text("time,mark\n" + lines.read_text())
+    told = predicted(capsys, run_dir, tmp_path / "rows.jsonl", "--input", str(lines))
+    if task == "forecast":
+        values = [value for row in told for name, value in row.items() if name != "time"]
+        assert values == pytest.approx([*map(float, last.split(",")[2:])], rel=2e-5, abs=1e-5)
+        times = [row["time"] for row in told]
+        assert times == [f"2016-07-01 {hour}:00:00" for hour in (12, 13, 14, 15)]
+        return
+    (row,) = told
+    if task == "events":
+        assert row["time"] == 9 and row["mark"] == said["mark1"]
+        gaps = [row[name] - 9 for name in ("next", "q0.05", "q0.5", "q0.95")]
+        expected = [float(said[name]) for name in ("mean", "q0.05", "q0.5", "q0.95")]
+        assert gaps == pytest.approx(expected, rel=1e-4)
+        return
+    assert str(row["prediction"]) == said["prediction"]
+    shares = [name for name in header.split(",") if name.startswith("p(")]
+    assert [row[name] for name in shares] == pytest.approx(
+        [float(said[name]) for name in shares], abs=1e-4
+    )
+
+
+@only("classify")
+def test_classes_of_sequences_without_labels(run_dir, tmp_path, capsys):
+    """A file whose labels are all "?"; the last line of a stream of each sequence says the same."""
+    part = data.japanese_vowels()[1].subset([0, 100])
+    path = tmp_path / "unknown.ts"
+    examples = [":".join(",".join(map(str, x)) for x in own.T) for own in part.series]
+    path.write_text("@classLabel true ?\n@data\n" + "".join(f"{own}:?\n" for own in examples))
+    rows = predicted(capsys, run_dir, tmp_path / "rows.jsonl", "--input", str(path))
+    assert [row["example"] for row in rows] == [0, 1]
+    for number, row in zip((0, 100), rows, strict=True):
+        said = succeed(capsys, "stream", str(run_dir), "--sequence", str(number)).splitlines()
+        _, best, *shares = said[-1].split(",")
+        assert row["prediction"] == best
+        told = [value for name, value in row.items() if name.startswith("p(")]
+        assert told == pytest.approx([*map(float, shares)], abs=1e-4)
+    path.write_text("@classLabel true ?\n@data\n1,2:3,4:?\n")
+    message = fail(
+        capsys, "predict", str(run_dir), "--out", str(tmp_path / "a.csv"), "--input", str(path)
+    )
+    assert "has 2 channels, the run was trained on 12" in message
+
+
+@only("decide")
+def test_actions_are_those_of_the_agent_by_the_window(run_dir, tmp_path, capsys):
+    """The agent is shown the episode, and its last actions are those that were taken."""
+    run = tasks.load_run(run_dir)
+    episodes = run.task.test_batches(run, None).episodes
+    (row,) = predicted(capsys, run_dir, tmp_path / "rows.jsonl")
+    agent = make_agent(run, 1, episodes.num_steps, act="window")
+    rewards = np.concatenate([[0.0], episodes.rewards[:-1]])
+    taken = run.problem.scaled_actions(episodes.actions)
+    for step in range(episodes.num_steps):
+        begins = np.array([step == 0])
+        (action,) = agent.act(episodes.observations[step : step + 1], rewards[[step]], begins)
+        agent.last_actions = taken[step : step + 1]
+    assert row["step"] == episodes.num_steps
+    assert row["return_to_go"] == pytest.approx(float(agent.returns_to_go[0]), rel=1e-6)
+    assert row["action1"] == pytest.approx(float(action[0]), abs=1e-5)
+
+
+@pytest.mark.slow
+@only("image")
+def test_classes_of_a_folder_of_images(run_dir, tmp_path, capsys):
+    image_module = pytest.importorskip("PIL.Image")
+    run = tasks.load_run(run_dir)
+    batch = run.task.test_batches(run, None).batch(0)
+    scaled = batch["image"][:2] * np.array(run.problem.deviation) + np.array(run.problem.mean)
+    for name, pixels in zip("ab", np.round(scaled * 255).astype(np.uint8), strict=True):
+        image_module.fromarray(pixels[..., 0]).save(tmp_path / f"{name}.png")
+    own = predicted(capsys, run_dir, tmp_path / "own.jsonl")[:2]
+    rows = predicted(capsys, run_dir, tmp_path / "rows.jsonl", "--input", str(tmp_path))
+    assert [row.pop("file") for row in rows] == ["a.png", "b.png"]
+    for row, expected in zip(rows, own, strict=True):
+        assert row["p(joined)"] == pytest.approx(expected["p(joined)"], abs=1e-5)
+    one = predicted(capsys, run_dir, tmp_path / "one.jsonl", "--input", str(tmp_path / "b.png"))
+    assert one[0]["prediction"] == rows[1]["prediction"] and one[0]["file"] == "b.png"
 
 
 @pytest.mark.parametrize("name", ["problem.json", "config.json"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,16 +32,29 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
             f"{files.train_file} has {train.num_channels} channels and {files.test_file} "
             f"{test.num_channels}; give two files of one problem."
         )
-    for path, dataset in ((files.train_file, train), (files.test_file, test)):
-        for index, values in enumerate(dataset.series):
-            if (beyond := np.argwhere(np.abs(values) > _LARGEST)).size:
-                step, channel = beyond[0].tolist()
-                raise ValueError(
-                    f"{path}: expected values up to {_LARGEST:.2g}, the largest of float32, got "
-                    f"{values[step, channel]:g} for channel {dataset.channels[channel]} (sequence "
-                    f"{index}, step {step}, from 0); write ? if it stands for a missing value."
-                )
+    check_values(files.train_file, train)
+    check_values(files.test_file, test)
     return train, test
+
+
+def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
+    """Refuses values that float32 cannot hold.
+
+    Args:
+        source: of the sequences, for the message.
+        dataset: the sequences.
+
+    Raises:
+        ValueError: there is one; names its place.
+    """
+    for index, values in enumerate(dataset.series):
+        if (beyond := np.argwhere(np.abs(values) > _LARGEST)).size:
+            step, channel = beyond[0].tolist()
+            raise ValueError(
+                f"{source}: expected values up to {_LARGEST:.2g}, the largest of float32, got "
+                f"{values[step, channel]:g} for channel {dataset.channels[channel]} (sequence "
+                f"{index}, step {step}, from 0); write ? if it stands for a missing value."
+            )
 
 
 _LARGEST = float(np.finfo(np.float32).max)

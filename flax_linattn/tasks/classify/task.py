@@ -33,9 +33,11 @@ from flax_linattn.tasks.classify.model import (
     make_optimizer,
 )
 from flax_linattn.tasks.classify.options import ClassifyConfig, tslib, upgrade
+from flax_linattn.tasks.classify.predict import predict
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.classify.stream import ClassifyStream, ClassifyStreamOptions
 from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
 
@@ -210,6 +212,10 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of class probabilities, over all steps of all sequences."""
         return evaluate.stream_error(run.model, batches) if run.model.streams else {}
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """The class of each sequence."""
+        return predict(run, file)
 
     def stream(self, run: Run, options: ClassifyStreamOptions) -> ClassifyStream:
         """Class probabilities after each observation."""

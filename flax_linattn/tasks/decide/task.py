@@ -28,9 +28,11 @@ from flax_linattn.tasks.decide.data import (
 from flax_linattn.tasks.decide.figures import draw_episodes
 from flax_linattn.tasks.decide.model import build_model, decision_loss, make_optimizer
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
+from flax_linattn.tasks.decide.predict import predict
 from flax_linattn.tasks.decide.problem import DecideProblem
 from flax_linattn.tasks.decide.stream import DecideStream
 from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
@@ -197,6 +199,10 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         """Of actions, over the longest episode."""
         assert isinstance(batches, WindowBatches)
         return evaluate.stream_error(run, batches.episodes) if run.model.streams else {}
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """The action for the last state of each episode."""
+        return predict(run, file)
 
     def stream(self, run: Run, options: DecideStreamOptions) -> DecideStream:
         """The action after each observation."""

@@ -28,12 +28,14 @@ from flax_linattn.tasks.events.data import (
 )
 from flax_linattn.tasks.events.model import build_model, events_loss, make_optimizer
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
+from flax_linattn.tasks.events.predict import predict
 from flax_linattn.tasks.events.problem import EventsProblem
 from flax_linattn.tasks.events.score import score
 from flax_linattn.tasks.events.stream import EventsStream
 from flax_linattn.tasks.events.stream_options import EventsStreamOptions
 from flax_linattn.tasks.events.yardsticks import YARDSTICKS
 from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
@@ -168,6 +170,10 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsProblem]):
         """Of the model's outputs, over the longest sequence."""
         assert isinstance(batches, EventBatches)
         return evaluate.stream_error(run, batches.events) if run.model.streams else {}
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """When the next event of each sequence comes, and of which mark."""
+        return predict(run, file)
 
     def stream(self, run: Run, options: EventsStreamOptions) -> EventsStream:
         """The next event after each."""

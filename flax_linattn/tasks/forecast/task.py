@@ -41,6 +41,7 @@ from flax_linattn.tasks.forecast.figures import draw_forecasts
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
 from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
+from flax_linattn.tasks.forecast.predict import predict
 from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.quantiles import score_quantiles, score_yardsticks
 from flax_linattn.tasks.forecast.several import (
@@ -55,6 +56,7 @@ from flax_linattn.tasks.forecast.several import (
     several_splits,
 )
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
@@ -265,6 +267,10 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         length = run.config.data.input_length
         most = COMPARED if run.model.backbone.constant_memory else length
         return stream_error(run, batches, most)
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """The horizon after the last row of each series."""
+        return predict(run, file)
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
         """The forecast after each observation."""

@@ -19,8 +19,10 @@ from flax_linattn.tasks.classes.recipe import label_objective
 from flax_linattn.tasks.image.data import Images, load_images_of
 from flax_linattn.tasks.image.model import build_model, logits_of
 from flax_linattn.tasks.image.options import PRESETS, ImageConfig
+from flax_linattn.tasks.image.predict import predict
 from flax_linattn.tasks.image.problem import ImageProblem
 from flax_linattn.tasks.image.yardsticks import YARDSTICKS, yardstick_values
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
 
@@ -124,6 +126,10 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
     def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """The most frequent class, the nearest neighbour, a ridge."""
         return yardstick_values(run, batches)
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """The class of each image."""
+        return predict(run, file)
 
     def stream(self, run: Run, options: ImageStreamOptions) -> NoReturn:
         """Refused: an image comes as a whole.

@@ -16,10 +16,12 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import IMAGES, TEXTS, Entry
 from flax_linattn.tasks.classes.figures import draw_confusion
 from flax_linattn.tasks.classes.recipe import label_objective
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.sequence import evaluate
 from flax_linattn.tasks.sequence.model import build_model, logits_of
 from flax_linattn.tasks.sequence.options import FETCHED, SequenceConfig
+from flax_linattn.tasks.sequence.predict import predict
 from flax_linattn.tasks.sequence.presets import PRESETS
 from flax_linattn.tasks.sequence.problem import SequenceProblem
 from flax_linattn.tasks.sequence.sources import Source, open_source, read_test
@@ -150,6 +152,10 @@ class SequenceTask(Task[SequenceConfig, Source, SequenceProblem]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of logits, over one sequence."""
         return evaluate.stream_error(run, batches) if run.model.streams else {}
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """The class of each sequence."""
+        return predict(run, file)
 
     def stream(self, run: Run, options: SequenceStreamOptions) -> SequenceStream:
         """Class probabilities after each token."""

@@ -66,18 +66,7 @@ class SymbolsStream(Streaming):
 
     def parse(self, lines: Iterable[str], name: str) -> Iterator[int | None]:
         """Reads a symbol a line; None where a new sequence begins."""
-        largest = self._run.problem.num_tokens - 1
-        for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if not text:
-                yield None
-                continue
-            if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= largest):
-                raise ValueError(
-                    f"{name}:{number}: expected a symbol, a whole number from 0 to {largest}, got "
-                    f"{shown(text)}."
-                )
-            yield int(text)
+        return parse_symbols(lines, name, self._run.problem.num_tokens)
 
     def cells(self, observation: int | None) -> Sequence[Any] | None:
         """Step within the sequence, next symbol, and how many of how many guesses were right."""
@@ -147,3 +136,32 @@ class SymbolsStream(Streaming):
         if not self._guesses:
             return None
         return f"{self._right} of {self._guesses} guesses were right"
+
+
+def parse_symbols(lines: Iterable[str], name: str, num_tokens: int) -> Iterator[int | None]:
+    """Reads a symbol a line; None where a blank line begins a new sequence.
+
+    Args:
+        lines: the text.
+        name: of the source, for messages.
+        num_tokens: different symbols.
+
+    Raises:
+        ValueError: a line that holds something else; the message names it.
+
+    Example:
+        >>> list(parse_symbols(["3", "", "0"], "lines", 4))
+        [3, None, 0]
+    """
+    largest = num_tokens - 1
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text:
+            yield None
+            continue
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= largest):
+            raise ValueError(
+                f"{name}:{number}: expected a symbol, a whole number from 0 to {largest}, got "
+                f"{shown(text)}."
+            )
+        yield int(text)

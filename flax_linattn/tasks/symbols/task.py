@@ -11,11 +11,13 @@ import jax.numpy as jnp
 
 from flax_linattn import ops, training
 from flax_linattn.checks import OptionError
+from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.symbols import evaluate
 from flax_linattn.tasks.symbols.data import Drawn, checksum_of, drawn_of, make_batches
 from flax_linattn.tasks.symbols.model import Model, build_model, make_loss, make_optimizer
 from flax_linattn.tasks.symbols.options import SymbolsConfig, recall
+from flax_linattn.tasks.symbols.predict import predict
 from flax_linattn.tasks.symbols.problem import SymbolsProblem
 from flax_linattn.tasks.symbols.stream import SymbolsStream, SymbolsStreamOptions
 from flax_linattn.tasks.task import Report, Task
@@ -124,6 +126,10 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of scores, over a series or a hundred sequences."""
         return evaluate.stream_error(run, batches) if run.model.streams else {}
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """The next symbol of each sequence."""
+        return predict(run, file)
 
     def stream(self, run: Run, options: SymbolsStreamOptions) -> SymbolsStream:
         """The next symbol after each."""

@@ -1,0 +1,115 @@
+"""When the next event of sequences comes, by a run's model."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn import inference, models
+from flax_linattn.models.event_forecaster import next_event
+from flax_linattn.tasks.events.data import EventBatches, Tokens, groups, tokens_of
+from flax_linattn.tasks.events.score import ROWS, SHORTEST, SPAN
+from flax_linattn.tasks.predicted import Table
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.typing import Array
+
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""The quantiles of the time that are told."""
+
+
+def predict(run: Run, file: Path | None) -> Table:
+    """A row a sequence: its last time, the expected time of the next event, quantiles, marks.
+
+    They say what was known at the last event, not that none came since.
+
+    Raises:
+        ValueError: the file does not fit the run, or the model's numbers overflow.
+        FileNotFoundError: it is missing.
+    """
+    batches = run.task.test_batches(run, file)
+    assert isinstance(batches, EventBatches)
+    events, problem = batches.events, run.problem
+    tokens = tokens_of(events, problem)
+    outputs = _outputs(run.model, tokens)
+    told = _tell(run.model.num_components, run.model.spread, SHARES, outputs)
+    found = {name: np.asarray(value, np.float64) for name, value in told.items()}
+    if any(np.isnan(values).any() for values in found.values()):
+        raise ValueError("the model's outputs are NaN: its numbers overflow.")
+    last = np.array([own[-1] for own in events.times])
+    with np.errstate(over="ignore"):  # a time beyond all numbers is none
+        gaps = problem.scale * np.exp(np.column_stack([found["log_mean"], found["log_quantiles"]]))
+    show = _dates if problem.dates else np.asarray
+    names = ["sequence", "time", "next", *(f"q{share:g}" for share in SHARES)]
+    times = [show(column) for column in (last, *(last + gap for gap in gaps.T))]
+    if problem.num_marks > 1:
+        best = np.array(problem.mark_names, object)[np.argmax(found["marks"], axis=1)]
+        names += ["mark", *(f"p({name})" for name in problem.mark_names)]
+        return Table(tuple(names), (np.arange(len(last)), *times, best, *found["marks"].T))
+    return Table(tuple(names), (np.arange(len(last)), *times))
+
+
+def _dates(seconds: NDArray[np.float64]) -> NDArray[np.datetime64]:
+    """Seconds since 1970 as dates; what no year can hold becomes none."""
+    within = np.abs(seconds) < 2e11  # the year 8307
+    return np.where(
+        within,
+        (np.where(within, seconds, 0) * 1e3).round().astype("M8[ms]"),
+        np.datetime64("NaT", "ms"),
+    )
+
+
+def _outputs(model: models.EventForecaster, tokens: list[Tokens]) -> NDArray[np.float32]:
+    """The model's after the last event of each sequence, float32 [N, outputs]."""
+    rows = min(ROWS, len(tokens))
+    found: dict[int, NDArray[np.float32]] = {}
+    for group in groups(tokens, rows):
+        longest = len(tokens[group[0]].asked)
+        # By powers of two, so that few programs are compiled.
+        length = max(SHORTEST, 1 << (longest - 1).bit_length())
+        x = np.zeros((rows, length, tokens[group[0]].observations.shape[1]), np.float32)
+        mask = np.zeros((rows, length), bool)
+        for row, index in enumerate(group):
+            own = tokens[index].observations
+            x[row, : len(own)], mask[row, : len(own)] = own, True
+        mask[len(group) :, 0] = True
+        found |= dict(zip(group, np.asarray(_last_outputs(model, x, mask)), strict=False))
+    return np.stack([found[index] for index in range(len(tokens))])
+
+
+def _last_outputs(model: models.EventForecaster, x: NDArray, mask: NDArray) -> Array:
+    if model.streams:
+        chunk = SPAN if x.shape[1] > SPAN else None
+        outputs, _ = inference.prefill(
+            model, jnp.asarray(x), jnp.asarray(mask), max_length=x.shape[1], chunk_size=chunk
+        )
+        return outputs
+    return _whole(*nnx.split(model), x, mask)
+
+
+@partial(jax.jit, static_argnums=0)
+def _whole(graphdef: nnx.GraphDef[Any], variables: Any, x: Array, mask: Array) -> Array:
+    model = nnx.merge(graphdef, variables)
+    last = jnp.sum(mask, axis=1, dtype=jnp.int32) - 1
+    outputs: Array = model(x, mask=mask)
+    return outputs[jnp.arange(len(x), dtype=jnp.int32), last]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _tell(
+    num_components: int, spread: float, shares: tuple[float, ...], outputs: Array
+) -> dict[str, Array]:
+    """Logs of times in units of the scale, and the probability of each mark."""
+    following = next_event(outputs, num_components, spread)
+    quantiles = [following.gap.log_quantile(share) for share in shares]
+    return {
+        "log_mean": following.gap.log_mean(),
+        "log_quantiles": jnp.stack(quantiles, axis=-1),
+        "marks": jnp.exp(following.log_marks()),
+    }

@@ -1,0 +1,56 @@
+"""What a run's model says of data whose answers are not known, whatever its task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.predicted import Table, check_out, write_table
+from flax_linattn.tasks.run import Checkpoint, load_run
+from flax_linattn.tasks.run_types import Run
+
+
+def predict_run(
+    run_dir: str | Path,
+    input: str | Path | None = None,
+    out: str | Path | None = None,
+    *,
+    which: int | None = None,
+    checkpoint: Checkpoint = "best",
+) -> Table:
+    """Predicts with a run, and writes a table.
+
+    What the rows are is up to the task: the steps after a series' last row, or one row for each
+    sequence, image or episode.
+
+    Args:
+        run_dir: the run folder.
+        input: data to predict from; default the run's own: its series up to the last row, or what
+            it was tested on.
+        out: a .csv, .json, .jsonl or .parquet file to write (the last takes pyarrow).
+        which: of many runs in the folder this one, from 0; default the best by validation.
+        checkpoint: the "best" parameters, those that were selected, or the "last" ones.
+
+    Returns:
+        What the file holds.
+
+    Raises:
+        FileNotFoundError: the run or the input is missing.
+        ValueError: damaged files, data of another problem, or a file that cannot be written so.
+    """
+    if out is not None:
+        check_out(Path(out))  # now, rather than after the model has run
+    run = load_run(run_dir, which, checkpoint=checkpoint)
+    table = predict(run, None if input is None else Path(input))
+    if out is not None:
+        write_table(Path(out), table)
+    return table
+
+
+def predict(run: Run, input: Path | None = None) -> Table:
+    """As ``predict_run``, of a run that is loaded."""
+    try:
+        return run.task.predict(run, input)
+    except OptionError as error:
+        names = ["input" if name == "test_file" else name for name in error.options]
+        raise OptionError(str(error), *names, **error.values) from error
