@@ -28,8 +28,8 @@ class QuantileHead(nnx.Module):
 
     A quantile is the point forecast + deviation * (that of a normal distribution + a linear map of
     the features) + a correction. The map begins as 0, and so does the correction, which calibration
-    sets (``Correction``). Neither the point forecast nor the features learn from the quantiles: a
-    forecaster with them forecasts the mean as one without.
+    sets (``Correction``). The point forecast does not learn from the quantiles, but for the features
+    that both share: so it stays one of the mean, trained by whatever trains it.
 
     They do not cross, because they are sorted. Of any truth the sum of the levels' pinball losses
     of sorted quantiles is at most that of the unsorted ones (Chernozhukov, Fernandez-Val and
@@ -89,7 +89,7 @@ class QuantileHead(nnx.Module):
         """
         horizon, _, size = self.correction.shape
         pattern = "... c (h q) -> ... h c q" if self.of_each else "... (h c q) -> ... h c q"
-        maps = self.projection(jax.lax.stop_gradient(h)).astype(jnp.float32)
+        maps = self.projection(h).astype(jnp.float32)
         offsets = rearrange(maps, pattern, h=horizon, q=size)
         offsets = offsets + ndtri(jnp.asarray(self.levels, jnp.float32))
         quantiles = jax.lax.stop_gradient(point)[..., None] + offsets * std[..., None, :, None]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.tasks.forecast.evaluate import compile_forecast, with_truth
+from flax_linattn.tasks.forecast.evaluate import compile_forecast, compile_outputs, with_truth
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
 from flax_linattn.tasks.forecast.several import SeveralWindows
@@ -191,21 +191,17 @@ def draw_series(run: Run, windows: SeveralWindows, path: Path, count: int = 3) -
     targets, length = list(run.problem.targets), run.config.data.input_length
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
-    forecasts = np.asarray(compile_forecast(run)(batch))
+    forecasts = np.asarray(compile_outputs(run)(batch))
     drawn, titles = [], []
     for which, values, forecast in zip(
         chosen, batch["values"][:, :, targets], forecasts, strict=True
     ):
         owner = windows.owners[which]
         problem = windows.problems[owner]
-        scale = problem.standardizer.std[targets], problem.standardizer.mean[targets]
-        seen, came, told = (
-            part * scale[0] + scale[1] for part in (values[:length], values[length:], forecast)
-        )
-        drawn.append((seen, came, told))
+        drawn.append(tuple(map(problem.in_units, (values[:length], values[length:], forecast))))
         row = windows.starts[which] + length - windows.begins[owner]
         titles.append(f"{problem.dataset}, from row {row}")
-    draw_windows(drawn, run.problem.target_names, path, titles)
+    draw_windows(drawn, run.problem.target_names, path, titles, run.config.model.levels)
 
 
 def _number(value: np.float64) -> float | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.tasks.figures import new_figure, save_figure
-from flax_linattn.tasks.forecast.evaluate import compile_forecast
+from flax_linattn.tasks.forecast.evaluate import compile_outputs
+from flax_linattn.tasks.forecast.quantiles import central_intervals
 from flax_linattn.tasks.run_types import Run
 
 Window = tuple[NDArray, NDArray | None, NDArray]
@@ -18,15 +20,23 @@ MOST_TARGETS = 3
 
 
 def draw_windows(
-    windows: Sequence[Window], names: Sequence[str], path: Path, titles: Sequence[str]
+    windows: Sequence[Window],
+    names: Sequence[str],
+    path: Path,
+    titles: Sequence[str],
+    levels: Sequence[float] = (),
 ) -> None:
     """Draws forecasts to a PNG file, a column a window and a row a target (the last three).
 
+    Central intervals that the levels of quantiles give are shaded, the others drawn as lines.
+
     Args:
-        windows: what was seen [L, targets], what came [H, targets] or None, and the forecast.
+        windows: what was seen [L, targets], what came [H, targets] or None, and the forecast [H,
+            targets], or with quantiles [H, targets, 1 + Q].
         names: of the targets.
         path: the file.
         titles: of the windows.
+        levels: of the quantiles.
 
     Raises:
         ValueError: matplotlib is not installed.
@@ -43,14 +53,31 @@ def draw_windows(
                 joined = np.append(seen[-1:, target], truth[:, target])
                 axes.plot(steps, joined, color="tab:blue", label="truth")
             steps = np.arange(1, len(forecast) + 1)
-            axes.plot(steps, forecast[:, target], color="tab:orange", label="forecast")
+            told = forecast[:, target].reshape(len(forecast), -1)
+            _draw_quantiles(axes, steps, told[:, 1:], levels)
+            axes.plot(steps, told[:, 0], color="tab:orange", label="forecast")
             axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
             axes.set_ylabel(names[target] if column == 0 else "")
         grid[0, column].set_title(title)
         grid[-1, column].set_xlabel("steps from the last observation")
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False)
     save_figure(canvas, path)
+
+
+def _draw_quantiles(axes: Any, steps: NDArray, told: NDArray, levels: Sequence[float]) -> None:
+    """Quantiles [H, Q] around a forecast."""
+    intervals = central_intervals(levels)
+    for share, (low, high) in intervals.items():
+        label = f"{share} %"
+        axes.fill_between(
+            steps, told[:, low], told[:, high], color="tab:orange", alpha=0.2, lw=0, label=label
+        )
+    inside = {end for ends in intervals.values() for end in ends}
+    for which, level in enumerate(levels):
+        if which not in inside:
+            style = {"color": "tab:orange", "linestyle": ":", "linewidth": 1.0}
+            axes.plot(steps, told[:, which], label=f"quantile {level:g}", **style)
 
 
 def draw_forecasts(
@@ -75,17 +102,13 @@ def draw_forecasts(
     config, targets = run.config, list(run.problem.targets)
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
-    forecasts = np.asarray(compile_forecast(run)(batch))
-    scale = run.problem.standardizer.std[targets], run.problem.standardizer.mean[targets]
+    forecasts = np.asarray(compile_outputs(run)(batch))
+    length, in_units = config.data.input_length, run.problem.in_units
     values = batch["values"][:, :, targets]
     drawn = [
-        (
-            seen[: config.data.input_length] * scale[0] + scale[1],
-            seen[config.data.input_length :] * scale[0] + scale[1],
-            forecast * scale[0] + scale[1],
-        )
+        (in_units(seen[:length]), in_units(seen[length:]), in_units(forecast))
         for seen, forecast in zip(values, forecasts, strict=True)
     ]
     begins = windows.starts[chosen] + config.data.input_length
     titles = [f"from row {row}" if times is None else f"from {times[row].item()}" for row in begins]
-    draw_windows(drawn, run.problem.target_names, path, titles)
+    draw_windows(drawn, run.problem.target_names, path, titles, config.model.levels)

@@ -93,7 +93,7 @@ class ForecastLoss:
     """Mean square error of forecasts, as ``training.fit`` takes it; the metrics add mean absolute.
 
     Values that are missing in the data (``known``) are left out. Of a model with quantiles the mean
-    of their pinball losses is added, of which the rest of the model learns nothing.
+    of their pinball losses is added; its forecast of the mean shares no more than the features.
 
     In training a decoder forecasts from several observations of a window, evenly spread from a
     random one on, and a patch model from the last one and those whole patches before; in

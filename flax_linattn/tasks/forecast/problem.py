@@ -7,6 +7,7 @@ import json
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.annotations import of_types
@@ -77,6 +78,18 @@ class ForecastProblem(Problem):
             if self.step_seconds is not None and self.step_seconds >= least:
                 return max(1, round(season / self.step_seconds))
         return 1
+
+    def in_units(self, told: NDArray) -> NDArray[np.float64]:
+        """Standardised values of the targets in the units of the file.
+
+        Args:
+            told: [H, targets], or with quantiles [H, targets, 1 + Q].
+        """
+        targets = list(self.targets)
+        std, mean = self.standardizer.std[targets], self.standardizer.mean[targets]
+        if told.ndim == 3:
+            std, mean = std[:, None], mean[:, None]
+        return told * std + mean
 
     def of_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
         """The problem of one of several series, or of one that the run never saw.

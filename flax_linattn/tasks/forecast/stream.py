@@ -91,10 +91,11 @@ class ForecastStream(Streaming):
             )
         self._context = context
         steps, names = range(1, run.config.data.horizon + 1), run.problem.target_names
+        marks = ("", *(f"@{level:g}" for level in run.config.model.levels))
         super().__init__(
             run,
             inference.Stream(run.model, batch_size=len(self._ages(0)), max_length=context or None),
-            ["step", "time", *(f"{name}+{h}" for h in steps for name in names)],
+            ["step", "time", *(f"{name}+{h}{of}" for h in steps for name in names for of in marks)],
             context=context,
             **({"series": series} if series else {}),
         )
@@ -116,7 +117,8 @@ class ForecastStream(Streaming):
         """Takes in an observation.
 
         Returns:
-            The forecast, float64 [H, targets], in the units of the file.
+            The forecast, float64 [H, targets], in the units of the file; of a run with quantiles
+            [H, targets, 1 + Q], the mean and then the quantiles.
 
         Raises:
             ValueError: the run needs times, and the row has none, or one before the last one's (the
@@ -143,14 +145,13 @@ class ForecastStream(Streaming):
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
-        targets = list(problem.targets)
         forecast = np.asarray(forecasts[int(np.argmax(ages))], np.float64)
         if np.isnan(forecast).any():
             raise ValueError(
                 f"the forecast after observation {self.num_steps} is NaN: the model's numbers "
                 "overflow, or its parameters hold NaN."
             )
-        return forecast * problem.standardizer.std[targets] + problem.standardizer.mean[targets]
+        return problem.in_units(forecast)
 
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
         """Reads one observation a line; see ``parse_rows``."""
@@ -158,7 +159,7 @@ class ForecastStream(Streaming):
         return parse_rows(lines, self._run.problem.channels, name, numeric_names=numeric)
 
     def cells(self, observation: Row) -> Sequence[Any]:
-        """Step, time, and each target one to H steps ahead."""
+        """Step, time, and each target one to H steps ahead, its quantiles behind it."""
         gaps = self.num_gaps
         self._forecast = self.step(observation)
         self._seen.append(observation)
@@ -183,7 +184,8 @@ class ForecastStream(Streaming):
         last = self._seen[-1].time
         title = "the last forecast" if last is None else f"after {last}"
         names = self._run.problem.target_names
-        draw_windows([(observed, None, self._forecast)], names, path, [title])
+        levels = self._run.config.model.levels
+        draw_windows([(observed, None, self._forecast)], names, path, [title], levels)
 
     def facts(self) -> dict[str, Any]:
         """The last value of each channel, when it came, and how many rows had that time."""
