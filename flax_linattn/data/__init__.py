@@ -10,7 +10,9 @@ from flax_linattn.data.drawn import DrawnBatches
 from flax_linattn.data.embedded import etth1, japanese_vowels, pendulum
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.frames import from_frame, to_frame
 from flax_linattn.data.load import load_dataset, load_series
+from flax_linattn.data.long import load_long
 from flax_linattn.data.marks import calendar_features
 from flax_linattn.data.packing import Packed, pack
 from flax_linattn.data.ragged import RaggedBatches
@@ -22,7 +24,7 @@ from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
 from flax_linattn.data.split import stratified_split
-from flax_linattn.data.table import load_long, load_table
+from flax_linattn.data.table import load_table
 from flax_linattn.data.transforms import Standardizer, interpolate_missing, pad
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
@@ -60,6 +62,7 @@ __all__ = [
     "etth1",
     "fetch",
     "follow_cycles",
+    "from_frame",
     "interpolate_missing",
     "is_step",
     "japanese_vowels",
@@ -77,4 +80,5 @@ __all__ = [
     "resample",
     "rules_of",
     "stratified_split",
+    "to_frame",
 ]

@@ -133,14 +133,16 @@ class Dialect:
         Raises:
             BadCellError: A cell is something else.
         """
-        texts, codes = self._missing
         try:
-            values = parse_numbers([*map(self._point, cells)], texts)
+            values = parse_numbers([*map(self._point, cells)], self._missing[0])
         except BadCellError as bad:
             raise BadCellError(bad.index, cells[bad.index]) from None
-        if codes.size:
-            values[np.isin(values, codes)] = np.nan
-        return values
+        return self.without_codes(values)
+
+    def without_codes(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers with NaN for those that stand for a missing value."""
+        codes = self._missing[1]
+        return np.where(np.isin(values, codes), np.nan, values) if codes.size else values
 
     def is_number(self, text: str) -> bool:
         """Whether a cell holds a finite number."""

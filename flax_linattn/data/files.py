@@ -26,7 +26,21 @@ _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class DataFormatError(OptionError):
-    """A data file breaks its format; the message begins with ``path:line:``."""
+    """A data file breaks its format; the message begins with ``path:line:``, or ``path`` alone."""
+
+
+def check_is_file(path: Path) -> None:
+    """Refuses what is no file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    if not path.is_file():
+        got = "a folder" if path.is_dir() else "nothing"
+        raise FileNotFoundError(
+            f"expected a data file at {path}, found {got} there; check the path, or "
+            f"download the file first (working folder: {Path.cwd()})"
+        )
 
 
 class LineReader:
@@ -63,12 +77,7 @@ class LineReader:
         self.line = 0
         self.terminated = True
         self._suffix = ""
-        if not self.path.is_file():
-            got = "a folder" if self.path.is_dir() else "nothing"
-            raise FileNotFoundError(
-                f"expected a data file at {self.path}, found {got} there; check the path, or "
-                f"download the file first (working folder: {Path.cwd()})"
-            )
+        check_is_file(self.path)
         self._file = self._open()
 
     def _open(self) -> TextIO:

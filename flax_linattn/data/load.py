@@ -10,6 +10,7 @@ from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.digits import load_spoken_arabic_digits
+from flax_linattn.data.parquet import SUFFIXES, read_parquet
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
@@ -60,10 +61,11 @@ def load_series(
     resample: str = "",
     dialect: Dialect = PLAIN,
 ) -> TimeSeries:
-    r"""Loads one long series from a table or a ``.tsf`` file, also with ``.gz`` or ``.xz`` after.
+    r"""Loads one long series from a table, a ``.tsf`` file (``.gz`` or ``.xz`` too) or Parquet.
 
     Args:
-        path: The file; ``.tsf`` by its name, anything else is read as a table.
+        path: The file; ``.tsf`` and ``.parquet`` by its name, anything else is read as a table.
+            Parquet takes pyarrow: the extra ``parquet``.
         header: As in ``load_table``.
         channels: The channels to read, in this order. Default: all.
         times: As in ``load_table``.
@@ -89,6 +91,8 @@ def load_series(
             f"expected a table or a .tsf file, got {Path(path).name!r}, labelled examples (they "
             "are for `flax-linattn train classify`, and load_dataset)"
         )
+    if Path(path).suffix.lower() in SUFFIXES:
+        return read_parquet(Path(path), "", channels, times, resample, dialect)[0]
     if _suffix(path) != ".tsf":
         return load_table(
             path,
@@ -120,7 +124,7 @@ def load_series(
     values = np.concatenate([series.values for series in all_series], axis=1)
     name = Path(path).name.split(".")[0]
     joined = TimeSeries(name, values, tuple(series.name for series in all_series), first.times)
-    return regular([joined], Path(path), times, resample)[0]
+    return regular([joined], str(path), times, resample)[0]
 
 
 def _start(series: TimeSeries) -> str:

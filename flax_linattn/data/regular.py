@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -80,13 +79,13 @@ def resample(series: TimeSeries, every: str) -> TimeSeries:
 
 
 def regular(
-    all_series: Sequence[TimeSeries], path: Path, times: TimesPolicy, every: str
+    all_series: Sequence[TimeSeries], source: str, times: TimesPolicy, every: str
 ) -> tuple[TimeSeries, ...]:
     """Series as they were read, or resampled; refuses those whose times are mostly irregular.
 
     Args:
-        all_series: Of one file.
-        path: The file, for the message.
+        all_series: Of one file or frame.
+        source: What that is, for the message.
         times: "irregular" takes rows in order, whatever their times.
         every: As of ``resample``; "" leaves rows as they are.
 
@@ -105,9 +104,9 @@ def regular(
         (s, int(rows[0])) for s, rows in zip(all_series, odd, strict=True) if len(rows)
     )
     usual = "" if series.step is None else f", the usual one being {series.step}"
-    line = row if series.lines is None else series.lines[row]
+    place = f", {series.place(row)}" if series.lines is None else f":{series.lines[row]}"
     raise DataFormatError(
-        f"{path}:{line}: expected rows at one distance in time, got {number:,} of {steps:,} that "
+        f"{source}{place}: expected rows at one distance in time, got {number:,} of {steps:,} that "
         f"do not follow so{usual}; take means over intervals, with resample='1h' or the like, or "
         "rows in order, whatever their times, with times='irregular'; where the file holds several "
         "series, name the column that tells them apart, with id_column=...",

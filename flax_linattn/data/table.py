@@ -70,56 +70,11 @@ def load_table(
         >>> series.channels, series.values.tolist(), series.times[1]
         (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], np.datetime64('2016-07-01T01:00:00'))
     """
-    (series,) = _load(path, header, channels, times, resample, dialect, "")
+    (series,) = read_table(path, header, channels, times, resample, dialect, "")
     return series
 
 
-def load_long(
-    path: str | Path,
-    *,
-    id_column: str,
-    header: bool | None = None,
-    channels: Sequence[str] | None = None,
-    times: TimesPolicy = "report",
-    resample: str = "",
-    dialect: Dialect = PLAIN,
-) -> tuple[TimeSeries, ...]:
-    r"""Loads several series from one table, a column of which names the series of each row.
-
-    Rows of one series need not stand together; those of each are in the order of their times.
-
-    Args:
-        path: The file, as of ``load_table``.
-        id_column: The name of that column.
-        header: As in ``load_table``.
-        channels: The columns to read, in this order. Default: all but ids and times.
-        times: As in ``load_table``, within each series.
-        resample: As in ``load_table``.
-        dialect: As in ``load_table``; ``time_column`` names the column of times.
-
-    Returns:
-        The series in the order of their first rows, named by their ids; all have the same channels,
-        each its own times and length.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: There is no such column.
-        DataFormatError: The file breaks the format; the message names the line.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "shops.csv")
-        ...     _ = path.write_text("shop,date,sales\nBern,2024-01-01,5\nUri,2024-01-01,1\n"
-        ...                         "Bern,2024-01-02,6\n")
-        ...     several = load_long(path, id_column="shop")
-        >>> [(series.name, series.values.ravel().tolist()) for series in several]
-        [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
-    """
-    return _load(path, header, channels, times, resample, dialect, id_column)
-
-
-def _load(
+def read_table(
     path: str | Path,
     header: bool | None,
     channels: Sequence[str] | None,
@@ -128,6 +83,7 @@ def _load(
     dialect: Dialect,
     id_column: str,
 ) -> tuple[TimeSeries, ...]:
+    """The series of a table, see ``load_table`` and ``load_long``; one without ``id_column``."""
     choice(get_args(TimesPolicy), times=times)
     with LineReader(path) as reader:
         lines = _cells(reader, dialect)
@@ -157,7 +113,7 @@ def _load(
             series.setdefault(name, _Rows(reader, times == "strict")).add(time, values)
         stem = reader.path.name.split(".")[0]
         found = [rows.finish(name or stem, columns) for name, rows in series.items()]
-    return regular(found, reader.path, times, resample)
+    return regular(found, str(reader.path), times, resample)
 
 
 class _Rows:
