@@ -68,15 +68,13 @@ def draw_windows(
 def _draw_quantiles(axes: Any, steps: NDArray, told: NDArray, levels: Sequence[float]) -> None:
     """Quantiles [H, Q] around a forecast."""
     intervals = central_intervals(levels)
-    for share, (low, high) in intervals.items():
-        label = f"{share} %"
-        axes.fill_between(
-            steps, told[:, low], told[:, high], color="tab:orange", alpha=0.2, lw=0, label=label
-        )
+    for number, (share, (low, high)) in enumerate(intervals.items()):
+        style = {"color": "tab:orange", "alpha": min(0.2 + 0.15 * number, 0.8), "lw": 0}
+        axes.fill_between(steps, told[:, low], told[:, high], label=f"{share} %", **style)
     inside = {end for ends in intervals.values() for end in ends}
     for which, level in enumerate(levels):
         if which not in inside:
-            style = {"color": "tab:orange", "linestyle": ":", "linewidth": 1.0}
+            style = {"color": "tab:red", "linestyle": ":", "linewidth": 1.0}
             axes.plot(steps, told[:, which], label=f"quantile {level:g}", **style)
 
 
