@@ -1,4 +1,4 @@
-"""The ``flax-linattn`` command: train, evaluate, predict, stream, state, rollout, data, bench.
+"""The ``flax-linattn`` command: train, evaluate, backtest, predict, stream and what helps them.
 
 It reads the registry of tasks, and is the only place that knows flags: what raises an error names
 options, and their flags are added here. Heavy imports wait until a command runs, so that
@@ -153,6 +153,12 @@ def _predict(args: list[str]) -> int:
     return predict.predict_command(args)
 
 
+def _backtest(args: list[str]) -> int:
+    from flax_linattn.cli import backtest
+
+    return backtest.backtest_command(args)
+
+
 def _stream(args: list[str]) -> int:
     from flax_linattn.cli import stream
 
@@ -201,6 +207,7 @@ def _commands() -> dict[str, Callable[[list[str]], int]]:
         **{f"train {task}": _train(task) for task in list_tasks()},
         "evaluate": _evaluate,
         "predict": _predict,
+        "backtest": _backtest,
         "stream": _stream,
         "state": _state,
         "rollout": _rollout,
@@ -213,6 +220,7 @@ def _help() -> str:
     lines = {f"train {name}": TASKS[name].about for name in list_tasks()} | {
         "evaluate RUN": "test a run, and compare its stream with the parallel model",
         "predict RUN": "write forecasts, classes and the like to a file",
+        "backtest RUN": "test a forecaster over folds of later rows, as it is, or trained anew",
         "stream RUN": "what a run's model says after each observation of a stream",
         "state FILE": "what a stream's state file holds: whose it is, its rows, its last time",
         "rollout POLICY": "play a policy or a run in an environment, and keep the episodes",

@@ -21,6 +21,15 @@ def import_figure() -> Any:
     return Figure
 
 
+def has_figures() -> bool:
+    """Whether matplotlib is installed."""
+    try:
+        import_figure()
+    except ValueError:
+        return False
+    return True
+
+
 def new_figure(width: float, height: float) -> Any:
     """An empty matplotlib figure of this size, in inches.
 

@@ -221,6 +221,18 @@ class Task(abc.ABC, Generic[C, D, P]):
         """
         raise OptionError(f"a run of {self.name} writes no predictions; stream it.", "run")
 
+    def backtest(self, run_dir: Path, **how: Any) -> Report:
+        """Tests a run over folds of later times, where its data have an order in time.
+
+        Args:
+            run_dir: the run folder.
+            **how: options, such as ``folds``.
+
+        Raises:
+            ValueError: the task has no such folds, or an option is out of range.
+        """
+        raise OptionError(f"a run of {self.name} has no folds in time; evaluate it.", "run")
+
     @abc.abstractmethod
     def stream(self, run: Run, options: Any) -> Streaming:
         """A stream of a run.

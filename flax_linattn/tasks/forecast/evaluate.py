@@ -217,18 +217,26 @@ def validation_windows(run: Run, windows: data.Windows) -> data.Windows | None:
     return make_windows(windows.arrays, run.config, range(*validation), seed=None, stride=stride)
 
 
-def read_targets(run: Run) -> NDArray[np.float32]:
-    """The targets [T, targets] of a run's rows, as the model sees them.
+def own_series(run: Run) -> data.TimeSeries:
+    """The series that a run was trained and tested on.
 
     Raises:
         FileNotFoundError: the run's file is missing.
         ValueError: its rows have changed.
     """
-    problem = run.problem
-    series = load_series(run) if run.data is None else run.data.series
-    if run.data is None and checksum_of(series, problem.split[-1][-1]) != problem.checksum:
+    if run.data is not None:
+        series: data.TimeSeries = run.data.series
+        return series
+    series, problem = load_series(run), run.problem
+    if checksum_of(series, problem.split[-1][-1]) != problem.checksum:
         raise ValueError(f"the rows of {series.name} have changed since.")
-    return standardize(series, problem)["values"][:, list(problem.targets)]
+    return series
+
+
+def read_targets(run: Run) -> NDArray[np.float32]:
+    """The targets [T, targets] of a run's rows, as the model sees them; see ``own_series``."""
+    arrays = standardize(own_series(run), run.problem)
+    return arrays["values"][:, list(run.problem.targets)]
 
 
 def fitted_ridge(run: Run, targets: NDArray | None = None) -> Ridge:

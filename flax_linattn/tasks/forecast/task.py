@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from flax_linattn import data, ops, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import SERIES, Entry
+from flax_linattn.tasks.forecast.backtest import backtest
 from flax_linattn.tasks.forecast.by_series import report_on_series, series_yardsticks
 from flax_linattn.tasks.forecast.conformal import corrections
 from flax_linattn.tasks.forecast.data import (
@@ -271,6 +272,10 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
     def predict(self, run: Run, file: Path | None) -> Table:
         """The horizon after the last row of each series."""
         return predict(run, file)
+
+    def backtest(self, run_dir: Path, **how: Any) -> Report:
+        """Over folds of the rows after the training part."""
+        return backtest(run_dir, **how)
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
         """The forecast after each observation."""

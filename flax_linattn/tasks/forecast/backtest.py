@@ -1,0 +1,317 @@
+"""Backtests: a forecaster over folds of the rows that came after those it was trained on."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data, training
+from flax_linattn.checkpoint.arrays import fingerprint
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.storage import held
+from flax_linattn.tasks.figures import has_figures
+from flax_linattn.tasks.files import read_json, write_json
+from flax_linattn.tasks.forecast.data import make_windows, standardize
+from flax_linattn.tasks.forecast.error_figures import draw_folds
+from flax_linattn.tasks.forecast.evaluate import (
+    Forecast,
+    fitted_ridge,
+    model_forecast,
+    own_series,
+    ridge_forecast,
+    simple_forecasts,
+    sum_errors,
+)
+from flax_linattn.tasks.forecast.metrics import Errors
+from flax_linattn.tasks.forecast.rows import Row
+from flax_linattn.tasks.forecast.stream import ForecastStream
+from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
+from flax_linattn.tasks.run import load_run
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report
+from flax_linattn.tasks.train import train
+from flax_linattn.tasks.yardsticks import Yardsticks
+
+YARDSTICKS = Yardsticks(
+    "mse", ("naive", "seasonal_naive", "ridge", "refitted_ridge"), title="mean MSE of the folds"
+)
+NOTE = (
+    "folds of one series are one cluster: their spread (_sd) tells how the error changes over "
+    "time, not how sure the mean is"
+)
+Mode = Literal["plain", "carry", "refit"]
+
+
+def backtest(
+    run_dir: str | Path,
+    *,
+    folds: int = 4,
+    refit: bool = False,
+    carry: bool = False,
+    context: int | None = None,
+    epochs: int | None = None,
+    progress: bool = True,
+    parallel: training.Parallel | None = None,
+) -> Report:
+    """Tests a run over folds of equal length: all rows after its training part, in their order.
+
+    A fold is forecast from each of its rows, and from the last one before it, as far as the horizon
+    lies in it, by the run's model from windows; with ``carry`` by one stream over all rows from the
+    first on; with ``refit`` by a model that was trained anew on all rows before the fold, with the
+    options and the seed of the run, whose share of these rows selects its parameters.
+
+    Beside it stand the yardsticks of ``evaluate``: the ridge of the rows that the model learned
+    from, and without ``refit`` also one fitted anew before each fold (``refitted_ridge``). Errors
+    are on values scaled by the training rows of the run, in all folds.
+
+    All is kept in the folder ``backtest`` of the run. What is finished is not done again.
+
+    Args:
+        run_dir: the run folder; of many runs in it the best by validation.
+        folds: how many.
+        refit: train anew before each fold.
+        carry: forecast by a stream.
+        context: of the stream, as ``ForecastStream`` takes it.
+        epochs: of the trainings; default those of the run.
+        progress: show that of the trainings.
+        parallel: their devices; default all.
+
+    Returns:
+        Means over the folds and their sample deviations (``_sd``), in how many the model is ahead
+        of each yardstick, and the folds as the table ``by_fold``.
+
+    Raises:
+        ValueError: an option is out of range; the run's rows have changed; it cannot stream.
+        FileNotFoundError: the run or its data are missing.
+        training.Interrupted: a signal came while a model was trained; the same call goes on.
+    """
+    at_least(1, folds=folds)
+    mode = _mode(refit, carry, context, epochs)
+    run_dir = Path(run_dir)
+    run = load_run(run_dir)
+    if run.problem.members:
+        raise OptionError("a run on several series cannot be backtested; evaluate it.", "run")
+    series = own_series(run)
+    options = run.config.data
+    parts = fold_rows(range(run.problem.split[0][1], run.problem.split[-1][1]), folds)
+    if len(parts[0]) < options.horizon:
+        raise OptionError(
+            f"expected folds of at least the horizon ({options.horizon} rows), got "
+            f"{len(parts[0])}; give fewer.",
+            "folds",
+        )
+    given = {"context": context, "epochs": epochs}
+    suffix = "".join(f"-{name}-{value}" for name, value in given.items() if value is not None)
+    folder = run_dir / "backtest" / f"{mode}-{folds}{suffix}"
+    with held(run_dir / "backtest" / "lock", f"the backtests of {run_dir}"):
+        if mode == "refit":
+            how: dict[str, Any] = {"parallel": parallel, "progress": progress and "lines"}
+            tester: _Tester = _Refitting(run, series, folder, epochs, how)
+        else:
+            tester = _Standing(run, series, folder, mode, context)
+        times = series.times
+        table = [
+            {
+                "fold": number,
+                **({} if times is None else {"from": str(times[part.start])}),
+                **_fold(tester, folder, number, part),
+            }
+            for number, part in enumerate(parts, 1)
+        ]
+        report = _summary(run, mode, table)
+        write_json(folder / "backtest.json", report.judged)
+        if has_figures():
+            draw_folds(report.values, folder / "backtest.png")
+    return report
+
+
+def _mode(refit: bool, carry: bool, context: int | None, epochs: int | None) -> Mode:
+    """What the options ask for, if they go together."""
+    if refit and carry:
+        raise OptionError("a model is trained anew, or carried on; choose one.", "refit", "carry")
+    if context is not None and not carry:
+        raise OptionError("the context is that of a stream; carry it on.", "context", "carry")
+    if epochs is not None and not refit:
+        raise OptionError("nothing is trained; leave epochs out, or refit.", "epochs", "refit")
+    return "refit" if refit else "carry" if carry else "plain"
+
+
+def fold_rows(rows: range, folds: int) -> list[range]:
+    """Splits rows into folds of equal length, but for one row, in their order.
+
+    Example:
+        >>> fold_rows(range(10, 20), 3)
+        [range(10, 13), range(13, 16), range(16, 20)]
+    """
+    ends = [rows.start + len(rows) * number // folds for number in range(folds + 1)]
+    return [range(begin, end) for begin, end in itertools.pairwise(ends)]
+
+
+def rows_before(split: Sequence[tuple[int, int]], begin: int) -> tuple[range, range]:
+    """Training and validation rows among those before a fold, in the proportion of a run.
+
+    Example:
+        >>> rows_before(((0, 60), (60, 80), (80, 100)), 88)
+        (range(0, 66), range(66, 88))
+    """
+    train, validation = (stop - start for start, stop in split[:2])
+    count = begin * train // (train + validation)
+    return range(count), range(count, begin)
+
+
+class _Tested(NamedTuple):
+    errors: dict[str, Errors]
+    scale: NDArray | float  # of the errors
+    num_windows: int
+
+
+class _Standing:
+    """Tests folds by the run's own parameters."""
+
+    def __init__(
+        self, run: Run, series: data.TimeSeries, folder: Path, mode: Mode, context: int | None
+    ) -> None:
+        self._run, self._series, self._folder = run, series, folder
+        self._arrays = standardize(series, run.problem)
+        self._targets = self._arrays["values"][:, list(run.problem.targets)]
+        self._stream = ForecastStream(run, context=context) if mode == "carry" else None
+        self._key = {
+            "model": fingerprint(run.model),
+            "checksum": run.problem.checksum,
+            "season": run.config.data.season,
+            "context": context,
+        }
+
+    def key(self, part: range) -> dict[str, Any]:
+        return {**self._key, "rows": [part.start, part.stop]}
+
+    def test(self, number: int, part: range) -> _Tested:
+        run, options = self._run, self._run.config.data
+        windows = make_windows(self._arrays, run.config, part, seed=None)
+        held_out = rows_before(run.problem.split, part.start)
+        refitted = fit_ridge(self._targets, *held_out, options.input_length, options.horizon)
+        forecasts = {
+            "test": model_forecast(run) if self._stream is None else self._streamed(number),
+            **simple_forecasts(run, windows, self._ridge),
+            "refitted_ridge": ridge_forecast(run, refitted),
+        }
+        errors = sum_errors(forecasts, run, windows)
+        if self._stream is not None:
+            self._stream.save(self._state(number))
+        return _Tested(errors, 1.0, windows.num_examples)
+
+    @functools.cached_property
+    def _ridge(self) -> Ridge:
+        return fitted_ridge(self._run, self._targets)
+
+    def _state(self, number: int) -> Path:
+        return self._folder / f"fold-{number}.npz"
+
+    def _streamed(self, number: int) -> Forecast:
+        """The forecasts of the stream, asked for row after row."""
+        stream, problem, times = self._stream, self._run.problem, self._series.times
+        assert stream is not None
+        if number > 1 and not stream.num_steps:
+            stream.load(self._state(number - 1))
+        targets = list(problem.targets)
+        mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
+        forecast = np.zeros((0, 0))
+
+        def up_to(row: int) -> NDArray:
+            nonlocal forecast
+            while stream.num_steps <= row:
+                now = stream.num_steps
+                time = None if times is None else times[now].item()
+                forecast = stream.step(Row(time, self._series.values[now]))
+            mean_forecast = forecast[..., 0] if self._run.config.model.levels else forecast
+            return (mean_forecast - mean) / std
+
+        return lambda _, last: np.stack([up_to(row) for row in last.tolist()])
+
+
+class _Refitting:
+    """Trains anew before each fold, in a run folder of its own."""
+
+    def __init__(
+        self,
+        run: Run,
+        series: data.TimeSeries,
+        folder: Path,
+        epochs: int | None,
+        how: Mapping[str, Any],
+    ) -> None:
+        self._run, self._series, self._folder, self._how = run, series, folder, how
+        config = run.config.of_run(run.which or 0)
+        self._config = config if epochs is None else config.replace(epochs=epochs)
+
+    def _of_fold(self, part: range) -> Any:
+        train, validation = rows_before(self._run.problem.split, part.start)
+        return self._config.replace(split=f"{len(train)}/{len(validation)}/{len(part)}")
+
+    def key(self, part: range) -> dict[str, Any]:
+        return {"config": self._of_fold(part).to_json(), "checksum": self._run.problem.checksum}
+
+    def test(self, number: int, part: range) -> _Tested:
+        config, folder = self._of_fold(part), self._folder / str(number)
+        resume = any((folder / "checkpoints").glob("step_*"))
+        train(self._run.task, config, training.Session(folder, resume=resume, **self._how))
+        run = load_run(folder)
+        arrays = standardize(self._series, run.problem)
+        windows = make_windows(arrays, config, part, seed=None)
+        targets = list(run.problem.targets)
+        ridge = fitted_ridge(run, arrays["values"][:, targets])
+        forecasts = {"test": model_forecast(run), **simple_forecasts(run, windows, ridge)}
+        errors = sum_errors(forecasts, run, windows)
+        scale = run.problem.standardizer.std / self._run.problem.standardizer.std
+        return _Tested(errors, scale[targets], windows.num_examples)
+
+
+_Tester = _Standing | _Refitting
+
+
+def _fold(tester: _Tester, folder: Path, number: int, part: range) -> dict[str, Any]:
+    """The row of a fold, measured now or before."""
+    path, key = folder / f"fold-{number}.json", tester.key(part)
+    if path.is_file():
+        stored = read_json(path)
+        if stored.get("key") == key:
+            row: dict[str, Any] = stored["row"]
+            return row
+    errors, scale, num_windows = tester.test(number, part)
+    row = {"begin": part.start, "end": part.stop, "num_windows": num_windows}
+    for name, sums in errors.items():
+        metrics = sums.metrics(scale)
+        row |= {f"{name}_{metric}": metrics[metric] for metric in ("mse", "mae")}
+    write_json(path, {"key": key, "row": row})
+    return row
+
+
+def _summary(run: Run, mode: Mode, table: list[dict[str, Any]]) -> Report:
+    values: dict[str, Any] = {"mode": mode, "folds": len(table)}
+    for name in (name for name in table[0] if name.endswith(("_mse", "_mae"))):
+        column = [row[name] for row in table]
+        values[name] = float(np.mean(column))
+        if len(column) > 1:
+            values[f"{name}_sd"] = float(np.std(column, ddof=1))
+    for name in YARDSTICKS.names:
+        if f"{name}_mse" in values:
+            ahead = sum(row["test_mse"] < row[f"{name}_mse"] for row in table)
+            values[f"folds_ahead_of_{name}"] = ahead
+    values["note"] = NOTE + _optimistic(run, mode, table)
+    values["by_fold"] = table
+    return Report(values, ("by_fold",), yardsticks=YARDSTICKS)
+
+
+def _optimistic(run: Run, mode: Mode, table: Sequence[Mapping[str, Any]]) -> str:
+    """Where rows of the folds selected the parameters."""
+    chosen = [str(row["fold"]) for row in table if row["begin"] < run.problem.split[1][1]]
+    if mode == "refit" or not chosen:
+        return ""
+    names = f"fold{'s' * (len(chosen) > 1)} {', '.join(chosen)}"
+    return f"; {names} hold validation rows, which selected the model and the ridge: optimistic"
