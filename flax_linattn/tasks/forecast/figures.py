@@ -61,7 +61,8 @@ def draw_windows(
         grid[0, column].set_title(title)
         grid[-1, column].set_xlabel("steps from the last observation")
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(handles), frameon=False)
+    columns = min(len(handles), 3 * len(windows))
+    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     save_figure(canvas, path)
 
 
