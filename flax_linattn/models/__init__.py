@@ -2,6 +2,7 @@
 
 from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
+from flax_linattn.models.correction import Correction
 from flax_linattn.models.decision_embedding import DecisionColumns, DecisionEmbedding
 from flax_linattn.models.decision_transformer import DECISION_LAYERS, DecisionTransformer
 from flax_linattn.models.embedding import (
@@ -23,7 +24,7 @@ from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.patch_forecaster import PATCH_LAYERS, PatchForecaster, PatchState
 from flax_linattn.models.perceiver import PERCEIVER_LAYERS, PerceiverReader, PerceiverState
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
-from flax_linattn.models.quantiles import Correction, QuantileHead
+from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.models.saved import load_model, save_model
 from flax_linattn.models.sizes import SIZES, get_size
 from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding

@@ -13,14 +13,11 @@ from jax.scipy.special import ndtri
 from jaxtyping import Float
 
 from flax_linattn.checks import OptionError
+from flax_linattn.models.correction import Correction
 from flax_linattn.nn.linear import linear
 from flax_linattn.typing import Array
 
 ZEROS = nnx.initializers.zeros
-
-
-class Correction(nnx.Variable[Any]):
-    """What calibration adds to quantiles, float32 [H, targets, Q]; training leaves it as it is."""
 
 
 class QuantileHead(nnx.Module):
