@@ -22,13 +22,13 @@ class MomentsState(NamedTuple):
 
     Attributes:
         num_tokens: int32, how many tokens.
-        weight: their total weight.
+        weight: their total weight; of each channel, where values may be missing.
         mean: weighted mean.
         spread: weighted sum of squared differences from the mean.
     """
 
     num_tokens: Int[Array, "..."]
-    weight: Float[Array, "..."]
+    weight: Float[Array, "..."] | Float[Array, "... C"]
     mean: Float[Array, "... C"]
     spread: Float[Array, "... C"]
 
@@ -43,6 +43,8 @@ class Moments:
 
     Args:
         memory: tokens after which a weight has fallen to 1/e; None = all count the same.
+        missing: whether inputs are [..., 2 C], values and then which of them are missing (1; else
+            0): these count for nothing, whatever stands in their place, while all tokens age.
 
     Example:
         >>> import jax.numpy as jnp
@@ -53,10 +55,11 @@ class Moments:
     """
 
     memory: float | None = None
+    missing: bool = False
 
     def __call__(
         self,
-        x: Float[Array, "B T C"],
+        x: Float[Array, "B T N"],
         state: MomentsState,
         *,
         mask: Mask | None = None,
@@ -65,7 +68,7 @@ class Moments:
         """The moments of every prefix.
 
         Args:
-            x: float32; 0 at masked positions.
+            x: float32; 0 at masked positions. With ``missing`` [B, T, 2 C].
             state: what came before.
             mask: bool [B, T], True = a real token.
             starts: bool [B, T], True = a packed segment begins here.
@@ -78,7 +81,7 @@ class Moments:
                 lift=self.lift,
                 merge=self.merge,
                 read=lambda _, state: jnp.concatenate(self.read(state), axis=-1),
-                identity=self.init_state(x.shape[0], x.shape[2]),
+                identity=self.init_state(x.shape[0], x.shape[2] // (1 + self.missing)),
             ),
             None,
             x,
@@ -96,14 +99,19 @@ class Moments:
         shape = (batch_size, num_channels)
         return MomentsState(
             jnp.zeros(batch_size, jnp.int32),
-            jnp.zeros(batch_size, jnp.float32),
+            jnp.zeros(shape if self.missing else batch_size, jnp.float32),
             jnp.zeros(shape, jnp.float32),  # an array each: a step reuses their memory
             jnp.zeros(shape, jnp.float32),
         )
 
-    def lift(self, x: Float[Array, "... C"]) -> MomentsState:
+    def lift(self, x: Float[Array, "... N"]) -> MomentsState:
         """The state of single tokens."""
         count = jnp.ones(x.shape[:-1], jnp.int32)
+        if self.missing:
+            x, missing = jnp.split(x, 2, axis=-1)
+            known = missing == 0
+            x = jnp.where(known, x, 0)
+            return MomentsState(count, known.astype(x.dtype), x, jnp.zeros_like(x))
         return MomentsState(count, jnp.ones(x.shape[:-1], x.dtype), x, jnp.zeros_like(x))
 
     def merge(self, a: MomentsState, b: MomentsState) -> MomentsState:
@@ -111,19 +119,23 @@ class Moments:
         kept = jnp.ones_like(a.weight)
         if self.memory is not None:
             kept = jnp.exp(-b.num_tokens.astype(a.weight.dtype) / self.memory)
+            kept = kept[..., None] if self.missing else kept
         earlier = a.weight * kept
         weight = earlier + b.weight
         share = b.weight / jnp.where(weight > 0, weight, 1.0)
         difference = b.mean - a.mean
-        between = jnp.square(difference) * (earlier * share)[..., None]
+        between = jnp.square(difference) * self._of_channels(earlier * share)
         return MomentsState(
             a.num_tokens + b.num_tokens,
             weight,
-            a.mean + difference * share[..., None],
-            a.spread * kept[..., None] + b.spread + between,
+            a.mean + difference * self._of_channels(share),
+            a.spread * self._of_channels(kept) + b.spread + between,
         )
 
     def read(self, state: MomentsState) -> tuple[Float[Array, "... C"], Float[Array, "... C"]]:
         """Mean and standard deviation; 0 and nearly 0 before the first token."""
-        variance = state.spread / jnp.where(state.weight > 0, state.weight, 1.0)[..., None]
-        return state.mean, jnp.sqrt(variance + EPSILON)
+        weight = self._of_channels(jnp.where(state.weight > 0, state.weight, 1.0))
+        return state.mean, jnp.sqrt(state.spread / weight + EPSILON)
+
+    def _of_channels(self, weight: Array) -> Array:
+        return weight if self.missing else weight[..., None]

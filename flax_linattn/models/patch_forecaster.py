@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, array, at_least, choice
 from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, BackboneState, check_state
+from flax_linattn.models.correction import Correction
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import check_causal, check_targets
 from flax_linattn.models.layers import Layers
@@ -42,13 +43,14 @@ class PatchState(NamedTuple):
     Attributes:
         moments: of the observations so far, which also count them.
         recent: float32 [B, W, targets], the last observations, the newest last. Where there are
-            fewer the first one stands in their place; zeros before it.
+            fewer the first one stands in their place; zeros before it. Where values may be missing
+            [B, W, 2 targets]: which of them are (1), behind the values.
         phases: the backbone's state of each phase and target, leaves [B, patch_length, targets,
             ...]: observation t, counted from 0, belongs to phase t modulo the patch length.
     """
 
     moments: MomentsState
-    recent: Float[Array, "B W targets"]
+    recent: Float[Array, "B W N"]
     phases: tuple[Array, ...]
 
 
@@ -87,8 +89,13 @@ class PatchForecaster(nnx.Module):
         horizon: H, steps to forecast.
         patch_length: P, values of a patch.
         context: values that the linear map sees, the last one among them; 0 = there is no map.
+        fixed_map: whether training leaves the linear map as it is, such as one that was fitted by
+            a ridge before. Then calibration may set ``share``, which scales what the head adds.
         num_marks: further inputs behind the channels, such as calendar features, which every token
             is told as they are at its end.
+        missing: whether the first ``num_channels`` marks tell which values are missing (1; else 0).
+            In place of these a token has 0 beside a 1, and the normalisation leaves them out, so
+            that what stands there changes nothing but the linear map: give the last known value.
         targets: which channels to forecast; default all. Others change nothing.
         memory: observations over which the normalisation forgets, see ``Moments``; None = none.
         position: what tokens are told of their number: "sinusoidal" or "none".
@@ -129,7 +136,9 @@ class PatchForecaster(nnx.Module):
         *,
         patch_length: int = 16,
         context: int = 96,
+        fixed_map: bool = False,
         num_marks: int = 0,
+        missing: bool = False,
         targets: Sequence[int] | None = None,
         memory: float | None = None,
         position: Literal["sinusoidal", "none"] = "sinusoidal",
@@ -141,7 +150,8 @@ class PatchForecaster(nnx.Module):
     ) -> None:
         at_least(1, num_channels=num_channels, horizon=horizon, patch_length=patch_length)
         at_least(1, max_length=max_length)
-        at_least(0, context=context, num_marks=num_marks)
+        at_least(0, context=context)
+        at_least(num_channels if missing else 0, num_marks=num_marks)
         choice(("sinusoidal", "none"), position=position)
         if memory is not None and not memory > 0:
             raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
@@ -156,12 +166,13 @@ class PatchForecaster(nnx.Module):
         self.num_marks = int(num_marks)
         self.targets = check_targets(targets, self.num_channels)
         self.max_length = max_length
-        self.moments = Moments(memory)
+        self.missing = bool(missing)
+        self.moments = Moments(memory, self.missing)
         of_embedding = {k: v for k, v in options.items() if k in ("param_dtype", "kernel_init")}
         embedding = ObservationEmbedding(
             self.patch_length,
             layers.features,
-            num_marks=self.num_marks,
+            num_marks=self.num_marks + self.missing * (self.patch_length - self.num_channels),
             kernel_size=1,
             position=position,
             dtype=layers.compute_dtype,
@@ -191,6 +202,11 @@ class PatchForecaster(nnx.Module):
             if self.context
             else None
         )
+        if fixed_map and self.linear_map is None:
+            raise OptionError(
+                "fixed_map is of the linear map, which context=0 leaves out.", "fixed_map", "context"
+            )
+        self.share = Correction(jnp.ones((), jnp.float32)) if fixed_map else None
         self.quantile_head = (
             QuantileHead(
                 quantiles,
@@ -309,7 +325,9 @@ class PatchForecaster(nnx.Module):
             "horizon": self.horizon,
             "patch_length": self.patch_length,
             "context": self.context,
+            "fixed_map": self.share is not None,
             "num_marks": self.num_marks,
+            "missing": self.missing,
             "targets": self.targets,
             "memory": self.moments.memory,
             "position": embedding.position,
@@ -438,18 +456,29 @@ class PatchForecaster(nnx.Module):
     def _first_state(self, batch_size: int) -> PatchState:
         """Without phases."""
         count = len(self.targets)
-        recent = jnp.zeros((batch_size, self._window, count), jnp.float32)
+        recent = jnp.zeros((batch_size, self._window, count * (1 + self.missing)), jnp.float32)
         return PatchState(self.moments.init_state(batch_size, count), recent, ())
 
     def _parted(self, x: Array) -> tuple[Array, Array]:
-        """The targets, and the marks."""
-        return x[..., jnp.asarray(self.targets)], x[..., self.num_channels :]
+        """The targets, which of them are missing behind them, and the other marks."""
+        targets, rest = jnp.asarray(self.targets), x[..., self.num_channels :]
+        if not self.missing:
+            return x[..., targets], rest
+        values = jnp.concatenate([x[..., targets], rest[..., targets]], axis=-1)
+        return values, rest[..., self.num_channels :]
 
     def _tokens(self, patch: Array, marks: Array, mean: Array, std: Array) -> Array:
-        """What the backbone reads: patches [..., P, C] and marks [..., M] -> [..., C, P + M]."""
-        patch = rearrange((patch - mean[..., None, :]) / std[..., None, :], "... p c -> ... c p")
-        told = jnp.broadcast_to(marks[..., None, :], (*patch.shape[:-1], marks.shape[-1]))
-        return jnp.concatenate([patch, told], axis=-1)
+        """What the backbone reads: patches [..., P, C] and marks [..., M] -> [..., C, P + M].
+
+        Where values may be missing, [..., P, 2 C] and [..., M] -> [..., C, 2 P + M].
+        """
+        patch, *missing = jnp.split(patch, 1 + self.missing, axis=-1)
+        patch = (patch - mean[..., None, :]) / std[..., None, :]
+        for told in missing:
+            patch = jnp.where(told > 0, 0.0, patch)
+        parts = [rearrange(part, "... p c -> ... c p") for part in (patch, *missing)]
+        told = jnp.broadcast_to(marks[..., None, :], (*parts[0].shape[:-1], marks.shape[-1]))
+        return jnp.concatenate([*parts, told], axis=-1)
 
     def _read(
         self,
@@ -530,12 +559,18 @@ class PatchForecaster(nnx.Module):
     def _forecasts(self, h: Array, seen: Array, mean: Array, std: Array) -> Array:
         """From features [..., C, F], the last values [..., context, C] and moments [..., C]."""
         y = rearrange(self.head(h).astype(jnp.float32), "... c h -> ... h c") * std[..., None, :]
+        if self.share is not None:
+            y = self.share[...] * y
         if self.linear_map is None:
             y = y + mean[..., None, :]
         else:
+            seen = seen[..., : len(self.targets)]
             last = seen[..., -1:, :]
             differences = rearrange(seen - last, "... l c -> ... c l")
-            y = y + last + rearrange(self.linear_map(differences), "... c h -> ... h c")
+            mapped = self.linear_map(differences)
+            if self.share is not None:
+                mapped = jax.lax.stop_gradient(mapped)
+            y = y + last + rearrange(mapped, "... c h -> ... h c")
         return y if self.quantile_head is None else self.quantile_head(h, y, std)
 
 

@@ -20,9 +20,10 @@ MEMORY = 5.0
 @functools.cache
 def forecaster(mechanism="aaren", **options):
     options = {"num_layers": 1, "targets": (2, 0), "context": CONTEXT} | options
+    num_marks = MARKS + CHANNELS * options.get("missing", False)
     return moved(
         models.PatchForecaster(
-            CHANNELS, HORIZON, patch_length=PATCH, num_marks=MARKS, memory=MEMORY, features=8,
+            CHANNELS, HORIZON, patch_length=PATCH, num_marks=num_marks, memory=MEMORY, features=8,
             num_heads=2, hidden_features=12, mechanism=mechanism, rngs=nnx.Rngs(0), **options,
         )
     )  # fmt: skip
@@ -34,6 +35,14 @@ def observations(*shape, seed=0):
     return x * scale + np.array([5, 0, -2, 0, 0], np.float32)
 
 
+def with_missing(*shape, seed=0):
+    """Observations of which a third of the values is missing, and a channel's first three."""
+    x = observations(*shape, seed=seed)
+    missing = np.random.default_rng(seed).random((*shape, CHANNELS)) < 1 / 3
+    missing[..., :3, 2] = True
+    return np.concatenate([x[..., :CHANNELS], missing, x[..., CHANNELS:]], -1, dtype=np.float32)
+
+
 def close(a, b):
     assert_close(a, b, "float32")
 
@@ -41,8 +50,10 @@ def close(a, b):
 # ---- the model in NumPy, float64, for one channel and one moment
 
 
-def moments(x):
-    weight = np.exp(-np.arange(len(x))[::-1] / MEMORY)
+def moments(x, missing):
+    weight = np.exp(-np.arange(len(x))[::-1] / MEMORY) * (1 - missing)
+    if missing.all():
+        return 0.0, 1e-5**0.5
     mean = np.average(x, weights=weight)
     return mean, np.sqrt(np.average(np.square(x - mean), weights=weight) + 1e-5)
 
@@ -77,21 +88,25 @@ def sinusoidal(positions):
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(positions), 8)
 
 
-def forecast(weights, x, marks, context):
+def forecast(weights, x, marks, context, missing=None):
     """The forecast after x [t], whose first value stands for all before it."""
     padded = np.concatenate([np.full(99, x[0]), x])
+    lacking = np.zeros(len(x)) if missing is None else missing
+    unknown = np.concatenate([np.full(99, lacking[0]), lacking])
     tokens = []
     for end in range((len(x) - 1) % PATCH, len(x), PATCH):
-        mean, std = moments(x[: end + 1])
-        patch = (padded[: 100 + end][-PATCH:] - mean) / std
+        mean, std = moments(x[: end + 1], lacking[: end + 1])
+        gone = unknown[: 100 + end][-PATCH:]
+        patch = np.where(gone > 0, 0, (padded[: 100 + end][-PATCH:] - mean) / std)
         embedding = weights["backbone"]["input_embedding"]
-        told = marks[end] @ embedding["marks"]["kernel"]
+        beside = marks[end] if missing is None else np.concatenate([gone, marks[end]])
+        told = beside @ embedding["marks"]["kernel"]
         tokens.append(patch @ embedding["values"]["projection"]["kernel"] + told)
     h = np.stack(tokens) + sinusoidal(np.arange(len(tokens)))
     for one in weights["backbone"]["blocks"].values():
         h = block(one, h)
     h = normed(weights["backbone"]["final_norm"], h)[-1]
-    mean, std = moments(x)
+    mean, std = moments(x, lacking)
     y = layer(weights["head"], h) * std
     if not context:
         return y + mean
@@ -117,6 +132,50 @@ def test_every_forecast_is_the_equations(context):
         for row in wide
     ]  # fmt: skip
     close(call(model, x, every_step=True), np.asarray(want))
+
+
+@pytest.mark.parametrize("context", [CONTEXT, pytest.param(0, marks=pytest.mark.slow)])
+def test_forecasts_from_missing_values_are_the_equations(context):
+    model = forecaster(activation="relu", context=context, missing=True)
+    weights = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
+    x = with_missing(2, LENGTH)
+    want = [
+        [
+            np.stack(
+                [forecast(weights, row[: t + 1, c], row[: t + 1, 2 * CHANNELS :], context,
+                          row[: t + 1, CHANNELS + c]) for c in model.targets],
+                axis=-1,
+            )
+            for t in range(LENGTH)
+        ]
+        for row in x.astype(np.float64)
+    ]  # fmt: skip
+    every = call(model, x, every_step=True)
+    close(every, np.asarray(want))
+    streamed, state = run_steps(model, x, model.init_state(2))
+    close(streamed, every)
+    _, after = call(model, x, return_state=True)
+    close(after, state)
+    _, before = call(model, x[:, :5], return_state=True)
+    close(call(model, x[:, 5:], state=before, every_step=True), every[:, 5:])
+
+
+def test_what_stands_in_place_of_a_missing_value_changes_nothing():
+    """Without the linear map, which takes it as it is."""
+    model, x = forecaster(context=0, missing=True), with_missing(2, LENGTH)
+    other = x.copy()
+    values = other[..., :CHANNELS]
+    values[x[..., CHANNELS : 2 * CHANNELS] > 0] = 1e3
+    assert_same_bits(call(model, x, every_step=True), call(model, other, every_step=True))
+
+
+def test_complete_data_have_the_moments_of_one_weight():
+    x = observations(2, LENGTH)[..., :CHANNELS]
+    apart = np.concatenate([x, np.zeros_like(x)], axis=-1)
+    one, each = models.Moments(MEMORY), models.Moments(MEMORY, missing=True)
+    found, _ = jax.jit(each)(apart, each.init_state(2, CHANNELS))
+    close(found, jax.jit(one)(x, one.init_state(2, CHANNELS))[0])
 
 
 SLOW = ("taylorshift", "elementwise_series:order=2", "gated_delta", "forgetting_aaren", "rwkv")

@@ -280,3 +280,31 @@ def test_scaled_errors_without_a_season_or_a_difference():
     assert errors.metrics()["mase"] == 1.5 and errors.metrics()["mae"] == 2.0
     with pytest.raises(ValueError, match="missing ones only"):
         SeriesErrors(np.ones((1, 1)), np.ones((1, 1))).metrics()
+
+
+def test_series_with_missing_values_tell_the_model(tmp_path):
+    """The stream of each, from NaN on, is the parallel forecast."""
+    several = []
+    for number, one in enumerate(series_of(4)):
+        values = one.values.copy()
+        values[np.random.default_rng(number).random(len(values)) < 0.2] = np.nan
+        several.append(dataclasses.replace(one, values=values))
+    csv = write_long(tmp_path / "holes.csv", several)
+    run_dir = tmp_path / "run"
+    options = ["--csv", str(csv), "--id-column", "shop", "--run", str(run_dir), *SMALL]
+    assert cli.main(["train", "forecast", "--tell-missing", *options]) == 0
+    run = tasks.load_run(run_dir)
+    assert run.problem.tells_missing and run.model.missing
+    one = several[2]
+    stream = ForecastStream(run, context=0, series=one.name)
+    for value in one.values[:INPUT]:
+        found = stream.step(Row(None, value))
+    own = run.problem.of_series(one.name)
+    arrays, _ = stack([one], [own])
+    batch = {name: arrays[name][None, :INPUT] for name in ("values", "missing")}
+    expected = np.asarray(compile_forecast(run)(batch))[0]
+    expected = expected * own.standardizer.std + own.standardizer.mean
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    untold = ForecastConfig.of(csv=csv, id_column="shop").resolve()
+    task = tasks.get_task("forecast")
+    assert not task.describe(task.load(untold), untold).tells_missing

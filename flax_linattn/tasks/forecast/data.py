@@ -148,7 +148,8 @@ def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, 
     """What a model sees of a series: ``values`` [T, channels], and ``marks`` of the calendar.
 
     A missing value takes the last known one, or the training mean if there is none; ``known``
-    [T, channels] tells which are none, where any is missing.
+    [T, channels] tells which are none, where any is missing. ``missing`` [T, channels] tells it the
+    model by 1, where it takes that.
     """
     filled = series.fill_forward(problem.standardizer.mean)
     try:
@@ -158,6 +159,8 @@ def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, 
     arrays: dict[str, NDArray] = {"values": values.astype(np.float32)}
     if series.num_missing:
         arrays["known"] = ~np.isnan(series.values)
+    if problem.tells_missing:
+        arrays["missing"] = np.isnan(series.values).astype(np.float32)
     if problem.marks:
         assert series.times is not None and problem.step_seconds is not None
         step = np.timedelta64(round(problem.step_seconds), "s")

@@ -320,7 +320,7 @@ def stream_error(run: Run, windows: data.Windows, most: int) -> dict[str, Any]:
     options, arrays = run.config.data, windows.arrays
     begin = int(windows.starts[0]) + options.input_length
     end = int(windows.starts[-1]) + options.input_length + options.horizon
-    seen = [arrays[name] for name in ("values", "marks") if name in arrays]
+    seen = [arrays[name] for name in ("values", "missing", "marks") if name in arrays]
     x = np.concatenate(seen, axis=-1)[begin : min(begin + most, end)][None]
     return {
         "stream_max_error": float(_stream_error(graphdef, variables, x)),

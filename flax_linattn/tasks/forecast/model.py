@@ -36,7 +36,7 @@ def build_forecaster(
     """
     model, length = config.model, config.data.input_length
     shared: dict[str, Any] = {
-        "num_marks": len(problem.marks),
+        "num_marks": len(problem.marks) + problem.num_flags,
         "targets": problem.targets,
         "max_length": length,
         "layers": placed_layers(config.layers, placement),
@@ -53,6 +53,7 @@ def build_forecaster(
             patch_length=model.patch_length,
             context=length if model.linear_path else 0,
             memory=length,
+            missing=problem.tells_missing,
             position=position,
             **shared,
         )
@@ -80,9 +81,13 @@ def predict(
 
     With quantiles [B, P, H, targets, 1 + Q]: the mean, then the quantiles.
     """
+    marks = batch.get("marks")
+    if "missing" in batch:
+        told = [batch["missing"], *([] if marks is None else [marks])]
+        marks = jnp.concatenate([part[:, :input_length] for part in told], axis=-1)
     return model.forecast(
         batch["values"][:, :input_length],
-        batch.get("marks"),
+        marks,
         positions=positions,
         dropout_key=dropout_key,
     )

@@ -104,6 +104,8 @@ class ForecastModel(ModelOptions):
         absolute_positions: whether either is told how many observations, or patches, came before.
             In a stream that is never begun anew it has learned none of those beyond a window.
         patch_length: rows of a patch.
+        tell_missing: whether the model is told which values are missing, if any is in the training
+            rows; else it sees the last known ones as if they were true.
         linear_path: whether the patch model has a linear map of the window beside the attention.
         quantiles: levels to forecast beside the mean, separated by commas, such as
             0.025,0.1,0.5,0.9,0.975; default none.
@@ -120,6 +122,7 @@ class ForecastModel(ModelOptions):
     absolute_positions: bool = True
     patch_length: int = 16
     linear_path: bool = True
+    tell_missing: bool = False
     quantiles: str = ""
     conformal: bool = False
 
@@ -173,6 +176,7 @@ _MODELS_WITH = {
     "label_length": ("encoder-decoder",),
     "num_decoder_layers": ("encoder-decoder",),
     "causal": ("encoder-decoder",),
+    "tell_missing": ("decoder", "patch"),
     "patch_length": ("patch",),
     "linear_path": ("patch",),
     "quantiles": ("decoder", "patch"),

@@ -53,6 +53,8 @@ class ForecastProblem(Problem):
         members: the series, where one model learned from several: then the standardizer is the
             median of theirs, which a series that it never saw has, and the split is one of numbers
             of rows.
+        utc: whether times are in UTC; None if there are none, or of a run that did not yet know.
+        tells_missing: whether the model is told which values are missing.
     """
 
     dataset: str
@@ -64,6 +66,13 @@ class ForecastProblem(Problem):
     split: tuple[tuple[int, int], ...]
     checksum: str
     members: tuple[Member, ...] = ()
+    utc: bool | None = None
+    tells_missing: bool = False
+
+    @property
+    def num_flags(self) -> int:
+        """Inputs that tell which channels are missing."""
+        return len(self.channels) if self.tells_missing else 0
 
     @property
     def target_names(self) -> tuple[str, ...]:

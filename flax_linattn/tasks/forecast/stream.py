@@ -49,7 +49,8 @@ class ForecastStream(Streaming):
     that after the other: the longer one answers, whose forecast is that of the model on the last
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream remembers all.
 
-    A missing value repeats the channel's last one, or the training mean if there is none. A missing
+    A missing value repeats the channel's last one, or the training mean if there is none, and the
+    model is told so if it was in training. A missing
     observation is not filled in: the next one counts as the next step, whatever its time, and so
     does one whose time is that of the last. After a restart such a one may also be the last again:
     it is refused, unless ``has_seen`` has told the two apart.
@@ -141,7 +142,8 @@ class ForecastStream(Streaming):
             self._at_last = self._at_last + 1 if row.time == self._time else 1
             self._time = row.time
         self._last = last
-        x = np.concatenate([scaled[0], marks]).astype(np.float32)
+        missing = np.isnan(values) if problem.tells_missing else np.zeros(0, np.bool_)
+        x = np.concatenate([scaled[0], missing, marks]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)

@@ -113,7 +113,16 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         return Rows(series, data.chronological_split(series.num_steps, config.data.split))
 
     def describe(self, data_: Rows | Several, config: ForecastConfig) -> ForecastProblem:
-        """Names, scales, calendar."""
+        """Names, scales, calendar, and whether the model is told which values are missing."""
+        if isinstance(data_, Several):
+            pairs = list(zip(data_.series, data_.splits, strict=True))
+        else:
+            pairs = [(data_.series, data_.split)]
+        missing = any(np.isnan(one.values[: split.train.stop]).any() for one, split in pairs)
+        tells = config.model.tell_missing and missing
+        return dataclasses.replace(self._describe(data_, config), tells_missing=tells)
+
+    def _describe(self, data_: Rows | Several, config: ForecastConfig) -> ForecastProblem:
         if isinstance(data_, Several):
             return describe_several(data_, config)
         series, split = data_
@@ -195,7 +204,7 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
 
     def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct:
         """Of the channels, and the marks behind them."""
-        width = len(problem.channels) + len(problem.marks)
+        width = len(problem.channels) + problem.num_flags + len(problem.marks)
         return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
