@@ -125,6 +125,7 @@ def _train(
     test_batches = splits[0].test
     if test_batches is None:
         raise ValueError(f"the task {task.name!r} gives no batches to test on (Splits.test).")
+    task.begin(models, splits[0], config, problem)
     if is_main():
         for note in task.notes(data):
             print(f"note: {note}", file=sys.stderr)
@@ -144,7 +145,7 @@ def _train(
     with session.holding():
         on_main(begin)
         objective = task.objective(config, problem, len(splits[0].train))
-        result, fitted = _fit(models, objective, splits, _fit_config(config), session)
+        result, fitted = _fit(models, objective, splits, fit_config(config), session)
         runs = [
             Run(task, config, problem, model, data, which=which) for which, model in fitted.items()
         ]
@@ -206,7 +207,8 @@ def _write_results(run_dir: Path, report: Report) -> None:
             chart(report.values, run_dir / name)
 
 
-def _fit_config(config: Config) -> training.FitConfig:
+def fit_config(config: Config) -> training.FitConfig:
+    """How long a run is trained, and how it is validated."""
     fit = config.fit
     return training.FitConfig(
         epochs=None if fit.steps else fit.epochs,

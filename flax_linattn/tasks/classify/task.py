@@ -90,20 +90,29 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
 
     def load(self, config: ClassifyConfig) -> Sequences:
         """The sequences, and which of them validate."""
-        return self._parts(load_data(config.data), config)
+        return self.parts(load_data(config.data), config)
 
     def as_kept(
         self, data_: Sequences, config: ClassifyConfig, problem: ClassifyProblem
     ) -> Sequences:
         """Labels that index the run's classes: of older runs these are in the order of text."""
         train, test = (part.with_classes(problem.classes) for part in data_.files)
-        return self._parts((train, test), config)
+        return self.parts((train, test), config)
 
-    def _parts(
+    def parts(
         self,
         files: tuple[data.TimeSeriesDataset, data.TimeSeriesDataset],
         config: ClassifyConfig,
     ) -> Sequences:
+        """The data of a run.
+
+        Args:
+            files: the training and the test data, on the same classes.
+            config: the run's options.
+
+        Raises:
+            ValueError: the classes are too small for a part that validates.
+        """
         train, test = map(complete, files)
         if config.data.select_on == "test":
             return Sequences(files, train, test, test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -99,14 +100,19 @@ def forecast_after(run: Run, series: data.TimeSeries) -> Ahead:
     """
     problem, options = run.problem, run.config.data
     length, horizon = options.input_length, options.horizon
+    given = series
+    if problem.known_future:
+        series = _before(run, given)
     if series.num_steps < length:
         raise OptionError(
             f"{series.name} has {series.num_steps} rows, expected at least {length}, which a "
             "forecast sees; give more of them.",
             "test_file",
         )
-    arrays = standardize(series, problem)
-    seen = {n: part[None, -length:] for n, part in arrays.items() if n in ("values", "missing")}
+    arrays = standardize(given, problem)
+    stop = series.num_steps
+    rows = slice(stop - length, stop + (horizon if problem.known_future else 0))
+    seen = {n: part[None, rows] for n, part in arrays.items() if n in ("values", "missing")}
     step = series.step if problem.step_seconds is None else _seconds(problem.step_seconds)
     times = None
     if series.times is not None and step is not None:
@@ -114,7 +120,7 @@ def forecast_after(run: Run, series: data.TimeSeries) -> Ahead:
     if problem.marks:  # of the window, and of what follows
         assert times is not None and step is not None
         ahead, _ = data.calendar_features(times, step)
-        seen["marks"] = np.concatenate([arrays["marks"][-length:], ahead])[None]
+        seen["marks"] = np.concatenate([arrays["marks"][stop - length : stop], ahead])[None]
     (told,) = np.asarray(compile_outputs(run)(seen), np.float64)
     if np.isnan(told).any():
         raise ValueError(
@@ -123,6 +129,26 @@ def forecast_after(run: Run, series: data.TimeSeries) -> Ahead:
     found = problem.in_units(told)
     found = found if found.ndim == 3 else found[..., None]
     return Ahead(times, found[..., 0], found[..., 1:])
+
+
+def _before(run: Run, series: data.TimeSeries) -> data.TimeSeries:
+    """The rows before those to forecast, which tell of the known channels alone.
+
+    Raises:
+        ValueError: there are fewer of these than steps to forecast.
+    """
+    problem, horizon = run.problem, run.config.data.horizon
+    told = ~np.isnan(series.values[:, list(problem.targets)]).all(axis=1)
+    stop = int(np.flatnonzero(told)[-1]) + 1 if told.any() else 0
+    if series.num_steps - stop < horizon:
+        names = ", ".join(problem.channels[which] for which in problem.known_future)
+        raise OptionError(
+            f"{series.name}: expected {horizon} rows to forecast at the end, with {names} and "
+            f"empty {', '.join(problem.target_names)}, got {series.num_steps - stop}; add them.",
+            "test_file",
+        )
+    times = None if series.times is None else series.times[:stop]
+    return dataclasses.replace(series, values=series.values[:stop], times=times)
 
 
 def _seconds(seconds: float) -> np.timedelta64:

@@ -171,7 +171,7 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         return training.Splits(
             windows("training", split.train, seed=config.seed, stride=stride),
             windows("validation", split.validation, seed=None, stride=stride),
-            windows("test", split.test, seed=None),
+            windows("test", split.test, seed=None) if split.test else None,
         )
 
     def model(

@@ -1,0 +1,249 @@
+"""A classifier of time series, in the manner of scikit-learn."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import shown
+from flax_linattn.data.dataset import in_order
+from flax_linattn.estimators.base import Estimator, options_of, seed_of
+from flax_linattn.estimators.sequences import Sequences, as_sequences, check_features
+from flax_linattn.registry import get_task
+from flax_linattn.tasks.classify.predict import predict_proba
+from flax_linattn.tasks.in_memory import fit_data
+
+
+class Classifier(Estimator):
+    """Classes of time series: ``fit(X, y)``, then ``predict`` or ``predict_proba``.
+
+    The model, its loss and its training are those of ``flax-linattn train classify``: attention on
+    a causal convolution of each step, the mean over time, a linear head; a stratified share of the
+    data selects the epoch and ends the training. Channels are standardised by what is trained on,
+    and missing values (NaN) interpolated over time.
+
+    X is [N, T, C], [N, T] of one channel, or a list of [T_i, C] of unequal lengths; y holds a class
+    each, numbers or texts.
+
+    Args:
+        mechanism: the attention, a name of ``ops.list_mechanisms``.
+        epochs: most passes over the data.
+        patience: passes without improvement before stopping.
+        batch_size: sequences a step.
+        learning_rate: of RAdam.
+        validation_fraction: share of the sequences that selects the parameters.
+        random_state: a seed, NumPy's random state, or None for its global one.
+        run: a folder that keeps the run, for ``flax-linattn predict`` and ``stream``; default none.
+        options: further options of ``flax-linattn train classify``, by name, such as
+            ``{"num_layers": 1}``.
+
+    Attributes:
+        classes_: the classes, sorted.
+        n_features_in_: T where X was [N, T], else C.
+        feature_names_in_: names of the columns, where X was a data frame with text names.
+        is_table_: whether X was [N, T].
+        run_: the run, as ``tasks.load_run`` gives one.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat(["falls", "rises"], 10)
+        >>> X = np.where(y == "rises", 1, -1)[:, None] * np.arange(6) + rng.normal(size=(20, 6))
+        >>> classifier = Classifier(epochs=3, random_state=0, options={
+        ...     "features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8})
+        >>> classifier.fit(X, y).predict_proba(X[:3]).shape, classifier.classes_.tolist()
+        ((3, 2), ['falls', 'rises'])
+    """
+
+    classes_: NDArray
+    n_features_in_: int
+    feature_names_in_: NDArray
+    is_table_: bool
+
+    def __init__(
+        self,
+        *,
+        mechanism: str = "aaren",
+        epochs: int = 100,
+        patience: int = 10,
+        batch_size: int = 16,
+        learning_rate: float = 1e-3,
+        validation_fraction: float = 0.2,
+        random_state: Any = None,
+        run: str | Path | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.mechanism = mechanism
+        self.epochs = epochs
+        self.patience = patience
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+        self.run = run
+        self.options = options
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Trains on sequences and their classes; what was learned before is forgotten.
+
+        Raises:
+            ValueError: X or y is something else, they differ in number, or the classes are too
+                small for a part that validates; a parameter is out of range.
+            TypeError: X is sparse; a parameter is of another type.
+        """
+        given = as_sequences(X)
+        labels = _as_labels(y, len(given.series))
+        classes = np.unique(labels)
+        if len(classes) < 2:
+            raise ValueError(f"expected at least two classes in y, got 1 class: {classes[0]!r}.")
+        names = list(map(str, classes.tolist()))
+        ordered = in_order(names)
+        index = np.array([ordered.index(name) for name in names], np.int32)
+        dataset = data.TimeSeriesDataset(
+            "data",
+            given.series,
+            index[np.searchsorted(classes, labels)],
+            ordered,
+            tuple(f"dim_{c}" for c in range(given.series[0].shape[1])),
+        )
+        task: Any = get_task("classify")
+        config = task.Config.of(
+            **options_of(
+                self.options,
+                mechanism=self.mechanism,
+                epochs=self.epochs,
+                patience=self.patience,
+                batch_size=self.batch_size,
+                learning_rate=self.learning_rate,
+                validation_fraction=self.validation_fraction,
+                seed=seed_of(self.random_state),
+            )
+        )
+        # There is no test part: what stands for one only tells the longest sequence.
+        parts = task.parts((dataset, dataset), config)
+        self.run_ = fit_data(task, config, parts, self.run)._replace(data=None)
+        self.classes_, self._order = classes, index
+        self.n_features_in_, self.is_table_ = given.features, given.is_table
+        if given.names is not None:
+            self.feature_names_in_ = given.names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of the classes, float64 [N, classes], in the order of ``classes_``.
+
+        Raises:
+            NotFittedError: ``fit`` was not called.
+            ValueError: X is something else, or has other features than in ``fit``.
+        """
+        run = self._fitted()
+        given = as_sequences(X)
+        self._check(given)
+        dataset = data.TimeSeriesDataset(
+            "X",
+            given.series,
+            np.zeros(len(given.series), np.int32),
+            run.problem.classes,
+            run.problem.channels,
+        )
+        probabilities = predict_proba(run, dataset).astype(np.float64)[:, self._order]
+        return probabilities / probabilities.sum(axis=1, keepdims=True)
+
+    def predict(self, X: Any) -> NDArray:
+        """The likeliest class of each sequence, [N], of the dtype of ``classes_``.
+
+        Raises:
+            NotFittedError: ``fit`` was not called.
+            ValueError: as ``predict_proba``.
+        """
+        best = np.argmax(self.predict_proba(X), axis=1)
+        return self.classes_[best]
+
+    def score(self, X: Any, y: Any) -> float:
+        """The share of sequences whose class is predicted.
+
+        Raises:
+            NotFittedError: ``fit`` was not called.
+            ValueError: as ``predict_proba``, or y has another number.
+        """
+        predicted = self.predict(X)
+        return float(np.mean(predicted == _as_labels(y, len(predicted))))
+
+    def _check(self, given: Sequences) -> None:
+        named = hasattr(self, "feature_names_in_")
+        if given.is_table and named != (given.names is not None):
+            name = type(self).__name__
+            text = (
+                f"X does not have valid feature names, but {name} was fitted with feature names"
+                if named
+                else f"X has feature names, but {name} was fitted without feature names"
+            )
+            warnings.warn(text, UserWarning, stacklevel=3)
+        check_features(given, self)
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags
+
+        tags = super().__sklearn_tags__()
+        inputs = dataclasses.replace(tags.input_tags, three_d_array=True)
+        targets = dataclasses.replace(tags.target_tags, required=True)
+        return dataclasses.replace(
+            tags,
+            estimator_type="classifier",
+            classifier_tags=ClassifierTags(),
+            input_tags=inputs,
+            target_tags=targets,
+        )
+
+
+def _as_labels(y: Any, count: int) -> NDArray:
+    """y as [N]."""
+    if y is None:
+        raise ValueError(
+            "requires y to be passed, but the target y is None; give a class for each sequence."
+        )
+    labels = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; use y.ravel().",
+            _conversion_warning(),
+            stacklevel=3,
+        )
+        labels = labels.ravel()
+    if labels.ndim != 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {labels.shape} instead; give a class "
+            "for each sequence."
+        )
+    if len(labels) != count:
+        raise ValueError(
+            "Found input variables with inconsistent numbers of samples: "
+            f"{[count, len(labels)]}; give a class for each sequence."
+        )
+    if labels.dtype.kind == "c":
+        raise ValueError("Complex data not supported; give classes as numbers or texts.")
+    if labels.dtype.kind == "f":
+        if not np.isfinite(labels).all():
+            raise ValueError("Input y contains NaN or infinity; leave such sequences out.")
+        if (labels != np.round(labels)).any():
+            raise ValueError(
+                "Unknown label type: continuous. expected classes, got numbers such as "
+                f"{shown(labels[labels != np.round(labels)][0])}."
+            )
+    if labels.dtype.kind == "O" and any(label is None for label in labels):
+        raise ValueError("Input y contains None; leave such sequences out.")
+    return labels
+
+
+def _conversion_warning() -> type[Warning]:
+    """scikit-learn's own where it is in use, which its tools look for."""
+    other = sys.modules.get("sklearn.exceptions")
+    return UserWarning if other is None else other.DataConversionWarning

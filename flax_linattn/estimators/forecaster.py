@@ -1,0 +1,222 @@
+"""A forecaster of one series of one or more channels, in the manner of scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.estimators.base import Estimator, options_of, seed_of
+from flax_linattn.estimators.histories import History, as_history, write_history
+from flax_linattn.registry import get_task
+from flax_linattn.tasks.forecast.evaluate import check_fits
+from flax_linattn.tasks.forecast.predict import forecast_after
+from flax_linattn.tasks.forecast.rows import Row
+from flax_linattn.tasks.forecast.stream import ForecastStream
+from flax_linattn.tasks.forecast.task import Rows
+from flax_linattn.tasks.in_memory import fit_data
+from flax_linattn.tasks.run_types import Run
+
+DATA_FILE = "data.csv"
+"""The series in the folder of a run that is kept."""
+
+
+class Forecaster(Estimator):
+    """The next steps of a series: ``fit(series).predict()``.
+
+    The model and its training are those of ``flax-linattn train forecast --preset patch``; the last
+    tenth of the rows, or as many as a horizon where that is more, selects the epoch. No row is kept
+    for a test.
+
+    A series is an array [T, C] or [T], or a data frame or pandas series, whose index may hold
+    times; NaN is a missing value. Forecasts have its form: [H, C], or a data frame with the times
+    to come.
+
+    Args:
+        horizon: rows to forecast.
+        input_length: rows that a forecast sees.
+        mechanism: the attention, a name of ``ops.list_mechanisms`` with a causal form.
+        epochs: most passes over the data; default those of the preset.
+        batch_size: windows a step.
+        learning_rate: of Adam, the largest.
+        random_state: a seed, NumPy's random state, or None for its global one.
+        run: a folder that keeps the run with its series, for ``flax-linattn predict`` and
+            ``stream``; default none.
+        options: further options of ``flax-linattn train forecast``, by name, such as
+            ``{"model": "decoder"}``, which leaves the preset.
+
+    Attributes:
+        n_features_in_: C.
+        feature_names_in_: names of the channels, where the series was a data frame.
+        run_: the run, as ``tasks.load_run`` gives one.
+
+    Example:
+        >>> hours = np.arange(120)
+        >>> forecaster = Forecaster(horizon=4, input_length=24, epochs=1, random_state=0, options={
+        ...     "features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8})
+        >>> forecaster.fit(np.sin(2 * np.pi * hours / 24)).predict().shape
+        (4,)
+    """
+
+    n_features_in_: int
+    feature_names_in_: NDArray
+
+    def __init__(
+        self,
+        horizon: int = 24,
+        *,
+        input_length: int = 96,
+        mechanism: str = "aaren",
+        epochs: int | None = None,
+        batch_size: int = 32,
+        learning_rate: float | None = None,
+        random_state: Any = None,
+        run: str | Path | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.horizon = horizon
+        self.input_length = input_length
+        self.mechanism = mechanism
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+        self.run = run
+        self.options = options
+
+    def fit(self, X: Any, y: None = None) -> Self:
+        """Trains on a series; what was learned before is forgotten.
+
+        Args:
+            X: the series.
+            y: left out.
+
+        Raises:
+            ValueError: X is something else or too short; a parameter is out of range.
+            TypeError: a parameter is of another type.
+        """
+        history = as_history(X)
+        series = history.series
+        at_least(1, horizon=self.horizon, input_length=self.input_length)
+        held = max(self.horizon, series.num_steps // 10)
+        trained = series.num_steps - held
+        if trained < self.input_length + self.horizon:
+            raise OptionError(
+                f"expected at least {self.input_length + self.horizon + held} rows for "
+                f"input_length={self.input_length} and horizon={self.horizon}, the last {held} of "
+                f"which select the epoch, got {series.num_steps}; give more, or lower both.",
+                "input_length",
+                "horizon",
+            )
+        task: Any = get_task("forecast")
+        config = self._config(task, f"{trained}/{held}/0")
+        split = data.chronological_split(series.num_steps, config.data.split)
+        self.run_ = fit_data(task, config, Rows(series, split), self.run)._replace(data=None)
+        if self.run is not None:
+            write_history(Path(self.run) / DATA_FILE, series)
+        self._history = history
+        self.n_features_in_ = len(series.channels)
+        if hasattr(history.given, "columns"):
+            self.feature_names_in_ = np.array(history.given.columns, object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        return self
+
+    def _config(self, task: Any, split: str) -> Any:
+        options = options_of(
+            self.options,
+            horizon=self.horizon,
+            input_length=self.input_length,
+            mechanism=self.mechanism,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            split=split,
+            seed=seed_of(self.random_state),
+        )
+        config = task.Config.of()
+        if options.get("model", "patch") == "patch":
+            config = task.presets["patch"](config)
+        if self.run is not None:
+            options |= {"csv": (Path(self.run) / DATA_FILE).resolve(), "header": "yes"}
+        return config.replace(**options)
+
+    def predict(self, X: Any = None) -> Any:
+        """The rows after the last one of a series.
+
+        Args:
+            X: what is known by now, ``input_length`` rows or more, of the channels that were
+                fitted; default the series that was fitted.
+
+        Returns:
+            float64 [H, C], or [H] where the series is [T]; of pandas its own kind, indexed by the
+            times to come, or by the numbers of rows.
+
+        Raises:
+            NotFittedError: ``fit`` was not called.
+            ValueError: other channels or times than those of ``fit``, or too few rows.
+        """
+        run = self._fitted()
+        history = self._history if X is None else as_history(X, run.problem.channels)
+        check_fits(run, history.series)
+        ahead = forecast_after(run, history.series)
+        return history.like(ahead.values, ahead.times, self._names(history, run))
+
+    def stream(self) -> ForecasterStream:
+        """A stream that goes on after the series that was fitted, in constant time a row.
+
+        Raises:
+            NotFittedError: ``fit`` was not called.
+            ValueError: the mechanism has no state of constant size.
+        """
+        return ForecasterStream(self._fitted(), self._history)
+
+    def _names(self, history: History, run: Run) -> list[Any]:
+        """Of the forecast channels, as the data frame has them."""
+        if not hasattr(history.given, "columns"):
+            return list(run.problem.target_names)
+        return [history.given.columns[target] for target in run.problem.targets]
+
+
+class ForecasterStream:
+    """Forecasts as rows come, one step of the model each.
+
+    Args:
+        run: the trained run.
+        history: whose last rows were seen before.
+
+    Attributes:
+        forecast: what ``step`` returned last; at first the forecast from the history.
+    """
+
+    def __init__(self, run: Run, history: History) -> None:
+        self._stream = ForecastStream(run)
+        self._one = np.ndim(history.given) == 1
+        series = history.series
+        for row in range(max(0, series.num_steps - run.config.data.input_length), series.num_steps):
+            self.step(series.values[row], None if series.times is None else series.times[row])
+
+    def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:
+        """Takes in a row.
+
+        Args:
+            row: the channels, [C], or a number where there is one; NaN is a missing value.
+            time: of the row: a ``datetime``, ``numpy.datetime64`` or text; not needed where the
+                model knows no calendar.
+
+        Returns:
+            The rows after it, float64 [H, C], or [H] where the series was [T].
+
+        Raises:
+            ValueError: another number of channels, or a time before the last one.
+        """
+        values = np.atleast_1d(np.asarray(row, np.float64))
+        at = None if time is None else np.datetime64(time, "s").astype(object)
+        forecast = self._stream.step(Row(at, values))
+        self.forecast: NDArray[np.float64] = forecast[:, 0] if self._one else forecast
+        return self.forecast

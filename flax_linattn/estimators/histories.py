@@ -1,0 +1,136 @@
+"""Series as a forecaster takes them, and forecasts in the form of these: arrays or pandas."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import shown
+from flax_linattn.storage import write_text
+
+SECOND = np.dtype("M8[s]")
+
+
+class History(NamedTuple):
+    """A series as it came.
+
+    Attributes:
+        series: as a run takes it.
+        given: the array, data frame or pandas series.
+    """
+
+    series: data.TimeSeries
+    given: Any
+
+    def like(self, values: NDArray[np.float64], times: NDArray | None, names: list[Any]) -> Any:
+        """Rows to come, in the form of what was given: [H, C], or [H] for one without channels.
+
+        Args:
+            values: float64 [H, C].
+            times: datetime64[s] [H]; None where there are none.
+            names: of the C channels.
+        """
+        if not hasattr(self.given, "iloc"):
+            return values[:, 0] if np.ndim(self.given) == 1 else values
+        import pandas as pd
+
+        index = self.given.index
+        if times is not None:
+            ahead = pd.DatetimeIndex(times, name=index.name)
+            if index.tz is not None:
+                ahead = ahead.tz_localize("UTC").tz_convert(index.tz)
+        else:
+            ahead = pd.RangeIndex(len(index), len(index) + len(values), name=index.name)
+        if self.given.ndim == 1:
+            return pd.Series(values[:, 0], ahead, name=self.given.name)
+        return pd.DataFrame(values, ahead, columns=pd.Index(names, name=self.given.columns.name))
+
+
+def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History:
+    """Reads a history.
+
+    Args:
+        history: numbers [T, C] or [T]; or a data frame or pandas series of them, whose index may
+            hold times.
+        channels: those that it has to have; of a data frame by name.
+
+    Raises:
+        ValueError: it is something else, empty, or has other channels; times that fall, or are no
+            whole seconds.
+
+    Example:
+        >>> as_history([1.0, 2.0, 4.0]).series.channels
+        ('x0',)
+    """
+    is_pandas = hasattr(history, "iloc")
+    times = _times(history.index) if is_pandas else None
+    names = [f"x{c}" for c in range(np.shape(history)[1] if np.ndim(history) == 2 else 1)]
+    if is_pandas and history.ndim == 2:
+        names = [str(name) for name in history.columns]
+        if channels is not None and set(names) >= set(channels) and names != list(channels):
+            history = history[[history.columns[names.index(name)] for name in channels]]
+            names = list(channels)
+    try:
+        values = np.asarray(history, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected numbers [T, C] or [T], got {shown(history)}: {error}") from None
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2 or not values.size:
+        raise ValueError(
+            f"expected numbers [T, C] or [T], one row for each time, got {list(values.shape)}."
+        )
+    if (np.abs(values) > np.finfo(np.float32).max).any():  # infinity, too
+        row, column = np.argwhere(np.abs(values) > np.finfo(np.float32).max)[0].tolist()
+        raise ValueError(
+            f"expected finite numbers that float32 can hold, got {values[row, column]} in row "
+            f"{row}, column {column}; give NaN where a value is missing."
+        )
+    if (
+        channels is not None
+        and tuple(names) != channels
+        and (len(names) != len(channels) or (is_pandas and history.ndim == 2))
+    ):
+        raise ValueError(
+            f"expected the channels {list(channels)}, as in fit, got {names}; give the same ones."
+        )
+    kept = tuple(names) if channels is None else channels
+    return History(data.TimeSeries("the history", values, kept, times), history)
+
+
+def _times(index: Any) -> NDArray[np.datetime64] | None:
+    """Of an index of times; a time zone's are taken in UTC."""
+    if hasattr(index, "to_timestamp"):
+        index = index.to_timestamp()
+    if np.asarray(index.values).dtype.kind != "M":
+        return None
+    exact = np.asarray(index.values)  # of a time zone in UTC
+    times = exact.astype(SECOND)
+    if np.isnat(times).any():
+        raise ValueError("expected a time for each row, got NaT; leave such rows out.")
+    if (times.astype(exact.dtype) != exact).any():
+        raise ValueError("expected times to the second, got parts of one; round the index.")
+    return times
+
+
+def write_history(path: Path, series: data.TimeSeries) -> None:
+    """Writes a series so that ``data.load_series`` reads the same numbers, with a header.
+
+    Args:
+        path: the file.
+        series: its channels have names unlike those of a column of times.
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    timed = series.times is not None
+    writer.writerow([*(["date"] if timed else []), *series.channels])
+    for row, values in enumerate(series.values.tolist()):
+        time = [str(series.times[row]).replace("T", " ")] if series.times is not None else []
+        writer.writerow([*time, *("" if value != value else repr(value) for value in values)])
+    write_text(path, text.getvalue())

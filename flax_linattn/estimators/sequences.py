@@ -1,0 +1,155 @@
+"""Sequences as a classifier takes them: arrays, data frames, or lists of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import shown
+
+
+class Sequences(NamedTuple):
+    """N sequences of C channels.
+
+    Attributes:
+        series: float64 [T_i, C] each; NaN is a missing value.
+        features: what ``n_features_in_`` says: T where X is [N, T], else C.
+        names: of the columns, where X is a data frame of text names.
+        is_table: whether X is [N, T], whose sequences have one length.
+    """
+
+    series: tuple[NDArray[np.float64], ...]
+    features: int
+    names: NDArray | None
+    is_table: bool
+
+
+def as_sequences(X: Any) -> Sequences:
+    """Reads X.
+
+    Args:
+        X: [N, T, C]; [N, T], of one channel, which a data frame may be; or N arrays [T_i, C] or
+            [T_i].
+
+    Raises:
+        ValueError: it is something else, empty, not numbers, or has an infinite one; the words are
+            those that scikit-learn looks for.
+        TypeError: it is sparse.
+
+    Example:
+        >>> as_sequences([[[1.0], [2.0]], [[3.0]]]).features
+        1
+        >>> as_sequences(np.zeros((4, 7))).features
+        7
+    """
+    if hasattr(X, "toarray") and not hasattr(X, "__array__"):
+        raise TypeError(
+            "Sparse data was passed for X, but dense data is required; use X.toarray()."
+        )
+    names = None
+    if hasattr(X, "columns"):
+        columns = list(X.columns)
+        names = np.array(columns, object) if all(isinstance(c, str) for c in columns) else None
+        X = np.asarray(X)
+    if isinstance(X, Sequence) and not isinstance(X, str) and _is_ragged(X):
+        series = tuple(_numbers(own) for own in X)
+        series = tuple(own[:, None] if own.ndim == 1 else own for own in series)
+        _check_alike(series)
+        return Sequences(series, series[0].shape[1], None, False)
+    values = _numbers(X)
+    if values.ndim == 0:
+        raise ValueError(f"Expected 2D array, got scalar array instead: {shown(X)}; pass [N, T].")
+    if values.ndim == 1:
+        raise ValueError(
+            "Expected 2D array, got 1D array instead: Reshape your data, X.reshape(1, -1) if it "
+            "is one sequence."
+        )
+    if values.ndim > 3:
+        raise ValueError(
+            f"Found array with dim {values.ndim}, expected X as [N, T, C] or [N, T]; Reshape it."
+        )
+    for axis, what in enumerate(("sample", "feature", "feature")[: values.ndim]):
+        if not values.shape[axis]:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={values.shape}) while a minimum of 1 is "
+                "required."
+            )
+    if values.ndim == 2:
+        return Sequences(tuple(values[..., None]), values.shape[1], names, True)
+    return Sequences(tuple(values), values.shape[2], names, False)
+
+
+def _is_ragged(X: Sequence[Any]) -> bool:
+    """Whether a list holds sequences of several lengths, or arrays with channels."""
+    shapes = {np.shape(own) if hasattr(own, "shape") else (len(own),) for own in X if _sized(own)}
+    return len(shapes) > 1 or any(len(shape) == 2 for shape in shapes)
+
+
+def _sized(own: Any) -> bool:
+    return hasattr(own, "__len__") and not isinstance(own, str)
+
+
+def _numbers(values: Any) -> NDArray[np.float64]:
+    array = np.asarray(values)
+    if array.dtype.kind == "c":
+        raise ValueError("Complex data not supported; give real numbers.")
+    try:
+        found = array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"expected X as numbers, got {shown(values)}: {error}") from None
+    if np.isinf(found).any():
+        raise ValueError(
+            "Input X contains infinity; expected finite numbers, or NaN where missing."
+        )
+    if (np.abs(found) > np.finfo(np.float32).max).any():
+        raise ValueError("Input X contains a value too large for float32; scale the data.")
+    return found
+
+
+def _check_alike(series: Sequence[NDArray]) -> None:
+    for index, own in enumerate(series):
+        if own.ndim != 2 or not own.size or own.shape[1] != series[0].shape[1]:
+            raise ValueError(
+                f"expected sequences [T, C] of one number of channels, got sequence {index} as "
+                f"{list(own.shape)} beside {list(series[0].shape)}; time comes first."
+            )
+
+
+def check_features(given: Sequences, fitted: Any) -> None:
+    """Refuses other features than an estimator was fitted with.
+
+    Args:
+        given: what it is asked of.
+        fitted: the estimator.
+
+    Raises:
+        ValueError: their number, or their names, are others.
+    """
+    name = type(fitted).__name__
+    if given.is_table != fitted.is_table_ or given.features != fitted.n_features_in_:
+        raise ValueError(
+            f"X has {given.features} features, but {name} is expecting {fitted.n_features_in_} "
+            "features as input."
+            + (" It was fitted with [N, T]." if fitted.is_table_ and not given.is_table else "")
+        )
+    names = getattr(fitted, "feature_names_in_", None)
+    if names is None or given.names is None:
+        return
+    if list(names) != list(given.names):
+        unseen = sorted(set(given.names) - set(names))
+        gone = sorted(set(names) - set(given.names))
+        message = "The feature names should match those that were passed during fit.\n"
+        if unseen:
+            message += "Feature names unseen at fit time:\n" + _lines(unseen)
+        if gone:
+            message += "Feature names seen at fit time, yet now missing:\n" + _lines(gone)
+        if not unseen and not gone:
+            message += "Feature names must be in the same order as they were in fit.\n"
+        raise ValueError(message)
+
+
+def _lines(names: Sequence[str]) -> str:
+    return "".join(f"- {name}\n" for name in names[:5]) + ("- ...\n" if len(names) > 5 else "")

@@ -1,0 +1,149 @@
+"""What estimators are before they are fitted: parameters, and the checks of what goes in."""
+
+import numpy as np
+import pytest
+
+from flax_linattn.estimators import Classifier, Forecaster, NotFittedError
+from flax_linattn.estimators.base import options_of, seed_of
+from flax_linattn.estimators.histories import as_history
+from flax_linattn.estimators.sequences import as_sequences
+
+BOTH = pytest.mark.parametrize("estimator", [Classifier, Forecaster])
+
+
+@BOTH
+def test_parameters_are_stored_as_they_came(estimator):
+    """Nothing is checked or changed before ``fit``."""
+    options = {"features": 8}
+    one = estimator(epochs=-3, options=options)
+    assert one.options is options and one.get_params()["epochs"] == -3
+    assert vars(one).keys() == one.get_params().keys()
+    two = estimator(**one.get_params())
+    assert two.get_params() == one.get_params()
+    assert one.set_params(epochs=4) is one and one.epochs == 4
+    assert repr(one) == f"{estimator.__name__}(epochs=4, options={{'features': 8}})"
+    with pytest.raises(ValueError, match="did you mean 'epochs'"):
+        one.set_params(epoch=3, mechanism="softmax")
+    assert one.mechanism == "aaren"
+
+
+def test_an_estimator_that_is_not_fitted():
+    for ask in (lambda: Classifier().predict(np.zeros((2, 3))), Forecaster().predict):
+        with pytest.raises(NotFittedError, match="not fitted yet; call fit first"):
+            ask()
+    with pytest.raises(NotFittedError):
+        Forecaster().stream()
+
+
+def test_seeds():
+    """As scikit-learn has them: a number, a state of NumPy's, or None for the global one."""
+    assert seed_of(np.int64(7)) == 7
+    state = np.random.RandomState(0)
+    assert seed_of(np.random.RandomState(0)) == seed_of(state) != seed_of(state)
+    assert 0 <= seed_of(np.random.default_rng(0)) < 2**31
+    for bad, error in ((-1, ValueError), ("0", TypeError), (0.5, TypeError)):
+        with pytest.raises(error, match="random_state"):
+            seed_of(bad)
+
+
+def test_an_option_twice():
+    assert options_of(None, epochs=None, seed=3) == {"seed": 3}
+    with pytest.raises(ValueError, match="expected epochs once"):
+        options_of({"epochs": 3}, epochs=4)
+
+
+def test_sequences_in_all_forms():
+    rng = np.random.default_rng(0)
+    cube = rng.normal(size=(3, 5, 2))
+    for X in (cube, list(cube), cube.tolist(), [own.tolist() for own in cube]):
+        given = as_sequences(X)
+        assert given.features == 2 and not given.is_table
+        assert all(np.array_equal(own, x) for own, x in zip(given.series, cube, strict=True))
+    ragged = as_sequences([cube[0], cube[1, :2]])
+    assert [own.shape for own in ragged.series] == [(5, 2), (2, 2)]
+    assert [own.shape for own in as_sequences([[1, 2], [3]]).series] == [(2, 1), (1, 1)]
+    flat = as_sequences(cube[..., 0].tolist())
+    assert flat.features == 5 and flat.is_table and flat.series[0].shape == (5, 1)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros(3), "Reshape your data"),
+        (np.zeros((0, 3)), "0 sample"),
+        (np.zeros((2, 0)), "0 feature"),
+        (np.zeros((2, 3, 4, 5)), "dim 4"),
+        (np.array([[1.0, np.inf]]), "infinity"),
+        (np.array([[1e39, 0.0]]), "too large for float32"),
+        (np.array([[1j, 0]]), "Complex data not supported"),
+        ([["a", "b"]], "expected X as numbers"),
+        ([np.zeros((2, 3)), np.zeros((2, 4))], "one number of channels"),
+        ([np.zeros((2, 3)), np.zeros((0, 3))], "one number of channels"),
+    ],
+)
+def test_what_are_no_sequences(X, message):
+    with pytest.raises(ValueError, match=message):
+        as_sequences(X)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (None, "requires y to be passed"),
+        ([0, 1], "inconsistent numbers of samples"),
+        ([[0, 1], [1, 0], [0, 1]], "1d array"),
+        ([0.5, 1.5, 0.5], "Unknown label type"),
+        ([0.0, np.nan, 1.0], "contains NaN"),
+        (np.array(["a", None, "b"], object), "contains None"),
+        (["a", "a", "a"], "1 class"),
+    ],
+)
+def test_what_are_no_classes(y, message):
+    with pytest.raises(ValueError, match=message):
+        Classifier().fit(np.zeros((3, 4)), y)
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        (np.zeros((0, 2)), "one row for each time"),
+        (np.zeros((2, 2, 2)), "one row for each time"),
+        ([["a"], ["b"]], "expected numbers"),
+        ([0.0, np.inf], "in row 1, column 0"),
+    ],
+)
+def test_what_is_no_history(history, message):
+    with pytest.raises(ValueError, match=message):
+        as_history(history)
+
+
+def test_histories_of_pandas():
+    pd = pytest.importorskip("pandas")
+    index = pd.date_range("2024-01-31", periods=4, freq="ME", name="when")
+    frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "b": [5, np.nan, 7, 8]}, index)
+    history = as_history(frame)
+    assert history.series.channels == ("a", "b")
+    assert history.series.times[1] == np.datetime64("2024-02-29")
+    times = np.array(["2024-05-31"], "M8[s]")
+    ahead = history.like(np.array([[1.0, 2.0]]), times, ["a", "b"])
+    assert ahead.index.name == "when" and ahead.index[0] == pd.Timestamp("2024-05-31")
+    assert ahead.columns.tolist() == ["a", "b"]
+    # By name, whatever their order.
+    other = as_history(frame[["b", "a"]], ("a", "b"))
+    np.testing.assert_array_equal(other.series.values, history.series.values)
+    with pytest.raises(ValueError, match=r"expected the channels \['a', 'c'\]"):
+        as_history(frame, ("a", "c"))
+    zoned = as_history(frame["a"].tz_localize("Europe/Berlin"))
+    assert zoned.series.times[0] == np.datetime64("2024-01-30T23:00:00")
+    ahead = zoned.like(np.array([[1.0]]), np.array(["2024-05-30T22:00:00"], "M8[s]"), ["a"])
+    assert ahead.name == "a" and str(ahead.index[0]) == "2024-05-31 00:00:00+02:00"
+    plain = as_history(frame.reset_index(drop=True))
+    assert plain.series.times is None
+    assert plain.like(np.zeros((2, 2)), None, ["a", "b"]).index.tolist() == [4, 5]
+    with pytest.raises(ValueError, match="to the second"):
+        as_history(frame.shift(500, freq="ms"))
+    with pytest.raises(ValueError, match="NaT"):
+        as_history(frame.set_axis([pd.NaT, *index[1:]]))
+    falling = frame.iloc[::-1]
+    with pytest.raises(ValueError, match="never fall"):
+        as_history(falling)
