@@ -108,9 +108,11 @@ def _times(index: Any) -> NDArray[np.datetime64] | None:
     """Of an index of times; a time zone's are taken in UTC."""
     if hasattr(index, "to_timestamp"):
         index = index.to_timestamp()
-    if np.asarray(index.values).dtype.kind != "M":
+    if getattr(index, "tz", None) is not None:
+        index = index.tz_convert(None)
+    exact = index.to_numpy()
+    if exact.dtype.kind != "M":
         return None
-    exact = np.asarray(index.values)  # of a time zone in UTC
     times = exact.astype(SECOND)
     if np.isnat(times).any():
         raise ValueError("expected a time for each row, got NaT; leave such rows out.")
