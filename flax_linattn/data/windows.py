@@ -101,6 +101,7 @@ class Windows(ArrayBatches):
         starts: int64 ``[N]``, the first row of each window.
         owners: int64 ``[N]``, the series that each is of, from 0.
         begins: As given.
+        rows: Of each series, as given.
 
     Raises:
         ValueError: A length below 1, arrays that do not match or are named "weight", rows too few
@@ -154,6 +155,7 @@ class Windows(ArrayBatches):
             starts.append(np.arange(first, first + count, stride, dtype=np.int64))
             owners.append(np.full(len(starts[-1]), owner, np.int64))
         self.begins = tuple(begins)
+        self.rows = tuple(of_each)
         self.starts = np.concatenate(starts)
         self.owners = np.concatenate(owners)
         if not self.starts.size:

@@ -204,7 +204,9 @@ class PatchForecaster(nnx.Module):
         )
         if fixed_map and self.linear_map is None:
             raise OptionError(
-                "fixed_map is of the linear map, which context=0 leaves out.", "fixed_map", "context"
+                "fixed_map is of the linear map, which context=0 leaves out.",
+                "fixed_map",
+                "context",
             )
         self.share = Correction(jnp.ones((), jnp.float32)) if fixed_map else None
         self.quantile_head = (

@@ -63,5 +63,5 @@ def _corrections(run: Run) -> nnx.State:
 
 
 def _not_calibrated(run: Run, why: str) -> Run:
-    print(f"note: the quantiles are as trained, without a correction: {why}", file=sys.stderr)
+    print(f"note: the model is as trained, without its calibration: {why}", file=sys.stderr)
     return run

@@ -159,6 +159,16 @@ class Task(abc.ABC, Generic[C, D, P]):
     def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
         """Loss, optimizer, and what selects the best parameters."""
 
+    def begin(self, models_: Sequence[Any], splits: training.Splits, config: C, problem: P) -> None:
+        """Sets what of new models is computed from the data at once, not learned by steps.
+
+        Args:
+            models_: of all runs, as ``model`` gave them.
+            splits: the batches that they are going to be trained on.
+            config: the options.
+            problem: what was learned of the data.
+        """
+
     def is_calibrated(self, config: C) -> bool:
         """Whether the options ask for ``calibrate``."""
         return False

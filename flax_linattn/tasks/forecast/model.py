@@ -52,6 +52,7 @@ def build_forecaster(
             horizon,
             patch_length=model.patch_length,
             context=length if model.linear_path else 0,
+            fixed_map=model.ridge,
             memory=length,
             missing=problem.tells_missing,
             position=position,

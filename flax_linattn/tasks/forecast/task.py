@@ -39,6 +39,7 @@ from flax_linattn.tasks.forecast.evaluate import (
     stream_error,
 )
 from flax_linattn.tasks.forecast.figures import draw_forecasts
+from flax_linattn.tasks.forecast.linear_path import best_share, set_to_ridge
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
 from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
@@ -193,14 +194,30 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
             monitor="mse",
         )
 
+    def begin(
+        self,
+        models_: Sequence[Model],
+        splits: training.Splits,
+        config: ForecastConfig,
+        problem: ForecastProblem,
+    ) -> None:
+        """Sets the patch model's linear map to a ridge, with the option ``ridge``."""
+        if config.model.ridge:
+            assert isinstance(splits.train, data.Windows)
+            assert isinstance(splits.validation, data.Windows)
+            set_to_ridge(models_, splits.train, splits.validation, problem)
+
     def is_calibrated(self, config: ForecastConfig) -> bool:
-        """With the option ``conformal``."""
-        return config.model.conformal
+        """With the options ``conformal`` and ``ridge``."""
+        return config.model.conformal or config.model.ridge
 
     def calibrate(self, run: Run, validation: training.BatchSource) -> None:
-        """Corrects the quantiles by their errors on the validation rows."""
+        """Weighs what is added to a ridge, and corrects the quantiles, by the validation rows."""
         assert isinstance(validation, data.Windows)
-        run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
+        if run.config.model.ridge:
+            run.model.share[...] = jnp.asarray(best_share(run, validation), jnp.float32)
+        if run.config.model.conformal:
+            run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
 
     def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct:
         """Of the channels, and the marks behind them."""

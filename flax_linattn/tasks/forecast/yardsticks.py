@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,8 +41,17 @@ class Ridge(NamedTuple):
         return np.einsum("nlc,lh->nhc", past, self.kernel, optimize=True) + last
 
 
+Rows = range | Sequence[range]
+"""Of one series, or of each of several."""
+
+
 def fit_ridge(
-    values: NDArray, train: range, validation: range, input_length: int, horizon: int
+    values: NDArray,
+    train: Rows,
+    validation: Rows,
+    input_length: int,
+    horizon: int,
+    begins: Sequence[int] = (0,),
 ) -> Ridge:
     """Fits the map to all windows of the training rows and all channels.
 
@@ -50,11 +59,13 @@ def fit_ridge(
     are so many windows that it would take long, it learns from every second, third, ...
 
     Args:
-        values: the series [T, C] as the model sees it: standardised, missing values filled.
-        train: rows that the windows' horizons lie in.
-        validation: those that choose the strength.
+        values: the series [T, C] as the model sees it: standardised, missing values filled; or
+            several, one behind the other.
+        train: rows that the windows' horizons lie in; of several series those of each.
+        validation: those that choose the strength; as ``train``.
         input_length: rows that the model sees.
         horizon: rows to forecast.
+        begins: the first row of each series.
 
     Raises:
         ValueError: there is no window of these rows.
@@ -66,9 +77,9 @@ def fit_ridge(
         True
     """
     length = min(input_length, MOST_INPUT)
-    gram, cross, _, *counts = _products(values, train, input_length, length, horizon)
+    gram, cross, _, *counts = _products(values, train, begins, input_length, length, horizon)
     val_gram, val_cross, val_square, *_ = _products(
-        values, validation, input_length, length, horizon
+        values, validation, begins, input_length, length, horizon
     )
     eigenvalues, vectors = np.linalg.eigh(gram)
     projected = vectors.T @ cross
@@ -93,24 +104,37 @@ class _Products(NamedTuple):
 
 
 def _products(
-    values: NDArray, rows: range, input_length: int, length: int, horizon: int
+    values: NDArray,
+    rows: Rows,
+    begins: Sequence[int],
+    input_length: int,
+    length: int,
+    horizon: int,
 ) -> _Products:
     """Sums over windows, all of which but for their last ``length`` rows of input are looked at."""
     gram, cross, square = np.zeros((length, length)), np.zeros((length, horizon)), 0.0
-    first = max(rows.start - input_length, 0) + input_length - length
-    count = rows.stop - first - length - horizon + 1
-    if count < 1:
+    parts = [rows] if isinstance(rows, range) else rows
+    spans = []
+    for begin, part in zip(begins, parts, strict=True):
+        first = max(part.start - input_length, begin) + input_length - length
+        if part.stop - first >= length + horizon:
+            spans.append((first, part.stop))
+    counts = [stop - first - length - horizon + 1 for first, stop in spans]
+    count = sum(counts)
+    if not spans:
+        rows_of = f"rows {parts[0].start} to {parts[0].stop - 1}" if len(parts) == 1 else "the rows"
         raise ValueError(
-            f"rows {rows.start} to {rows.stop - 1} have no window of input_length={input_length} "
+            f"{rows_of} have no window of input_length={input_length} "
             f"and horizon={horizon}; give more rows, or a shorter window."
         )
-    work = values.shape[1] * count * length * (length + horizon)
-    stride = max(1, -(-work // WORK))
-    for past, future in _windows(values[first : rows.stop], length, horizon, stride):
-        gram += past.T @ past
-        cross += past.T @ future
-        square += float(np.sum(np.square(future)))
-    return _Products(gram, cross, square, len(range(0, count, stride)), count)
+    stride = max(1, -(-(values.shape[1] * count * length * (length + horizon)) // WORK))
+    for first, stop in spans:
+        for past, future in _windows(values[first:stop], length, horizon, stride):
+            gram += past.T @ past
+            cross += past.T @ future
+            square += float(np.sum(np.square(future)))
+    taken = sum(len(range(0, windows, stride)) for windows in counts)
+    return _Products(gram, cross, square, taken, count)
 
 
 def _windows(

@@ -1,0 +1,129 @@
+"""The patch model beside a ridge: where it begins, what training leaves, what is added."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import models, tasks, training
+from flax_linattn.tasks.forecast import ForecastConfig
+from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_yardsticks, fitted_ridge
+from flax_linattn.tasks.forecast.linear_path import best_share, set_to_ridge
+from flax_linattn.tasks.forecast.yardsticks import fit_ridge
+
+INPUT, HORIZON = 12, 4
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> ForecastConfig:
+    rng = np.random.default_rng(0)
+    rows = np.sin(np.arange(220.0)[:, None] / [4, 7]) + 0.3 * rng.normal(size=(220, 2))
+    csv = tmp_path_factory.mktemp("data") / "waves.csv"
+    csv.write_text("a,b\n" + "".join(f"{a:.5f},{b:.5f}\n" for a, b in rows))
+    sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
+    of_data = {"csv": csv, "split": "0.6/0.2/0.2", "input_length": INPUT, "horizon": HORIZON}
+    fit = {"epochs": 3, "learning_rate": 0.03, "batch_size": 16}
+    options = {"model": "patch", "ridge": True, "patch_length": 5}
+    return ForecastConfig.of(**options, **sizes, **of_data, **fit)
+
+
+@pytest.fixture(scope="module")
+def trained(config, tmp_path_factory) -> tasks.Run:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    session = training.Session(folder, progress=False, parallel=training.Parallel("none"))
+    tasks.train("forecast", config, session)
+    return tasks.load_run(folder)
+
+
+def made(config):
+    """A new model, its splits and problem."""
+    task, config = tasks.get_task("forecast"), config.resolve()
+    rows = task.load(config)
+    problem = task.describe(rows, config)
+    splits = task.batches(rows, config, problem, 1)
+    model = task.model(config, problem)
+    task.begin([model], splits, config, problem)
+    return tasks.Run(task, config, problem, model, rows), splits
+
+
+def errors(forecast, windows):
+    """Truth less forecast [N, H, C]."""
+    found = [
+        (batch["values"][:, INPUT:] - np.asarray(forecast(batch)))[batch["weight"] > 0]
+        for batch in windows
+    ]
+    return np.concatenate(found)
+
+
+def test_a_new_model_is_the_ridge(config):
+    run, splits = made(config)
+    found = np.mean(np.square(errors(compile_forecast(run), splits.test)))
+    want = evaluate_yardsticks(run, splits.test, fitted_ridge(run))["ridge_mse"]
+    assert found == pytest.approx(want, rel=1e-6)
+
+
+def test_training_leaves_the_map_and_the_run_keeps_the_share(config, trained):
+    new, splits = made(config)
+    kernels = [run.model.linear_map.kernel[...] for run in (new, trained)]
+    np.testing.assert_array_equal(*kernels)
+    assert np.abs(trained.model.head.kernel[...]).max() > 0
+    share = float(trained.model.share[...])
+    validation = splits.validation
+    linear = errors(compile_forecast(new), validation)
+    trained.model.share[...] = np.float32(1)
+    added = linear - errors(compile_forecast(trained), validation)
+    want = np.clip(np.sum(added * linear) / np.sum(added**2), 0, 1)
+    assert share == pytest.approx(want, abs=1e-5)
+    trained.model.share[...] = np.float32(share)
+    kept = errors(compile_forecast(trained), validation)
+    assert np.mean(kept**2) <= min(np.mean(linear**2), np.mean((linear - added) ** 2)) + 1e-9
+
+
+def test_what_holds_on_no_other_row_is_not_added(config):
+    """A head that adds the same to all forecasts: against the errors nothing, else what helps."""
+    run, splits = made(config)
+    run.model.head.bias[...] = np.full(HORIZON, 1e3, np.float32)
+    linear = np.mean(errors(compile_forecast(made(config)[0]), splits.validation))
+    share = best_share(run, splits.validation)
+    assert 0 <= share < 1e-2 and (share > 0) == (linear > 0)
+
+
+def test_the_ridge_of_several_series_is_that_of_all_their_windows():
+    rng = np.random.default_rng(1)
+    one, two = rng.normal(size=(60, 1)), rng.normal(size=(50, 1)).cumsum(axis=0)
+    joined = np.concatenate([one, two])
+    rows = ([range(40), range(60, 95)], [range(40, 60), range(95, 110)])
+    found = fit_ridge(joined, *rows, 6, 3, begins=(0, 60))
+    pasts, futures = [], []
+    for values in (one[:40, 0], two[:35, 0]):
+        windows = np.lib.stride_tricks.sliding_window_view(values, 9)
+        pasts.append(windows[:, :6] - windows[:, 5:6])
+        futures.append(windows[:, 6:] - windows[:, 5:6])
+    past, future = np.concatenate(pasts), np.concatenate(futures)
+    unit = np.trace(past.T @ past) / 6
+    kernels = [
+        np.linalg.solve(past.T @ past + strength * unit * np.eye(6), past.T @ future)
+        for strength in np.logspace(-4, 1, 11)
+    ]
+    distances = [np.abs(kernel - found.kernel).max() for kernel in kernels]
+    assert min(distances) < 1e-9 and found.num_windows == len(past)
+    short = fit_ridge(joined, [range(40), range(60, 62)], rows[1], 6, 3, begins=(0, 60))
+    np.testing.assert_allclose(short.num_windows, 32)
+    with pytest.raises(ValueError, match="the rows have no window"):
+        fit_ridge(joined, [range(4), range(60, 62)], rows[1], 6, 3, begins=(0, 60))
+
+
+def test_the_map_sees_at_most_the_rows_that_a_ridge_is_fitted_on(config, monkeypatch):
+    run, splits = made(config)
+    monkeypatch.setattr("flax_linattn.tasks.forecast.yardsticks.MOST_INPUT", 8)
+    set_to_ridge([run.model], splits.train, splits.validation, run.problem)
+    kernel = run.model.linear_map.kernel[...]
+    assert kernel.shape == (INPUT, HORIZON) and not kernel[:4].any() and kernel[4:-1].all()
+
+
+def test_a_fixed_map_takes_a_map():
+    with pytest.raises(ValueError, match="fixed_map is of the linear map"):
+        models.PatchForecaster(2, 3, context=0, fixed_map=True, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="ridge is the linear map"):
+        ForecastConfig.of(model="patch", ridge=True, linear_path=False)
+    with pytest.raises(ValueError, match="ridge is an option of the model 'patch'"):
+        ForecastConfig.of(ridge=True)
