@@ -1,15 +1,22 @@
 """Files as users have them, through the forecasting task: what is told, and what is read."""
 
+from datetime import datetime, timedelta
+
 import numpy as np
 import pytest
 
-from flax_linattn import tasks
+from flax_linattn import cli, tasks
 from flax_linattn.data import Dialect
 from flax_linattn.tasks.forecast import ForecastConfig
-from tests.tasks.commands import fail
+from flax_linattn.tasks.forecast.rows import parse_rows
+from tests.tasks.commands import fail, succeed
 
 FORECAST = tasks.get_task("forecast")
 ROWS = 1200
+SMALL = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--input-length", "12", "--horizon", "4", "--positions", "3", "--parallel", "none"),
+]
 
 
 def written(tmp_path, load, times=None, separator=","):
@@ -79,3 +86,76 @@ def test_a_refusal_names_the_flag(tmp_path, load, capsys):
     message = fail(capsys, *args)
     assert "expected rows at one distance in time" in message
     assert message.endswith("(--resample, --times, --id-column)\n")
+
+
+def hour(index):
+    return datetime(2024, 1, 1) + timedelta(hours=int(index))
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run on a file with semicolons, decimal commas, the day first, and a code for missing."""
+    folder = tmp_path_factory.mktemp("reading")
+    path = folder / "sales.csv"
+    rows = [
+        f"{hour(i).strftime('%d.%m.%Y %H:%M')}+01:00;{f'{5 + np.sin(i / 4):.3f}'.replace('.', ',')}"
+        for i in range(150)
+    ]
+    rows[20] = rows[20].rpartition(";")[0] + ";-9999"
+    path.write_text("when;load\n" + "\n".join(rows) + "\n")
+    args = ["train", "forecast", "--csv", str(path), "--run", str(folder / "run"), *SMALL]
+    options = ["--decimal", ",", "--day-first", "--missing-values", "-9999"]
+    assert cli.main([*args, *options, "--epochs", "1", "--no-progress"]) == 0
+    return folder / "run"
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
+    run = tasks.load_run(run_dir)
+    assert run.problem.utc and run.config.data.dialect.missing_values == ("-9999",)
+    told = {
+        "cells.csv": "01.02.2024 00:00+01:00;5,5\n01.02.2024 01:00+01:00;-9999\n",
+        "named.csv": "load;date\n5,5;01.02.2024 00:00+01:00\n;01.02.2024 01:00+01:00\n",
+        "json.txt": '{"time": "2024-01-31 23:00Z", "load": 5.5}\n'
+        '{"time": "2024-02-01T00:00Z", "load": null}\n',
+    }
+    printed = set()
+    for name, text in told.items():
+        (tmp_path / name).write_text(text)
+        printed.add(succeed(capsys, "stream", str(run_dir), "--input", str(tmp_path / name)))
+    (out,) = printed
+    assert [line.split(",")[1] for line in out.splitlines()[1:]] == [
+        "2024-01-31 23:00:00",
+        "2024-02-01 00:00:00",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("01.02.2024 00:00;5,5\n", ":1: expected a time with its offset from UTC, as the run's"),
+        ("01.02.2024 00:00+01:00;5.5\n", ":1: expected a finite number for load, got '5.5'"),
+        ("soon;5,5\n", ":1: expected a time such as 2016-07-01 00:00:00, got 'soon'"),
+    ],
+)
+def test_bad_rows_of_a_stream(run_dir, capsys, tmp_path, text, message):
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    assert message in fail(capsys, "stream", str(run_dir), "--input", str(path))
+
+
+def test_rows_of_other_dialects():
+    def rows(text, **options):
+        found = parse_rows(text.splitlines(), ("a", "b"), **options)
+        return [(row.time, *row.values.tolist()) for row in found]
+
+    seven = datetime(2016, 7, 1)
+    assert rows("a\tb\n1\t2\n", dialect=Dialect(separator="tab")) == [(None, 1, 2)]
+    ((_, first, second),) = rows("\t\n", dialect=Dialect(separator="tab"))
+    assert np.isnan([first, second]).all()
+    assert rows("1467331200|1|2", dialect=Dialect(time_unit="s")) == [(seven, 1, 2)]
+    named = rows("b,moment,a\n1,2016-07-01,2\n", dialect=Dialect(time_column="moment"))
+    assert named == [(seven, 2, 1)]
+    with pytest.raises(ValueError, match="without an offset from UTC, as the run's file"):
+        rows("2016-07-01T00:00Z,1,2", utc=False)
+    assert rows("2016-07-01T02:00+02:00,1,2") == [(seven, 1, 2)]

@@ -87,6 +87,7 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -
         standardizer=fit_standardizer(series, split),
         split=as_pairs(split),
         checksum=checksum_of(series, split.test.stop),
+        utc=None if series.times is None else series.utc,
     )
 
 

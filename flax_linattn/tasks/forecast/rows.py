@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,21 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
-from flax_linattn.data.cells import (
-    TIME,
-    BadCellError,
-    is_value,
-    parse_numbers,
-    parse_time,
-    split_cells,
-)
+from flax_linattn.data.cells import TIME, BadCellError, split_cells
+from flax_linattn.data.dialect import PLAIN, Dialect
 
 
 class Row(NamedTuple):
     """An observation.
 
     Attributes:
-        time: when; None if the stream does not say.
+        time: when, without a time zone (UTC if the run's times are); None if the stream does not
+            say.
         values: float64 [channels], NaN = missing.
     """
 
@@ -40,8 +36,10 @@ def parse_rows(
     name: str = "standard input",
     *,
     numeric_names: bool = False,
+    dialect: Dialect = PLAIN,
+    utc: bool | None = None,
 ) -> Iterator[Row]:
-    """Reads one observation a line: a JSON object, or cells separated by commas.
+    """Reads one observation a line: a JSON object, or cells as the run's file has them.
 
     A JSON object has the channels by name, and perhaps "time" (or "date", "datetime", "timestamp").
     Cells are the channels in the run's order, after the time if there is one; a first line that
@@ -54,6 +52,8 @@ def parse_rows(
         name: of the source, for messages.
         numeric_names: whether a first line of numbers alone is one of names, if it has all
             channels: a run's file may have had such a header.
+        dialect: how cells and times are written.
+        utc: whether times have to name their offset from UTC, or must not; None if both will do.
 
     Raises:
         ValueError: a line that holds something else; the message names it.
@@ -63,138 +63,174 @@ def parse_rows(
         ...                                            ("a", "b"))]
         [[2.0, 1.0], [4.0, nan]]
     """
+    reader = _Reader(channels, dialect, utc)
     columns: list[str] | None = None
+    separator = "" if dialect.separator == "auto" else dialect.sniff([])[0]
     first = True
     for number, line in enumerate(lines, start=1):
-        text = (line.lstrip("\ufeff") if number == 1 else line).strip()  # byte-order marks
-        if not text:
+        text = line.lstrip("\ufeff") if number == 1 else line  # byte-order marks
+        reader.place = f"{name}:{number}"
+        if not text.strip() and not (separator == "\t" and "\t" in text):
             continue
-        place = f"{name}:{number}"
-        if text.startswith("{"):
-            yield _from_json(text, channels, place)
+        if text.strip().startswith("{"):
+            yield reader.from_json(text.strip())
         else:
-            cells = _split(text, place)
-            if first and _are_names(cells, channels, place, numeric_names):
-                _time_of(cells, channels, place)
+            separator = separator or dialect.sniff([text])[0]
+            cells = reader.split(text.rstrip("\r\n"), separator)
+            if first and reader.are_names(cells, numeric_names):
+                reader.time_of(cells)
                 columns = cells
             else:
-                yield _from_cells(cells, channels, columns, place)
+                yield reader.from_cells(cells, columns)
         first = False
 
 
-def _split(text: str, place: str) -> list[str]:
-    try:
-        return split_cells(text)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}.") from None
+class _Reader:
+    """Reads the lines of a stream.
 
+    Args:
+        channels: the channels to find.
+        dialect: how cells and times are written.
+        utc: see ``parse_rows``.
 
-def _are_names(
-    cells: list[str], channels: tuple[str, ...], place: str, numeric_names: bool
-) -> bool:
-    """Whether a first line names the columns."""
-    words = [cell for cell in cells if not is_value(cell) and parse_time(cell) is None]
-    named = set(channels) <= set(cells)
-    if len(words) < len(cells) and not (named and (words or numeric_names)):
-        return False
-    counts = Counter(cells)
-    for channel in channels:
-        if counts[channel] != 1:
-            got = f"{channel!r} twice" if counts[channel] else f"none {channel!r}"
+    Attributes:
+        place: of the line, for messages.
+    """
+
+    def __init__(self, channels: tuple[str, ...], dialect: Dialect, utc: bool | None) -> None:
+        self._channels = channels
+        self._dialect = dialect
+        # The numbers of JSON have points.
+        self._json = dataclasses.replace(dialect, decimal=".", separator="auto")
+        self._utc = utc
+        self.place = ""
+
+    def split(self, text: str, separator: str) -> list[str]:
+        try:
+            return split_cells(text, separator)
+        except ValueError as error:
+            raise ValueError(f"{self.place}: {error}.") from None
+
+    def _is_time(self, cell: str) -> bool:
+        """Whether a cell can only be a time."""
+        return not self._dialect.is_value(cell) and self._dialect.time(cell) is not None
+
+    def are_names(self, cells: list[str], numeric_names: bool) -> bool:
+        """Whether a first line names the columns."""
+        channels = self._channels
+        dialect = self._dialect
+        words = [c for c in cells if not dialect.is_value(c) and dialect.time(c) is None]
+        named = set(channels) <= set(cells)
+        if len(words) < len(cells) and not (named and (words or numeric_names)):
+            return False
+        counts = Counter(cells)
+        for channel in channels:
+            if counts[channel] != 1:
+                got = f"{channel!r} twice" if counts[channel] else f"none {channel!r}"
+                raise ValueError(
+                    f"{self.place}: expected the names of the channels {listed(channels)}, got "
+                    f"{listed(cells)}, {got}; leave out the line, or name each once."
+                )
+        return True
+
+    def time_of(self, names: Iterable[str]) -> str | None:
+        """Which name is that of the times."""
+        names, observed = list(names), frozenset(self._channels)
+        if self._dialect.time_column in names:
+            return self._dialect.time_column
+        times = [name for name in names if name.lower() in TIME and name not in observed]
+        if len(times) > 1:
             raise ValueError(
-                f"{place}: expected the names of the channels {listed(channels)}, got "
-                f"{listed(cells)}, {got}; leave out the line, or name each once."
+                f"{self.place}: expected one column of times, got {listed(times)}; rename all but "
+                "one."
             )
-    return True
+        return times[0] if times else None
+
+    def from_json(self, text: str) -> Row:
+        channels, place = self._channels, self.place
+        try:
+            # Numbers stay text: Python refuses to read integers of thousands of digits.
+            pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+            raise ValueError(f"{place}: not valid JSON ({reason}): {shown(text)}.") from None
+        twice = _twice(name for name, _ in pairs)
+        if twice is not None:
+            raise ValueError(
+                f"{place}: expected each name once, got {shown(twice)} twice; leave one out."
+            )
+        record = dict(pairs)
+        for channel in channels:
+            if channel not in record:
+                raise ValueError(
+                    f"{place}: expected the channels {listed(channels)}, got {listed([*record])}, "
+                    f"none {channel!r}; write null for a missing value."
+                )
+        time_name = self.time_of(record)
+        time = None if time_name is None else record[time_name]
+        cells = ["" if record[channel] is None else str(record[channel]) for channel in channels]
+        values = self._numbers(cells, self._json, missing="write null")
+        return Row(None if time is None else self._time(str(time)), values)
+
+    def from_cells(self, cells: list[str], columns: list[str] | None) -> Row:
+        channels, place, dialect = self._channels, self.place, self._dialect
+        if columns is not None:
+            if len(cells) != len(columns):
+                raise ValueError(
+                    f"{place}: expected {len(columns)} cells, as in the first line, got "
+                    f"{len(cells)}."
+                )
+            time_name = self.time_of(columns)
+            column_of = {name: column for column, name in enumerate(columns)}
+            timed = None if time_name is None else column_of[time_name]
+            if timed is None and columns[0] not in channels and not dialect.is_value(cells[0]):
+                timed = 0
+            of_channels = [cells[column_of[channel]] for channel in channels]
+            cells = of_channels if timed is None else [cells[timed], *of_channels]
+        timed = self._is_time(cells[0])
+        if len(cells) not in (len(channels) + timed, len(channels) + 1):
+            names, count = listed(channels), len(channels)
+            expected = (
+                f"{count + 1} cells (time, {names})"
+                if timed
+                else f"{count} cells ({names}), or {count + 1} with the time first"
+            )
+            raise ValueError(f"{place}: expected {expected}, got {len(cells)}.")
+        timed = len(cells) > len(channels)
+        values = self._numbers(cells[timed:], dialect, missing="leave the cell empty")
+        return Row(self._time(cells[0]) if timed else None, values)
+
+    def _numbers(
+        self, cells: Sequence[str], dialect: Dialect, *, missing: str
+    ) -> NDArray[np.float64]:
+        try:
+            return dialect.numbers(cells)
+        except BadCellError as bad:
+            raise ValueError(
+                f"{self.place}: expected a finite number for {self._channels[bad.index]}, got "
+                f"{shown(cells[bad.index])}; {missing} if the value is missing."
+            ) from None
+
+    def _time(self, text: str) -> datetime:
+        time = self._dialect.time(text)
+        if time is None:
+            raise ValueError(
+                f"{self.place}: expected a time such as {_TIMES[self._dialect.time_unit]}, got "
+                f"{shown(text)}."
+            )
+        if self._utc is not None and (time.tzinfo is not None) != self._utc:
+            kinds = ("with its offset from UTC", "without an offset from UTC")
+            expected, _ = kinds if self._utc else kinds[::-1]
+            raise ValueError(
+                f"{self.place}: expected a time {expected}, as the run's file has them, got "
+                f"{shown(text)}."
+            )
+        return time.replace(tzinfo=None)
 
 
-def _time_of(names: Iterable[str], channels: tuple[str, ...], place: str) -> str | None:
-    """Which name is that of the times."""
-    observed = frozenset(channels)
-    times = [name for name in names if name.lower() in TIME and name not in observed]
-    if len(times) > 1:
-        raise ValueError(
-            f"{place}: expected one column of times, got {listed(times)}; rename all but one."
-        )
-    return times[0] if times else None
+_TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
 
 
 def _twice(names: Iterable[str]) -> str | None:
     """A name that stands more than once."""
     return next((name for name, count in Counter(names).items() if count > 1), None)
-
-
-def _from_json(text: str, channels: tuple[str, ...], place: str) -> Row:
-    try:
-        # Numbers stay text: Python refuses to read integers of thousands of digits.
-        pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
-        raise ValueError(f"{place}: not valid JSON ({reason}): {shown(text)}.") from None
-    twice = _twice(name for name, _ in pairs)
-    if twice is not None:
-        raise ValueError(
-            f"{place}: expected each name once, got {shown(twice)} twice; leave one out."
-        )
-    record = dict(pairs)
-    for channel in channels:
-        if channel not in record:
-            raise ValueError(
-                f"{place}: expected the channels {listed(channels)}, got {listed([*record])}, "
-                f"none {channel!r}; write null for a missing value."
-            )
-    time_name = _time_of(record, channels, place)
-    time = None if time_name is None else record[time_name]
-    cells = ["" if record[channel] is None else str(record[channel]) for channel in channels]
-    values = _numbers(cells, channels, place, missing="write null")
-    return Row(None if time is None else _time(str(time), place), values)
-
-
-def _from_cells(
-    cells: list[str], channels: tuple[str, ...], columns: list[str] | None, place: str
-) -> Row:
-    if columns is not None:
-        if len(cells) != len(columns):
-            raise ValueError(
-                f"{place}: expected {len(columns)} cells, as in the first line, got {len(cells)}."
-            )
-        time_name = _time_of(columns, channels, place)
-        column_of = {name: column for column, name in enumerate(columns)}
-        timed = None if time_name is None else column_of[time_name]
-        if timed is None and columns[0] not in channels and not is_value(cells[0]):
-            timed = 0
-        of_channels = [cells[column_of[channel]] for channel in channels]
-        cells = of_channels if timed is None else [cells[timed], *of_channels]
-    timed = not is_value(cells[0]) and parse_time(cells[0]) is not None
-    if len(cells) not in (len(channels) + timed, len(channels) + 1):
-        names, count = listed(channels), len(channels)
-        expected = (
-            f"{count + 1} cells (time, {names})"
-            if timed
-            else f"{count} cells ({names}), or {count + 1} with the time first"
-        )
-        raise ValueError(f"{place}: expected {expected}, got {len(cells)}.")
-    timed = len(cells) > len(channels)
-    values = _numbers(cells[timed:], channels, place, missing="leave the cell empty")
-    return Row(_time(cells[0], place) if timed else None, values)
-
-
-def _numbers(
-    cells: Sequence[str], channels: Sequence[str], place: str, *, missing: str
-) -> NDArray[np.float64]:
-    try:
-        return parse_numbers(cells)
-    except BadCellError as bad:
-        raise ValueError(
-            f"{place}: expected a finite number for {channels[bad.index]}, got "
-            f"{shown(cells[bad.index])}; {missing} if the value is missing."
-        ) from None
-
-
-def _time(text: str, place: str) -> datetime:
-    time = parse_time(text)
-    if time is None:
-        raise ValueError(
-            f"{place}: expected a time such as 2016-07-01 00:00:00, got {shown(text)}."
-        )
-    return time.replace(tzinfo=None)

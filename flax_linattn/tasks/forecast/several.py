@@ -244,6 +244,7 @@ def describe_several(several: Several, config: ForecastConfig) -> ForecastProble
             for one, split in zip(several.series, several.splits, strict=True)
             for array in (one.values[: split.test.stop], _times_of(one)[: split.test.stop])
         ),
+        utc=None if first.times is None else first.utc,
     )
     season = source.season or problem.season
     targets = list(problem.targets)

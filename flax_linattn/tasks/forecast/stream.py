@@ -158,7 +158,14 @@ class ForecastStream(Streaming):
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
         """Reads one observation a line; see ``parse_rows``."""
         numeric = self._run.config.data.header == "yes"
-        return parse_rows(lines, self._run.problem.channels, name, numeric_names=numeric)
+        return parse_rows(
+            lines,
+            self._run.problem.channels,
+            name,
+            numeric_names=numeric,
+            dialect=self._run.config.data.dialect,
+            utc=self._run.problem.utc,
+        )
 
     def cells(self, observation: Row) -> Sequence[Any]:
         """Step, time, and each target one to H steps ahead, its quantiles behind it."""
