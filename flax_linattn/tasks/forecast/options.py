@@ -125,10 +125,10 @@ class ForecastModel(ModelOptions):
     absolute_positions: bool = True
     patch_length: int = 16
     linear_path: bool = True
+    ridge: bool = False
     tell_missing: bool = False
     quantiles: str = ""
     conformal: bool = False
-    ridge: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,10 +189,10 @@ _MODELS_WITH = {
     "tell_missing": ("decoder", "patch"),
     "patch_length": ("patch",),
     "linear_path": ("patch",),
+    "ridge": ("patch",),
     "quantiles": ("decoder", "patch"),
 }
 """The models that take an option, where not all do."""
-    "ridge": ("patch",),
 
 
 @dataclasses.dataclass(frozen=True)
