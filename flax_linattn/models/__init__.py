@@ -17,6 +17,7 @@ from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
 from flax_linattn.models.event_forecaster import EVENT_LAYERS, EventForecaster, NextEvent
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
 from flax_linattn.models.image_classifier import ImageClassifier, vit_layers
+from flax_linattn.models.known_future import KnownFuture
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
 from flax_linattn.models.layers import Layers, Mechanisms
 from flax_linattn.models.log_normal import LogNormalMixture
@@ -66,6 +67,7 @@ __all__ = [
     "ForecasterState",
     "HorizonState",
     "ImageClassifier",
+    "KnownFuture",
     "LanguageModel",
     "LastPooling",
     "Layers",

@@ -19,6 +19,7 @@ from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, BackboneState, 
 from flax_linattn.models.correction import Correction
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import check_causal, check_targets
+from flax_linattn.models.known_future import KnownFuture
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
@@ -96,7 +97,10 @@ class PatchForecaster(nnx.Module):
         missing: whether the first ``num_channels`` marks tell which values are missing (1; else 0).
             In place of these a token has 0 beside a 1, and the normalisation leaves them out, so
             that what stands there changes nothing but the linear map: give the last known value.
-        targets: which channels to forecast; default all. Others change nothing.
+        known_future: channels that are known for the horizon, too: an observation has them for each
+            of its steps, [H, F] flattened, behind the marks, see ``KnownFuture``.
+        targets: which channels to forecast; default all. Others change nothing, but for those
+            known.
         memory: observations over which the normalisation forgets, see ``Moments``; None = none.
         position: what tokens are told of their number: "sinusoidal" or "none".
         quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
@@ -139,6 +143,7 @@ class PatchForecaster(nnx.Module):
         fixed_map: bool = False,
         num_marks: int = 0,
         missing: bool = False,
+        known_future: Sequence[int] = (),
         targets: Sequence[int] | None = None,
         memory: float | None = None,
         position: Literal["sinusoidal", "none"] = "sinusoidal",
@@ -165,6 +170,9 @@ class PatchForecaster(nnx.Module):
         self.context = int(context)
         self.num_marks = int(num_marks)
         self.targets = check_targets(targets, self.num_channels)
+        self.known_future = (
+            check_targets(known_future, self.num_channels) if len(known_future) else ()
+        )
         self.max_length = max_length
         self.missing = bool(missing)
         self.moments = Moments(memory, self.missing)
@@ -209,6 +217,16 @@ class PatchForecaster(nnx.Module):
                 "context",
             )
         self.share = Correction(jnp.ones((), jnp.float32)) if fixed_map else None
+        self.added = (
+            KnownFuture(
+                len(self.known_future),
+                len(self.targets),
+                param_dtype=self.backbone.param_dtype,
+                rngs=rngs,
+            )
+            if self.known_future
+            else None
+        )
         self.quantile_head = (
             QuantileHead(
                 quantiles,
@@ -252,7 +270,8 @@ class PatchForecaster(nnx.Module):
         ``return_state`` all of them.
 
         Args:
-            x: [B, T, num_channels + num_marks], T >= 1: channels first.
+            x: [B, T, num_channels + num_marks + H F], T >= 1: channels first, known ones of the
+                horizon last.
             mask: bool [B, T], True = a real token; padding may stand anywhere.
             state: what an earlier call returned.
             return_state: return ``(forecasts, state)``.
@@ -287,7 +306,7 @@ class PatchForecaster(nnx.Module):
             number = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
             mask = jnp.arange(length, dtype=jnp.int32) < count[:, None]
 
-        values, marks = self._parted(x)
+        values, marks, known = self._parted(x)
         before = self._first_state(batch) if state is None else state
         moments, last_moments = self.moments(values, before.moments, mask=mask)
         history = jnp.concatenate([_filled(before, values[:, 0]), values], axis=1)
@@ -307,7 +326,8 @@ class PatchForecaster(nnx.Module):
         in_phase = at % size if everything else jnp.zeros_like(at)
         h = _take(rearrange(h, "b s k c f -> b (s k) c f"), in_phase * h.shape[2] + at // size)
         seen = self._ending(history, at, self.context)
-        y = self._forecasts(h, seen, *(_take(moment, at) for moment in moments))
+        mean, std = (_take(moment, at) for moment in moments)
+        y = self._forecasts(h, seen, mean, std, tuple(_take(part, at) for part in known))
         if not everything:
             asked = (at % size == starts).reshape(*at.shape, *[1] * (y.ndim - 2))
             y = jnp.where(asked, y, jnp.nan)
@@ -330,6 +350,7 @@ class PatchForecaster(nnx.Module):
             "fixed_map": self.share is not None,
             "num_marks": self.num_marks,
             "missing": self.missing,
+            "known_future": self.known_future,
             "targets": self.targets,
             "memory": self.moments.memory,
             "position": embedding.position,
@@ -347,7 +368,8 @@ class PatchForecaster(nnx.Module):
     @property
     def observation_shape(self) -> tuple[int, ...]:
         """Of one observation, see ``Embedding``."""
-        return (self.num_channels + self.num_marks,)
+        known = self.horizon * len(self.known_future)
+        return (self.num_channels + self.num_marks + known,)
 
     @property
     def streams(self) -> bool:
@@ -365,6 +387,7 @@ class PatchForecaster(nnx.Module):
         marks: Features | None = None,
         *,
         positions: Int[Array, "N"],
+        ahead: Float[Array, "B N H F"] | None = None,
         dropout_key: Array | None = None,
     ) -> Float[Array, "B N H targets"]:
         """Forecasts from windows, as every forecaster does.
@@ -373,10 +396,16 @@ class PatchForecaster(nnx.Module):
             values: float32 [B, L, num_channels].
             marks: float32 [B, >= L, num_marks], of the window and perhaps of what follows.
             positions: the observations to forecast from, whole patches apart.
+            ahead: the known channels of their horizons, where there are any.
             dropout_key: a key turns dropout on (training).
         """
         if marks is not None:
             values = jnp.concatenate([values, marks[:, : values.shape[1]]], axis=-1)
+        if ahead is not None:
+            batch, length = values.shape[:2]
+            known = jnp.zeros((batch, length, ahead.shape[2] * ahead.shape[3]), values.dtype)
+            known = known.at[:, positions].set(rearrange(ahead, "b n h f -> b n (h f)"))
+            values = jnp.concatenate([values, known], axis=-1)
         return self(values, positions=positions, dropout_key=dropout_key)
 
     def init_state(
@@ -402,13 +431,13 @@ class PatchForecaster(nnx.Module):
     def step(
         self, x: FeaturesStep, state: PatchState, *, mask: Array | None = None
     ) -> tuple[Float[Array, "B H targets"], PatchState]:
-        """Takes in one observation a row: x [B, num_channels + num_marks] -> forecasts, new state.
+        """Takes in one observation a row: x [B, *observation_shape] -> forecasts, new state.
 
         ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
         """
         self._check_observations(x, "[B, {}]", 2)
         check_state(state, PatchState, batch_size=x.shape[0])
-        values, marks = self._parted(jnp.asarray(x, jnp.float32))
+        values, marks, known = self._parted(jnp.asarray(x, jnp.float32))
         moments = self.moments.merge(state.moments, self.moments.lift(values))
         mean, std = self.moments.read(moments)
         history = jnp.concatenate([_filled(state, values), values[:, None]], axis=1)
@@ -429,7 +458,7 @@ class PatchForecaster(nnx.Module):
             for leaf, new in zip(state.phases, jax.tree.leaves(after), strict=True)
         )
         h = rearrange(h, "(b c) f -> b c f", c=len(self.targets))
-        y = self._forecasts(h, self._ending(history, now, self.context)[:, 0], mean, std)
+        y = self._forecasts(h, self._ending(history, now, self.context)[:, 0], mean, std, known)
         recent = history[:, 1:]
         if mask is not None:
             moments = select(mask, moments, state.moments)
@@ -461,13 +490,22 @@ class PatchForecaster(nnx.Module):
         recent = jnp.zeros((batch_size, self._window, count * (1 + self.missing)), jnp.float32)
         return PatchState(self.moments.init_state(batch_size, count), recent, ())
 
-    def _parted(self, x: Array) -> tuple[Array, Array]:
-        """The targets, which of them are missing behind them, and the other marks."""
+    def _parted(self, x: Array) -> tuple[Array, Array, tuple[Array, ...]]:
+        """The targets, which of them are missing behind them, the other marks, what is known.
+
+        That is of now [..., F] and of the horizon [..., H, F], or nothing.
+        """
+        known: tuple[Array, ...] = ()
+        if self.known_future:
+            width = self.num_channels + self.num_marks
+            x, ahead = jnp.split(x, [width], axis=-1)
+            ahead = rearrange(ahead, "... (h f) -> ... h f", h=self.horizon)
+            known = x[..., jnp.asarray(self.known_future)], ahead
         targets, rest = jnp.asarray(self.targets), x[..., self.num_channels :]
         if not self.missing:
-            return x[..., targets], rest
+            return x[..., targets], rest, known
         values = jnp.concatenate([x[..., targets], rest[..., targets]], axis=-1)
-        return values, rest[..., self.num_channels :]
+        return values, rest[..., self.num_channels :], known
 
     def _tokens(self, patch: Array, marks: Array, mean: Array, std: Array) -> Array:
         """What the backbone reads: patches [..., P, C] and marks [..., M] -> [..., C, P + M].
@@ -558,7 +596,9 @@ class PatchForecaster(nnx.Module):
         state: BackboneState = jax.tree.unflatten(jax.tree.structure(like), leaves)
         return state
 
-    def _forecasts(self, h: Array, seen: Array, mean: Array, std: Array) -> Array:
+    def _forecasts(
+        self, h: Array, seen: Array, mean: Array, std: Array, known: tuple[Array, ...]
+    ) -> Array:
         """From features [..., C, F], the last values [..., context, C] and moments [..., C]."""
         y = rearrange(self.head(h).astype(jnp.float32), "... c h -> ... h c") * std[..., None, :]
         if self.share is not None:
@@ -573,6 +613,8 @@ class PatchForecaster(nnx.Module):
             if self.share is not None:
                 mapped = jax.lax.stop_gradient(mapped)
             y = y + last + rearrange(mapped, "... c h -> ... h c")
+        if self.added is not None:
+            y = y + self.added(*known) * std[..., None, :]
         return y if self.quantile_head is None else self.quantile_head(h, y, std)
 
 

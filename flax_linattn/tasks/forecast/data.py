@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.files import checksum
@@ -82,6 +82,7 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -
         dataset=series.name,
         channels=series.channels,
         targets=targets_of(series, config),
+        known_future=known_of(series, config),
         step_seconds=step_seconds(series),
         marks=marks_of(series, config),
         standardizer=fit_standardizer(series, split),
@@ -97,9 +98,34 @@ def targets_of(series: data.TimeSeries, config: ForecastData) -> tuple[int, ...]
     Raises:
         ValueError: one is unknown.
     """
-    names = split_cells(config.targets) if config.targets else None
-    targets = series.channels if names is None else series.select(names).channels
-    return tuple(series.channels.index(name) for name in targets)
+    known = known_of(series, config)
+    if not config.targets:
+        targets = tuple(i for i in range(len(series.channels)) if i not in known)
+    else:
+        names = series.select(split_cells(config.targets)).channels
+        targets = tuple(series.channels.index(name) for name in names)
+    if not targets or set(targets) & set(known):
+        raise OptionError(
+            "expected targets beside those known for the horizon, got "
+            f"{listed([series.channels[i] for i in known])} as known; choose others.",
+            "targets",
+            "known_future",
+        )
+    return targets
+
+
+def known_of(series: data.TimeSeries, config: ForecastData) -> tuple[int, ...]:
+    """Indices of the channels that are known for the horizon.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    names = split_cells(config.known_future) if config.known_future else []
+    return (
+        tuple(series.channels.index(name) for name in series.select(names).channels)
+        if names
+        else ()
+    )
 
 
 def marks_of(series: data.TimeSeries, config: ForecastData) -> tuple[str, ...]:

@@ -320,8 +320,15 @@ def stream_error(run: Run, windows: data.Windows, most: int) -> dict[str, Any]:
     options, arrays = run.config.data, windows.arrays
     begin = int(windows.starts[0]) + options.input_length
     end = int(windows.starts[-1]) + options.input_length + options.horizon
+    known = list(run.problem.known_future)
+    end -= options.horizon if known else 0
     seen = [arrays[name] for name in ("values", "missing", "marks") if name in arrays]
-    x = np.concatenate(seen, axis=-1)[begin : min(begin + most, end)][None]
+    rows = slice(begin, min(begin + most, end))
+    parts = [part[rows] for part in seen]
+    if known:
+        ahead = np.arange(rows.start, rows.stop)[:, None] + 1 + np.arange(options.horizon)
+        parts.append(arrays["values"][ahead][..., known].reshape(len(ahead), -1))
+    x = np.concatenate(parts, axis=-1)[None]
     return {
         "stream_max_error": float(_stream_error(graphdef, variables, x)),
         "stream_steps": x.shape[1],

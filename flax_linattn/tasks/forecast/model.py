@@ -55,6 +55,7 @@ def build_forecaster(
             fixed_map=model.ridge,
             memory=length,
             missing=problem.tells_missing,
+            known_future=problem.known_future,
             position=position,
             **shared,
         )
@@ -86,6 +87,16 @@ def predict(
     if "missing" in batch:
         told = [batch["missing"], *([] if marks is None else [marks])]
         marks = jnp.concatenate([part[:, :input_length] for part in told], axis=-1)
+    if isinstance(model, models.PatchForecaster) and model.known_future:
+        steps = positions[:, None] + 1 + jnp.arange(model.horizon)
+        known = batch["values"][..., jnp.asarray(model.known_future)]
+        return model.forecast(
+            batch["values"][:, :input_length],
+            marks,
+            positions=positions,
+            ahead=known[:, steps],
+            dropout_key=dropout_key,
+        )
     return model.forecast(
         batch["values"][:, :input_length],
         marks,

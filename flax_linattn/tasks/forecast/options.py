@@ -43,6 +43,8 @@ class ForecastData(Options):
         dialect: how a table is written.
         channels: the columns to read, separated by commas; default all.
         targets: those of them to forecast; default all.
+        known_future: columns whose values are known for the horizon, such as prices or holidays,
+            separated by commas: the patch model reads them there, and does not forecast them.
         split: training, validation and test, in the order of time: shares of all rows or numbers of
             rows. Default that which is customary for a file of this name, else 0.7/0.1/0.2.
         input_length: rows that a forecast sees.
@@ -63,6 +65,7 @@ class ForecastData(Options):
     dialect: Dialect = PLAIN
     channels: str = ""
     targets: str = ""
+    known_future: str = ""
     split: str = ""
     input_length: int = 96
     horizon: int = 96
@@ -107,12 +110,12 @@ class ForecastModel(ModelOptions):
         tell_missing: whether the model is told which values are missing, if any is in the training
             rows; else it sees the last known ones as if they were true.
         linear_path: whether the patch model has a linear map of the window beside the attention.
-        quantiles: levels to forecast beside the mean, separated by commas, such as
-            0.025,0.1,0.5,0.9,0.975; default none.
-        conformal: whether the quantiles are corrected by the errors on the validation rows.
         ridge: whether that map is the ridge of the training rows, fitted in seconds. Training
             leaves it as it is, and the validation rows choose how much of what the attention
             learned is added to it, perhaps nothing.
+        quantiles: levels to forecast beside the mean, separated by commas, such as
+            0.025,0.1,0.5,0.9,0.975; default none.
+        conformal: whether the quantiles are corrected by the errors on the validation rows.
     """
 
     layers: Layers = FORECASTER_LAYERS
@@ -139,15 +142,15 @@ class ForecastModel(ModelOptions):
             patch_length=self.patch_length,
         )
         at_least(1, MOST_LAYERS, num_decoder_layers=self.num_decoder_layers)
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name, takers in _MODELS_WITH.items():
-            if self.model not in takers and getattr(self, name) != defaults[name]:
         if self.ridge and not self.linear_path:
             raise OptionError(
                 "ridge is the linear map, which linear_path leaves out; leave out one of the two.",
                 "ridge",
                 "linear_path",
             )
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name, takers in _MODELS_WITH.items():
+            if self.model not in takers and getattr(self, name) != defaults[name]:
                 those = " and ".join(map(repr, takers))
                 raise OptionError(
                     f"{name} is an option of the model{'s' * (len(takers) > 1)} {those}; leave it "
@@ -220,6 +223,12 @@ class ForecastConfig(Config):
     fit: ForecastFit = ForecastFit()
 
     def __post_init__(self) -> None:
+        if self.data.known_future and self.model.model != "patch":
+            raise OptionError(
+                "known_future is read by the model 'patch'; choose that, or leave it out.",
+                "known_future",
+                model="patch",
+            )
         longest, labels = self.data.input_length, self.model.label_length
         if self.model.model == "encoder-decoder" and labels > longest:
             raise OptionError(

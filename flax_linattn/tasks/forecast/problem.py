@@ -55,6 +55,7 @@ class ForecastProblem(Problem):
             of rows.
         utc: whether times are in UTC; None if there are none, or of a run that did not yet know.
         tells_missing: whether the model is told which values are missing.
+        known_future: indices of channels that are known for the horizon.
     """
 
     dataset: str
@@ -68,6 +69,7 @@ class ForecastProblem(Problem):
     members: tuple[Member, ...] = ()
     utc: bool | None = None
     tells_missing: bool = False
+    known_future: tuple[int, ...] = ()
 
     @property
     def num_flags(self) -> int:
@@ -133,6 +135,7 @@ class ForecastProblem(Problem):
         """Back from ``to_json``."""
         standardizer = data.Standardizer.from_json(json.dumps(values["standardizer"]))
         lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
+        lists["known_future"] = tuple(values.get("known_future", ()))
         lists["split"] = tuple((begin, end) for begin, end in values["split"])
         lists["members"] = tuple(Member(**member) for member in values.get("members", ()))
         return cls(**{**values, **lists, "standardizer": standardizer})
@@ -143,6 +146,8 @@ class ForecastProblem(Problem):
         at_least(1, num_targets=len(self.targets))
         for target in self.targets:
             at_least(0, len(self.channels) - 1, targets=target)
+        for known in self.known_future:
+            at_least(0, len(self.channels) - 1, known_future=known)
         same_number(split=self.split, parts=("training", "validation", "test"))
         for begin, end in self.split:
             at_least(0, begin=begin)

@@ -20,6 +20,7 @@ from flax_linattn.tasks.forecast.data import (
     check_float32,
     checksum_of,
     fit_standardizer,
+    known_of,
     load_data,
     marks_of,
     reading_of,
@@ -232,6 +233,7 @@ def describe_several(several: Several, config: ForecastConfig) -> ForecastProble
         dataset=several.name,
         channels=first.channels,
         targets=targets_of(first, source),
+        known_future=known_of(first, source),
         step_seconds=usual,
         marks=marks,
         standardizer=data.Standardizer(

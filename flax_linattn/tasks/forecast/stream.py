@@ -50,7 +50,9 @@ class ForecastStream(Streaming):
     ``context / 2`` to ``context`` observations. With ``context=0`` one stream remembers all.
 
     A missing value repeats the channel's last one, or the training mean if there is none, and the
-    model is told so if it was in training. A missing
+    model is told so if it was in training. Of channels that are known for the horizon a row has the
+    values of its H steps, too, behind all channels: step by step, as columns ``price+1``,
+    ``price+2``, ...; a missing one repeats that of now. A missing
     observation is not filled in: the next one counts as the next step, whatever its time, and so
     does one whose time is that of the last. After a restart such a one may also be the last again:
     it is refused, unless ``has_seen`` has told the two apart.
@@ -128,6 +130,15 @@ class ForecastStream(Streaming):
         """
         problem = self._run.problem
         values = np.asarray(row.values, np.float64)
+        known = list(problem.known_future)
+        size = self._run.config.data.horizon * len(known)
+        if values.ndim == 1 and len(values) != len(self._last) + size and size:
+            raise ValueError(
+                f"expected {len(self._last)} values of now and {size} of the horizon "
+                f"({self._run.config.data.horizon} steps of "
+                f"{', '.join(problem.channels[i] for i in known)}), got {len(values)}."
+            )
+        values, ahead = np.split(values, [len(self._last)])
         if values.shape != self._last.shape or np.isinf(values).any():
             raise ValueError(
                 f"expected {len(self._last)} finite or missing values "
@@ -136,6 +147,11 @@ class ForecastStream(Streaming):
         self._check_time(row.time)
         last = np.where(np.isnan(values), self._last, values)
         (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
+        ahead = np.where(np.isnan(ahead), np.tile(last[known], size // max(len(known), 1)), ahead)
+        of_known = data.Standardizer(
+            problem.standardizer.mean[known], problem.standardizer.std[known]
+        )
+        (ahead,) = of_known.apply([ahead.reshape(-1, len(known))]) if known else (ahead,)
         marks = self._marks(row.time)
         self.num_gaps += self._is_gap(row.time)
         if row.time is not None:
@@ -143,7 +159,7 @@ class ForecastStream(Streaming):
             self._time = row.time
         self._last = last
         missing = np.isnan(values) if problem.tells_missing else np.zeros(0, np.bool_)
-        x = np.concatenate([scaled[0], missing, marks]).astype(np.float32)
+        x = np.concatenate([scaled[0], missing, marks, ahead.ravel()]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
@@ -158,9 +174,11 @@ class ForecastStream(Streaming):
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
         """Reads one observation a line; see ``parse_rows``."""
         numeric = self._run.config.data.header == "yes"
+        problem, known = self._run.problem, self._run.problem.known_future
+        steps = range(1, self._run.config.data.horizon + 1)
         return parse_rows(
             lines,
-            self._run.problem.channels,
+            (*problem.channels, *(f"{problem.channels[i]}+{h}" for h in steps for i in known)),
             name,
             numeric_names=numeric,
             dialect=self._run.config.data.dialect,

@@ -219,8 +219,10 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         if run.config.model.conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
 
-    def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct:
+    def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct | None:
         """Of the channels, and the marks behind them."""
+        if problem.known_future:  # its size is the horizon's, too
+            return None
         width = len(problem.channels) + problem.num_flags + len(problem.marks)
         return jax.ShapeDtypeStruct((1, width), jnp.float32)
 

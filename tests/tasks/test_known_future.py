@@ -1,0 +1,123 @@
+"""Columns that are known for the horizon: learned from, streamed, predicted; what is refused."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from flax_linattn import cli, models, tasks
+from flax_linattn.tasks.forecast import ForecastStream, Row
+from flax_linattn.tasks.forecast.evaluate import compile_forecast
+from tests.tasks.commands import fail, succeed
+
+ROWS, INPUT, HORIZON = 400, 8, 4
+OPTIONS = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
+    *("--epochs", "12", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
+    *("--no-calendar", "--known-future", "price"),
+]
+
+
+def table() -> np.ndarray:
+    """Sales that follow a price that nothing of the past tells."""
+    rng = np.random.default_rng(0)
+    price = rng.normal(size=ROWS)
+    return np.stack([5 - 2 * price + 0.1 * rng.normal(size=ROWS), price], axis=1)
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "sales.csv"
+    rows = "\n".join(f"{sales!r},{price!r}" for sales, price in table().tolist())
+    path.write_text(f"sales,price\n{rows}\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run_dir(csv, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "known"
+    assert cli.main(["train", "forecast", "--csv", str(csv), "--run", str(folder), *OPTIONS]) == 0
+    return folder
+
+
+def test_a_run_learns_what_the_past_does_not_tell(run_dir):
+    """Without the price no forecast is much below the variance of the test rows.
+
+    With it the level is still that of a window of 8, of whose prices the model knows the last: 1/8.
+    """
+    report = json.loads((run_dir / "test.json").read_text())
+    assert report["targets"] == "sales"
+    scale = tasks.load_run(run_dir).problem.standardizer.std[0]
+    variance = np.var(table()[320:, 0]) / scale**2
+    assert report["test_mse"] < 3 / 8 * variance < 0.9 * variance < report["ridge_mse"]
+    assert tasks.evaluate_run(run_dir)["stream_max_error"] < 1e-4
+
+
+def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, capsys):
+    run, values = tasks.load_run(run_dir), table()
+    scale = run.problem.standardizer
+    seen = ((values - scale.mean) / scale.std)[: INPUT + HORIZON].astype(np.float32)
+    expected = np.asarray(compile_forecast(run)({"values": seen[None]}))[0]
+    expected = expected * scale.std[:1] + scale.mean[:1]
+    stream = ForecastStream(run, context=0)
+    lines = ["sales,price," + ",".join(f"price+{h}" for h in range(1, HORIZON + 1))]
+    for t in range(INPUT):
+        ahead = values[t + 1 : t + 1 + HORIZON, 1]
+        found = stream.step(Row(None, np.concatenate([values[t], ahead])))
+        lines.append(",".join(map(repr, [*values[t].tolist(), *ahead.tolist()])))
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("\n".join(lines) + "\n")
+    printed = succeed(capsys, "stream", str(run_dir), "--input", str(rows), "--context", "0")
+    last = [float(cell) for cell in printed.splitlines()[-1].split(",")[2:]]
+    np.testing.assert_allclose(last, expected[:, 0], rtol=1e-4)
+    with pytest.raises(
+        ValueError, match=r"2 values of now and 4 of the horizon \(4 steps of price"
+    ):
+        stream.step(Row(None, values[0]))
+
+    table_ = ["sales,price", *(f"{s!r},{p!r}" for s, p in values[:INPUT].tolist())]
+    file = tmp_path / "ahead.csv"
+    file.write_text("\n".join(table_) + "\n")
+    from flax_linattn.tasks.forecast.predict import predict
+
+    with pytest.raises(ValueError, match="expected 4 rows to forecast at the end, with price"):
+        predict(run, file)
+    table_ += [f",{price!r}" for price in values[INPUT : INPUT + HORIZON, 1].tolist()]
+    file.write_text("\n".join(table_) + "\n")
+    predicted = predict(run, file)
+    np.testing.assert_allclose(predicted.columns[1], expected[:, 0], rtol=1e-4)
+
+
+def test_what_is_refused(csv, tmp_path, capsys):
+    command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
+    known = [*command, "--known-future", "price"]
+    assert "read by the model 'patch'" in fail(capsys, *known)
+    assert "targets beside those known" in fail(
+        capsys, *known, "--model", "patch", "--targets", "price"
+    )
+    assert "unknown channel 'prize'" in fail(
+        capsys, *command, "--model", "patch", "--known-future", "prize"
+    )
+
+
+def test_the_network_is_its_equation():
+    """In float64: one hidden layer over the inputs of a step and those of now."""
+    from flax import nnx
+
+    added = models.KnownFuture(2, 3, rngs=nnx.Rngs(0))
+    rng = np.random.default_rng(0)
+    added.contract.kernel[...] = rng.normal(size=(32, 3)).astype(np.float32)
+    now, ahead = rng.normal(size=(5, 2)), rng.normal(size=(5, 4, 2))
+    both = np.concatenate([ahead, np.repeat(now[:, None], 4, axis=1)], axis=-1)
+    kernel, bias = (
+        np.asarray(p[...], np.float64) for p in (added.expand.kernel, added.expand.bias)
+    )
+    h = both @ kernel + bias
+    h = h * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3)))
+    want = h @ np.asarray(added.contract.kernel[...], np.float64)
+    found = jax.jit(lambda a, b: added(a, b))(now.astype(np.float32), ahead.astype(np.float32))
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
