@@ -282,6 +282,7 @@ def test_scaled_errors_without_a_season_or_a_difference():
         SeriesErrors(np.ones((1, 1)), np.ones((1, 1))).metrics()
 
 
+@pytest.mark.slow
 def test_series_with_missing_values_tell_the_model(tmp_path):
     """The stream of each, from NaN on, is the parallel forecast."""
     several = []
