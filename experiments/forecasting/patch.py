@@ -1,0 +1,463 @@
+"""The patch forecaster beside what a user would pick instead, on the same windows.
+
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.patch
+
+Every model sees the same batches of windows of 96 rows in the same order, for equally many steps
+at a rate that falls as a cosine, and keeps the parameters of the least validation error. Sizes and
+rates are chosen by six trials each on the validation rows of ETTh1 at the shortest horizon, and are
+those of all series. PatchTST and DLinear take the extra ``peers``; without it they are not run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from experiments.forecasting.peers import PEERS, RATES, available, train_peer
+from experiments.forecasting.problems import EMBEDDED, problem
+from experiments.intervals import interval, over_sets, spread, text
+from experiments.measured import Measured, Rows
+from experiments.options import configured
+from experiments.rules import above
+from experiments.statements import Statement
+from experiments.tables.table import data_folder
+from experiments.verdicts import NotMeasuredError, Rule, Verdict
+from flax_linattn import data, inference, tasks, training
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
+from flax_linattn.tasks.forecast.evaluate import evaluate_yardsticks, fitted_ridge
+
+LENGTH = 96
+HORIZONS = (96, 192, 336, 720)
+SERIES = ("ETTh1", "ETTh2", "ETTm2", "Exchange", "ECL", "Traffic speed")
+OURS = "aaren"
+MECHANISMS = (
+    "elementwise_series:order=2",
+    "taylorshift",
+    "linear",
+    "forgetting_aaren",
+    "gated_linear",
+    "softmax",
+)
+SIMPLE = "simple methods"
+TRIALS = tuple((features, rate) for features in (32, 64, 128) for rate in RATES)
+"""Widths and first rates of ours."""
+DLINEAR_RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
+
+STATED = "2026-11-25T02:20:00+00:00"
+"""After runs of the patch model on ETTh1, ETTh2 and ETTm2, by which its training was designed, but
+before PatchTST or DLinear were trained here."""
+AT_MOST = Rule(
+    "A model's errors are at most another's over series where the 95 % interval of the difference "
+    "of their mean squared errors, in per cent of the other's, lies below 2: the mean over "
+    "horizons and seeds of a series one number, by Student's t over series; not where it lies "
+    "above.",
+    STATED,
+)
+BELOW = Rule(
+    "A model is below a yardstick on a series where the 95 % interval of the difference of their "
+    "mean squared errors, in per cent of the yardstick's, the mean over horizons, by Student's t "
+    "over seeds, lies below 0, and not where it lies above.",
+    STATED,
+)
+
+PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
+    "PatchTST": {
+        "ETTh1": (0.414, 0.460, 0.501, 0.500),
+        "ETTh2": (0.302, 0.388, 0.426, 0.431),
+        "ETTm2": (0.175, 0.241, 0.305, 0.402),
+        "Exchange": (0.088, 0.176, 0.301, 0.901),
+    },
+    "DLinear": {
+        "ETTh1": (0.386, 0.437, 0.481, 0.519),
+        "ETTh2": (0.333, 0.477, 0.594, 0.831),
+        "ETTm2": (0.193, 0.284, 0.369, 0.554),
+        "Exchange": (0.088, 0.176, 0.313, 0.839),
+    },
+}
+"""Mean squared errors from 96 rows as Liu et al., iTransformer (2024), print them in table 10."""
+PAPERS = ("softmax", "aaren")
+"""Columns of Aaren's table 5 as run here: the encoder-decoders of the papers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained."""
+
+    series: tuple[str, ...] = SERIES
+    horizons: tuple[int, ...] = HORIZONS
+    mechanisms: tuple[str, ...] = MECHANISMS
+    seeds: int = 3
+    steps: int = 1000
+    validations: int = 4
+    peers: bool = dataclasses.field(default_factory=available)
+
+
+def config_of(size: Size, series: str, horizon: int, **options: Any) -> Any:
+    """Of a run; None where the file of the series is not at hand."""
+    found = problem(series, data_folder())
+    if found is None:
+        return None
+    found = {**found, "stride": 1, **OPTIONS.get(series, {})}
+    return configured(
+        "forecast",
+        preset="patch",
+        input_length=LENGTH,
+        horizon=horizon,
+        steps=size.steps,
+        validate_every=size.steps // size.validations,
+        patience=size.validations,
+        **found,
+        **options,
+    )
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "ETTm2": {"stride": 4},
+    "ECL": {"stride": 2, "channels": ""},
+    "Traffic speed": {"channels": ""},
+}
+"""Strides are of training and validation windows; ECL has both clients, the traffic all 207
+sensors."""
+
+
+def measure(size: Size, journal: Journal) -> None:
+    chosen = choose(size, journal)
+    stages = [(0, size.horizons, ("PatchTST", "DLinear", OURS))]
+    stages += [(0, size.horizons[:1], size.mechanisms)]
+    stages += [
+        (seed, size.horizons, ("PatchTST", "DLinear", OURS)) for seed in range(1, size.seeds)
+    ]
+    for series in size.series:
+        for horizon in size.horizons:
+            key = {"series": series, "horizon": horizon, "model": SIMPLE}
+            journaled(journal, key, size, simple)
+    for seed, horizons, models in stages:
+        for horizon in horizons:
+            for series in size.series:
+                for model in models:
+                    if model in PEERS and not size.peers:
+                        continue
+                    key = {"series": series, "horizon": horizon, "model": model, "seed": seed}
+                    options = chosen[model if model in PEERS else OURS]
+                    journaled(journal, key, size, partial(trained, options=options))
+
+
+def journaled(
+    journal: Journal, key: dict[str, Any], size: Size, measure: Callable[..., dict[str, Any]]
+) -> None:
+    """A row, unless the file is not at hand or has too few rows for this horizon."""
+    config = config_of(size, key["series"], key["horizon"], seed=key.get("seed", 0))
+    if config is None:
+        return
+    try:
+        loaded(config)
+    except ValueError:
+        return
+    journal.row(key, partial(measure, size, config, key))
+
+
+def choose(size: Size, journal: Journal) -> dict[str, dict[str, Any]]:
+    """The options of each model whose trial had the least validation error."""
+    trials: dict[str, list[dict[str, Any]]] = {
+        OURS: [{"features": f, "hidden_features": 2 * f, "learning_rate": r} for f, r in TRIALS]
+    }
+    if size.peers:
+        trials["PatchTST"] = [{**o, "rate": r} for o in PEERS["PatchTST"] for r in RATES]
+        trials["DLinear"] = [{**PEERS["DLinear"][0], "rate": r} for r in DLINEAR_RATES]
+    chosen = {}
+    for model, candidates in trials.items():
+        found = []
+        for number, options in enumerate(candidates):
+            key = {"series": EMBEDDED, "horizon": HORIZONS[0], "model": model, "trial": number}
+            config = config_of(size, EMBEDDED, HORIZONS[0], seed=0)
+            found.append(journal.row(key, partial(trained, size, config, key, options)))
+        best = min(range(len(found)), key=lambda i: found[i]["validation"])
+        chosen[model] = candidates[best]
+    return chosen
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(kept: str) -> tuple[Any, Any, training.Splits]:
+    task = tasks.get_task("forecast")
+    config = task.Config.of(**json.loads(kept)).resolve()
+    rows = task.load(config)
+    described = task.describe(rows, config)
+    return rows, described, task.batches(rows, config, described, 1)
+
+
+def loaded(config: Any) -> tuple[Any, Any, training.Splits]:
+    """Rows, what is learned of them, and windows.
+
+    Raises:
+        ValueError: there are too few rows.
+    """
+    return _loaded(json.dumps(config.to_json(), sort_keys=True))
+
+
+def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
+    """Errors of the last value, the last season and the ridge on the test rows."""
+    rows, described, splits = loaded(config)
+    run = tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
+    assert isinstance(splits.test, data.Windows)
+    values = evaluate_yardsticks(run, splits.test, fitted_ridge(run))
+    names = ("naive", "seasonal_naive", "ridge")
+    return {f"{n}_{m}": values[f"{n}_{m}"] for n in names for m in ("mse", "mae")}
+
+
+def trained(
+    size: Size, config: Any, key: Mapping[str, Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Trains a model; a trial is not tested."""
+    model, is_trial = key["model"], "trial" in key
+    if model in PEERS:
+        _, _, splits = loaded(config)
+        options = {**options}
+        rate = options.pop("rate")
+        return {
+            "options": {**options, "rate": rate},
+            **train_peer(
+                model,
+                options,
+                rate,
+                splits.train,
+                splits.validation,
+                None if is_trial else splits.test,
+                lengths=(LENGTH, key["horizon"]),
+                seed=key.get("seed", 0),
+                steps=size.steps,
+                validate_every=size.steps // size.validations,
+            ),
+        }
+    config = config.replace(mechanism=model, **options)
+    task: Any = tasks.get_task("forecast")
+    task.yardsticks = lambda run, batches: {}
+    with tempfile.TemporaryDirectory() as folder:
+        values = tasks.train(task, config, training.Session(folder, progress=False))
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+        run = tasks.load_run(folder)
+    found = {
+        "options": dict(options),
+        "validation": min(json.loads(line)["validation_mse"] for line in lines),
+        "seconds": values["train_seconds"],
+        "parameters": sum(p.size for p in jax.tree.leaves(nnx.state(run.model, nnx.Param))),
+    }
+    if not is_trial:
+        found |= {"mse": values["test_mse"], "mae": values["test_mae"]}
+        found |= streamed(run.model)
+    return found
+
+
+def streamed(model: Any) -> dict[str, Any]:
+    """Bytes of the state and microseconds an observation, compiled; nothing of what cannot."""
+    if not model.streams:
+        return {}
+    x = np.random.default_rng(0).normal(size=(1, 2000, *model.observation_shape))
+    run: Any = nnx.jit(lambda model, x: inference.unroll(model, x)[:, -1])
+    x = x.astype(np.float32)
+    jax.block_until_ready(run(model, x))
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        jax.block_until_ready(run(model, x))
+        times.append(time.perf_counter() - begin)
+    leaves = jax.tree.leaves(jax.eval_shape(lambda: model.init_state(1)))
+    return {
+        "state_bytes": sum(leaf.size * leaf.dtype.itemsize for leaf in leaves),
+        "microseconds": 1e6 * statistics.median(times) / x.shape[1],
+    }
+
+
+def errors(rows: Sequence[dict[str, Any]], model: str, metric: str = "mse") -> Errors:
+    """By series and horizon the errors of each seed; of simple methods of one.
+
+    Raises:
+        NotMeasuredError: there is none.
+    """
+    found: Errors = {}
+    for row in rows:
+        name = f"{model}_{metric}" if row["model"] == SIMPLE else metric
+        if "trial" in row or row["model"] not in (model, SIMPLE) or name not in row:
+            continue
+        of_cell = found.setdefault(row["series"], {}).setdefault(row["horizon"], {})
+        of_cell[row.get("seed", 0)] = row[name]
+    if not found:
+        raise NotMeasuredError(model)
+    return found
+
+
+Errors = dict[str, dict[int, dict[int, float]]]
+
+
+def shares(rows: Sequence[dict[str, Any]], ours: str, other: str) -> dict[str, dict[int, float]]:
+    """How much larger our error is, in per cent, by series and seed: the mean over horizons.
+
+    A yardstick's error is that of all seeds.
+    """
+    mine, theirs = errors(rows, ours), errors(rows, other)
+    found: dict[str, dict[int, float]] = {}
+    for series, cells in mine.items():
+        by_seed: dict[int, list[float]] = {}
+        for horizon, values in cells.items():
+            others = theirs.get(series, {}).get(horizon, {})
+            for seed, value in values.items():
+                base = others.get(0 if other in YARDSTICKS else seed)
+                if base is not None:
+                    by_seed.setdefault(seed, []).append(100 * (value / base - 1))
+        if by_seed:
+            found[series] = {seed: statistics.mean(each) for seed, each in by_seed.items()}
+    return found
+
+
+YARDSTICKS = ("naive", "seasonal_naive", "ridge")
+
+
+def at_most(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on our errors beside those of another model over series."""
+
+    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+        found = {name: list(each.values()) for name, each in shares(rows, OURS, other).items()}
+        over = over_sets(found)
+        each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
+        word = above(None if over is None else -over, -2, AT_MOST, over="series")
+        return Verdict(word, f"{text(over, 1)} % of its error: {each}")
+
+    return judge
+
+
+def below_ridge(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on our errors beside the ridge's on one series."""
+
+    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+        own = shares(rows, OURS, "ridge").get(series)
+        if own is None:
+            raise NotMeasuredError(f"{OURS} on {series}")
+        # One horizon has more seeds than the others: those that all have.
+        found = interval(list(own.values()))
+        told = text(found, 1) if found else f"{statistics.mean(own.values()):+.1f}, one seed"
+        return Verdict(above(None if found is None else -found, 0, BELOW), f"{told} %")
+
+    return judge
+
+
+def table(rows: Rows, size: Size) -> str:
+    """Errors by series and horizon; then mechanisms at the shortest one; then the trials."""
+    models = ["PatchTST", "DLinear", *(m.replace("_", " ") for m in YARDSTICKS), f"`{OURS}`"]
+    header = ["series, horizon", *(f"{name}, published" for name in PUBLISHED)]
+    header += [*(f"{name}, papers' model" for name in PAPERS), *models]
+    lines = []
+    for series in size.series:
+        for number, horizon in enumerate(size.horizons):
+            cells = [
+                _cell(rows, name, series, horizon)
+                for name in ("PatchTST", "DLinear", *YARDSTICKS, OURS)
+            ]
+            if set(cells) == {"-"}:
+                continue
+            printed = [
+                f"{PUBLISHED[name][series][number]:.3f}" if series in PUBLISHED[name] else "-"
+                for name in PUBLISHED
+            ]
+            lines.append(
+                [f"{series}, {horizon}", *printed, *_papers(f"{series}, {horizon}"), *cells]
+            )
+    parts = ["Mean squared error, and mean absolute error in brackets:", markdown(header, lines)]
+    mechanisms = [OURS, *size.mechanisms]
+    lines = []
+    for name in mechanisms:
+        own = [row for row in rows if row["model"] == name and "mse" in row]
+        if own:
+            cells = [_cell(rows, name, series, size.horizons[0]) for series in size.series]
+            first = next(row for row in own if row["horizon"] == size.horizons[0])
+            lines.append([f"`{name}`", *cells, f"{first['parameters']:,}", *_costs(first)])
+    titles = ["parameters", "train, s", "state, bytes", "microseconds an observation"]
+    parts.append(f"With each mechanism, {size.horizons[0]} rows ahead (costs on {EMBEDDED}):")
+    parts.append(markdown(["mechanism", *size.series, *titles], lines))
+    trials = [row for row in rows if "trial" in row]
+    lines = [
+        [f"`{row['model']}`" if row["model"] == OURS else row["model"],
+         ", ".join(f"{k} {v}" for k, v in row["options"].items()),
+         f"{row['validation']:.4f}", f"{row['seconds']:.0f}"]
+        for row in trials
+    ]  # fmt: skip
+    parts.append(f"Trials, validation rows of {EMBEDDED}, {size.horizons[0]} rows ahead:")
+    parts.append(markdown(["model", "options", "MSE", "train, s"], lines))
+    return "\n\n".join(parts)
+
+
+def _cell(rows: Rows, model: str, series: str, horizon: int) -> str:
+    try:
+        mse = errors(rows, model)[series][horizon].values()
+        mae = errors(rows, model, "mae")[series][horizon].values()
+    except (KeyError, NotMeasuredError):
+        return "-"
+    middle, deviation = spread(list(mse))
+    around = "" if deviation is None else f" ± {deviation:.3f}"
+    return f"{middle:.3f}{around} ({statistics.mean(mae):.3f})"
+
+
+def _costs(row: Mapping[str, Any]) -> list[str]:
+    seconds = f"{row['seconds']:.0f}"
+    if "state_bytes" not in row:
+        return [seconds, "-", "-"]
+    return [seconds, f"{row['state_bytes']:,}", f"{row['microseconds']:.0f}"]
+
+
+@functools.cache
+def _papers_runs() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(
+        (Path(__file__).parent / "aaren-cpu.json").read_text()
+    )["runs"]
+    return found
+
+
+def _papers(row: str) -> list[str]:
+    """Errors of the papers' models, as the page of Aaren's tables has them."""
+    cells = []
+    for column in PAPERS:
+        own = [
+            run["report"]["test_mse"]
+            for run in _papers_runs()
+            if (run["row"], run["column"]) == (row, column)
+        ]
+        cells.append(f"{statistics.mean(own):.3f}" if own and not row.startswith("ECL") else "-")
+    return cells
+
+
+EXPERIMENT = Measured(
+    module="experiments.forecasting.patch",
+    about="not of a paper: the patch forecaster beside ridge, DLinear and PatchTST",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    statements=(
+        Statement("ours", "its errors are at most PatchTST's", at_most("PatchTST")),
+        Statement("ours", "its errors are at most DLinear's", at_most("DLinear")),
+        *(
+            Statement("ours", f"it is below the ridge on {series}", below_ridge(series))
+            for series in SERIES
+        ),
+    ),
+    left_out={
+        "": "whole electricity and traffic sets, which are not at hand: in their place two clients "
+        "of ECL, and the speeds at 207 sensors over a week, whose test rows have the shortest "
+        "horizons only; weather and ETTm1, for the same reason. Statistical models such as "
+        "AutoETS, fitted anew for each window, take hours: the seasonal naive stands for them. "
+        "Contexts of more than 96 rows. What the table has no number of is for want of time"
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()
