@@ -90,11 +90,16 @@ class Estimator:
             NotFittedError: there is none.
         """
         if not hasattr(self, "run_"):
-            # scikit-learn's own where it is in use, which its tools catch.
-            other = sys.modules.get("sklearn.exceptions")
-            error = NotFittedError if other is None else other.NotFittedError
-            raise error(f"this {type(self).__name__} is not fitted yet; call fit first.")
+            raise _not_fitted()(f"this {type(self).__name__} is not fitted yet; call fit first.")
         return self.run_
+
+
+def _not_fitted() -> type[NotFittedError]:
+    """One that scikit-learn's tools catch, too, where it is in use."""
+    other = sys.modules.get("sklearn.exceptions")
+    if other is None:
+        return NotFittedError
+    return type("NotFittedError", (NotFittedError, other.NotFittedError), {})
 
 
 def _parameters(estimator: type) -> dict[str, Any]:

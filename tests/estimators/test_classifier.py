@@ -92,7 +92,7 @@ def test_numbers_as_classes_missing_values_and_seeds():
     """Classes 2 and 10 stand in the order of numbers, and the same seed gives the same bits."""
     rng = np.random.default_rng(0)
     y = np.tile([10, 2, 3], 20)
-    X = y[:, None] * np.linspace(0, 1, 8) + rng.normal(size=(60, 8))
+    X = y[:, None] * np.linspace(0, 1, 8) + 0.3 * rng.normal(size=(60, 8))
     X[::7, 3] = np.nan
     fits = [
         Classifier(epochs=30, learning_rate=0.01, random_state=s, options=SMALL).fit(X, y)

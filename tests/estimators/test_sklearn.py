@@ -1,0 +1,85 @@
+"""scikit-learn's own checks of the classifier, and its tools on it."""
+
+import numpy as np
+import pytest
+
+from flax_linattn.estimators import Classifier, Forecaster
+
+sklearn = pytest.importorskip("sklearn")
+
+from sklearn.base import clone, is_classifier  # noqa: E402
+from sklearn.model_selection import GridSearchCV, cross_val_score  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+from sklearn.utils.estimator_checks import estimator_checks_generator  # noqa: E402
+
+SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
+TINY = Classifier(
+    batch_size=32,
+    learning_rate=0.02,
+    random_state=0,
+    options={**SMALL, "steps": 40, "validate_every": 20},
+)
+
+LONGER = {**SMALL, "steps": 400, "validate_every": 100}
+"""For the check that asks for an accuracy: above 0.83 on what was trained on."""
+
+QUICK = (
+    "check_estimator_cloneable",
+    "check_estimator_tags_renamed",
+    "check_valid_tag_types",
+    "check_estimator_repr",
+    "check_no_attributes_set_in_init",
+    "check_estimators_unfitted",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_mixin_order",
+    "check_estimator_sparse_tag",
+    "check_parameters_default_constructible",
+    "check_get_params_invariance",
+    "check_set_params",
+    "check_requires_y_none",
+)
+"""Those that fit nothing."""
+
+
+def checks():
+    with pytest.warns(UserWarning, match="does not inherit from"):
+        found = list(estimator_checks_generator(TINY))
+    for _, check in found:
+        name = getattr(check, "func", check).__name__
+        marks = [] if name in QUICK else [pytest.mark.slow]
+        options = ",".join(f"{k}={v}" for k, v in getattr(check, "keywords", {}).items())
+        yield pytest.param(check, id=f"{name}({options})" if options else name, marks=marks)
+
+
+@pytest.mark.parametrize("check", list(checks()))
+@pytest.mark.filterwarnings("ignore:Estimator Classifier does not inherit from")
+def test_check(check):
+    estimator = clone(TINY)
+    if "check_classifiers_train" in str(check):
+        estimator.set_params(options=LONGER)
+    check(estimator)
+
+
+def test_its_tools_know_what_an_estimator_is():
+    assert is_classifier(TINY) and not is_classifier(Forecaster())
+    for estimator in (TINY, Forecaster(horizon=3, options=SMALL)):
+        again = clone(estimator)
+        assert again is not estimator and again.get_params() == estimator.get_params()
+
+
+@pytest.mark.slow
+def test_cross_validation_pipelines_and_grids():
+    """Of lists of unequal lengths, and of tables behind a scaler."""
+    rng = np.random.default_rng(0)
+    y = np.tile([0, 1], 30)
+    X = [
+        label * np.linspace(0, 2, length)[:, None] + 0.3 * rng.normal(size=(length, 1))
+        for label, length in zip(y, rng.integers(5, 9, 60), strict=True)
+    ]
+    assert np.mean(cross_val_score(TINY, X, y, cv=3)) > 0.8
+    table = np.stack([own[:5, 0] for own in X])
+    pipeline = make_pipeline(StandardScaler(), clone(TINY))
+    grid = GridSearchCV(pipeline, {"classifier__mechanism": ["aaren", "softmax"]}, cv=2)
+    assert grid.fit(table, y).best_score_ > 0.6
+    assert grid.predict_proba(table).shape == (60, 2)
