@@ -1,0 +1,80 @@
+"""The patch forecaster's table: its rows, its verdicts, and peers trained on the same batches."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.forecasting import patch, peers
+from experiments.verdicts import FAILS, HOLDS, OPEN
+from flax_linattn import data
+from flax_linattn.bench import Journal
+
+
+def rows_of(errors, ridge=0.5):
+    """Rows of models by series, each of two horizons and three seeds."""
+    rows = []
+    for series in patch.SERIES:
+        for horizon in (96, 720):
+            simple = {f"{n}_{m}": ridge for n in patch.YARDSTICKS for m in ("mse", "mae")}
+            rows.append({"series": series, "horizon": horizon, "model": patch.SIMPLE, **simple})
+            for model, mean in errors.items():
+                for seed, noise in enumerate((-0.002, 0.0, 0.001)):
+                    mse = mean + noise * (1 + len(series) / 10)
+                    key = {"series": series, "horizon": horizon, "model": model, "seed": seed}
+                    rows.append({**key, "mse": mse, "mae": mse, "parameters": 9, "seconds": 1.0})
+    trial = {"series": "ETTh1", "horizon": 96, "model": patch.OURS, "trial": 0}
+    return [*rows, {**trial, "options": {"features": 32}, "validation": 0.7, "seconds": 1.0}]
+
+
+def test_verdicts_are_those_of_differences_by_series():
+    rows = rows_of({patch.OURS: 0.45, "PatchTST": 0.5, "DLinear": 0.44})
+    beside = {name: patch.at_most(name)(rows) for name in ("PatchTST", "DLinear")}
+    assert beside["PatchTST"].word == HOLDS and "-10.0" in beside["PatchTST"].ours
+    assert beside["DLinear"].word == FAILS
+    assert patch.below_ridge("ETTh1")(rows).word == HOLDS
+    assert patch.below_ridge("ETTh1")(rows_of({patch.OURS: 0.55})).word == FAILS
+    assert patch.below_ridge("ETTh1")(rows_of({patch.OURS: 0.5003})).word == OPEN
+    one = [row for row in rows if row.get("seed", 0) == 0]
+    assert patch.below_ridge("ETTh1")(one).word == "not decided, too few seeds"
+    assert patch.EXPERIMENT.statements[-1].verdict([]).word == "not run"
+
+
+def test_a_seed_is_compared_at_the_horizons_that_both_have():
+    rows = rows_of({patch.OURS: 0.45, "PatchTST": 0.5})
+    rows = [r for r in rows if not (r["model"] == "PatchTST" and r["horizon"] == 720 and r["seed"])]
+    found = patch.shares(rows, patch.OURS, "PatchTST")
+    assert set(found) == set(patch.SERIES) and set(found["ETTh1"]) == {0, 1, 2}
+    assert found["ETTh1"][1] == pytest.approx(100 * (0.45 / 0.5 - 1))
+
+
+def test_the_table_has_a_line_for_what_was_run():
+    page = patch.table(rows_of({patch.OURS: 0.45, "PatchTST": 0.5}), patch.Size())
+    lines = [line for line in page.splitlines() if line.startswith("| ETTh1, 96 ")]
+    assert len(lines) == 1 and "| 0.414 | 0.386 |" in lines[0] and "0.450 ± 0.00" in lines[0]
+    assert "| ETTh1, 192 " not in page and "| features 32 | 0.7000 | 1 |" in page
+
+
+def test_series_with_too_few_rows_for_a_horizon_are_passed_over(tmp_path, monkeypatch):
+    journal = Journal(tmp_path / "rows.json", {}, progress=False)
+    monkeypatch.setattr(patch, "problem", lambda name, folder: {"csv": None, "split": "300/9/9"})
+    key = {"series": "ETTh1", "horizon": 96, "model": patch.SIMPLE}
+    patch.journaled(journal, key, patch.Size(), lambda *arguments: {})
+    monkeypatch.setattr(patch, "problem", lambda name, folder: None)
+    patch.journaled(journal, key, patch.Size(), lambda *arguments: {})
+    assert journal.rows == []
+
+
+@pytest.mark.slow  # takes the extra "peers"
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_peers_learn(name):
+    pytest.importorskip("neuralforecast")
+    wave = np.sin(np.arange(400.0) / 4)[:, None].astype(np.float32)
+    parts = [
+        data.Windows({"values": wave}, rows, input_length=32, horizon=4, batch_size=16, seed=seed)
+        for rows, seed in ((range(200), 0), (range(200, 300), None), (range(300, 400), None))
+    ]
+    options = dict(peers.PEERS[name][0])
+    how = {"lengths": (32, 4), "seed": 0, "steps": 60, "validate_every": 20}
+    found = peers.train_peer(name, options, 1e-2, *parts, **how)
+    assert found["mse"] < 0.2 and found["validation"] < 0.2 and found["parameters"] > 100
