@@ -94,9 +94,10 @@ def test_numbers_as_classes_missing_values_and_seeds():
     y = np.tile([10, 2, 3], 20)
     X = y[:, None] * np.linspace(0, 1, 8) + 0.3 * rng.normal(size=(60, 8))
     X[::7, 3] = np.nan
+    steps = {**SMALL, "steps": 450, "validate_every": 90}
     fits = [
-        Classifier(epochs=30, learning_rate=0.01, random_state=s, options=SMALL).fit(X, y)
-        for s in (0, 0, 1)
+        Classifier(learning_rate=0.01, random_state=seed, options=steps).fit(X, y)
+        for seed in (0, 0, 1)
     ]
     assert fits[0].classes_.tolist() == [2, 3, 10]
     probas = [fit.predict_proba(X) for fit in fits]
