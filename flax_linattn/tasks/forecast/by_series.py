@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.tasks.forecast.evaluate import compile_forecast, compile_outputs, with_truth
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.forecast.evaluate import (
+    YARDSTICKS,
+    compile_outputs,
+    model_forecast,
+    ridge_forecast,
+    with_truth,
+)
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
-from flax_linattn.tasks.forecast.several import SeveralWindows
+from flax_linattn.tasks.forecast.several import (
+    Several,
+    SeveralWindows,
+    describe_several,
+    load_several,
+    several_splits,
+)
+from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
 from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report
-from flax_linattn.tasks.yardsticks import Yardsticks
+from flax_linattn.tasks.yardsticks import at_hand
 
-YARDSTICKS = Yardsticks("mse", ("naive", "seasonal_naive"), title="MSE")
 LISTED = 5
 """Best and worst series in the table that is printed."""
 
@@ -51,13 +65,18 @@ class SeriesErrors:
         np.add.at(self._absolute, owners, np.sum(np.abs(difference), axis=1))
         np.add.at(self._count, owners, np.sum(known, axis=1))
 
+    @property
+    def num_known(self) -> int:
+        """How many values were known."""
+        return int(np.sum(self._count))
+
     def metrics(self) -> dict[str, float]:
         """MSE, MAE and RMSE over all known values, and MASE, the mean of that of each series.
 
         Raises:
             ValueError: nothing of what came is known.
         """
-        count = np.sum(self._count)
+        count = self.num_known
         if not count:
             raise ValueError("expected known values to test on, got missing ones only.")
         square = float(np.sum(self._square) / count)
@@ -98,8 +117,9 @@ def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def report_on_series(run: Run, windows: SeveralWindows) -> Report:
     """Errors over all series, and of the best and worst, by MASE where it is known."""
     config, problem = run.config, run.problem
-    forecast = compile_forecast(run)
-    errors = _errors(run, windows, lambda batch, _, __: np.asarray(forecast(batch)))
+    model = model_forecast(run)
+    forecasts: dict[str, _Forecast] = {"test": lambda batch, last, _: model(batch, last)}
+    errors = _errors(run, windows, forecasts)["test"]
     counts = np.bincount(windows.owners, minlength=len(windows.problems))
     columns = {key: errors.by_series()[key] for key in ("mase", "mse", "mae", "original_mae")}
     by = columns["mase"] if not np.isnan(columns["mase"]).all() else columns["mse"]
@@ -123,6 +143,7 @@ def report_on_series(run: Run, windows: SeveralWindows) -> Report:
         "num_test_windows": windows.num_examples,
         "num_test_series": len(rows),
         **{f"test_{key}": value for key, value in errors.metrics().items()},
+        **_on_validation(run, windows, forecasts),
         "best_series": rows[0]["series"],
         "worst_series": rows[-1]["series"],
         "series": shown,
@@ -137,43 +158,111 @@ def report_on_series(run: Run, windows: SeveralWindows) -> Report:
 
 
 def series_yardsticks(run: Run, windows: SeveralWindows) -> dict[str, Any]:
-    """Errors of repeating each series' last value, and its last season."""
+    """Errors of what a model has to beat, as ``evaluate.evaluate_yardsticks`` has those of one.
+
+    The season is each series' own; the ridge is one map for all of them, fitted to the windows of
+    all training rows, and is left out where these cannot be read.
+    """
     values = windows.arrays["values"][:, list(run.problem.targets)]
-    horizon = run.config.data.horizon
     begins = np.array(windows.begins)
+
+    def repeated(season: int) -> _Forecast:
+        return lambda _, last, owners: seasonal_naive(
+            values, last, run.config.data.horizon, season, first=begins[owners]
+        )
+
+    forecasts = {
+        "naive": repeated(1),
+        "seasonal_naive": repeated(run.config.data.season or run.problem.season),
+    }
     report: dict[str, Any] = {}
-    seasons = {"naive": 1, "seasonal_naive": run.config.data.season or run.problem.season}
-    for name, season in seasons.items():
+    several = at_hand(partial(own_several, run))
+    if several is not None:
+        ridge = ridge_of_all(run, several)
+        forecast = ridge_forecast(run, ridge)
+        forecasts["ridge"] = lambda batch, last, _: forecast(batch, last)
+        report = {"ridge_learned_from": ridge.num_windows, "num_train_windows": ridge.num_there}
+    for name, errors in _errors(run, windows, forecasts).items():
+        report |= {f"{name}_{key}": value for key, value in errors.metrics().items()}
+    return report | _on_validation(run, windows, forecasts)
 
-        def repeated(_: Any, last: NDArray, owners: NDArray, season: int = season) -> NDArray:
-            return seasonal_naive(values, last, horizon, season, first=begins[owners])
 
-        metrics = _errors(run, windows, repeated).metrics()
-        report |= {f"{name}_{key}": value for key, value in metrics.items()}
-    return report
+def own_several(run: Run) -> Several:
+    """The series that a run was trained and tested on.
+
+    Raises:
+        FileNotFoundError: the run's file is missing.
+        ValueError: its rows have changed.
+    """
+    if run.data is not None:
+        loaded: Several = run.data
+        return loaded
+    with reading_data(True):
+        several = load_several(run.config)
+    if describe_several(several, run.config).checksum != run.problem.checksum:
+        raise OptionError(
+            f"the data of the run have changed since ({several.name}); give other data to test on.",
+            "test_file",
+        )
+    return several
+
+
+def ridge_of_all(run: Run, several: Several) -> Ridge:
+    """The ridge of the training rows of a run's series, its strength chosen on validation rows."""
+    train, validation, _ = several_splits(several, run.config, run.problem)
+    values = train.arrays["values"][:, list(run.problem.targets)]
+    options = run.config.data
+    return fit_ridge(
+        values, train.rows, validation.rows, options.input_length, options.horizon, train.begins
+    )
 
 
 _Forecast = Callable[[dict[str, NDArray], NDArray[np.int64], NDArray[np.int64]], NDArray]
 """Forecasts of a batch, the last row that each knows, and the series of each."""
 
 
-def _errors(run: Run, windows: SeveralWindows, forecast: _Forecast) -> SeriesErrors:
+def _errors(
+    run: Run, windows: SeveralWindows, forecasts: Mapping[str, _Forecast]
+) -> dict[str, SeriesErrors]:
     targets = list(run.problem.targets)
-    problems = windows.problems
-    seasonal = {member.name: member.seasonal for member in run.problem.members}
+    std = np.array([problem.standardizer.std[targets] for problem in windows.problems])
+    known = {member.name: member.seasonal for member in run.problem.members}
     unknown = (None,) * len(targets)
-    errors = SeriesErrors(
-        np.array([problem.standardizer.std[targets] for problem in problems]),
-        np.array([seasonal.get(problem.dataset, unknown) for problem in problems], np.float64),
-    )
+    seasonal = [known.get(problem.dataset, unknown) for problem in windows.problems]
+    errors = {name: SeriesErrors(std, np.array(seasonal, np.float64)) for name in forecasts}
     first = 0
     for batch, last, truth in with_truth(run, windows):
         count = len(truth)
         owners = windows.owners[first : first + count]
         filled = np.pad(owners, (0, len(last) - count), "edge")
-        errors.add(owners, forecast(batch, last, filled)[:count], truth)
+        for name, forecast in forecasts.items():
+            errors[name].add(owners, forecast(batch, last, filled)[:count], truth)
         first += count
     return errors
+
+
+def _on_validation(
+    run: Run, windows: SeveralWindows, forecasts: Mapping[str, _Forecast]
+) -> dict[str, float]:
+    """MSE and MAE on the validation rows, where the windows are of the run's test rows."""
+    each = list(zip(windows.problems, windows.rows, windows.begins, strict=True))
+    if any(tuple(own.split[-1]) != (rows.start - b, rows.stop - b) for own, rows, b in each):
+        return {}
+    held = SeveralWindows(
+        windows.problems,
+        windows.arrays,
+        [range(begin + own.split[1][0], begin + own.split[1][1]) for own, _, begin in each],
+        run.config,
+        seed=None,
+        stride=run.config.data.stride,
+        begins=windows.begins,
+    )
+    report: dict[str, float] = {}
+    for name, errors in _errors(run, held, forecasts).items():
+        prefix = "" if name == "test" else f"{name}_"
+        found = errors.metrics() if errors.num_known else {}
+        report |= {f"{prefix}validation_{key}": found[key] for key in ("mse", "mae") if found}
+    return report
 
 
 def draw_series(run: Run, windows: SeveralWindows, path: Path, count: int = 3) -> None:

@@ -18,7 +18,11 @@ from flax_linattn import data, ops, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import SERIES, Entry
 from flax_linattn.tasks.forecast.backtest import backtest
-from flax_linattn.tasks.forecast.by_series import report_on_series, series_yardsticks
+from flax_linattn.tasks.forecast.by_series import (
+    own_several,
+    report_on_series,
+    series_yardsticks,
+)
 from flax_linattn.tasks.forecast.conformal import corrections
 from flax_linattn.tasks.forecast.data import (
     checksum_of,
@@ -59,7 +63,6 @@ from flax_linattn.tasks.forecast.several import (
 )
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.predicted import Table
-from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
 from flax_linattn.tasks.yardsticks import at_hand
@@ -245,15 +248,7 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
     def _test_series(self, run: Run, file: Path | None) -> training.BatchSource:
         config, problem = run.config, run.problem
         if file is None:
-            with reading_data(True):
-                several = load_several(config)
-            if describe_several(several, config).checksum != problem.checksum:
-                raise OptionError(
-                    f"the data of the run have changed since ({several.name}); give other data to "
-                    "test on.",
-                    "test_file",
-                )
-            return several_splits(several, config, problem)[-1]
+            return several_splits(own_several(run), config, problem)[-1]
         series = load_series_of(config.replace(csv=file).data, problem.channels)
         for one in series:
             check_fits(run, one)
