@@ -57,6 +57,14 @@ TINY["gated"] = {
     "rounds": 1,
     "steps": 3,
 }
+TINY["cache"] = {
+    "mechanisms": ("softmax",),
+    "held": 8,
+    "max_lengths": (8, 2048),
+    "num_heads": 2,
+    "dim": 4,
+    "rounds": 1,
+}
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {"taylorshift_training", "taylorshift_order", "long_sequence"}

@@ -269,6 +269,37 @@ class Rows(NamedTuple):
     level: Scores
     total: Array
 
+    @classmethod
+    def nothing_seen(cls, weighing: Weighing, q: Array, v: Array, has_offsets: bool) -> Rows:
+        """Before the first block of keys, for queries [B, T, H, K] and values [B, S, H, V]."""
+        batch, length, heads = q.shape[:3]
+        zeros = jnp.zeros((batch, heads, length), q.dtype)
+        lowest = jnp.full_like(zeros, weighing.lowest)
+        return cls(
+            jnp.zeros((batch, length, heads, v.shape[-1]), v.dtype),
+            Scores(lowest, zeros if has_offsets else None),
+            zeros,
+        )
+
+    def see(
+        self, weighing: Weighing, score: Scores, v: Array, sums: Callable[..., Array] | None = None
+    ) -> Rows:
+        """After a block of keys, of these scores [B, H, T, S] and values.
+
+        ``sums`` adds values up by weights, for those who know a faster product.
+        """
+        # The level only rises, so that earlier weights shrink; it cancels, a constant to gradients.
+        level = jax.lax.stop_gradient(self.level.larger(score.level(weighing)))
+        weight = weighing.weight(*score.over(_of_row(level)))
+        before = weighing.rescale(*self.level.over(level)) * self.total
+        total = before + jnp.sum(weight, axis=-1)
+        inverse = safe_divide(jnp.ones_like(total), total)
+        here = einsum("bhts,bshv->bthv", weight, v) if sums is None else sums(weight, v)
+        # y is always the mean of what has been seen, which is of the size of the values, as sums
+        # of weights times values need not be.
+        y = _by_token(before * inverse) * self.y
+        return Rows(y + _by_token(inverse) * here, level, total)
+
 
 def _by_token(x: Array) -> Array:
     """[B, H, T] -> [B, T, H, 1]."""
@@ -296,30 +327,15 @@ def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
     def body(p: Array, rows: Rows) -> Rows:
         row, column = jnp.asarray(pairs)[p]
         score = plan.scores(x, visibility, row, column)
-        y, total = plan.row(rows.y, row), plan.row(rows.total, row, 2)
-        old = jax.tree.map(lambda r: plan.row(r, row, 2), rows.level)
-        # The level only rises, so that earlier weights shrink; it cancels, a constant to gradients.
-        level = jax.lax.stop_gradient(old.larger(score.level(weighing)))
-        weight = weighing.weight(*score.over(_of_row(level)))
-        before = weighing.rescale(*old.over(level)) * total
-        total = before + jnp.sum(weight, axis=-1)
-        inverse = safe_divide(jnp.ones_like(total), total)
-        # y is always the mean of what has been seen, which is of the size of the values, as sums
-        # of weights times values need not be.
-        y = _by_token(before * inverse) * y
-        y = y + _by_token(inverse) * einsum("bhts,bshv->bthv", weight, plan.column(x.v, column))
-        level = jax.tree.map(lambda r, new: _put(r, new, row, 2), rows.level, level)
-        return Rows(_put(rows.y, y, row), level, _put(rows.total, total, row, 2))
+        here = Rows(
+            plan.row(rows.y, row),
+            jax.tree.map(lambda r: plan.row(r, row, 2), rows.level),
+            plan.row(rows.total, row, 2),
+        ).see(weighing, score, plan.column(x.v, column))
+        level = jax.tree.map(lambda r, new: _put(r, new, row, 2), rows.level, here.level)
+        return Rows(_put(rows.y, here.y, row), level, _put(rows.total, here.total, row, 2))
 
-    batch, length, heads = x.q.shape[:3]
-    begin = Rows(
-        jnp.zeros((batch, length, heads, x.v.shape[-1]), x.v.dtype),
-        Scores(
-            jnp.full((batch, heads, length), weighing.lowest, x.q.dtype),
-            None if x.offsets is None else jnp.zeros((batch, heads, length), x.q.dtype),
-        ),
-        jnp.zeros((batch, heads, length), x.q.dtype),
-    )
+    begin = Rows.nothing_seen(weighing, x.q, x.v, x.offsets is not None)
     return jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
 
 

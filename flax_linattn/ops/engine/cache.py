@@ -19,10 +19,11 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
-from flax_linattn.ops.contract.numerics import accumulation_dtype
+from flax_linattn.ops.contract.numerics import accumulation_dtype, vary_alike
 from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import choose_form
+from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
 
 CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -194,6 +195,34 @@ class CacheMechanism(Mechanism):
         """
         return per_token
 
+    @property
+    def block(self) -> int:
+        """Cached tokens that ``step`` reads at a time; a cache of no more is read at once."""
+        return 2 * self.chunk_size
+
+    def begin(self, q: Array, v: Array) -> Any:
+        """Sums over no key for queries [B, 1, H, K]: a tree of arrays, of no values' numbers.
+
+        With ``see`` and ``mean`` it lets ``step`` read the used part of a cache, in blocks. None,
+        the default: it weighs all slots at once, and its time follows the cache's capacity.
+        """
+        return None
+
+    def see(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
+        """Sums over one more block of keys, which comes before all that were seen.
+
+        Args:
+            sums: of the later blocks.
+            pairs: one query and the block; ``per_key`` are the arguments of tokens themselves, 0
+                where not seen, and ``per_query`` is None.
+            visible: bool [B, 1, S].
+        """
+        raise NotImplementedError
+
+    def mean(self, sums: Any, q: Array) -> Outputs:
+        """What ``weigh`` gives of all that was seen."""
+        raise NotImplementedError
+
     def _init_state(self, sizes: StateSizes) -> KVCache:
         self._check_capacity(sizes.max_length)
         dtype = sizes.dtype if self.cache_dtype is None else self.cache_dtype
@@ -299,25 +328,67 @@ class CacheMechanism(Mechanism):
         nowhere = jnp.zeros((batch,), bool)
         k, v, per_token = jax.tree.map(lambda x: x[:, None], (call.k, call.v, call.per_token))
         state = call.state.append(k, v, new, nowhere, per_token)
-        dtype = accumulation_dtype(call.q.dtype)
-        positions = None
-        if self.positional:
-            slots = jnp.arange(state.capacity, dtype=jnp.int32)
-            slots = jnp.broadcast_to(slots, (batch, state.capacity))
-            positions = Positions(state.length[:, None] - 1, slots)
-        per_key = self.of_tokens(_of_cached(state))
-        pairs = Pairs(
-            call.q[:, None].astype(dtype),
-            state.key.astype(dtype),
-            state.value.astype(dtype),
-            positions,
-            call.parameters,
-            per_key,
-            jax.tree.map(lambda x: _slot(x, state.length - 1), per_key),
-        )
-        y = self.weigh(pairs, state.used[:, None, :])[:, 0]
+        q = call.q[:, None].astype(accumulation_dtype(call.q.dtype))
+        y = self._of_all(q, state, call.parameters)[:, 0]
         y = jnp.where((state.length == 0)[:, None, None], jnp.zeros_like(y), y)
         return jnp.where(state.overflowed[:, None, None], jnp.nan, y), state
+
+    def _of_all(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
+        """What queries [B, 1, H, K] see that come after all cached tokens: [B, 1, H, V]."""
+        if cache.capacity <= self.block or self.begin(q, cache.value) is None:
+            return self._of_slots(q, cache, parameters)
+        return unless_differentiated(self._of_used, self._of_slots, q, cache, parameters)
+
+    def _of_slots(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
+        """All slots at once, used or not."""
+        per_key = self.of_tokens(_of_cached(cache))
+        pairs = Pairs(
+            q,
+            cache.key.astype(q.dtype),
+            cache.value.astype(q.dtype),
+            self._places(cache, jnp.arange(cache.capacity, dtype=jnp.int32)),
+            parameters,
+            per_key,
+            jax.tree.map(lambda x: _slot(x, cache.length - 1), per_key),
+        )
+        return self.weigh(pairs, cache.used[:, None, :])
+
+    def _of_used(self, q: Array, cache: KVCache, parameters: Parameters) -> Array:
+        """Block by block, from that of the longest row's last token down to the first slots."""
+        size = self.block
+        used = jnp.minimum(jnp.max(cache.length), cache.capacity)
+        blocks = (used + size - 1) // size
+
+        def body(i: Array, sums: Any) -> Any:
+            first = (blocks - 1 - i) * size
+            # The last block begins sooner where the cache ends within it.
+            begin = jnp.minimum(first, cache.capacity - size)
+            slots = begin + jnp.arange(size, dtype=jnp.int32)
+            seen = (slots >= first) & (slots < cache.length[:, None])
+            k, v, per_token = jax.tree.map(
+                lambda x: jax.lax.dynamic_slice_in_dim(x, begin, size, 1),
+                (cache.key, cache.value, cache.per_token),
+            )
+            pairs = Pairs(
+                q,
+                k.astype(q.dtype),
+                v.astype(q.dtype),
+                self._places(cache, slots),
+                parameters,
+                {name: masks.zero_padding(x, seen) for name, x in per_token.items()},
+                None,
+            )
+            return self.see(sums, pairs, seen[:, None])
+
+        sums = vary_alike((self.begin(q, cache.value.astype(q.dtype)), q, cache))[0]
+        return self.mean(jax.lax.fori_loop(0, blocks, body, sums), q)
+
+    def _places(self, cache: KVCache, slots: Array) -> Positions | None:
+        """Of the last token of each row and of some slots."""
+        if not self.positional:
+            return None
+        of_key = jnp.broadcast_to(slots, (cache.length.shape[0], slots.shape[0]))
+        return Positions(cache.length[:, None] - 1, of_key)
 
     def _check_room(self, state: KVCache, parameters: Parameters) -> None:
         if isinstance(state.length, jax.core.Tracer) or state.length.size == 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -53,20 +54,35 @@ class ChannelwiseSoftmax(CacheMechanism):
         block = max(self.chunk_size, self.chunk_size**2 // queries)
 
         def body(
-            carry: ExponentialState, keys: tuple[Array, Array, Array, Array | None]
+            sums: ExponentialState, keys: tuple[Array, Array, Array, Array | None]
         ) -> tuple[ExponentialState, None]:
             k, v, seen, position = keys
             places = None
             if positions is not None and position is not None:
                 places = Positions(positions.query, position)
-            score = self.scores(q[:, :, None], k[:, None], places, pairs.parameters)
-            nowhere = jnp.asarray(-jnp.inf, score.dtype)
-            score = jnp.where(jnp.moveaxis(seen, 1, 2)[..., None, None], score, nowhere)
-            here = exponential.summarise(score, v[:, None], axis=2, weigh=self.relative)
-            return carry.merge(here, self.relative), None
+            here = pairs._replace(q=q, k=k, v=v, positions=places)
+            return self.see(sums, here, jnp.moveaxis(seen, 1, 2)), None
 
-        nothing = exponential.empty(q.shape, q.shape, q.dtype)
         seen = jnp.moveaxis(visible, 2, 1)
         position = None if positions is None else positions.key
-        state, _ = over_chunks(body, nothing, (k, v, seen, position), block)
-        return state.mean
+        sums, _ = over_chunks(body, self.begin(q, v), (k, v, seen, position), block)
+        return self.mean(sums, q)
+
+    @property
+    def block(self) -> int:
+        return max(1, self.chunk_size**2 // 4)
+
+    def begin(self, q: Array, v: Array) -> ExponentialState:
+        return exponential.empty(q.shape, q.shape, q.dtype)
+
+    def see(self, sums: Any, pairs: Pairs, visible: Visible) -> ExponentialState:
+        q, k, v = pairs.q, pairs.k, pairs.v
+        score = self.scores(q[:, :, None], k[:, None], pairs.positions, pairs.parameters)
+        score = jnp.where(visible[..., None, None], score, jnp.asarray(-jnp.inf, score.dtype))
+        here = exponential.summarise(score, v[:, None], axis=2, weigh=self.relative)
+        both: ExponentialState = sums.merge(here, self.relative)
+        return both
+
+    def mean(self, sums: Any, q: Array) -> Array:
+        y: Array = sums.mean
+        return y

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,15 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.numerics import accumulation_dtype, scores
-from flax_linattn.ops.engine.blocks import Offsets, Scores, Weighing, attend_in_blocks
+from flax_linattn.ops.engine.blocks import (
+    Offsets,
+    Rows,
+    Scores,
+    Weighing,
+    attend_in_blocks,
+)
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs
+from flax_linattn.ops.engine.one_query import scores_of_one, sums_of_one
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
 
 
@@ -63,3 +70,18 @@ class ScoredAttention(CacheMechanism):
         return attend_in_blocks(
             self.weighing, q, k, v, scale, visibility, self.chunk_size, self.offsets(pairs)
         )
+
+    def begin(self, q: Array, v: Array) -> Any:
+        return Rows.nothing_seen(self.weighing, q, v, bool(self.token_arguments))
+
+    def see(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
+        scale = jnp.asarray(self._scale(pairs.q.shape[-1], pairs.parameters)).astype(pairs.q.dtype)
+        product = scores_of_one(pairs.q * scale, pairs.k)
+        product = jnp.where(visible[:, None], product, self.weighing.hidden)
+        offsets = self.offsets(pairs)
+        score = Scores(product, None if offsets is None else offsets.between())
+        return sums.see(self.weighing, score, pairs.v, sums_of_one)
+
+    def mean(self, sums: Any, q: Array) -> Array:
+        y: Array = sums.y
+        return y

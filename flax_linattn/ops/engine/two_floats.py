@@ -45,6 +45,22 @@ class TwoFloats(NamedTuple):
         """
         return (self.high - other.high) + (self.low - other.low)
 
+    def plus(self, other: TwoFloats) -> TwoFloats:
+        """The sum, in two floats.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> a, b = (TwoFloats(jnp.float32(x), jnp.float32(0)) for x in (2**24, 0.5))
+            >>> [float(x) for x in a.plus(b)]
+            [16777216.0, 0.5]
+        """
+        total = self.high + other.high
+        part = total - self.high
+        lost = (self.high - (total - part)) + (other.high - part)  # what rounding took, exactly
+        lost = lost + (self.low + other.low)
+        high = total + lost
+        return TwoFloats(high, lost - (high - total))
+
 
 @jax.custom_jvp
 def running_sum(x: Array) -> TwoFloats:
@@ -66,7 +82,7 @@ def running_sum(x: Array) -> TwoFloats:
         >>> one_back.round(6).tolist()
         [[-0.0010000000474974513, -0.0010000000474974513]]
     """
-    sums = jax.lax.associative_scan(_add, TwoFloats(x, jnp.zeros_like(x)), axis=1)
+    sums = jax.lax.associative_scan(TwoFloats.plus, TwoFloats(x, jnp.zeros_like(x)), axis=1)
     return TwoFloats(*sums)
 
 
@@ -76,12 +92,3 @@ def _running_sum_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Two
     return running_sum(x), TwoFloats(
         jax.lax.associative_scan(jnp.add, dx, axis=1), jnp.zeros_like(dx)
     )
-
-
-def _add(a: TwoFloats, b: TwoFloats) -> TwoFloats:
-    total = a.high + b.high
-    part = total - a.high
-    lost = (a.high - (total - part)) + (b.high - part)  # what rounding took, exactly
-    lost = lost + (a.low + b.low)
-    high = total + lost
-    return TwoFloats(high, lost - (high - total))

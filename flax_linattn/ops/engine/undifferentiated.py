@@ -9,15 +9,15 @@ from typing import Any
 import jax
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def unless_differentiated(
     plain: Callable[..., Any], differentiated: Callable[..., Any], *arrays: Any
 ) -> Any:
-    """``plain`` of the arrays; with gradients it is ``differentiated`` that runs, both ways.
+    """``plain`` of the arrays; with gradients or tangents it is ``differentiated`` that runs.
 
     Args:
         plain: the faster one, or the one that takes less memory.
-        differentiated: gives the same numbers. JAX differentiates it backwards.
+        differentiated: gives the same numbers. JAX differentiates it, in the modes that it has.
         *arrays: trees of arrays, all that the two depend on.
 
     Example:
@@ -35,16 +35,11 @@ def unless_differentiated(
     return plain(*arrays)
 
 
-def _forward(
-    plain: Callable[..., Any], differentiated: Callable[..., Any], *arrays: Any
+@unless_differentiated.defjvp
+def _differentiated(
+    plain: Callable[..., Any],
+    differentiated: Callable[..., Any],
+    primals: tuple[Any, ...],
+    tangents: tuple[Any, ...],
 ) -> tuple[Any, Any]:
-    return jax.vjp(differentiated, *arrays)
-
-
-def _backward(
-    plain: Callable[..., Any], differentiated: Callable[..., Any], pull: Any, gradients: Any
-) -> Any:
-    return pull(gradients)
-
-
-unless_differentiated.defvjp(_forward, _backward)
+    return jax.jvp(differentiated, primals, tangents)

@@ -31,7 +31,7 @@ from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
-from flax_linattn.ops.engine.cache import KVCache, Pairs, Positions
+from flax_linattn.ops.engine.cache import KVCache, Positions
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
@@ -87,9 +87,9 @@ class AFT(ChannelwiseSoftmax):
         shape = (self.max_length, self.max_length)
         return {"position_bias": Learned(shape, jax.nn.initializers.normal(0.02))}
 
-    def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
-        y = super().weigh(pairs, visible)
-        return gated(pairs.q.astype(y.dtype), y) if self.gate else y
+    def mean(self, sums: ExponentialState, q: Array) -> Array:
+        y = super().mean(sums, q)
+        return gated(q, y) if self.gate else y
 
     def scores(
         self, q: Array, k: Array, positions: Positions | None, parameters: Parameters

@@ -42,7 +42,7 @@ from flax_linattn.ops.engine.blocks import Offsets, Weighing
 from flax_linattn.ops.engine.cache import Pairs
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.ops.engine.two_floats import running_sum
+from flax_linattn.ops.engine.two_floats import TwoFloats, running_sum
 from flax_linattn.ops.mechanisms.forgetting_aaren import fallen
 from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
@@ -91,6 +91,21 @@ class Forgetting(ScoredAttention):
 
     def offsets(self, pairs: Pairs) -> Offsets:
         return Offsets(pairs.per_query, pairs.per_key)
+
+    def begin(self, q: Array, v: Array) -> tuple[Any, TwoFloats]:
+        """Beside the sums, how far scores have fallen since the block: [B, 1, H], at first 0."""
+        zeros = jnp.zeros(q.shape[:3], q.dtype)
+        return super().begin(q, v), TwoFloats(zeros, zeros)
+
+    def see(self, sums: Any, pairs: Pairs, visible: Visible) -> tuple[Any, TwoFloats]:
+        rows, later = sums
+        fallen = self.of_tokens(pairs.per_key)
+        now = TwoFloats(*(x[:, -1:] for x in fallen)).plus(later)
+        pairs = pairs._replace(per_key=fallen, per_query=now)
+        return super().see(rows, pairs, visible), now
+
+    def mean(self, sums: Any, q: Array) -> Array:
+        return super().mean(sums[0], q)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

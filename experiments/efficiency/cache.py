@@ -1,0 +1,161 @@
+"""A step with a key/value cache, against the tokens that it holds and those it has room for.
+
+    python -m experiments.efficiency.cache
+
+Steps of one row whose caches hold 1,000 tokens, and as many as they have room for, the one that
+comes included. The peer reads all slots at once, as steps did before they went by blocks; a third
+program is our step with a state that the caller keeps, and which is therefore copied. All programs
+of a row run in turns in one process, each with a cache of its own, always at the same length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.measured import Measured, Rows
+from experiments.rules import Range
+from flax_linattn import ops
+from flax_linattn.bench import Journal, compile_program, inputs, run_in_turns, spread, yardsticks
+from flax_linattn.bench.comparisons import OURS
+from flax_linattn.bench.report import markdown, number
+from flax_linattn.typing import Array
+
+MECHANISMS = ("softmax", "expressive", "forgetting", "elementwise", "aft")
+ALL_SLOTS, KEPT = "all slots at once", "state kept"
+FULL = "full"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured.
+
+    Attributes:
+        mechanisms: their names.
+        held: tokens in a cache that is not full; the smallest cache has room for so many.
+        max_lengths: slots of a cache.
+        rounds: how often each program is timed.
+        seconds: no further round of a row begins after so long, once there are three.
+    """
+
+    mechanisms: tuple[str, ...] = MECHANISMS
+    held: int = 1000
+    max_lengths: tuple[int, ...] = (1000, 10_000, 100_000)
+    num_heads: int = 8
+    dim: int = 64
+    rounds: int = 15
+    seconds: float = 90.0
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for name in size.mechanisms:
+        for held in (str(size.held), FULL):
+            key = {"mechanism": name, "held": held}
+            journal.row(key, partial(steps, size, name, held))
+
+
+def steps(size: Size, name: str, held: str) -> dict[str, Any]:
+    """Costs of a step, by ``max_length`` and program."""
+    one = ops.get_mechanism(name)
+    arrays = inputs(one, 1, num_heads=size.num_heads, dim=size.dim)
+    programs: dict[str, Callable[[], Array]] = {}
+    results: dict[str, dict[str, Any]] = {}
+    for capacity in size.max_lengths:
+        length = capacity if held == FULL else size.held
+        state = one.init_state(1, size.num_heads, size.dim, size.dim, capacity)
+        state = dataclasses.replace(state, length=jnp.full_like(state.length, length - 1))
+        results[str(capacity)] = {}
+        for which, way in ((OURS, one), (ALL_SLOTS, at_once(one)), (KEPT, one)):
+            donated = which != KEPT
+            call, facts = repeated(way, jax.tree.map(jnp.copy, state), arrays, donated=donated)
+            programs[f"{capacity} {which}"] = call
+            results[str(capacity)][which] = facts
+    times = run_in_turns(programs, (), size.rounds, size.seconds)
+    for program, values in times.items():
+        slots, _, which = program.partition(" ")
+        results[slots][which]["milliseconds"] = spread(values)
+    return {"results": results}
+
+
+def at_once(mechanism: Any) -> ops.Mechanism:
+    """The same one, whose steps read all slots."""
+
+    @dataclasses.dataclass(frozen=True)
+    class AtOnce(type(mechanism)):  # type: ignore[misc]
+        block = 2**31
+
+    fields = dataclasses.fields(mechanism)
+    made: ops.Mechanism = AtOnce(**{each.name: getattr(mechanism, each.name) for each in fields})
+    return made
+
+
+def repeated(
+    one: ops.Mechanism, state: Any, arrays: list[Array], *, donated: bool
+) -> tuple[Callable[[], Array], dict[str, Any]]:
+    """A function that takes in the last token again, and facts of its program."""
+    q, k, v, gates = yardsticks.by_name(one, arrays)
+    token = {name: x[:, 0] for name, x in {"q": q, "k": k, "v": v, **gates}.items()}
+
+    def step(state: Any, token: dict[str, Array]) -> Any:
+        y, after = one.step(state=state, **token)
+        return y, dataclasses.replace(after, length=state.length)
+
+    donate = {"donate_argnums": 0} if donated else {}
+    compiled, facts = compile_program(step, (state, token), **donate)
+
+    def take() -> Any:
+        nonlocal state
+        y, state = compiled(state, token)
+        return y, state
+
+    return take, facts
+
+
+def table(rows: Rows, size: Size) -> str:
+    smallest = min(size.max_lengths)
+    heads = ["mechanism", "tokens held", "max_length", "ms a step", "temporary MB"]
+    heads += [f"times a cache of {smallest:,}", f"{ALL_SLOTS}: times as long", "temporary MB"]
+    heads += [f"{KEPT}: times as long"]
+    lines = []
+    for row in rows:
+        unit = Range.of(row["results"][str(smallest)][OURS]["milliseconds"])
+        for capacity, results in row["results"].items():
+            took = {which: Range.of(result["milliseconds"]) for which, result in results.items()}
+            memory = {which: number(x["temporary_bytes"] / 1e6) for which, x in results.items()}
+            held = capacity if row["held"] == FULL else row["held"]
+            lines.append(
+                [
+                    row["mechanism"],
+                    f"{int(held):,}",
+                    f"{int(capacity):,}",
+                    _interval(took[OURS]),
+                    memory[OURS],
+                    _interval(took[OURS].over(unit)),
+                    _interval(took[ALL_SLOTS].over(took[OURS])),
+                    memory[ALL_SLOTS],
+                    _interval(took[KEPT].over(took[OURS])),
+                ]
+            )
+    return markdown(heads, lines)
+
+
+def _interval(value: Range) -> str:
+    return f"{number(value.middle)} ({number(value.least)} - {number(value.most)})"
+
+
+EXPERIMENT = Measured(
+    module="experiments.efficiency.cache",
+    about="none of the papers measures it",
+    sizes={"cpu": Size()},
+    measure=measure,
+    table=table,
+    left_out={"cpu": "an accelerator"},
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()
