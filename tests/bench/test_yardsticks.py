@@ -1,6 +1,8 @@
 """What mechanisms are compared with computes what they do."""
 
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,6 +26,14 @@ CANCELLING = {"expressive", "expressive_quadratic", "rfa"}
 """They divide by sums that may nearly vanish, which magnifies rounding."""
 
 
+FAST = ("softmax", "aaren", "elementwise_series", "taylorshift", "gated_delta", "nystrom")
+"""One of each family."""
+
+
+def slow_but(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in names]
+
+
 def test_softmax_is_softmax() -> None:
     q, k, v = normal(TOKENS, TOKENS, TOKENS)
     want = jax.jit(partial(ops.get_mechanism("softmax").attend, is_causal=True))(q, k, v)
@@ -31,7 +41,7 @@ def test_softmax_is_softmax() -> None:
         np.testing.assert_allclose(jax.jit(yardsticks.softmax_xla)(q, k, v), want, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", sorted(CAUSAL - CANCELLING))
+@pytest.mark.parametrize("name", slow_but(sorted(CAUSAL - CANCELLING)))
 def test_the_engine_computes_the_same(name: str) -> None:
     arrays = inputs(ops.get_mechanism(name), 11, batch_size=2, num_heads=2, dim=4)
     if name == "elementwise_series":  # whose powers cancel where q k is far below 0
@@ -48,7 +58,7 @@ def test_the_loop_computes_the_same(name: str) -> None:
     np.testing.assert_allclose(jax.jit(yardsticks.loop(name))(*arrays), want, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ops.list_mechanisms())
+@pytest.mark.parametrize("name", slow_but(ops.list_mechanisms()))
 def test_every_mechanism_is_measured(name: str) -> None:
     comparison = against_yardsticks(name, 8, dim=4)
     results = comparison.measure(comparison.prepare_ours(8, FORWARD), 8, rounds=1)["results"]

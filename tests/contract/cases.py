@@ -377,6 +377,11 @@ def of_own_arithmetic(mechanism: ops.Mechanism, *rest: Any) -> bool:
     return spec_of(mechanism) in (*ARITHMETIC, *VARIANTS)
 
 
+def of_own_state(mechanism: ops.Mechanism, *rest: Any) -> bool:
+    """States of the others are those of one of these, of another size, or they have none."""
+    return spec_of(mechanism) in ARITHMETIC or not mechanism.capabilities.recurrent
+
+
 def slow_unless(fast: Callable[..., bool], cases: list[Any]) -> Any:
     """The same cases, all but the fast ones marked as slow.
 

@@ -155,9 +155,11 @@ def fast(mechanism: ops.Mechanism, *rest: Any) -> bool:
 
 
 def fast_form(mechanism: ops.Mechanism, is_causal: bool, form: str, *rest: Any) -> bool:
-    """Further forms are the engine's, which thorough mechanisms run in both directions."""
-    central = form == cases.central_form(mechanism)
-    return fast(mechanism, *rest) and (central or cases.thorough(mechanism))
+    """Further forms are the engine's: thorough mechanisms run them, two in both directions."""
+    if not fast(mechanism, *rest):
+        return False
+    main = is_causal or cases.spec_of(mechanism) in ("softmax", "aaren")
+    return form == cases.central_form(mechanism) or (main and cases.thorough(mechanism))
 
 
 STEPWISE = cases.offering(lambda can: can.recurrent and can.causal)

@@ -24,13 +24,19 @@ CAPACITIES = [
 
 
 def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
-    """The engine's parts, with what keeps positions; data are cut in every mechanism above.
+    """A cache that grows and states that do not, then the other caches, allocated before.
 
-    Features of expressive attention are cut as those of ``taylorshift``.
+    Data are cut in every mechanism of its own arithmetic, below.
     """
+    spec = cases.spec_of(mechanism)
     if preallocated:
-        return cases.of_own_arithmetic(mechanism)
-    return cases.thorough(mechanism) and "expressive" not in mechanism.name
+        return spec in ("elementwise", "forgetting", "aft")
+    return spec in ("softmax", "aaren", "elementwise_series", "taylorshift")
+
+
+def fast_start(mechanism: ops.Mechanism) -> bool:
+    """What grows, and the engine's parts; all others step from a state in ``test_forms.py``."""
+    return not mechanism.capabilities.constant_memory or cases.thorough(mechanism)
 
 
 # Cuts are drawn as data, by masking what lies outside a piece, so that two programs do all of it;
@@ -41,9 +47,7 @@ ROWS = cases.BATCH
 
 @pytest.mark.parametrize(
     "mechanism",
-    cases.slow_unless(
-        cases.of_own_arithmetic, cases.offering(lambda can: can.causal and can.recurrent)
-    ),
+    cases.slow_unless(cases.of_own_state, cases.offering(lambda can: can.causal and can.recurrent)),
 )
 @settings(max_examples=8)  # of 8 rows, each cut elsewhere
 @given(data=st.data())
@@ -125,7 +129,10 @@ def test_cut_in_shape(mechanism: ops.Mechanism, preallocated: bool, cut: int) ->
     programs.assert_gradients_close(got[1][0], want[1][0], np.float32)
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.noncausal and can.recurrent))
+@pytest.mark.parametrize(
+    "mechanism",  # of the others, in ``test_forms.py``, which goes on from a state so
+    cases.slow_unless(cases.thorough, cases.offering(lambda can: can.noncausal and can.recurrent)),
+)
 def test_noncausal_output_sees_the_state(mechanism: ops.Mechanism) -> None:
     length, cut = 7, 4
     tokens = cases.make_tokens(mechanism, length, np.float32)
@@ -146,7 +153,10 @@ def test_noncausal_output_sees_the_state(mechanism: ops.Mechanism) -> None:
     assert_close(last, whole, np.float32)
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.causal and can.recurrent))
+@pytest.mark.parametrize(
+    "mechanism",
+    cases.slow_unless(fast_start, cases.offering(lambda can: can.causal and can.recurrent)),
+)
 def test_steps_from_nothing_without_max_length(mechanism: ops.Mechanism) -> None:
     """A growing cache takes steps as well, at a new shape each."""
     length = 3
