@@ -19,14 +19,14 @@ MODULES = (
     *(m.name for m in pkgutil.walk_packages(flax_linattn.__path__, "flax_linattn.")),
 )
 
-COMPILE_MODELS = ("bench", "inference", "models", "nn", "training")
-"""Packages whose examples build and run models, an operation at a time: three quarters of the
+COMPILE_MODELS = ("bench", "inference", "models", "nn", "ops.engine", "training")
+"""Packages whose examples build and run models or their parts, an operation at a time: most of the
 seconds of all doctests. They are slow tests, which CI runs in the wheel; what they show, the tests
 of their folders check."""
 
 
 def _doctests(name: str) -> Any:
-    slow = name.split(".")[1:2] in [[package] for package in COMPILE_MODELS]
+    slow = f"{name}.".startswith(tuple(f"flax_linattn.{package}." for package in COMPILE_MODELS))
     return pytest.param(name, marks=pytest.mark.slow if slow else ())
 
 
