@@ -49,11 +49,17 @@ class Measured(Experiment):
 
     def collect(self, scale: str, output: Path, *, progress: bool = True) -> None:
         """Measures what is missing."""
-        size = self.sizes[scale]
-        head = provenance(self.command(scale))
-        head |= {"scale": scale, "size": dataclasses.asdict(size), "commit_date": commit_date()}
-        journal = Journal(self.stored(scale, output), head, progress=progress)
-        self.measure(size, journal)
+        head = self.head(scale, self.command(scale))
+        self.fill(scale, Journal(self.stored(scale, output), head, progress=progress))
+
+    def head(self, scale: str, command: str) -> dict[str, Any]:
+        """Of results that this command measures."""
+        size = dataclasses.asdict(self.sizes[scale])
+        return provenance(command) | {"scale": scale, "size": size, "commit_date": commit_date()}
+
+    def fill(self, scale: str, journal: Journal) -> None:
+        """Measures what a journal lacks, and finishes it."""
+        self.measure(self.sizes[scale], journal)
         journal.finish()
 
     def render(self, scale: str, output: Path) -> str:

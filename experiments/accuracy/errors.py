@@ -36,6 +36,8 @@ HALF = ("bfloat16", "float16")
 class Size:
     """What is measured."""
 
+    mechanisms: tuple[str, ...] = ()
+    """Default all."""
     lengths: tuple[int, ...] = (1000, 4000)
     gated: int = 1000
     """Most tokens of mechanisms with arguments of tokens."""
@@ -45,7 +47,7 @@ class Size:
 
 def measure(size: Size, journal: Journal) -> None:
     for length in size.lengths:
-        for name in ops.list_mechanisms():
+        for name in size.mechanisms or ops.list_mechanisms():
             if length > size.gated and ops.get_mechanism(name).token_arguments:
                 continue
             key = {"length": length, "mechanism": name}

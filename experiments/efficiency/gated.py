@@ -20,7 +20,15 @@ import jax
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compare, inputs, run_in_turns, spread, yardsticks
+from flax_linattn.bench import (
+    Journal,
+    compare,
+    compile_program,
+    inputs,
+    run_in_turns,
+    spread,
+    yardsticks,
+)
 from flax_linattn.bench.comparisons import FORWARD, GATED, OURS, PASSES, TRAINING, mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.typing import Array
@@ -102,11 +110,15 @@ def stream(one: ops.Mechanism, state: Any, arrays: list[Array]) -> Callable[[], 
     q, k, v, gates = yardsticks.by_name(one, arrays)
     token = {name: x[:, 0] for name, x in {"k": k, "v": v, **gates}.items()}
     token["q"] = q if one.capabilities.learned_query else q[:, 0]
-    step = jax.jit(one.step, donate_argnames="state")
+
+    def step(state: Any, token: dict[str, Array]) -> Any:
+        return one.step(state=state, **token)
+
+    compiled, _ = compile_program(step, (state, token), donate_argnums=0)
 
     def take() -> Array:
         nonlocal state
-        y, state = step(state=state, **token)
+        y, state = compiled(state, token)
         return y
 
     return take

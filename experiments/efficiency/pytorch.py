@@ -24,6 +24,7 @@ from flax_linattn.bench import (
     Comparison,
     Journal,
     comparisons,
+    compile_program,
     forward_and_backward,
     run_in_turns,
     spread,
@@ -144,7 +145,7 @@ def time_row(
     size: Size,
 ) -> dict[str, Any]:
     arrays = ours.arguments(length)
-    compiled = jax.jit(PASSES[which](ours.ours)).lower(*arrays).compile()
+    compiled, _ = compile_program(PASSES[which](ours.ours), arrays)
     calls = {OURS: partial(compiled, *arrays)}
     for name, function in functions.items():
         calls[name] = torch_call(torch, function, arrays, which)

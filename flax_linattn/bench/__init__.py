@@ -17,13 +17,14 @@ from flax_linattn.bench.journal import Journal
 from flax_linattn.bench.options import BenchOptions
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.ratios import Bar, Fall, Ratio, falls, ratios
-from flax_linattn.bench.run import run_bench
+from flax_linattn.bench.run import memory_limit, run_bench
 from flax_linattn.bench.timing import (
     Prepared,
     compare,
     compile_program,
     forward_and_backward,
     normal,
+    observing,
     prepare,
     run_in_turns,
     spread,
@@ -46,7 +47,9 @@ __all__ = [
     "forward_and_backward",
     "gated_comparisons",
     "inputs",
+    "memory_limit",
     "normal",
+    "observing",
     "prepare",
     "provenance",
     "ratios",

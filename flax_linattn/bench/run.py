@@ -148,7 +148,7 @@ class _Rows:
 
     def __init__(self, journal: Journal, rounds: int, seconds: float) -> None:
         self._journal, self._rounds, self._seconds = journal, rounds, seconds
-        self._limit = _memory_limit()
+        self._limit = memory_limit()
         self._prepared: dict[tuple[str, int, str], Prepared] = {}
 
     def measure(
@@ -185,7 +185,7 @@ class _Rows:
         return comparison.measure(self._prepared[key], length, self._rounds, self._seconds)
 
 
-def _memory_limit() -> float:
+def memory_limit() -> float:
     """Temporary bytes that a program may need: of a GPU's memory a fifth is left for the rest."""
     statistics: Any = jax.devices()[0].memory_stats() or {}
     usual = MEMORY_LIMIT.get(jax.default_backend(), 40e9)

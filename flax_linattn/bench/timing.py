@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -43,6 +44,29 @@ def forward_and_backward(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
+_OBSERVERS: list[Callable[[Any], None]] = []
+
+
+@contextlib.contextmanager
+def observing(observer: Callable[[Any], None]) -> Iterator[None]:
+    """Shows ``observer`` every program that ``compile_program`` compiles in this context.
+
+    Args:
+        observer: of a ``jax.stages.Traced``, which it may lower for other platforms.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> with observing(lambda traced: print(traced.fun_name)):
+        ...     _ = compile_program(jnp.sin, [jnp.ones(8)])
+        sin
+    """
+    _OBSERVERS.append(observer)
+    try:
+        yield
+    finally:
+        _OBSERVERS.remove(observer)
+
+
 def compile_program(
     program: Callable[..., Any], arguments: Any, **jit: Any
 ) -> tuple[Any, dict[str, Any]]:
@@ -59,8 +83,11 @@ def compile_program(
     """
     jax.clear_caches()  # or a program that was traced before would be compiled faster
     begin = time.perf_counter()
-    compiled = jax.jit(program, **jit).lower(*arguments).compile()
+    traced = jax.jit(program, **jit).trace(*arguments)
+    compiled = traced.lower().compile()
     seconds = time.perf_counter() - begin
+    for observer in _OBSERVERS:
+        observer(traced)
     memory: Any = compiled.memory_analysis()
     total = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     total += memory.output_size_in_bytes - memory.alias_size_in_bytes

@@ -6,7 +6,9 @@ numbers are small count as if one were ``LEAST``; what is a sum of many terms th
 has a larger least size, which its test states.
 """
 
-from typing import Any
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +27,28 @@ TOLERANCES = {
 
 LEAST = 0.03
 """With it a bfloat16 gradient is compared down to 0.001."""
+
+
+class Error(NamedTuple):
+    """What ``assert_close`` found of one array: where, how much, and how much it may be."""
+
+    where: str
+    error: float
+    tolerance: float
+
+
+_RECORDS: list[list[Error]] = []
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Error]]:
+    """The errors of all that is compared in this context."""
+    record: list[Error] = []
+    _RECORDS.append(record)
+    try:
+        yield record
+    finally:
+        _RECORDS.remove(record)
 
 
 def assert_close(got: Any, want: Any, dtype: Any, what: str = "", *, least: float = LEAST) -> None:
@@ -50,6 +74,8 @@ def assert_close(got: Any, want: Any, dtype: Any, what: str = "", *, least: floa
         np.testing.assert_array_equal(g[~finite], w[~finite], err_msg=where)
         largest = max(least, np.max(np.abs(w[finite]), initial=0.0))
         error = np.max(np.abs(g[finite] - w[finite]), initial=0.0) / largest
+        for record in _RECORDS:
+            record.append(Error(where, float(error), tolerance))
         assert error <= tolerance, f"{where}: error {error:.3g} > {tolerance:.3g}"
 
 

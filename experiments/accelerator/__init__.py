@@ -1,0 +1,7 @@
+"""All that is measured on a GPU or TPU, by one command that goes on where it stopped.
+
+    python -m experiments.accelerator
+
+It runs ``pieces.PIECES`` in their order, each in a process of its own: checks, the floor of the
+device, attention, the papers' figures at the papers' sizes, streams.
+"""

@@ -1,0 +1,39 @@
+"""What may become of a piece."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.accelerator.pieces import Piece
+
+DONE, MORE, SKIPPED, FAILED = "done", "more to do", "skipped", "failed"
+
+
+class Outcome(NamedTuple):
+    """What became of a piece, and why."""
+
+    state: str
+    why: str = ""
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Stored results; of none, no rows."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {"finished": False, "rows": []}
+    return found
+
+
+def outcome(one: Piece, path: Path) -> Outcome:
+    """By what is stored of a piece."""
+    stored = read(path)
+    rows = f"{len(stored['rows'])} rows"
+    if not stored["finished"]:
+        return Outcome(MORE, f"{rows} so far")
+    failed = one.failures(stored["rows"])
+    if failed:
+        return Outcome(FAILED, f"{len(failed)} checks failed, the first: {failed[0]}")
+    return Outcome(DONE, rows)

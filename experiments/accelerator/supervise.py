@@ -1,0 +1,131 @@
+"""Runs pieces one after another, each in a process of its own, within a limit of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.accelerator.pieces import Piece
+from experiments.accelerator.states import (
+    DONE,
+    FAILED,
+    MORE,
+    SKIPPED,
+    Outcome,
+    outcome,
+    read,
+)
+
+LEAST = 0.1
+"""Of the minutes of a call: with less left no further piece begins."""
+CLOSING = 0.02
+"""Of the minutes: kept for ending the process and writing pages."""
+MORE_TO_DO = 75
+"""The exit status of a call after which there is more to do (EX_TEMPFAIL)."""
+
+Start = Callable[[Piece, float, float], Outcome]
+"""Runs a piece: seconds until it begins no further row, and until it is ended."""
+
+
+def tell(name: str | None, arguments: Sequence[str], **how: Any) -> dict[str, Any] | None:
+    """What ``experiments.accelerator.run`` says in its last line; None if it broke down.
+
+    Args:
+        name: of the piece; None only asks for the device.
+        arguments: of its command line.
+        **how: of ``subprocess.run``.
+
+    Raises:
+        subprocess.TimeoutExpired: it was ended, for the time was over.
+        KeyboardInterrupt: it was interrupted.
+    """
+    command = [sys.executable, "-m", "experiments.accelerator.run"]
+    command += ([] if name is None else [name]) + list(arguments)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, **how)
+    if done.returncode:
+        return None
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def in_a_process(one: Piece, soft: float, hard: float, *, output: Path, scale: str) -> Outcome:
+    """Runs a piece in a process of its own; its progress goes to standard error."""
+    arguments = ["--seconds", f"{soft:.0f}", "--output", str(output), "--scale", scale]
+    told = tell(one.name, arguments, timeout=hard, env=os.environ | dict(one.environment))
+    if told is None:
+        return Outcome(FAILED, "its process broke down; the message is above")
+    return Outcome(told["state"], told["why"])
+
+
+def supervise(
+    pieces: Sequence[Piece],
+    stored: Callable[[Piece], Path],
+    start: Start,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Outcome]:
+    """Runs what is not done, as far as the time allows.
+
+    A row that is cut off by the end of the time is lost, and the next call begins with it; one that
+    takes longer than a whole call fails its piece.
+
+    Args:
+        pieces: in their order.
+        stored: the file of a piece's results.
+        start: runs one.
+        seconds: of this call.
+        clock: tells the time.
+    """
+    begin = clock()
+    outcomes: dict[str, Outcome] = {}
+    for i, one in enumerate(pieces):
+        path = stored(one)
+        before = outcomes[one.name] = outcome(one, path)
+        left = begin + seconds - clock()
+        if read(path)["finished"] or left < LEAST * seconds:
+            continue
+        place = f"[{i + 1} of {len(pieces)}] {one.name}"
+        say(place)
+        try:
+            found = start(one, (1 - 2 * CLOSING) * left, (1 - CLOSING) * left)
+        except subprocess.TimeoutExpired:
+            found = outcome(one, path)
+            if left > (1 - LEAST) * seconds and found == before:
+                why = f"one row took more than {left / 60:.1f} minutes; give more by --minutes"
+                found = Outcome(FAILED, why)
+        outcomes[one.name] = found
+        say(f"{place}: {found.state}. {found.why}")
+    return outcomes
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def status(outcomes: dict[str, Outcome]) -> int:
+    """Of the command: 0 all is done, 75 there is more to do, 1 something failed."""
+    states = {found.state for found in outcomes.values()}
+    if MORE in states:
+        return MORE_TO_DO
+    return 1 if FAILED in states else 0
+
+
+def last_words(outcomes: dict[str, Outcome], command: str) -> str:
+    """How many pieces are done, what was skipped or failed and why, and how it goes on."""
+    count = {
+        state: sum(found.state == state for found in outcomes.values())
+        for state in (DONE, MORE, SKIPPED, FAILED)
+    }
+    lines = [", ".join(f"{n} {state}" for state, n in count.items() if n) + "."]
+    for name, found in outcomes.items():
+        if found.state in (SKIPPED, FAILED):
+            lines.append(f"{found.state}: {name}: {found.why}")
+    if count[MORE]:
+        lines.append(f"there is more to do (exit status {MORE_TO_DO}); go on by: {command}")
+    return "\n".join(lines)
