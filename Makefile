@@ -2,12 +2,14 @@
 # installs what it needs, and does so again when pyproject.toml changes.
 #   PYTHON=python3.12   the Python that makes .venv (3.11 or newer)
 #   PYTEST_ARGS='-k aaren'   added to pytest's command line
+#   MINUTES=10   of one call of accelerator's command, which is called until all is done
 #   FLAX_LINATTN_COMPILE=full   tests compile all as users do, in about three times the time
 
 PYTHON ?= python3
 VENV   ?= .venv
 RUN    ?= runs/demo
 PYTEST_ARGS ?=
+MINUTES ?= 10
 
 BIN    := $(VENV)/bin
 # One process for each core, four at most: each holds its own copy of jax's compiler.
@@ -15,17 +17,24 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-times lint format types docs readme wheel clean
+.PHONY: help demo accelerator test test-all test-times lint format types docs readme wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' \
-		| awk -F'|' '{ printf "make %-10s %s\n", $$1, $$2 }'
+		| awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one sequence
 	test -e $(RUN)/test.json || $(BIN)/flax-linattn train classify --mechanism aaren \
 		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume)
 	$(BIN)/flax-linattn evaluate $(RUN)
 	$(BIN)/flax-linattn stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
+
+accelerator:  ## check and measure all on a GPU or TPU, in pieces; an interrupted run goes on
+	@extra=$$($(PYTHON) experiments/accelerator/machine.py) \
+		&& $(MAKE) $(VENV)/.$$extra \
+		&& { status=75; while [ $$status -eq 75 ]; do \
+			status=0; $(BIN)/python -m experiments.accelerator --minutes $(MINUTES) || status=$$?; \
+		done; exit $$status; }
 
 test: $(VENV)/.test  ## the fast tests
 	$(PYTEST) $(PYTEST_ARGS)
@@ -83,4 +92,11 @@ $(VENV)/.test: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+# Without the kernels their comparisons say what to install, and all others run.
+$(VENV)/.cuda12 $(VENV)/.cuda13 $(VENV)/.tpu: $(VENV)/.%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[accelerator,$*]'
+	test $* = tpu || $(BIN)/python -m pip install --quiet --editable '.[accelerator,$*,kernels]' \
+		|| echo "no kernels to compare with: pip could not install the extra 'kernels'" >&2
 	@touch $@

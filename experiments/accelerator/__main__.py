@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from experiments import command
-from experiments.accelerator import summary
+from experiments.accelerator import BEGAN, summary
 from experiments.accelerator.pieces import PAPER, PIECES, SMALL, Piece, piece
 from experiments.accelerator.states import outcome
 from experiments.accelerator.supervise import (
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     going_on = ["python", "-m", MODULE, *(word for word in given if word != "--again")]
     start = partial(in_a_process, output=options.output, scale=scale)
     with command.resumable():
-        outcomes = supervise(options.pieces, stored, start, 60 * options.minutes)
+        outcomes = supervise(options.pieces, stored, start, 60 * options.minutes, BEGAN)
     if options.only is None:
         summary.write(folder, PIECES, scale, outcomes)
     say(last_words(outcomes, shlex.join(going_on)))
@@ -96,7 +96,7 @@ def _refusal(platform: str) -> str:
     """Why nothing is measured here at full size; empty if it is."""
     if platform == "cpu":
         return (
-            "jax computes on the CPU here, and these sizes are for accelerators: `make accelerator` "
+            "jax computes on the CPU here; these sizes are for accelerators. `make accelerator` "
             "installs the machine's jax; --smallest runs every piece here, in minutes, and "
             "--lower lowers all programs for both."
         )

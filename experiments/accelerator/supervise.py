@@ -68,6 +68,7 @@ def supervise(
     stored: Callable[[Piece], Path],
     start: Start,
     seconds: float,
+    began: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Outcome]:
     """Runs what is not done, as far as the time allows.
@@ -80,14 +81,14 @@ def supervise(
         stored: the file of a piece's results.
         start: runs one.
         seconds: of this call.
+        began: when it did.
         clock: tells the time.
     """
-    begin = clock()
     outcomes: dict[str, Outcome] = {}
     for i, one in enumerate(pieces):
         path = stored(one)
         before = outcomes[one.name] = outcome(one, path)
-        left = begin + seconds - clock()
+        left = began + seconds - clock()
         if read(path)["finished"] or left < LEAST * seconds:
             continue
         place = f"[{i + 1} of {len(pieces)}] {one.name}"

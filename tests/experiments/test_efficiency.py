@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +14,20 @@ import pytest
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
 
+from experiments.accelerator.smallest import SMALLEST
 from experiments.efficiency.crossing import crossing, spread_crossing, where
 from experiments.rules import Range
 from experiments.verdicts import VERDICTS
 
-TINY: dict[str, dict[str, Any]] = {
-    "aaren_stream": {"num_layers": 1, "features": 16, "tokens": 128},
-    "bert_training": {
-        "num_layers": 1,
-        "features": 16,
-        "num_heads": 2,
-        "lengths": (8,),
-        "tokens": 16,
-        "rounds": 1,
-    },
-    "elementwise_inference": {"num_layers": 1, "features": 16, "tokens": 96, "batches": (2,)},
-    "elementwise_training": {
-        "num_layers": 1,
-        "features": 16,
-        "lengths": (8,),
-        "budget_gb": 1e-4,
-        "timed_tokens": 16,
-        "rounds": 1,
-    },
-    "long_sequence": {"num_layers": 1, "features": 16, "tokens": (64,), "devices": (1, 2)},
+ON_ACCELERATORS = {"checks", "floor", "attention", "streams", "errors"}
+ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
+"""Of other folders, or of what may not be here."""
+
+TINY: dict[str, Mapping[str, Any]] = {
+    **{name: size for name, size in SMALLEST.items() if name not in ON_ACCELERATORS},
     "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 3, "rounds": 1},
     "strategies": {"mechanisms": ("aaren",), "devices": (2,), "epochs": 1},
-    "taylorshift_crossover": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
-    "taylorshift_heads": {"heads": (64,), "length": 8, "images": 1, "rounds": 1},
-    "taylorshift_lengths": {"dims": (4,), "lengths": (8, 16), "rounds": 1},
     "taylorshift_order": {"dims": (4,), "orders": (4,), "lengths": (8, 16), "rounds": 1},
-    "taylorshift_sizes": {"dims": (4,), "lengths": (8, 16), "samples": 1},
-    "taylorshift_training": {"model": "taylorshift-pixel", "length": 64, "rounds": 1},
-    "taylorshift_transformer": {"model": "taylorshift-pixel", "lengths": (64,), "rounds": 1},
-}
-
-
-TINY["gated"] = {
-    "mechanisms": ("gated_delta", "aaren"),
-    "shapes": ((1, 8),),
-    "num_heads": 2,
-    "dim": 4,
-    "rounds": 1,
-    "steps": 3,
-}
-TINY["cache"] = {
-    "mechanisms": ("softmax",),
-    "held": 8,
-    "max_lengths": (8, 2048),
-    "num_heads": 2,
-    "dim": 4,
-    "rounds": 1,
 }
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
