@@ -69,7 +69,9 @@ def test_attend_and_its_gradients(mechanism: ops.Mechanism, is_causal: bool) -> 
     programs.assert_results_close(got, want, np.float64)
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.recurrent))
+@pytest.mark.parametrize(
+    "mechanism", cases.slow_unless(cases.of_own_state, cases.offering(lambda can: can.recurrent))
+)
 def test_a_loop_carries_the_state(mechanism: ops.Mechanism) -> None:
     """From ``init_state``, which is not split: a state goes out as it came in."""
 

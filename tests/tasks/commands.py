@@ -1,8 +1,12 @@
 """Commands as users give them, for tests."""
 
+import contextlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from flax_linattn import cli
 
@@ -12,6 +16,14 @@ SMALL = [
 ]
 SMALL_CLASSIFIER = [*SMALL, "--batch-size", "90"]
 """A run on Japanese Vowels in seconds."""
+
+
+@contextlib.contextmanager
+def no_drawing() -> Iterator[None]:
+    """Runs made inside draw no figures, for fixtures of a module; of a test, ``no_figures``."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "matplotlib.figure", None)
+        yield
 
 
 def succeed(capsys, *args: str) -> str:

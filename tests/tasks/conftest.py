@@ -3,22 +3,22 @@
 import dataclasses
 import importlib
 import os
-import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from flax_linattn import cli, registry
-from tests.tasks.commands import SMALL_CLASSIFIER
+from tests.tasks.commands import SMALL_CLASSIFIER, no_drawing
 
 BINS = registry.Entry("tests.tasks.bins:BinsTask", "next symbols of a real series")
 
 
 @pytest.fixture
-def no_figures(monkeypatch):
+def no_figures():
     """Runs whose figures nobody looks at draw none."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with no_drawing():
+        yield
 
 
 @pytest.fixture

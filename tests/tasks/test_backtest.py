@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from flax_linattn.tasks.forecast import ForecastStream, Row, evaluate
 from flax_linattn.tasks.forecast import backtest as backtests
 from flax_linattn.tasks.forecast.backtest import backtest, fold_rows, rows_before
 from flax_linattn.tasks.forecast.data import make_windows, standardize
-from tests.tasks.commands import fail, succeed
+from tests.tasks.commands import fail, no_drawing, succeed
 
 ROWS, INPUT, HORIZON = 150, 10, 3
 TRAIN, VALIDATION = 90, 30
@@ -39,8 +38,7 @@ def kept(tmp_path_factory):
         hidden_features=8, calendar=False, steps=4, batch_size=16,
         quantiles="0.1,0.9",
     )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(sys.modules, "matplotlib.figure", None)
+    with no_drawing():
         tasks.train("forecast", config, training.Session(folder, progress=False, parallel=NONE))
     return folder
 

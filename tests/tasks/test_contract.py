@@ -257,6 +257,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     assert succeed(capsys, *stream, "0") != succeed(capsys, *stream, "1")
 
 
+@fast("classify", "forecast", "sequence", "symbols", "bins")  # the others by files of their own
 def test_a_stream_goes_on_where_it_was_saved(task, run_dir, lines, tmp_path, capsys):
     """Of halves with a state as of the whole; a file that is none is refused."""
     whole = succeed(capsys, "stream", str(run_dir), "--input", str(lines), *CASES[task].own)

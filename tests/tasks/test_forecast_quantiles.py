@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import sys
 from pathlib import Path
 from statistics import NormalDist
 
@@ -17,7 +16,7 @@ from flax_linattn.tasks.forecast.conformal import MOST, corrections, offsets
 from flax_linattn.tasks.forecast.data import make_windows, standardize
 from flax_linattn.tasks.forecast.evaluate import compile_forecast, compile_outputs
 from flax_linattn.tasks.forecast.quantiles import QuantileScores, central_intervals
-from tests.tasks.commands import fail, one_line, succeed
+from tests.tasks.commands import fail, no_drawing, one_line, succeed
 
 NORMAL = NormalDist()
 ROWS, INPUT, HORIZON, LEVELS = 200, 12, 4, (0.1, 0.5, 0.6, 0.9)
@@ -148,8 +147,7 @@ def csv(tmp_path_factory) -> Path:
 def run_dir(csv, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "quantiles"
     args = ["train", "forecast", "--preset", "patch", "--csv", str(csv), "--run", str(folder)]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(sys.modules, "matplotlib.figure", None)  # nobody looks at its figures
+    with no_drawing():
         assert cli.main([*args, *SMALL, "--conformal"]) == 0
     return folder
 

@@ -10,7 +10,7 @@ import pytest
 from flax_linattn import cli, models, tasks
 from flax_linattn.tasks.forecast import ForecastStream, Row
 from flax_linattn.tasks.forecast.evaluate import compile_forecast
-from tests.tasks.commands import fail, succeed
+from tests.tasks.commands import fail, no_drawing, succeed
 
 ROWS, INPUT, HORIZON = 400, 8, 4
 OPTIONS = [
@@ -39,7 +39,9 @@ def csv(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def run_dir(csv, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "known"
-    assert cli.main(["train", "forecast", "--csv", str(csv), "--run", str(folder), *OPTIONS]) == 0
+    with no_drawing():
+        args = ["train", "forecast", "--csv", str(csv), "--run", str(folder), *OPTIONS]
+        assert cli.main(args) == 0
     return folder
 
 

@@ -9,6 +9,7 @@ from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_yardsticks, fitted_ridge
 from flax_linattn.tasks.forecast.linear_path import best_share, set_to_ridge
 from flax_linattn.tasks.forecast.yardsticks import fit_ridge
+from tests.tasks.commands import no_drawing
 
 INPUT, HORIZON = 12, 4
 
@@ -30,7 +31,8 @@ def config(tmp_path_factory) -> ForecastConfig:
 def trained(config, tmp_path_factory) -> tasks.Run:
     folder = tmp_path_factory.mktemp("runs") / "run"
     session = training.Session(folder, progress=False, parallel=training.Parallel("none"))
-    tasks.train("forecast", config, session)
+    with no_drawing():
+        tasks.train("forecast", config, session)
     return tasks.load_run(folder)
 
 

@@ -21,7 +21,7 @@ from flax_linattn.tasks.forecast.several import (
     several_splits,
     stack,
 )
-from tests.tasks.commands import fail, succeed
+from tests.tasks.commands import fail, no_drawing, succeed
 
 INPUT, HORIZON, SEASON = 12, 4, 6
 SMALL = [
@@ -70,11 +70,9 @@ def shops(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def run_dir(shops, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "several"
-    found = cli.main(
-        ["train", "forecast", "--csv", str(shops), "--id-column", "shop", "--run", str(folder),
-         *SMALL]
-    )  # fmt: skip
-    assert found == 0
+    args = ["--csv", str(shops), "--id-column", "shop", "--run", str(folder), *SMALL]
+    with no_drawing():
+        assert cli.main(["train", "forecast", *args]) == 0
     return folder
 
 

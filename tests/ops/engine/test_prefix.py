@@ -136,7 +136,17 @@ def make_layout(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return mask, mask & (rng.random((BATCH, LENGTH)) < 0.3)
 
 
-@pytest.mark.parametrize("chunk_size", [None, *range(1, LENGTH + 2)])
+FEW = [None, 1, 3, LENGTH, LENGTH + 1]
+"""No chunks, those of one token, with a rest, one chunk, and one that is not full."""
+
+
+@pytest.mark.parametrize(
+    "chunk_size",
+    [
+        pytest.param(size, marks=() if size in FEW else pytest.mark.slow)
+        for size in (None, *range(1, LENGTH + 2))
+    ],
+)
 @pytest.mark.parametrize("mode", [CAUSAL, TOTAL, RUNS])
 def test_every_chunk_size(mode: str, chunk_size: int | None) -> None:
     mask, starts = make_layout(0)
