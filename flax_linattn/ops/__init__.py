@@ -22,6 +22,7 @@ from flax_linattn.ops.engine.series import SeriesState
 from flax_linattn.ops.engine.shards import SequenceParallel, sequence_parallel
 from flax_linattn.ops.engine.stateless import StatelessMechanism
 from flax_linattn.ops.engine.streaming import StreamingMechanism
+from flax_linattn.ops.engine.window import WindowCache
 from flax_linattn.ops.mechanisms import *  # noqa: F403  (the classes of the registry)
 from flax_linattn.ops.mechanisms.aaren import AarenState
 from flax_linattn.ops.mechanisms.gated_delta import GatedDeltaState
@@ -52,6 +53,7 @@ __all__ = [
     "StatelessMechanism",
     "StreamingMechanism",
     "TokenArgument",
+    "WindowCache",
     "exportable",
     "get_mechanism",
     "list_mechanisms",

@@ -235,7 +235,7 @@ def meaning(state: Any) -> list[Any]:
     state = unpacked(state)
     leaves = float_leaves(state)
     xp = np if all(isinstance(leaf, np.ndarray) for leaf in leaves) else jnp
-    if isinstance(state, ops.KVCache):
+    if isinstance(state, ops.KVCache | ops.WindowCache):
         slots = (state.key, state.value, *state.per_token.values())
         used = [state.used.reshape(*state.used.shape, *(1,) * (each.ndim - 2)) for each in slots]
         return [xp.where(u, s, xp.zeros_like(s)) for u, s in zip(used, slots, strict=True)]
@@ -321,7 +321,7 @@ def _param(mechanism: ops.Mechanism, *rest: Any) -> Any:
     return pytest.param(mechanism, *rest, id="-".join([spec_of(mechanism), *words]))
 
 
-VARIANTS = ("taylorshift:order=4",)
+VARIANTS = ("taylorshift:order=4", "softmax:window=3")
 """Mechanisms whose hyperparameters bring arithmetic of their own."""
 
 MADE = {spec: _make(spec) for spec in (*ops.list_mechanisms(), *VARIANTS)}

@@ -109,7 +109,8 @@ def _average(weight: Any, v: Any) -> Any:
 
 
 def _softmax(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:
-    return _average(np.exp(scale * _scores(q, seen.k)), seen.v)
+    last = slice(-(getattr(mechanism, "window", None) or len(seen.k)), None)
+    return _average(np.exp(scale * _scores(q, seen.k[last])), seen.v[last])
 
 
 def _bidirectional_aaren(mechanism: Any, q: Any, seen: Seen, scale: Any) -> Any:

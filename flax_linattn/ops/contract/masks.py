@@ -135,7 +135,7 @@ def packed_runs(
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("real", "query_run", "key_run"),
-    meta_fields=("is_causal", "cached"),
+    meta_fields=("is_causal", "cached", "window"),
 )
 @dataclasses.dataclass(frozen=True)
 class Visibility:
@@ -150,6 +150,7 @@ class Visibility:
         real: bool [B, S], True = a real token; None = all.
         query_run: int [B, T], which run each query belongs to (``Runs.index``); None = all one.
         key_run: int [B, S], the same for keys.
+        window: a query sees its own position and those before it, so many in all; None = all.
     """
 
     is_causal: bool = False
@@ -157,18 +158,22 @@ class Visibility:
     real: Array | None = None
     query_run: Array | None = None
     key_run: Array | None = None
+    window: int | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing but the order decides."""
         arrays = (self.real, self.query_run, self.key_run)
-        return self.is_causal and self.cached == 0 and all(x is None for x in arrays)
+        whole = self.is_causal and self.cached == 0 and self.window is None
+        return whole and all(x is None for x in arrays)
 
     def block(self, query: Int[Array, "T"], key: Int[Array, "S"], num_keys: int) -> Visible:
         """Bool [B or 1, T', S'] for some queries and keys; no key from ``num_keys`` on is seen."""
         visible = jnp.broadcast_to(key < num_keys, (1, query.shape[0], key.shape[0]))
         if self.is_causal:
             visible = visible & (query[:, None] >= key - self.cached)
+        if self.window is not None:
+            visible = visible & (query[:, None] - self.window < key - self.cached)
         if self.real is not None:
             visible = visible & jnp.take(self.real, key, axis=1, mode="clip")[:, None, :]
         if self.query_run is not None and self.key_run is not None:

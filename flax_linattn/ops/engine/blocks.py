@@ -210,6 +210,9 @@ class Plan(NamedTuple):
         made = np.ones_like(row, bool)
         if visibility.is_causal:  # the block's first key comes before its last query
             made = column * self.columns - visibility.cached < (row + 1) * self.rows
+        if visibility.window is not None:  # its last key comes within the first query's window
+            last = (column + 1) * self.columns - 1 - visibility.cached
+            made &= row * self.rows - visibility.window < last
         return np.stack([row[made], column[made]], axis=1).astype(np.int32)
 
     def scores(self, x: Arguments, visibility: Visibility, row: Array, column: Array) -> Scores:

@@ -112,6 +112,11 @@ class KVCache:
         )
 
     @property
+    def in_order(self) -> KVCache:
+        """The tokens as they came: as they lie."""
+        return self
+
+    @property
     def used(self) -> Array:
         """bool [B, L], True = the slot holds a token."""
         return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
@@ -164,6 +169,8 @@ class CacheMechanism(Mechanism):
 
     positional: ClassVar[bool] = False
     """Whether ``weigh`` is given positions."""
+    window: ClassVar[int | None] = None
+    """How many tokens a query sees at most, the last ones in ``attend``; None = all."""
 
     chunk_size: int = 256
     cache_dtype: str | None = None
@@ -255,9 +262,10 @@ class CacheMechanism(Mechanism):
         # An empty cache adds no keys: its slots would only be masked away.
         cached = 0 if call.state is None else cache.capacity
         k, v, per_token = call.k, call.v, call.per_token
+        earlier = cache.in_order if cached else cache
         if cached:
-            k = jnp.concatenate([cache.key.astype(k.dtype), k], axis=1)
-            v = jnp.concatenate([cache.value.astype(v.dtype), v], axis=1)
+            k = jnp.concatenate([earlier.key.astype(k.dtype), k], axis=1)
+            v = jnp.concatenate([earlier.value.astype(v.dtype), v], axis=1)
             per_token = jax.tree.map(
                 lambda old, new: jnp.concatenate([old, new], axis=1), _of_cached(cache), per_token
             )
@@ -267,9 +275,10 @@ class CacheMechanism(Mechanism):
         visibility = masks.Visibility(
             is_causal=call.is_causal,
             cached=cached,
-            real=jnp.concatenate([cache.used, new], axis=1) if cached else call.mask,
+            real=jnp.concatenate([earlier.used, new], axis=1) if cached else call.mask,
             query_run=None if call.runs is None else run,
             key_run=None if call.runs is None else run_of_key,
+            window=self.window,
         )
 
         form = call.form

@@ -77,7 +77,7 @@ def sequence_parallel(mechanism: Mechanism, mesh: Mesh, axis: str) -> SequencePa
         raise ValueError(f"{mechanism.name!r} is split over {mechanism.axis!r} already.")
     if not isinstance(mechanism, StreamingMechanism):
         raise ValueError(
-            f"{mechanism.name!r} has no state of constant size that devices could exchange; split "
+            f"{mechanism.name!r} has no state of constant size that devices could merge; split "
             "its batch or its heads instead, or choose a mechanism whose "
             "capabilities.mergeable is True."
         )

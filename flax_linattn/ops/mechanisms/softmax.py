@@ -2,6 +2,11 @@
 
 Symbols: scores s_ij = scale * q_i . k_j, outputs y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
 over the visible j. Departure: none; no dropout on the weights.
+
+With a ``window`` of W a token sees itself and the W - 1 real tokens of its segment before it: the
+sliding window of Beltagy et al., "Longformer: The Long-Document Transformer", 2020 (arXiv
+2004.05150, section 3.1), on one side, without dilation, global tokens or chosen heads. Its parallel
+form makes blocks within the band alone, O(T W), and its state is a ring of W tokens.
 """
 
 from __future__ import annotations
@@ -9,24 +14,32 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.averages import average_by_head
+from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.masks import Visibility
+from flax_linattn.ops.contract.checks import check_state_like
+from flax_linattn.ops.contract.masks import Visibility, zero_padding
 from flax_linattn.ops.contract.numerics import (
     accumulation_dtype,
     exp_difference,
     score_scale,
     scores,
 )
+from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.blocks import Weighing
 from flax_linattn.ops.engine.cache import Pairs
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+from flax_linattn.ops.engine.window import WindowCache, without_gaps
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
+
+SMALLEST_BLOCK = 64
+"""Queries a block of a window, and keys, at least."""
 
 SOFTMAX = Weighing(
     hidden=-math.inf,
@@ -48,6 +61,8 @@ class SoftmaxAttention(ScoredAttention):
         implementation: None = this library's own; "cudnn" = the fused kernel on NVIDIA GPUs
             (half precision only), by ``jax.nn.dot_product_attention``; "xla" = what that is
             elsewhere, for short sequences (``form="parallel"``).
+        window: W, most tokens that one sees: itself and the W - 1 before it; causal only. None =
+            all. Its state has a constant size and no end.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -60,24 +75,58 @@ class SoftmaxAttention(ScoredAttention):
         >>> y_next, state = softmax.step(x[:, 0], x[:, 0], x[:, 0], state)
         >>> y_next.shape, state.length.tolist()
         ((2, 4, 8), [11, 11])
+        >>> last = ops.get_mechanism("softmax:window=4")          # streams for ever
+        >>> last.attend(x, x, x, is_causal=True, return_state=True)[1].key.shape
+        (2, 4, 4, 8)
     """
 
     name: ClassVar[str] = "softmax"
     about: ClassVar[str] = (
         "scaled dot products with a preallocated cache: the yardstick (Vaswani et al., 2017)"
     )
-    capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False)
     weighing: ClassVar[Weighing] = SOFTMAX
 
     scale: float | None = None
     implementation: Literal["xla", "cudnn"] | None = None
+    window: int | None = None  # type: ignore[misc]  # of an instance
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        at_least(1, window=self.window)
+        if self.window is not None and self.implementation is not None:
+            raise ValueError(
+                f"implementation={self.implementation!r} has no window; leave one of the two out."
+            )
         if self.implementation not in (None, "xla", "cudnn"):
             raise ValueError(
                 f"implementation must be None, 'xla' or 'cudnn', got {self.implementation!r}."
             )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        if self.window is None:
+            return Capabilities(constant_memory=False)
+        return Capabilities(constant_memory=True, noncausal=False, cross=False)
+
+    def _init_state(self, sizes: StateSizes) -> Any:
+        if self.window is None:
+            return super()._init_state(sizes)
+        slots = super()._init_state(sizes._replace(max_length=self.window))
+        return WindowCache(slots.key, slots.value, slots.length, jnp.zeros_like(slots.length))
+
+    def _check_state(self, state: Any, q: Array, k: Array, v: Array) -> None:
+        if self.window is None:
+            return super()._check_state(state, q, k, v)
+        sizes = (k.shape[0], k.shape[-2], k.shape[-1], v.shape[-1])
+        make = partial(self.init_state, *sizes, dtype=v.dtype)
+        check_state_like(self.name, state, jax.eval_shape(make))
+
+    def _attend(self, call: Call) -> tuple[Outputs, State]:
+        if self.window is None or call.mask is None:
+            return super()._attend(call)
+        gathered, put_back = without_gaps(call)
+        y, state = super()._attend(gathered)
+        return zero_padding(put_back(y), call.mask), state
 
     def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         q, k, v = pairs[:3]
@@ -111,6 +160,12 @@ class SoftmaxAttention(ScoredAttention):
     def _chunked(self, pairs: Pairs, visibility: Visibility) -> Array:
         if self.implementation == "cudnn":  # which makes few scores at a time by itself
             return self._by_rows(pairs, visibility, None)
+        if self.window is not None and self.window < self.chunk_size:
+            # Larger blocks would be hidden for the most part.
+            size = min(self.chunk_size, max(SMALLEST_BLOCK, self.window))
+            return dataclasses.replace(self, chunk_size=size, window=None)._chunked(
+                pairs, visibility
+            )
         return super()._chunked(pairs, visibility)
 
     def _reference(
@@ -118,6 +173,10 @@ class SoftmaxAttention(ScoredAttention):
     ) -> Outputs:
         scale = jnp.asarray(self._scale(q.shape[-1], parameters)).astype(q.dtype)
         score = scores(q * scale, k)
+        if self.window is not None:
+            own = jnp.diagonal(visible, axis1=1, axis2=2)[..., None]
+            since = jnp.cumsum(visible[..., ::-1], axis=2, dtype=jnp.int32)[..., ::-1]
+            visible = visible & own & (since <= self.window)
         score = jnp.where(visible[:, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
         return average_by_head(weight, v)

@@ -1,14 +1,19 @@
 """Softmax attention and its cache: what the contract suite cannot know."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from flax_linattn import ops
+from flax_linattn import inference, models, ops
+from flax_linattn.ops.contract.masks import Visibility
+from flax_linattn.ops.engine.blocks import Plan
 from flax_linattn.ops.engine.forms import PARALLEL_LENGTH, PARALLEL_SCORES, choose_form
+from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 from tests.compilation import compile_as_users
 
 
@@ -90,3 +95,73 @@ def test_cache_dtype() -> None:
 )
 def test_auto_form(kind: str, queries: int, keys: int, form: str) -> None:
     assert choose_form(kind, queries, keys) == form
+
+
+def banded(length: int, window: int) -> np.ndarray:
+    distance = np.arange(length)[:, None] - np.arange(length)
+    return (distance >= 0) & (distance < window)
+
+
+@pytest.mark.parametrize("window", [1, 70, 1000])
+def test_a_window_is_a_band_in_blocks_and_steps(window: int) -> None:
+    """Longer than blocks are, not at all a multiple of them; against plain NumPy."""
+    length = 200
+    mechanism = ops.get_mechanism("softmax", window=window)
+    q, k, v = normal(3, 1, length, 2, 4)
+    score = np.einsum("bthk,bshk->bhts", q, k).astype(np.float64) / 2
+    weight = np.exp(score) * banded(length, window)
+    want = np.einsum("bhts,bshv->bthv", weight / weight.sum(axis=-1, keepdims=True), v)
+    blocks = jax.jit(partial(mechanism.attend, is_causal=True, form="chunked"))(q, k, v)
+    np.testing.assert_allclose(blocks, want, rtol=1e-5, atol=1e-5)
+
+    def take_in(state: Any, token: Any) -> Any:
+        y, state = mechanism.step(*token, state)
+        return state, y
+
+    tokens = tuple(jnp.moveaxis(x, 1, 0) for x in (q, k, v))
+    _, steps = jax.jit(partial(jax.lax.scan, take_in))(mechanism.init_state(1, 2, 4, 4), tokens)
+    np.testing.assert_allclose(jnp.moveaxis(steps, 0, 1), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_makes_the_blocks_of_its_band_alone() -> None:
+    """The products grow with T, not with its square."""
+    mechanism = ops.get_mechanism("softmax", window=64)
+
+    def pairs(length: int) -> int:
+        plan = Plan(SOFTMAX, 64, 64, length, length)
+        return len(plan.pairs(Visibility(is_causal=True, window=mechanism.window)))
+
+    assert pairs(64 * 64) == 2 * 64 - 1
+    with_cache = Plan(SOFTMAX, 64, 64, 128, 128 + 64)
+    assert len(with_cache.pairs(Visibility(is_causal=True, cached=64, window=64))) == 4
+
+
+def test_a_window_says_what_it_lacks() -> None:
+    mechanism = ops.get_mechanism("softmax:window=4")
+    x = jnp.ones((1, 8, 2, 4))
+    with pytest.raises(ValueError, match="'softmax' is causal only"):
+        mechanism.attend(x, x, x)
+    with pytest.raises(ValueError, match="cannot merge states"):
+        mechanism.merge(mechanism.init_state(1, 2, 4, 4), mechanism.init_state(1, 2, 4, 4))
+    with pytest.raises(ValueError, match="window must be at least 1, got 0"):
+        ops.get_mechanism("softmax", window=0)
+    with pytest.raises(ValueError, match="implementation='xla' has no window"):
+        ops.get_mechanism("softmax", window=4, implementation="xla")
+    other = ops.get_mechanism("softmax").init_state(1, 2, 4, 4, max_length=4)
+    with pytest.raises((ValueError, TypeError), match="state"):
+        mechanism.step(x[:, 0], x[:, 0], x[:, 0], other)
+
+
+def test_a_model_with_a_window_streams_without_end() -> None:
+    model = models.Backbone(
+        3, 8, num_layers=1, num_heads=2, mechanism="softmax:window=4", rngs=nnx.Rngs(0)
+    )
+    x, mask = jnp.asarray(normal(2, 11, 3)), np.ones((2, 11), bool)
+    mask[1, ::3] = False
+    stream = inference.Stream(model, batch_size=2)
+    size = inference.state_bytes(stream.state)
+    for t in range(11):
+        y = stream.step(x[:, t], mask[:, t])
+    assert inference.state_bytes(stream.state) == size
+    whole = jax.jit(model)(x, mask=mask)
+    np.testing.assert_allclose(y, whole[:, -1], rtol=1e-5, atol=1e-5)

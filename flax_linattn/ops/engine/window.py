@@ -1,0 +1,140 @@
+"""The last W tokens of each row, in a ring of slots: a cache of constant size.
+
+Masked tokens take no slot, and so a window counts real tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float, Int
+
+from flax_linattn.ops.contract.call import Call
+from flax_linattn.ops.contract.masks import Runs
+from flax_linattn.ops.contract.state import exportable
+from flax_linattn.ops.engine.cache import KVCache
+from flax_linattn.typing import Array, Parameters
+
+
+@exportable
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class WindowCache:
+    """Keys and values of the last W real tokens.
+
+    Attributes:
+        key: [B, W, H, K]; slots from ``length`` on are unused.
+        value: [B, W, H, V].
+        length: int32 [B], tokens held, at most W.
+        end: int32 [B], the slot that the next token goes to: that of the oldest one once all are
+            used.
+    """
+
+    key: Float[Array, "B W H K"]
+    value: Float[Array, "B W H V"]
+    length: Int[Array, "B"]
+    end: Int[Array, "B"]
+
+    @property
+    def capacity(self) -> int:
+        """W."""
+        return self.key.shape[1]
+
+    @property
+    def per_token(self) -> Parameters:
+        """No arguments of tokens are kept."""
+        return {}
+
+    @property
+    def used(self) -> Array:
+        """bool [B, W], True = the slot holds a token."""
+        return jnp.arange(self.capacity, dtype=jnp.int32) < self.length[:, None]
+
+    @property
+    def overflowed(self) -> Array:
+        """bool [B], False: what is lost is out of the window."""
+        return jnp.zeros_like(self.length, bool)
+
+    @property
+    def in_order(self) -> KVCache:
+        """The same tokens, the oldest first and the last one in the last slot."""
+        places = jnp.arange(self.capacity, dtype=jnp.int32)
+        slots = (self.end[:, None] + places) % self.capacity
+        key, value = (take(x, slots) for x in (self.key, self.value))
+        return _AtTheEnd(key, value, self.length, growable=False)
+
+    def append(
+        self,
+        k: Array,
+        v: Array,
+        keep: Array,
+        restart: Array,
+        per_token: Parameters | None = None,
+    ) -> WindowCache:
+        """Writes tokens over the oldest ones; arguments as in ``KVCache.append``."""
+        length, end = (jnp.where(restart, 0, x) for x in (self.length, self.end))
+        count = jnp.cumsum(keep, axis=1, dtype=jnp.int32)
+        total = jnp.sum(keep, axis=1, dtype=jnp.int32)
+        last = keep & (total[:, None] - count < self.capacity)
+        slots = (end[:, None] + count - 1) % self.capacity
+        slots = jnp.where(last, slots, self.capacity)  # out of range: dropped
+        rows = jnp.arange(k.shape[0], dtype=jnp.int32)[:, None]
+
+        def write(old: Array, new: Array) -> Array:
+            return old.at[rows, slots].set(new.astype(old.dtype), mode="drop")
+
+        return WindowCache(
+            key=write(self.key, k),
+            value=write(self.value, v),
+            length=jnp.minimum(length + total, self.capacity),
+            end=(end + total) % self.capacity,
+        )
+
+
+class _AtTheEnd(KVCache):
+    """A cache whose used slots are the last ones."""
+
+    @property
+    def used(self) -> Array:
+        before = self.capacity - self.length[:, None]
+        return jnp.arange(self.capacity, dtype=jnp.int32) >= before
+
+
+def take(x: Array, index: Array) -> Array:
+    """[B, S, ...] at ``index`` [B, T] -> [B, T, ...]."""
+    index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, index, axis=1)
+
+
+def without_gaps(call: Call) -> tuple[Call, Any]:
+    """The call with the real tokens of each row first, and what brings its outputs back.
+
+    A token's distance to another is then the number of real tokens between them.
+
+    Args:
+        call: of self-attention, with a mask.
+
+    Returns:
+        The call, and a function of outputs [B, T, ...]: those of the tokens, at the places where
+        they stood. At the others stands anything.
+    """
+    mask = jnp.ones(call.k.shape[:2], bool) if call.mask is None else call.mask
+    order = jnp.argsort(~mask, axis=1, stable=True)
+    runs = call.runs
+    if runs is not None:
+        starts = jnp.take_along_axis(runs.starts & mask, order, axis=1)
+        runs = Runs(starts, runs.last)
+    gathered = dataclasses.replace(
+        call,
+        q=take(call.q, order),
+        k=take(call.k, order),
+        v=take(call.v, order),
+        mask=jnp.take_along_axis(mask, order, axis=1),
+        query_mask=None,
+        runs=runs,
+    )
+    place = jnp.maximum(jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1, 0)
+    return gathered, lambda y: take(y, place)
