@@ -241,7 +241,7 @@ def test_training_counted_in_steps(task, tmp_path, capsys):
     assert len(lines) == 3 and lines[-1]["step"] == 5
 
 
-@fast("symbols")
+@fast()  # runs of classify, in test_many.py, are fast
 def test_many_runs_at_once(task, lines, tmp_path, capsys):
     folder = tmp_path / "many"
     args = ["train", task, "--run", str(folder), *SMALL, *CASES[task].args]
