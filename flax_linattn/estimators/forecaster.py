@@ -16,7 +16,7 @@ from flax_linattn.estimators.histories import History, as_history, write_history
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.forecast.evaluate import check_fits
 from flax_linattn.tasks.forecast.predict import forecast_after
-from flax_linattn.tasks.forecast.rows import Row
+from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.task import Rows
 from flax_linattn.tasks.in_memory import fit_data
@@ -197,15 +197,16 @@ class ForecasterStream:
     def __init__(self, run: Run, history: History) -> None:
         self._stream = ForecastStream(run)
         self._one = np.ndim(history.given) == 1
-        series = history.series
-        for row in range(max(0, series.num_steps - run.config.data.input_length), series.num_steps):
-            self.step(series.values[row], None if series.times is None else series.times[row])
+        series, options = history.series, run.config.data
+        for at in range(max(0, series.num_steps - options.input_length), series.num_steps):
+            self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
 
     def step(self, row: Any, time: Any = None) -> NDArray[np.float64]:
         """Takes in a row.
 
         Args:
-            row: the channels, [C], or a number where there is one; NaN is a missing value.
+            row: the channels, [C], or a number where there is one; NaN is a missing value. With
+                channels that are known for the horizon, theirs [H, F] follow, flattened.
             time: of the row: a ``datetime``, ``numpy.datetime64`` or text; not needed where the
                 model knows no calendar.
 

@@ -29,7 +29,7 @@ from flax_linattn.tasks.forecast.evaluate import (
     sum_errors,
 )
 from flax_linattn.tasks.forecast.metrics import Errors
-from flax_linattn.tasks.forecast.rows import Row
+from flax_linattn.tasks.forecast.rows import row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
 from flax_linattn.tasks.run import load_run
@@ -215,7 +215,8 @@ class _Standing:
 
     def _streamed(self, number: int) -> Forecast:
         """The forecasts of the stream, asked for row after row."""
-        stream, problem, times = self._stream, self._run.problem, self._series.times
+        stream, problem = self._stream, self._run.problem
+        horizon = self._run.config.data.horizon
         assert stream is not None
         if number > 1 and not stream.num_steps:
             stream.load(self._state(number - 1))
@@ -226,9 +227,8 @@ class _Standing:
         def up_to(row: int) -> NDArray:
             nonlocal forecast
             while stream.num_steps <= row:
-                now = stream.num_steps
-                time = None if times is None else times[now].item()
-                forecast = stream.step(Row(time, self._series.values[now]))
+                now = row_of(self._series, stream.num_steps, problem.known_future, horizon)
+                forecast = stream.step(now)
             mean_forecast = forecast[..., 0] if self._run.config.model.levels else forecast
             return (mean_forecast - mean) / std
 
@@ -313,5 +313,5 @@ def _optimistic(run: Run, mode: Mode, table: Sequence[Mapping[str, Any]]) -> str
     chosen = [str(row["fold"]) for row in table if row["begin"] < run.problem.split[1][1]]
     if mode == "refit" or not chosen:
         return ""
-    names = f"fold{'s' * (len(chosen) > 1)} {', '.join(chosen)}"
-    return f"; {names} hold validation rows, which selected the model and the ridge: optimistic"
+    folds = f"fold {chosen[0]} holds" if len(chosen) == 1 else f"folds {', '.join(chosen)} hold"
+    return f"; {folds} validation rows, which selected the model and the ridge: optimistic"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import TIME, BadCellError, split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.series import TimeSeries
 
 
 class Row(NamedTuple):
@@ -28,6 +29,27 @@ class Row(NamedTuple):
 
     time: datetime | None
     values: NDArray[np.float64]
+
+
+def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
+    """A row of a series as a stream takes it, the known channels of its horizon behind the values.
+
+    Args:
+        series: with the channels of the run.
+        at: the row.
+        known: indices of the channels that are known for the horizon.
+        horizon: H; rows behind the end of the series are missing.
+
+    Example:
+        >>> sales = TimeSeries("sales", np.arange(6.0).reshape(3, 2), ("sales", "price"))
+        >>> row_of(sales, 1, (1,), 2).values.tolist()
+        [2.0, 3.0, 5.0, nan]
+    """
+    ahead = np.full((horizon, len(known)), np.nan)
+    told = series.values[at + 1 : at + 1 + horizon, list(known)]
+    ahead[: len(told)] = told
+    time = None if series.times is None else series.times[at].item()
+    return Row(time, np.concatenate([series.values[at], ahead.ravel()]))
 
 
 def parse_rows(

@@ -147,11 +147,7 @@ class ForecastStream(Streaming):
         self._check_time(row.time)
         last = np.where(np.isnan(values), self._last, values)
         (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
-        ahead = np.where(np.isnan(ahead), np.tile(last[known], size // max(len(known), 1)), ahead)
-        of_known = data.Standardizer(
-            problem.standardizer.mean[known], problem.standardizer.std[known]
-        )
-        (ahead,) = of_known.apply([ahead.reshape(-1, len(known))]) if known else (ahead,)
+        ahead = self._known_ahead(last, ahead)
         marks = self._marks(row.time)
         self.num_gaps += self._is_gap(row.time)
         if row.time is not None:
@@ -265,6 +261,24 @@ class ForecastStream(Streaming):
                 "seen.",
                 "skip_seen",
             )
+
+    def _known_ahead(
+        self, last: NDArray[np.float64], ahead: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The known channels of the horizon, standardised; a missing one is the last before it."""
+        problem = self._run.problem
+        known = list(problem.known_future)
+        if not known:
+            return ahead
+        steps = data.TimeSeries(
+            "horizon",
+            np.concatenate([last[known], ahead]).reshape(-1, len(known)),
+            tuple(problem.channels[i] for i in known),
+        )
+        scale = problem.standardizer
+        of_known = data.Standardizer(scale.mean[known], scale.std[known])
+        (found,) = of_known.apply([steps.fill_forward().values[1:]], steps.channels)
+        return found
 
     def _is_gap(self, time: datetime | None) -> bool:
         step = self._run.problem.step_seconds
