@@ -29,6 +29,7 @@ from flax_linattn.ops.contract.call import (
     zero_queries,
 )
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.forward_mode import explained
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import PackedState, StateSizes, packed, unpacked
 from flax_linattn.ops.contract.token_arguments import TokenArgument, check_token_arguments
@@ -185,7 +186,7 @@ class Mechanism(abc.ABC):
 
         Raises:
             ValueError: shapes, form, a state or a combination that the mechanism does not offer.
-            TypeError: dtypes, or unknown parameters.
+            TypeError: dtypes, unknown parameters, or forward mode where the form has none.
         """
 
         def split(results: Any) -> Any:
@@ -268,7 +269,8 @@ class Mechanism(abc.ABC):
             form=form,
             return_state=return_state,
         )
-        y, state = _attend(self, call)
+        with explained(self.name, form):
+            y, state = _attend(self, call)
         y = masks.zero_padding(y.astype(v.dtype), query_mask)
         if not return_state:
             return y

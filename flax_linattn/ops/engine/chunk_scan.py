@@ -72,8 +72,7 @@ def _by_tokens(chunk: Chunk, q: Array, span: Span, initial: State) -> tuple[Stat
     return over_tokens(body, initial, (q, span))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(
+def _plain(
     chunk: Chunk, chunk_size: int, q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
     def body(before: State, now: tuple[Array, Span]) -> tuple[State, Array]:
@@ -83,10 +82,14 @@ def _scan(
     return over_chunks(body, initial, (q, span), chunk_size)
 
 
+_scan = jax.custom_vjp(_plain, nondiff_argnums=(0, 1))
+
+
 def _forward(
     chunk: Chunk, chunk_size: int, q: Array, span: Span, initial: State
 ) -> tuple[Any, Any]:
-    return _scan(chunk, chunk_size, q, span, initial), (q, span, initial)
+    # ``_scan`` itself has no tangents, and so gradients would have none.
+    return _plain(chunk, chunk_size, q, span, initial), (q, span, initial)
 
 
 def _backward(chunk: Chunk, chunk_size: int, residuals: Any, gradients: Any) -> Any:

@@ -118,9 +118,9 @@ class Level(NamedTuple):
         return jnp.exp(difference)
 
     def larger(self, other: Level) -> Level:
-        """The larger of two, the first if they are equal."""
+        """The larger of two, the first if they are equal: gradients, too, are its alone then."""
         if self.fallen is None or other.fallen is None:
-            return Level(jnp.maximum(self.score, other.score), None)
+            return Level(jnp.where(self.score >= other.score, self.score, other.score), None)
         lead = self.score + self.fallen >= other.score + other.fallen
         return Level(
             jnp.where(lead, self.score, other.score), jnp.where(lead, self.fallen, other.fallen)

@@ -78,8 +78,9 @@ def exponential_scan(
         chunk_size: tokens a tile of the chunked form; of the parallel one at most.
 
     Returns:
-        The rows, with y 0 where nothing is seen, and the state. Gradients flow through y and 1 / u,
-        to which the level is a constant: fit for what is the same for any, as level + log u is.
+        The rows, with y 0 where nothing is seen, and the state. Gradients that flow through y and
+        1 / u take the level for a constant, but for those of the parallel form, which is plain JAX:
+        fit for what is the same for any, as level + log u is.
 
     Example:
         >>> import jax.numpy as jnp
@@ -153,7 +154,7 @@ def _run(form: str, size: int, tokens: Tokens, initial: Sums) -> tuple[Rows, Sum
         level = Level(tokens.score, tokens.log_decay)
         return Rows(tokens.v, level, tokens.score), initial
     tokens, initial = vary_alike((tokens, initial))
-    if form == "parallel" and tokens.log_decay is not None:
+    if form == "parallel":
         # Asked for by name: differentiated by JAX, forwards too, for more memory.
         return scan_form("exponential", "forward", form, _FORWARD, size)(tokens, initial)
     return _scan(form, size, tokens, initial)

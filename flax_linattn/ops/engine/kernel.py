@@ -28,7 +28,7 @@ from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import CACHED_FEATURES
-from flax_linattn.ops.engine.kernel_scan import kernel_scan
+from flax_linattn.ops.engine.kernel_scan import kernel_scan, plain_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, State
 
@@ -155,9 +155,9 @@ class KernelMechanism(StreamingMechanism):
             return tokens["v"], state
         chunk_size = self._chunk_size(call, identity)
         span = prefix.fillable(prefix.Span(tokens, call.mask, call.starts), chunk_size)
-        state, (value, normalizer, count) = kernel_scan(
-            self, chunk_size, *vary_alike((q, span, state))
-        )
+        # "parallel", asked for by name, is differentiated by JAX, forwards too, for more memory.
+        scan = plain_scan if call.form == "parallel" else kernel_scan
+        state, (value, normalizer, count) = scan(self, chunk_size, *vary_alike((q, span, state)))
         return self.finish(value, normalizer, count, q.shape[-1]), state
 
     def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:

@@ -30,11 +30,10 @@ class LinearChunk(Protocol):
         """The state after the chunk."""
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def kernel_scan(
+def plain_scan(
     chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Any]:
-    """Runs over the chunks of a sequence.
+    """Runs over the chunks of a sequence; JAX differentiates it, forwards too.
 
     Args:
         chunk: its functions.
@@ -54,10 +53,19 @@ def kernel_scan(
     return over_chunks(body, initial, (q, span), chunk_size)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def kernel_scan(
+    chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
+) -> tuple[State, Any]:
+    """``plain_scan`` with a gradient that keeps its inputs alone."""
+    return plain_scan(chunk, chunk_size, q, span, initial)
+
+
 def _forward(
     chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[Any, Any]:
-    return kernel_scan(chunk, chunk_size, q, span, initial), (q, span, initial)
+    # ``kernel_scan`` itself has no tangents, and so gradients would have none.
+    return plain_scan(chunk, chunk_size, q, span, initial), (q, span, initial)
 
 
 def _backward(chunk: LinearChunk, chunk_size: int | None, residuals: Any, gradients: Any) -> Any:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from flax_linattn.ops.contract.numerics import safe_divide
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array
 
@@ -73,9 +74,14 @@ def passage(old: Array, new: Array) -> tuple[Array, Array]:
     return factor, jnp.where(factor > 0, unit(old) / unit(new), 1)
 
 
+def smaller(first: Array, second: Array) -> Array:
+    """The smaller of two, the first if they are equal: gradients, too, are its alone then."""
+    return jnp.where(first <= second, first, second)
+
+
 def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
     """Sums add up, relative to the smaller of the two smallest |k|; on any leading axes."""
-    smallest = jnp.minimum(earlier.smallest, later.smallest)
+    smallest = smaller(earlier.smallest, later.smallest)
     order = earlier.s.shape[-3] - 1
 
     def moved(state: SeriesState) -> tuple[Array, Array]:
@@ -136,5 +142,4 @@ def polynomial_terms(first: Array, x: Array, f: Array, order: int) -> list[Array
 
 def reciprocal(denominator: Array) -> Array:
     """1 / D, and 0 where D is 0 or subnormal: where nothing is seen."""
-    empty = jnp.abs(denominator) < jnp.finfo(denominator.dtype).tiny
-    return jnp.where(empty, 0, 1 / jnp.where(empty, 1, denominator))
+    return safe_divide(jnp.ones_like(denominator), denominator)

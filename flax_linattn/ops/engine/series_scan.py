@@ -42,6 +42,7 @@ from flax_linattn.ops.engine.series import (
     polynomial,
     polynomial_terms,
     reciprocal,
+    smaller,
     stack,
     unit,
     unstack,
@@ -97,7 +98,12 @@ def series_scan(
     """
     if k.shape[1] == 0:
         return v, initial
-    return _scan(form, chunk_size, *vary_alike((Tokens(q, k, v, mask, starts), initial)))
+    tokens, initial = vary_alike((Tokens(q, k, v, mask, starts), initial))
+    if form == "parallel":
+        # Asked for by name: differentiated by JAX, forwards too, for more memory.
+        rows, last = scan_form("series", "forward", form, _FORWARD, chunk_size)(tokens, initial)
+        return rows.y, last
+    return _scan(form, chunk_size, tokens, initial)
 
 
 class Tokens(NamedTuple):
@@ -129,8 +135,17 @@ class Tokens(NamedTuple):
 
     def weight(self, smallest: Array) -> Array:
         """exp(a^2 - k^2), 0 for padding."""
-        own = weight(self.k, smallest)
-        return own if self.mask is None else jnp.where(self.mask, own, 0)
+        if self.mask is None:
+            return weight(self.k, smallest)
+        # At padding before any token the smallest is infinite, and 0 times that has no gradient.
+        own = weight(self.k, jnp.where(self.mask, smallest, 0))
+        return jnp.where(self.mask, own, 0)
+
+    def relative_to(self, smallest: Array) -> tuple[Array, Array]:
+        """The weight and k / r."""
+        weight = self.weight(smallest)
+        # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
+        return weight, jnp.where(weight > 0, self.k / unit(smallest), 0)
 
     def since(self, smallest: Array) -> Array:
         """The smallest |k| before this token, in its own segment: inf where one starts."""
@@ -166,9 +181,9 @@ class Sums(NamedTuple):
         before, order = token.since(self.smallest), len(self.s) - 1
         # Weights are relative to exp(-a^2) of the smallest |k|, a, which only falls: the token that
         # set it weighs 1, and none weighs more.
-        smallest = jnp.minimum(before, token.size)
+        smallest = smaller(before, token.size)
         factors = geometric(*passage(before, smallest), order)
-        powers = geometric(token.weight(smallest), token.k / unit(smallest), order)
+        powers = geometric(*token.relative_to(jax.lax.stop_gradient(smallest)), order)
         s = zip(factors, self.s, powers, strict=True)
         z = zip(factors, self.z, powers, strict=True)
         return Sums(smallest, [f * x + p * token.v for f, x, p in s], [f * x + p for f, x, p in z])
@@ -176,13 +191,14 @@ class Sums(NamedTuple):
     def read(self, q: Array) -> Rows:
         """Equations 14-16, and what the backward pass keeps."""
         # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
-        x, f = argument(q, self.smallest, len(self.s) - 1)
+        smallest = jax.lax.stop_gradient(self.smallest)
+        x, f = argument(q, smallest, len(self.s) - 1)
         inverse = reciprocal(polynomial(self.z, x, f))
         y = polynomial(self.s, x, f) * inverse
         slope = jnp.zeros_like(y)
         if len(self.s) > 1:
             slope = polynomial(self.s[1:], x, f) - y * polynomial(self.z[1:], x, f)
-            slope = 2 * unit(self.smallest) * f * inverse * slope
+            slope = 2 * unit(smallest) * f * inverse * slope
         return Rows(y, inverse, slope, self.smallest)
 
 
@@ -248,9 +264,7 @@ class Adjoint(NamedTuple):
 
     def of_token(self, token: Tokens, smallest: Array) -> tuple[Array, Array]:
         """dk and dv."""
-        weight = token.weight(smallest)
-        # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
-        x = jnp.where(weight > 0, token.k / unit(smallest), 0)
+        weight, x = token.relative_to(smallest)
         both = [token.v * p + m for p, m in zip(self.p, self.m, strict=True)]
         dv, value, slope = self.p[-1], both[-1], jnp.zeros_like(x)
         for n in range(len(both) - 2, -1, -1):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from flax_linattn.ops.engine.forms import SCANS as SCANS_BY_PLATFORM
 from tests.compilation import compile_as_users
 
 SCANS = ["aaren", "aft_simple", "elementwise_series:order=2"]
@@ -43,8 +44,13 @@ def close(got: Any, want: Any, tolerance: float) -> None:
 
 @cache
 def evaluate(name: str, form: str) -> Any:
-    """(tokens, state, mask, ids, weights) -> outputs, state and gradients."""
-    mechanism = ops.get_mechanism(name)
+    """(tokens, state, mask, ids, weights) -> outputs, state and gradients.
+
+    "accelerator" is what ``auto`` is on one, with the gradient by hand.
+    """
+    # Of other tokens a chunk, since programs of "auto" are kept by mechanism.
+    mechanism = ops.get_mechanism(name, chunk_size=96 if form == "accelerator" else 128)
+    form = "auto" if form == "accelerator" else form
 
     def run(tokens: Any, state: Any, mask: Any, ids: Any, weights: Any) -> Any:
         def attend(tokens: Any, state: Any) -> Any:
@@ -60,7 +66,17 @@ def evaluate(name: str, form: str) -> Any:
     return jax.jit(run)
 
 
-@pytest.mark.parametrize("form", ["auto", "parallel", "chunked"])
+@pytest.fixture
+def platforms(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the form is "accelerator" a CPU counts as one."""
+    if form == "accelerator":
+        for scan, passes in SCANS_BY_PLATFORM.items():
+            there = {which: dict.fromkeys(on, on["accelerator"]) for which, on in passes.items()}
+            monkeypatch.setitem(SCANS_BY_PLATFORM, scan, there)
+
+
+@pytest.mark.usefixtures("platforms")
+@pytest.mark.parametrize("form", ["auto", "parallel", "chunked", "accelerator"])
 @pytest.mark.parametrize("name", and_slow(SCANS, ["elementwise_series"]))
 def test_forms_agree_over_many_tiles(name: str, form: str) -> None:
     """Padding, packed segments and a state on both sides, over three tiles and a part."""
@@ -109,10 +125,27 @@ def test_gradients_have_gradients(name: str, form: str) -> None:
         close(second(name, form), second(name, "reference"), 1e-12)
 
 
+@pytest.mark.parametrize("name", ["linear", "elementwise_series:order=2"])
+def test_hessians_of_any_form(name: str) -> None:
+    """``jax.hessian`` is forward over reverse, which gradients by hand have too."""
+    mechanism = ops.get_mechanism(name, chunk_size=2)
+
+    def hessian(attend: Any) -> Any:
+        def loss(k: Any) -> Any:
+            return jnp.sum(jnp.sin(attend(q, k, v, is_causal=True)))
+
+        return jax.jit(jax.hessian(loss))(k)
+
+    with jax.enable_x64(True):
+        q, k, v = make_tokens(name, 3)
+        got, want = hessian(partial(mechanism.attend, form="chunked")), hessian(mechanism.reference)
+        close(got, want, 1e-12)
+
+
 @pytest.mark.parametrize("name", SCANS)
 def test_forward_mode_is_refused(name: str) -> None:
     mechanism, tokens = ops.get_mechanism(name), make_tokens(name, 4, np.float32)
-    with pytest.raises(TypeError, match=r"forward-mode autodiff .*custom_vjp"):
+    with pytest.raises(TypeError, match=r"form='auto' has a gradient .* use form='parallel'"):
         jax.jvp(lambda *t: mechanism.attend(*t, is_causal=True), tokens, tokens)
 
 

@@ -1,0 +1,42 @@
+"""What is said where a gradient derived by hand is asked for tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def explained(name: str, form: str) -> Iterator[None]:
+    """Names the form that can, where JAX refuses forward mode inside.
+
+    JAX does so only when a program is compiled or run: within a ``jax.jit`` of the caller's own
+    the message is that of JAX.
+
+    Args:
+        name: of the mechanism.
+        form: the one that was asked for.
+
+    Raises:
+        TypeError: the gradient inside is derived by hand and has no tangents.
+
+    Example:
+        >>> with explained("aaren", "auto"):
+        ...     raise TypeError("can't apply forward-mode autodiff (jvp) to a custom_vjp function.")
+        Traceback (most recent call last):
+        ...
+        TypeError: 'aaren' with form='auto' has a gradient derived by hand (a custom_vjp), and no \
+forward mode (jax.jvp, jax.linearize, jax.jacfwd); use form='parallel', which JAX differentiates \
+both ways, for more memory.
+    """
+    try:
+        yield
+    except (TypeError, NotImplementedError) as error:
+        # The latter is what gradients of tangents end in.
+        if "forward-mode autodiff" not in str(error) and "custom_lin" not in str(error):
+            raise
+        raise TypeError(
+            f"{name!r} with form={form!r} has a gradient derived by hand (a custom_vjp), and no "
+            "forward mode (jax.jvp, jax.linearize, jax.jacfwd); use form='parallel', which JAX "
+            "differentiates both ways, for more memory."
+        ) from error
