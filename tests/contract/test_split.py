@@ -31,7 +31,7 @@ def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
     spec = cases.spec_of(mechanism)
     if preallocated:
         return spec in ("elementwise", "forgetting", "aft")
-    return spec in ("softmax", "aaren", "elementwise_series", "taylorshift")
+    return spec in ("softmax", "softmax:window=3", "aaren", "elementwise_series", "taylorshift")
 
 
 def fast_start(mechanism: ops.Mechanism) -> bool:
