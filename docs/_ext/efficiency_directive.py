@@ -1,8 +1,8 @@
 """A directive that shows the stored results of one measured experiment.
 
 ``efficiency-result NAME``, or ``FOLDER/NAME`` for one outside of efficiency: for each scale that
-was measured the figures, then the page that the experiment wrote. Where nothing was measured yet it
-says how to.
+was measured the figures, then the page that the experiment wrote; after these, those of each
+accelerator (``experiments/accelerator/DEVICE``). Where nothing was measured yet it says how to.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 RESULTS = EXPERIMENTS / "efficiency"
 DEVICES = {"cpu": "On a CPU", "paper": "On a GPU"}
+ACCELERATORS = EXPERIMENTS / "accelerator"
 BENCH = "ratios"
 """The published suite: figures beside the page, and no scales."""
 
@@ -31,11 +32,15 @@ class EfficiencyResult(SphinxDirective):
             raise self.error(f"{results} has no experiment {name}")
         # One of a single size has no scale in its name, as the suite of ratios.
         found = [results / f"{name}.md", *(results / f"{name}-{scale}.md" for scale in DEVICES)]
+        found += sorted(ACCELERATORS.glob(f"*/{name}-paper.md"))
         lines: list[str] = []
         for page in filter(Path.is_file, found):
             self.env.note_dependency(str(page))
             scale = page.stem.rpartition("-")[2]
-            lines += [f"**{DEVICES[scale]}**", ""] if scale in DEVICES else []
+            where = DEVICES.get(scale, "")
+            if page.parents[1] == ACCELERATORS:
+                where = f"On an accelerator: {page.parent.name}"
+            lines += [f"**{where}**", ""] if where else []
             for figure in self.figures(page):
                 lines += [f"![{page.stem}]({figure})", ""]
             lines += [page.read_text(), ""]
@@ -47,6 +52,9 @@ class EfficiencyResult(SphinxDirective):
         """Paths of the figures that belong to a page, from the document that shows them."""
         if page.stem == BENCH:
             return [f"../experiments/efficiency/{f.name}" for f in sorted(RESULTS.glob("*.png"))]
+        if page.parents[1] == ACCELERATORS:
+            drawn = page.parent.glob(f"*-{page.stem.replace('_', '-')}.png")
+            return [f"../{f.relative_to(EXPERIMENTS.parent)}" for f in drawn]
         name = f"{page.parent.name}-{page.stem}.png".replace("_", "-")
         return [f"figures/{name}"] if Path(self.env.srcdir, "figures", name).is_file() else []
 
