@@ -26,6 +26,7 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 TINY: dict[str, Mapping[str, Any]] = {
     **{name: size for name, size in SMALLEST.items() if name not in ON_ACCELERATORS},
     "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 3, "rounds": 1},
+    "residuals": {"mechanisms": ("aaren",), "lengths": (16,), "num_heads": 1, "dim": 4},
     "strategies": {"mechanisms": ("aaren",), "devices": (2,), "epochs": 1},
     "taylorshift_order": {"dims": (4,), "orders": (4,), "lengths": (8, 16), "rounds": 1},
 }

@@ -1,0 +1,119 @@
+"""What attention keeps between the forward and the backward pass.
+
+    python -m experiments.efficiency.residuals
+
+Bytes of the arrays that ``jax.vjp`` holds, each once, as the traced program names them: a compiler
+may make some again, such as a number that is spread over channels. The least is that of the inputs,
+the outputs and the states at both ends. Nothing runs, so that no machine is too busy for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from experiments.measured import Measured, Rows
+from flax_linattn import ops
+from flax_linattn.bench import Journal, inputs
+from flax_linattn.bench.comparisons import mechanism
+from flax_linattn.bench.report import markdown, number
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is counted.
+
+    Attributes:
+        mechanisms: their specs.
+        lengths: T, of one row.
+        num_heads: H.
+        dim: K and V.
+    """
+
+    mechanisms: tuple[str, ...] = (
+        "aaren",
+        "elementwise_series:order=2",
+        "elementwise_series:order=6",
+        "taylorshift",
+        "linear",
+    )
+    lengths: tuple[int, ...] = (1024, 4096, 16384)
+    num_heads: int = 8
+    dim: int = 64
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for spec in size.mechanisms:
+        for length in size.lengths:
+            key = {"mechanism": spec, "tokens": length}
+            journal.row(key, partial(count, size, spec, length))
+
+
+def count(size: Size, spec: str, length: int) -> dict[str, Any]:
+    """Bytes of the least, of what is kept, and of what is kept where a layer is made again."""
+    one, run = ops.get_mechanism(spec), mechanism(spec, is_causal=True)
+    make = partial(inputs, one, length, num_heads=size.num_heads, dim=size.dim)
+    arrays = jax.eval_shape(make)
+    y = jax.eval_shape(run, *arrays)
+    state = jax.eval_shape(partial(one.init_state, 1, size.num_heads, size.dim, size.dim))
+    held = kept(run, arrays)
+    shapes = Counter("x".join(map(str, x.shape)) or "1" for x in held)
+    return {
+        "least_bytes": num_bytes((arrays, y, state, state)),
+        "kept_bytes": num_bytes(held),
+        "checkpoint_bytes": num_bytes(kept(jax.checkpoint(run), arrays)),
+        "token_bytes": num_bytes(y),
+        "shapes": dict(shapes),
+    }
+
+
+def kept(run: Callable[..., Any], arrays: Sequence[Any]) -> list[Any]:
+    """Shapes and dtypes of the arrays that the backward pass is given."""
+    made = jax.make_jaxpr(lambda *arrays: jax.tree.leaves(jax.vjp(run, *arrays)[1]))(*arrays)
+    once = {id(x): x.aval for x in made.jaxpr.outvars}
+    return list(once.values())
+
+
+def num_bytes(tree: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def table(rows: Rows, size: Size) -> str:
+    heads = [
+        "mechanism",
+        "T",
+        "kept, MB",
+        "over the least",
+        "in outputs",
+        "under jax.checkpoint: over the least",
+    ]
+    lines = [
+        [
+            row["mechanism"],
+            f"{row['tokens']:,}",
+            number(row["kept_bytes"] / 1e6),
+            number(row["kept_bytes"] / row["least_bytes"]),
+            number(row["kept_bytes"] / row["token_bytes"]),
+            number(row["checkpoint_bytes"] / row["least_bytes"]),
+        ]
+        for row in rows
+    ]
+    return markdown(heads, lines)
+
+
+EXPERIMENT = Measured(
+    module="experiments.efficiency.residuals",
+    about="the papers say nothing of what is kept for gradients",
+    sizes={"cpu": Size()},
+    measure=measure,
+    table=table,
+    left_out={"cpu": "what compilers make of it, which is memory_analysis's to say"},
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()
