@@ -24,7 +24,7 @@ from experiments.accelerator.states import (
 
 LEAST = 0.1
 """Of the minutes of a call: with less left no further piece begins."""
-CLOSING = 0.02
+CLOSING = 0.04
 """Of the minutes: kept for ending the process and writing pages."""
 MORE_TO_DO = 75
 """The exit status of a call after which there is more to do (EX_TEMPFAIL)."""
