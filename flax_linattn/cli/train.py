@@ -38,6 +38,11 @@ class Start:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Model:
+    model: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Devices:
     """Where a run is trained, and what is shown of it: options that do not change what it computes.
 
@@ -93,7 +98,11 @@ def train_command(name: str, args: Sequence[str]) -> int:
         The exit status.
     """
     task = get_task(name)
-    start, _ = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
+    start, others = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
+    if start.preset is None and not start.resume and task.default_preset is not None:
+        chosen, _ = tyro.cli(_Model, args=others, return_unknown_args=True, add_help=False)
+        preset = task.default_preset if chosen.model is None else None
+        start = dataclasses.replace(start, preset=preset)
     values: Any = tyro.cli(
         _Options[task.Config],  # type: ignore[name-defined]
         args=args,
@@ -139,6 +148,7 @@ def _description(task: Task[Any, Any, Any]) -> str:
     return (
         f"{about[0].upper()}{about[1:]}. Mechanisms: {', '.join(task.mechanisms())}. "
         f"Presets: {presets or 'none'}."
+        + (f" Without --model it is {task.default_preset}." if task.default_preset else "")
     )
 
 

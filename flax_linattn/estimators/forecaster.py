@@ -29,9 +29,8 @@ DATA_FILE = "data.csv"
 class Forecaster(Estimator):
     """The next steps of a series: ``fit(series).predict()``.
 
-    The model and its training are those of ``flax-linattn train forecast --preset patch``; the last
-    tenth of the rows, or as many as a horizon where that is more, selects the epoch. No row is kept
-    for a test.
+    The model and its training are those of ``flax-linattn train forecast``; the last tenth of the
+    rows, or as many as a horizon where that is more, selects the epoch. No row is kept for a test.
 
     A series is an array [T, C] or [T], or a data frame or pandas series, whose index may hold
     times; NaN is a missing value. Forecasts have its form: [H, C], or a data frame with the times

@@ -431,7 +431,7 @@ class PatchForecaster(nnx.Module):
     def step(
         self, x: FeaturesStep, state: PatchState, *, mask: Array | None = None
     ) -> tuple[Float[Array, "B H targets"], PatchState]:
-        """Takes in one observation a row: x [B, *observation_shape] -> forecasts, new state.
+        """Takes in one observation a row: x ``[B, *observation_shape]`` -> forecasts, new state.
 
         ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
         """

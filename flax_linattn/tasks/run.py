@@ -31,8 +31,8 @@ stood for several."""
 Checkpoint: TypeAlias = Literal["best", "last"]
 """Which parameters of a run."""
 
-TOLD = 600
-"""Most characters of an error within another one."""
+TOLD = 1200
+"""Most characters of an error within another one; one may name all options."""
 
 
 def read_task(run_dir: Path) -> Task[Any, Any, Any]:

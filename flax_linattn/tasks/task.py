@@ -78,6 +78,8 @@ class Task(abc.ABC, Generic[C, D, P]):
         Problem: what its runs remember of their data.
         StreamOptions: a dataclass of the options that only its streams have.
         presets: published protocols, functions config -> config, by name.
+        default_preset: the one of a command that names neither a preset nor a ``model``; None where
+            a new ``Config`` is as good.
         kinds: of ``data.catalog`` entries, the data sets that it trains on.
     """
 
@@ -86,6 +88,7 @@ class Task(abc.ABC, Generic[C, D, P]):
     Problem: ClassVar[type[Problem]]
     StreamOptions: ClassVar[type]
     presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
+    default_preset: ClassVar[str | None] = None
     kinds: ClassVar[tuple[str, ...]] = ()
 
     def mechanisms(self) -> Sequence[str]:

@@ -66,7 +66,7 @@ CASES = {
     ),
     "forecast": Case(
         [*("--input-length", "12", "--horizon", "4", "--split", "300/60/100"),
-         *("--positions", "3", "--stride", "4")],
+         *("--positions", "3", "--stride", "4", "--model", "decoder")],
         _hours(),
         ("noon,1,2,3,4,5,6,7", "expected a time such as"),
         ["--context", "12"],

@@ -34,7 +34,7 @@ ROWS, INPUT, HORIZON = 200, 12, 4
 ANY = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
     *("--input-length", str(INPUT), "--horizon", str(HORIZON)),
-    *("--epochs", "2", "--parallel", "none"),
+    *("--epochs", "2", "--parallel", "none", "--model", "decoder"),
 ]
 SMALL = [*ANY, "--positions", "3"]
 
@@ -203,7 +203,7 @@ def test_the_rate_falls_by_steps():
 def patch_run(csv, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "patch"
     args = ["train", "forecast", "--preset", "patch", "--csv", str(csv), "--run", str(folder)]
-    options = ["--patch-length", "5", "--calendar", "--dropout-rate", "0"]
+    options = ["--model", "patch", "--patch-length", "5", "--calendar", "--dropout-rate", "0"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("flax_linattn.tasks.forecast.task.draw_forecasts", lambda *_: None)
         assert cli.main([*args, *ANY, *options]) == 0
@@ -498,6 +498,31 @@ def test_encoder_decoder_runs_do_not_stream(mechanism, csv, tmp_path, capsys, re
     assert "stream_max_error" not in tasks.evaluate_run(folder)
     message = fail(capsys, "stream", str(folder))
     assert "Train a decoder" in message and message.endswith("(--mechanism, --model decoder)\n")
+
+
+@pytest.mark.usefixtures("no_figures", "no_steps")
+def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, capsys):
+    """Others, and runs that go on, have their own options."""
+    small = ANY[: ANY.index("--model")]
+
+    def options(folder, *args):
+        command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / folder), *small]
+        succeed(capsys, *command, *args)
+        return tasks.load_run(tmp_path / folder).config
+
+    usual = options("usual")
+    given = {name: value for name, value in usual.flat().items() if name in ("csv", "split")}
+    sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
+    shape = {"input_length": INPUT, "horizon": HORIZON, "epochs": 2}
+    kind = type(usual)
+    assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape)
+    assert usual.model.ridge and not usual.data.calendar
+    decoder = options("decoder", "--model=decoder")
+    assert decoder == kind.of(**given, **sizes, **shape)
+    assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
+    assert "Without --model it is patch." in one_line(
+        succeed(capsys, "train", "forecast", "--help")
+    )
 
 
 def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):

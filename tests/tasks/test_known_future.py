@@ -97,7 +97,7 @@ def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, 
 def test_what_is_refused(csv, tmp_path, capsys):
     command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
     known = [*command, "--known-future", "price"]
-    assert "read by the model 'patch'" in fail(capsys, *known)
+    assert "read by the model 'patch'" in fail(capsys, *known, "--model", "decoder")
     assert "targets beside those known" in fail(
         capsys, *known, "--model", "patch", "--targets", "price"
     )

@@ -16,6 +16,7 @@ ROWS = 1200
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
     *("--input-length", "12", "--horizon", "4", "--positions", "3", "--parallel", "none"),
+    *("--model", "decoder"),
 ]
 
 

@@ -91,6 +91,7 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
     Problem = ForecastProblem
     StreamOptions = ForecastStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "patch": patch}
+    default_preset = "patch"
     kinds = (SERIES,)
 
     def mechanisms(self) -> Sequence[str]:
