@@ -11,6 +11,7 @@ from experiments.tables.claims import Outcome
 from experiments.tables.page import of_rows
 from experiments.tables.yardsticks import losses
 from tests.experiments.prose import Allowed, Sentence
+from tests.experiments.prose import stored as read
 
 AAREN, ELEMENTWISE = "forecasting.aaren", "forecasting.elementwise"
 
@@ -103,7 +104,25 @@ def levels_on_etth2() -> Iterable[float]:
     return min(paper), max(paper), min(cpu), max(cpu)
 
 
+def patch_over_all() -> Iterable[float]:
+    rows = read("forecasting/patch.json")["rows"]
+    cells = [(r["series"], r["horizon"]) for r in rows if r["model"] == "aaren" and "mse" in r]
+
+    def mean(model: str, key: str) -> float:
+        own = [r for r in rows if r["model"] == model and key in r and "trial" not in r]
+        return statistics.mean(r[key] for r in own if (r["series"], r["horizon"]) in cells)
+
+    errors = [mean(model, "mse") for model in ("aaren", "PatchTST")]
+    errors += [mean("simple methods", "ridge_mse"), mean("DLinear", "mse")]
+    return *errors, mean("aaren", "seconds"), mean("PatchTST", "seconds")
+
+
 SENTENCES = [
+    Sentence(
+        "its mean squared error is {:.3f}, that of PatchTST {:.3f}, of the ridge {:.3f} and of "
+        "DLinear {:.3f}; it trained for {:.0f} s where PatchTST took {:.0f} s",
+        patch_over_all,
+    ),
     Sentence(
         "by {:+.1f} % (ETTh1), {:+.1f} % (ETTh2), {:+.1f} % (ETTm2), {:+.1f} % (Exchange) and "
         "{:+.1f} % (ECL)",
