@@ -122,12 +122,13 @@ def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
 
 
 def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Report]:
-    """``<name>_<metric>`` of each as ``test_<metric>``."""
+    """``<name>_<metric>`` of each as ``test_<metric>``; not those of validation rows."""
+    left_out = ("learned_from", "validation_mse", "validation_mae")
     return {
         column: {
             f"test_{key.removeprefix(f'{name}_')}": value
             for key, value in values.items()
-            if key.startswith(f"{name}_") and not key.endswith("learned_from")
+            if key.startswith(f"{name}_") and not key.endswith(left_out)
         }
         for column, name in names.items()
     }
