@@ -43,8 +43,10 @@ class History(NamedTuple):
         index = self.given.index
         if times is not None:
             ahead = pd.DatetimeIndex(times, name=index.name)
-            if index.tz is not None:
+            if getattr(index, "tz", None) is not None:
                 ahead = ahead.tz_localize("UTC").tz_convert(index.tz)
+            if isinstance(index, pd.PeriodIndex):
+                ahead = ahead.to_period(index.freq)
         else:
             ahead = pd.RangeIndex(len(index), len(index) + len(values), name=index.name)
         if self.given.ndim == 1:
@@ -101,7 +103,8 @@ def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History
             f"expected the channels {list(channels)}, as in fit, got {names}; give the same ones."
         )
     kept = tuple(names) if channels is None else channels
-    return History(data.TimeSeries("the history", values, kept, times), history)
+    utc = is_pandas and getattr(history.index, "tz", None) is not None
+    return History(data.TimeSeries("the history", values, kept, times, utc=utc), history)
 
 
 def _times(index: Any) -> NDArray[np.datetime64] | None:
@@ -133,6 +136,8 @@ def write_history(path: Path, series: data.TimeSeries) -> None:
     timed = series.times is not None
     writer.writerow([*(["date"] if timed else []), *series.channels])
     for row, values in enumerate(series.values.tolist()):
-        time = [str(series.times[row]).replace("T", " ")] if series.times is not None else []
+        time = []
+        if series.times is not None:
+            time = [str(series.times[row]).replace("T", " ") + ("+00:00" if series.utc else "")]
         writer.writerow([*time, *("" if value != value else repr(value) for value in values)])
     write_text(path, text.getvalue())

@@ -91,7 +91,8 @@ class QuantileHead(nnx.Module):
         offsets = rearrange(maps, pattern, h=horizon, q=size)
         offsets = offsets + ndtri(jnp.asarray(self.levels, jnp.float32))
         quantiles = jax.lax.stop_gradient(point)[..., None] + offsets * std[..., None, :, None]
-        quantiles = jnp.sort(quantiles + self.correction[...], axis=-1)
+        # Corrections are of the sorted ones; what they make cross is sorted again.
+        quantiles = jnp.sort(jnp.sort(quantiles, axis=-1) + self.correction[...], axis=-1)
         return jnp.concatenate([point[..., None], quantiles], axis=-1)
 
 

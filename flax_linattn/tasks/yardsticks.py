@@ -11,6 +11,10 @@ from typing import Any, TypeVar
 D = TypeVar("D")
 
 
+TIE = 1e-6
+"""Share of a number within which another one is as good."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Yardsticks:
     r"""Which numbers of a report are those of simple methods, and which of them judges the model.
@@ -52,7 +56,8 @@ class Yardsticks:
     def beaten_by(self, values: Mapping[str, Any], *, validation: bool = False) -> list[str]:
         """The names of those that do better than the model, the best first.
 
-        A model whose number is not finite loses to all that have one.
+        A model whose number is not finite loses to all that have one. Numbers that differ by
+        rounding alone (1e-6 of them) are a tie.
 
         Args:
             values: of the report.
@@ -60,7 +65,7 @@ class Yardsticks:
         """
         ours = self._badness(values[self._ours(validation)])
         ranked = self._ranked(values, validation)
-        return [name for name, theirs in ranked if not ours <= theirs]
+        return [name for name, theirs in ranked if not ours <= theirs + TIE * abs(theirs)]
 
     def on_validation(self, values: Mapping[str, Any]) -> bool:
         """Whether a report says how the model does on the validation data."""

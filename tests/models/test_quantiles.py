@@ -4,6 +4,7 @@ import functools
 from statistics import NormalDist
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -60,8 +61,8 @@ def test_quantiles_are_the_equation(of_each):
                 column = (step * 2 + target) * len(LEVELS) + q
             features = wide[row, target] if of_each else wide[row]
             offset = NormalDist().inv_cdf(level) + features @ kernel[:, column] + bias[column]
-            found.append(point[place] + std[row, target] * offset + correction[step, target, q])
-        want[place] = [point[place], *sorted(found)]
+            found.append(point[place] + std[row, target] * offset)
+        want[place] = [point[place], *sorted(sorted(found) + correction[step, target])]
     assert_close(call(head, h, point, std), want, "float32")
 
 
@@ -133,3 +134,13 @@ def test_a_saved_model_keeps_its_correction(kind, tmp_path):
 def test_levels_that_are_none_are_refused(kind, levels):
     with pytest.raises(ValueError, match="rising levels between 0 and 1, such as"):
         KINDS[kind](CHANNELS, HORIZON, quantiles=levels, rngs=nnx.Rngs(0))
+
+
+def test_corrections_are_of_the_sorted_quantiles():
+    """Where the levels that a head maps to cross, the first correction is of the lowest one."""
+    head = models.QuantileHead((0.1, 0.9), 3, 1, 1, rngs=nnx.Rngs(0))
+    head.projection.bias[...] = jnp.array([9.0, -9.0])  # crossed by far
+    h, point, std = jnp.zeros((1, 3)), jnp.zeros((1, 1, 1)), jnp.ones((1, 1))
+    low, high = head(h, point, std)[0, 0, 0, 1:]
+    head.correction[...] = jnp.array([[[-1.0, 2.0]]])
+    np.testing.assert_allclose(head(h, point, std)[0, 0, 0, 1:], [low - 1, high + 2], rtol=1e-6)

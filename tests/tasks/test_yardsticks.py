@@ -387,3 +387,11 @@ def test_ett_as_it_is_known():
     report = forecast.evaluate_yardsticks(run, windows, ridge)
     assert report["ridge_mse"] == pytest.approx(0.383, abs=2e-3)
     assert report["ridge_mae"] == pytest.approx(0.392, abs=2e-3)
+
+
+def test_numbers_that_differ_by_rounding_are_a_tie():
+    """A forecast that is the ridge does not lose to it."""
+    yardsticks = Yardsticks("mse", ("ridge",))
+    assert yardsticks.beaten_by({"test_mse": 0.0342001336394, "ridge_mse": 0.0342001335406}) == []
+    assert yardsticks.beaten_by({"test_mse": 0.03421, "ridge_mse": 0.0342}) == ["ridge"]
+    assert yardsticks.beaten_by({"test_mse": float("nan"), "ridge_mse": 0.0342}) == ["ridge"]

@@ -36,7 +36,7 @@ from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report
 from flax_linattn.tasks.train import train
-from flax_linattn.tasks.yardsticks import Yardsticks
+from flax_linattn.tasks.yardsticks import TIE, Yardsticks
 
 YARDSTICKS = Yardsticks(
     "mse", ("naive", "seasonal_naive", "ridge", "refitted_ridge"), title="mean MSE of the folds"
@@ -248,7 +248,7 @@ class _Refitting:
     ) -> None:
         self._run, self._series, self._folder, self._how = run, series, folder, how
         config = run.config.of_run(run.which or 0)
-        self._config = config if epochs is None else config.replace(epochs=epochs)
+        self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
     def _of_fold(self, part: range) -> Any:
         train, validation = rows_before(self._run.problem.split, part.start)
@@ -301,7 +301,7 @@ def _summary(run: Run, mode: Mode, table: list[dict[str, Any]]) -> Report:
             values[f"{name}_sd"] = float(np.std(column, ddof=1))
     for name in YARDSTICKS.names:
         if f"{name}_mse" in values:
-            ahead = sum(row["test_mse"] < row[f"{name}_mse"] for row in table)
+            ahead = sum(row["test_mse"] < (1 - TIE) * row[f"{name}_mse"] for row in table)
             values[f"folds_ahead_of_{name}"] = ahead
     values["note"] = NOTE + _optimistic(run, mode, table)
     values["by_fold"] = table

@@ -2,7 +2,8 @@
 
 Where windows were exchangeable, a corrected level would hold in the mean over calibration sets,
 whatever the model. Those of a time series are not: neighbours overlap, and what comes later may
-differ. So it is a correction, and no guarantee.
+differ. Nor are they quite new to the model: validation rows chose its epoch, and the share of the
+attention beside a ridge. So it is a correction, and no guarantee.
 """
 
 from __future__ import annotations

@@ -51,8 +51,9 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
         windows: of the series scaled by the run's standardizer, in the order of time.
 
     Returns:
-        MSE, MAE and RMSE over all windows, steps and known targets, on standardised values and
-        (``original_``) on those of the file. MSE and MAE on standardised values also as tables,
+        With the option ``ridge`` ``attention_share``, how much of what the attention learned is
+        added to the ridge. MSE, MAE and RMSE over all windows, steps and known targets, on
+        standardised values and (``original_``) on those of the file. MSE and MAE on standardised values also as tables,
         ``by_step`` of the horizon and ``by_channel``, and as ``validation_mse`` and
         ``validation_mae`` of the run's validation rows, where the windows are of its test rows.
     """
@@ -65,6 +66,7 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
         "horizon": config.data.horizon,
         "targets": ", ".join(problem.target_names),
         "num_test_windows": windows.num_examples,
+        **({"attention_share": float(run.model.share[...])} if config.model.ridge else {}),
         **_evaluate({"test": model_forecast(run)}, run, windows),
     }
 
@@ -292,12 +294,20 @@ def check_fits(run: Run, series: data.TimeSeries) -> None:
     """Refuses a series of other times than a run was trained on.
 
     Raises:
-        ValueError: its rows are further apart, or it has no times and the run looks at them.
+        ValueError: its rows are further apart; or the run looks at times, and it has none, or has
+            those of a clock where the run's are UTC, or the other way round.
     """
     if run.problem.marks and series.times is None:
         raise ValueError(
             f"{series.name} has no times, from which the run took "
             f"{', '.join(run.problem.marks)}; give times in the first column."
+        )
+    if run.problem.marks and run.problem.utc is not None and series.utc != run.problem.utc:
+        kinds = ("times with their offset from UTC", "times without an offset from UTC")
+        expected_kind, got = kinds if run.problem.utc else kinds[::-1]
+        raise ValueError(
+            f"expected {expected_kind}, as those that the run was trained on, got {got} in "
+            f"{series.name}; write them so."
         )
     seconds, expected = step_seconds(series), run.problem.step_seconds
     if seconds is None or expected is None or data.is_step(seconds, expected):

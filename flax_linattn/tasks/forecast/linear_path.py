@@ -46,7 +46,7 @@ def best_share(run: Run, validation: data.Windows) -> float:
 
     The least squares of truth - linear path on what is added, one number for all steps and
     channels, kept between 0 and 1. Where the attention learned nothing that holds on other rows it
-    is 0, and the forecast that of the ridge.
+    is 0, and the forecast that of the ridge, and of the columns that are known for the horizon.
 
     Args:
         run: whose model adds to a fixed linear map, by whatever share.

@@ -144,7 +144,7 @@ class ForecastModel(ModelOptions):
         at_least(1, MOST_LAYERS, num_decoder_layers=self.num_decoder_layers)
         if self.ridge and not self.linear_path:
             raise OptionError(
-                "ridge is the linear map, which linear_path leaves out; leave out one of the two.",
+                "ridge is the linear map, which linear_path leaves out; set ridge to false, too.",
                 "ridge",
                 "linear_path",
             )

@@ -98,3 +98,17 @@ def test_a_donated_step_copies_nothing(name: str) -> None:
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     assert memory.alias_size_in_bytes >= size
     assert memory.temp_size_in_bytes < size / 4
+
+
+def test_an_infinite_key_stays_within_its_head():
+    """Blocks take products of all heads at once."""
+    shape = (2, 12, 2, 4)
+    q, k, v = (np.random.default_rng(i).normal(size=shape).astype(np.float32) for i in range(3))
+    k[:, 3, 0, 0] = np.inf
+    mechanism = ops.get_mechanism("softmax:chunk_size=4")
+    state = mechanism.init_state(2, 2, 4, 4, max_length=32)
+    for t in range(12):
+        y, state = mechanism.step(q[:, t], k[:, t], v[:, t], state)
+    want = mechanism.attend(q, k, v, is_causal=True, form="parallel")[:, -1]
+    np.testing.assert_allclose(y[:, 1], want[:, 1], atol=1e-5)
+    assert np.isfinite(y[:, 1]).all()

@@ -1,0 +1,28 @@
+"""Histories: kinds of index, time zones, and what a kept file says of them."""
+
+import numpy as np
+import pytest
+
+from flax_linattn import data
+from flax_linattn.estimators.histories import as_history, write_history
+
+pd = pytest.importorskip("pandas")
+
+
+def test_periods_come_back_as_periods():
+    given = pd.Series(np.arange(5.0), pd.period_range("2024-01", periods=5, freq="M"))
+    history = as_history(given)
+    times = np.array(["2024-06-01", "2024-07-01"], "M8[s]")
+    ahead = history.like(np.ones((2, 1)), times, ["x0"])
+    assert list(ahead.index) == list(pd.period_range("2024-06", periods=2, freq="M"))
+
+
+def test_times_of_a_zone_are_known_to_be_in_utc(tmp_path):
+    index = pd.date_range("2024-03-30 22:00", periods=6, freq="h", tz="Europe/Berlin")
+    series = as_history(pd.DataFrame({"load": np.arange(6.0)}, index)).series
+    assert series.utc and str(series.times[0]) == "2024-03-30T21:00:00"
+    write_history(tmp_path / "data.csv", series)
+    read = data.load_series(tmp_path / "data.csv", header=True)
+    assert read.utc and (read.times == series.times).all()
+    naive = as_history(pd.DataFrame({"load": np.arange(6.0)}, index.tz_localize(None)[:6]))
+    assert not naive.series.utc
