@@ -53,9 +53,10 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
     Returns:
         With the option ``ridge`` ``attention_share``, how much of what the attention learned is
         added to the ridge. MSE, MAE and RMSE over all windows, steps and known targets, on
-        standardised values and (``original_``) on those of the file. MSE and MAE on standardised values also as tables,
-        ``by_step`` of the horizon and ``by_channel``, and as ``validation_mse`` and
-        ``validation_mae`` of the run's validation rows, where the windows are of its test rows.
+        standardised values and (``original_``) on those of the file. MSE and MAE on standardised
+        values also as tables, ``by_step`` of the horizon and ``by_channel``, and as
+        ``validation_mse`` and ``validation_mae`` of the run's validation rows, where the windows
+        are of its test rows.
     """
     config, problem = run.config, run.problem
     return {
