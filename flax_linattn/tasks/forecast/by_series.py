@@ -14,6 +14,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.tasks.forecast.evaluate import (
     YARDSTICKS,
     compile_outputs,
+    facts_of,
     model_forecast,
     ridge_forecast,
     with_truth,
@@ -28,7 +29,6 @@ from flax_linattn.tasks.forecast.several import (
     several_splits,
 )
 from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
-from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report
@@ -116,7 +116,6 @@ def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def report_on_series(run: Run, windows: SeveralWindows) -> Report:
     """Errors over all series, and of the best and worst, by MASE where it is known."""
-    config, problem = run.config, run.problem
     model = model_forecast(run)
     forecasts: dict[str, _Forecast] = {"test": lambda batch, last, _: model(batch, last)}
     errors = _errors(run, windows, forecasts)["test"]
@@ -134,13 +133,7 @@ def report_on_series(run: Run, windows: SeveralWindows) -> Report:
     ]
     shown = rows if len(rows) <= 2 * LISTED else [*rows[:LISTED], *rows[-LISTED:]]
     values = {
-        "dataset": problem.dataset,
-        "model": config.model.model,
-        "mechanism": mechanism_name(config.layers),
-        "input_length": config.data.input_length,
-        "horizon": config.data.horizon,
-        "targets": ", ".join(problem.target_names),
-        "num_test_windows": windows.num_examples,
+        **facts_of(run, windows),
         "num_test_series": len(rows),
         **{f"test_{key}": value for key, value in errors.metrics().items()},
         **_on_validation(run, windows, forecasts),

@@ -58,6 +58,11 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
         ``validation_mse`` and ``validation_mae`` of the run's validation rows, where the windows
         are of its test rows.
     """
+    return facts_of(run, windows) | _evaluate({"test": model_forecast(run)}, run, windows)
+
+
+def facts_of(run: Run, windows: data.Windows) -> dict[str, Any]:
+    """What a report says of a run before its errors; see ``evaluate_forecaster``."""
     config, problem = run.config, run.problem
     return {
         "dataset": problem.dataset,
@@ -68,7 +73,6 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
         "targets": ", ".join(problem.target_names),
         "num_test_windows": windows.num_examples,
         **({"attention_share": float(run.model.share[...])} if config.model.ridge else {}),
-        **_evaluate({"test": model_forecast(run)}, run, windows),
     }
 
 

@@ -325,7 +325,6 @@ def several_splits(
             range(begin + split[which].start, begin + split[which].stop)
             for begin, split in zip(begins, several.splits, strict=True)
         ]
-        how = {"seed": config.seed if which == 0 else None}
         try:
             parts.append(
                 SeveralWindows(
@@ -333,7 +332,7 @@ def several_splits(
                     arrays,
                     rows,
                     config,
-                    **how,
+                    seed=config.seed if which == 0 else None,
                     stride=config.data.stride if part != "test" else 1,
                     begins=begins,
                 )
