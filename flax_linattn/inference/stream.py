@@ -74,25 +74,30 @@ class Stream:
         self._room = Room(model, self._state)
         self.num_steps = 0
         self.num_compilations = 0
-        graphdef, self._variables = nnx.split(model)
+        graphdef, variables = nnx.split(model)
+        # Python flattens nnx variables anew at every call, which takes longer than a small step.
+        self._variables, tree = jax.tree.flatten(variables)
+
+        def of(variables: list[Array]) -> Any:
+            return nnx.merge(graphdef, jax.tree.unflatten(tree, variables))
 
         @partial(jax.jit, donate_argnames="state")
         def take_in(
-            variables: Any, state: State, x: Array, mask: Array | None, reset: Array | None
+            variables: list[Array], state: State, x: Array, mask: Array | None, reset: Array | None
         ) -> Any:
             self.num_compilations += 1  # while tracing, hence once a compilation
-            model = nnx.merge(graphdef, variables)
-            return step(model, x, state, mask=mask, reset=reset, max_length=max_length)
+            return step(of(variables), x, state, mask=mask, reset=reset, max_length=max_length)
 
         @partial(jax.jit, donate_argnames=("y", "state"))
-        def take_in_many(variables: Any, y: Array, state: State, x: Array, mask: Array) -> Any:
+        def take_in_many(
+            variables: list[Array], y: Array, state: State, x: Array, mask: Array
+        ) -> Any:
             self.num_compilations += 1
-            model: Any = nnx.merge(graphdef, variables)
-            return take_in_piece(model, x, mask, y, state)
+            return take_in_piece(of(variables), x, mask, y, state)
 
         @jax.jit
-        def before(variables: Any, state: State, x: Array) -> Array:
-            return no_output(nnx.merge(graphdef, variables), x, state)
+        def before(variables: list[Array], state: State, x: Array) -> Array:
+            return no_output(of(variables), x, state)
 
         @partial(jax.jit, donate_argnames="state")
         def reset(state: State, rows: Array) -> State:
@@ -150,7 +155,8 @@ class Stream:
                 ``num_positions``; else its outputs tell.)
             TypeError: ``mask`` or ``reset`` is not bool.
         """
-        x = jnp.asarray(x)
+        if not isinstance(x, (jax.Array, np.ndarray)):  # these the program takes as they are
+            x = jnp.asarray(x)
         taken = self._room.after(mask, reset)
         y, self._state = self._step(self._variables, self._state, x, mask, reset)
         self._room.taken = taken

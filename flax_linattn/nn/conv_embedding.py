@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.nn.embedding import recent_tokens
+from flax_linattn.nn.embedding import next_token, recent_tokens
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.meshes import automatic
@@ -202,9 +202,18 @@ class ConvEmbedding(nnx.Module):
         self, x: Int[Array, "B"], state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
         """Takes in a token a row: x int [B] -> y [B, C] and the new state."""
-        mask = None if mask is None else mask[:, None]
-        y, state = self(x[:, None], mask=mask, state=state, return_state=True)
-        return y[:, 0], state
+        if not self.streams:
+            raise ValueError(self._no_stream(packed=False))
+        codes = zero_padding(self._codes(x), mask)
+        taps, first = next_token(codes[:, None], state[0], mask)
+        h = self._activated(0, self._looked_up(taps[..., 0]), mask)
+        kept = [first]
+        for i, kernel in enumerate(self.kernels):
+            taps, window = next_token(h, state[i + 1].astype(h.dtype), mask)
+            weights = kernel[...].astype(h.dtype)
+            h = self._activated(i + 1, jnp.einsum("bki,kio->bo", taps, weights), mask)
+            kept.append(window.astype(accumulation_dtype(window.dtype)))
+        return h, tuple(kept)
 
     @property
     def _compute_dtype(self) -> DTypeLike:

@@ -131,11 +131,7 @@ class ValueEmbedding(nnx.Module):
             ValueError: a state or segments with circular padding.
             TypeError: x is not of a floating dtype.
         """
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            raise TypeError(
-                f"observations must have a floating dtype, got {x.dtype}; cast them, for example "
-                "x.astype(jnp.float32)."
-            )
+        _check_floating(x)
         x = zero_padding(x, mask)
         if self.padding == "circular":
             if state is not None or return_state or runs is not None:
@@ -167,16 +163,50 @@ class ValueEmbedding(nnx.Module):
     def step(
         self, x: FeaturesStep, state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
-        """Takes in one observation a row: x [B, in_features] -> y [B, C] and the new state."""
-        mask = None if mask is None else mask[:, None]
-        y, state = self(x[:, None], mask=mask, state=state, return_state=True)
-        return y[:, 0], state
+        """Takes in one observation a row: x [B, in_features] -> y [B, C] and the new state.
+
+        Raises:
+            ValueError: circular padding.
+            TypeError: x is not of a floating dtype.
+        """
+        _check_floating(x)
+        if self.padding == "circular":
+            raise ValueError(self._no_stream())
+        taps, window = next_token(zero_padding(x, mask), state.astype(x.dtype), mask)
+        y = self.projection(taps.reshape(x.shape[0], -1))
+        return y, window.astype(accumulation_dtype(x.dtype))
 
     def _no_stream(self) -> str:
         return (
             "circular padding looks at the end of the sequence, so it has no state and no "
             "packed segments; make the model with padding='causal' to stream it."
         )
+
+
+def _check_floating(x: Array) -> None:
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(
+            f"observations must have a floating dtype, got {x.dtype}; cast them, for example "
+            "x.astype(jnp.float32)."
+        )
+
+
+def next_token(
+    x: FeaturesStep, window: Float[Array, "B W C"], mask: Array | None
+) -> tuple[Float[Array, "B taps C"], Float[Array, "B W C"]]:
+    """``recent_tokens`` of one token a row, which needs no search for the tokens before it.
+
+    Args:
+        x: [B, C].
+        window: [B, W, C], the last real tokens of earlier calls, of the dtype of ``x``.
+        mask: bool [B]; where False the window stays as it is.
+
+    Returns:
+        [B, W + 1, C] and the window for the next call.
+    """
+    taps = jnp.concatenate([window, x[:, None]], axis=1)
+    after = taps[:, 1:]
+    return taps, after if mask is None else jnp.where(mask[:, None, None], after, window)
 
 
 def recent_tokens(

@@ -41,6 +41,25 @@ def test_one_compilation_and_flat_state():
     assert stream.num_steps == 301
 
 
+def test_weights_stay_as_they_were():
+    model = make_classifier("aaren")
+    x = normal(3, 1, CHANNELS)
+    stream, later = inference.Stream(model), inference.Stream(model)
+    first = stream.step(x)
+    nnx.update(model, jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param)))
+    assert_same_bits(later.step(x), first)
+
+
+def test_observations_of_any_kind_give_the_same():
+    x = normal(4, 1, CHANNELS)
+    first, *others = (
+        inference.Stream(classifier("aaren")).step(kind)
+        for kind in (jnp.asarray(x), np.asarray(x), np.asarray(x).tolist())
+    )
+    for y in others:
+        assert_same_bits(y, first)
+
+
 def test_a_state_that_grows_is_refused():
     stream = inference.Stream(classifier("softmax"))
     with pytest.raises(ValueError, match="give max_length"):

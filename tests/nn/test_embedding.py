@@ -60,6 +60,15 @@ def test_padding_is_skipped_not_convolved(kernel_size):
     assert_same_bits(window_steps, last)
 
 
+def test_a_step_looks_for_no_token():
+    embed = make(3)
+    step = jax.make_jaxpr(lambda x, state: embed.step(x, state))
+    program = str(step(normal(4, 2, CHANNELS), embed.init_state(2)))
+    assert "concatenate" in program
+    for searched in ("gather", "select_n", "cum", "while"):
+        assert searched not in program
+
+
 @pytest.mark.parametrize("kernel_size", KERNEL_SIZES)
 def test_state_carries_across_any_split(kernel_size):
     embed = make(kernel_size)
