@@ -28,12 +28,20 @@ TINY: dict[str, Mapping[str, Any]] = {
     "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 3, "rounds": 1},
     "residuals": {"mechanisms": ("aaren",), "lengths": (16,), "num_heads": 1, "dim": 4},
     "strategies": {"mechanisms": ("aaren",), "devices": (2,), "epochs": 1},
+    "stream_steps": {
+        "mechanisms": ("aaren",),
+        "held": (8,),
+        "rows": (1, 2),
+        "features": 16,
+        "work": 4,
+        "rounds": 1,
+    },
     "taylorshift_order": {"dims": (4,), "orders": (4,), "lengths": (8, 16), "rounds": 1},
 }
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {"taylorshift_training", "taylorshift_order", "long_sequence"}
-SLOW |= {"aaren_stream", "taylorshift_heads"}
+SLOW |= {"aaren_stream", "stream_steps", "taylorshift_heads"}
 
 
 @pytest.mark.parametrize(
