@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from flax_linattn.typing import Array
+
+
+def _different_pairs(dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(i, j, factor): every pair of coordinates once, by the distance j - i (mod dim).
+
+    The factor is 1 for squares and sqrt(2) for what stands for both x_i x_j and x_j x_i.
+    """
+    distance, first = np.divmod(np.arange(dim * (dim + 1) // 2), dim)
+    return first, (first + distance) % dim, np.where(distance == 0, 1.0, 2**0.5)
+
+
+def _products(x: Array, first: np.ndarray, second: np.ndarray, factor: np.ndarray) -> Array:
+    """x_first x_second factor: [..., d] -> [..., F].
+
+    The vectors lie side by side meanwhile, so that all have a product made at once, and none moves
+    to another place in a register: on a CPU many times as fast as products within a vector.
+    """
+    columns = jnp.moveaxis(x, -1, 0)
+    left, right = (columns.at[index].get(mode="promise_in_bounds") for index in (first, second))
+    factor = factor.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+    return jnp.moveaxis(left * right * factor, 0, -1)
 
 
 def symmetric_square(x: Array) -> Array:
     """Features of the squared dot product: those of x and of y have the product (x . y)^2.
 
     The d(d+1)/2 different products of coordinates, instead of all d^2: the squares, and the
-    products x_i x_j of i != j once, times sqrt(2). Row r holds those at the distance j - i = r
-    (mod d): x times x rolled by r. Cut into pieces of d + 1, copies of x one after another are
-    all rolled vectors at once: without a gather, and compiled once instead of d / 2 times.
+    products x_i x_j of i != j once, times sqrt(2).
 
     Args:
         x: [..., d].
@@ -29,16 +49,7 @@ def symmetric_square(x: Array) -> Array:
         >>> round(float(symmetric_square(x) @ symmetric_square(y)), 4), float((x @ y) ** 2)
         (20.25, 20.25)
     """
-    dim = x.shape[-1]
-    rows = (dim + 1) // 2
-    copies = jnp.tile(x, -(-rows * (dim + 1) // dim))[..., : rows * (dim + 1)]
-    rolled = copies.reshape(*x.shape[:-1], rows, dim + 1)[..., :dim]
-    factor = jnp.where(jnp.arange(rows) == 0, 1.0, 2**0.5).astype(x.dtype)
-    products = rolled * x[..., None, :] * factor[:, None]
-    parts = [products.reshape(*x.shape[:-1], rows * dim)]
-    if dim % 2 == 0:  # at distance d/2 every pair would come twice
-        parts.append(2**0.5 * x[..., : dim // 2] * x[..., dim // 2 :])
-    return jnp.concatenate(parts, axis=-1)
+    return _products(x, *_different_pairs(x.shape[-1]))
 
 
 def quadratic_features(
@@ -65,8 +76,16 @@ def quadratic_features(
         2.5
     """
     a, b, c = coefficients
-    constant = jnp.full_like(x[..., :1], c) * unit * unit
-    return jnp.concatenate([constant, b * unit * x, a * symmetric_square(x)], axis=-1)
+    dim = x.shape[-1]
+    first, second, factor = _different_pairs(dim)
+    # With the unit as coordinate 0 the terms of lower degree are products, too.
+    measured = jnp.concatenate([jnp.ones_like(x[..., :1]) * unit, x], axis=-1)
+    return _products(
+        measured,
+        np.concatenate([np.zeros(dim + 1, first.dtype), first + 1]),
+        np.concatenate([np.arange(dim + 1), second + 1]),
+        np.concatenate([[c], np.full(dim, b), a * factor]),
+    )
 
 
 LARGEST_QUERY, LARGEST_KEY = 1 / 16, 9 / 32

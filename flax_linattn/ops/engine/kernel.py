@@ -15,7 +15,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,14 @@ def _by_head(x: Array) -> Array:
     return jnp.swapaxes(x, 1, 2)
 
 
+def _columns(features: Array) -> Array:
+    """[..., T, F] -> [..., F, T], made once for all that is multiplied with them.
+
+    Compilers would make them again for each product, and lay rows out anew.
+    """
+    return jax.lax.optimization_barrier(jnp.swapaxes(features, -1, -2))
+
+
 def _for_each_head(function: Callable[..., Any], size: Any, *arrays: Array | None) -> Any:
     """``function`` of arrays [B, H, ...], which has ``size`` features.
 
@@ -71,7 +79,14 @@ def _for_each_head(function: Callable[..., Any], size: Any, *arrays: Array | Non
 
 @dataclasses.dataclass(frozen=True)
 class KernelMechanism(StreamingMechanism):
-    """A mechanism given by its features; ``lift``, ``merge`` and ``read`` follow."""
+    """A mechanism given by its features; ``lift``, ``merge`` and ``read`` follow.
+
+    Attributes:
+        side_by_side: whether the features are many and made with the vectors side by side, as
+            products of coordinates are; then they are multiplied as they lie.
+    """
+
+    side_by_side: ClassVar[bool] = False
 
     @abc.abstractmethod
     def query_features(self, q: Array) -> Array:
@@ -131,15 +146,19 @@ class KernelMechanism(StreamingMechanism):
 
             def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
                 features = self.query_features(q)
-                return (
-                    einsum("...tf,...fv->...tv", features, value),
-                    einsum("...tf,...f->...t", features, normalizer),
-                )
+                if self.side_by_side:
+                    columns = _columns(features)
+                    value = einsum("...fv,...ft->...vt", value, columns)
+                    return value, einsum("...f,...ft->...t", normalizer, columns)
+                value = einsum("...tf,...fv->...tv", features, value)
+                return value, einsum("...tf,...f->...t", features, normalizer)
 
             shared = jax.tree.map(lambda s: s[:, 0], state)
             size = q.shape[1] * state.normalizer.size
-            sums = _for_each_head(head, size, _by_head(q), *shared)
-            value, normalizer = map(_by_head, sums)
+            value, normalizer = _for_each_head(head, size, _by_head(q), *shared)
+            if self.side_by_side:  # not in ``head``: its product would be made as rows, slower
+                value = jnp.swapaxes(value, -1, -2)
+            value, normalizer = _by_head(value), _by_head(normalizer)
         else:
             features = self.query_features(q)
             value = einsum("...f,...fv->...v", features, state.value)
@@ -208,6 +227,10 @@ class KernelMechanism(StreamingMechanism):
 
         def head(k: Array, v: Array, keep: Array | None) -> KernelState:
             features = masks.zero_padding(self.key_features(k), keep)
+            if self.side_by_side:
+                columns = _columns(features)
+                value = einsum("...fs,...sv->...fv", columns, v)
+                return KernelState(value, jnp.sum(columns, axis=-1))
             value = einsum("...sf,...sv->...fv", features, v)
             return KernelState(value, jnp.sum(features, axis=-2))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
 
 from flax_linattn.typing import Array
@@ -48,42 +49,40 @@ def monomials(
         >>> round(float(products), 4)                             # 1 - 1 + 1/2 - 1/6 + 1/24
         0.375
     """
-    degrees = _by_degree(x, order, over_factorials)
-    measured = [p * math.prod([unit] * (order - n)) for n, p in enumerate(degrees)]
-    return jnp.concatenate(measured, axis=-1)
+    degrees = _by_degree(jnp.moveaxis(x, -1, 0), order, over_factorials)
+    scale = jnp.moveaxis(unit, -1, 0) if isinstance(unit, jax.Array) else unit
+    measured = [p * math.prod([scale] * (order - n)) for n, p in enumerate(degrees)]
+    return jnp.moveaxis(jnp.concatenate(measured), 0, -1)
 
 
 def _by_degree(x: Array, order: int, over_factorials: bool) -> list[Array]:
-    """The monomials of each degree from 0 to ``order``.
+    """The monomials [F, ...] of coordinates [d, ...] of each degree from 0 to ``order``.
 
     Those of two halves of the coordinates give those of the whole as outer products, so that a few
     large multiplications make them all. Gathers or slices of one coordinate after another were
-    slower, forward and back, or took longer to compile.
+    slower, forward and back, or took longer to compile. Coordinates come first, so that the vectors
+    lie side by side, see ``engine.features``.
     """
-    dim = x.shape[-1]
+    dim = x.shape[0]
     if dim == 1:
         powers = [jnp.ones_like(x)]
         for n in range(1, order + 1):
             powers.append(powers[-1] * x / (n if over_factorials else 1))
         return powers
     even = dim - dim % 2
-    halves = x[..., :even].reshape(*x.shape[:-1], 2, even // 2)
+    halves = jnp.moveaxis(x[:even].reshape(2, even // 2, *x.shape[1:]), 0, 1)
     both = _by_degree(halves, order, over_factorials)
-    first, second = ([p[..., i, :] for p in both] for i in (0, 1))
+    first, second = ([p[:, i] for p in both] for i in (0, 1))
     joined = _join(first, second)
     if even == dim:
         return joined
-    return _join(joined, _by_degree(x[..., even:], order, over_factorials))
+    return _join(joined, _by_degree(x[even:], order, over_factorials))
 
 
 def _join(a: list[Array], b: list[Array]) -> list[Array]:
     """By degree, of both: a product of degree n is one of degree m of a and n - m of b."""
 
     def outer(a: Array, b: Array) -> Array:
-        products = a[..., :, None] * b[..., None, :]
-        return products.reshape(*a.shape[:-1], a.shape[-1] * b.shape[-1])
+        return (a[:, None] * b[None, :]).reshape(len(a) * len(b), *a.shape[1:])
 
-    return [
-        jnp.concatenate([outer(a[m], b[n - m]) for m in range(n + 1)], axis=-1)
-        for n in range(len(a))
-    ]
+    return [jnp.concatenate([outer(a[m], b[n - m]) for m in range(n + 1)]) for n in range(len(a))]

@@ -146,6 +146,7 @@ class ExpressiveQuadratic(KernelMechanism):
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
+    side_by_side: ClassVar[bool] = True
 
     scale: float = 1.0
 

@@ -47,6 +47,7 @@ class TaylorFeatures(KernelMechanism):
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale",)
+    side_by_side: ClassVar[bool] = True
 
     scale: float | None = None
 

@@ -211,6 +211,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
         forms=("parallel", "chunked", "recurrent", "direct", "efficient"),
     )
     parameters: ClassVar[tuple[str, ...]] = ("temperature",)
+    side_by_side: ClassVar[bool] = True
 
     chunk_size: int = 256
     normalize: bool = True
