@@ -29,6 +29,24 @@ def test_help_is_quick():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
+def test_compiled_programs_are_kept_in_a_folder(tmp_path):
+    folder = tmp_path / "compiled"
+    code = (
+        f"import flax_linattn.cli as c; s = c.main(['--compilation-cache={folder}', '--version']);"
+        "import jax; jax.jit(lambda x: x + 1)(1.0); raise SystemExit(s)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert [*folder.iterdir()]
+
+
+@pytest.mark.parametrize("args", [[], [""], ["--version"], ["{file}"]])
+def test_a_folder_is_expected_for_compiled_programs(args, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.touch()
+    assert cli.main(["--compilation-cache", *(arg.format(file=file) for arg in args)]) == 2
+    assert "expected a folder after --compilation-cache" in capsys.readouterr().err
+
+
 def test_misspelt_flags_and_values(capsys):
     message = one_line(fail(capsys, "train", "classify", "--featurs", "8"))
     assert "Unrecognized options: --featurs" in message and "--features" in message

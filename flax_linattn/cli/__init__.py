@@ -16,6 +16,8 @@ from flax_linattn.registry import TASKS, list_tasks
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
+CACHE = "--compilation-cache"
+"""An option of all commands, which stands before them."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -34,6 +36,12 @@ def main(args: Sequence[str] | None = None) -> int:
         0
     """
     args = list(sys.argv[1:] if args is None else args)
+    if args and args[0].split("=")[0] == CACHE:
+        try:
+            args = _keep_programs(args)
+        except (ValueError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     if not args or args[0] in ("-h", "--help"):
         print(_help())
         return 0 if args else 2
@@ -57,6 +65,25 @@ def main(args: Sequence[str] | None = None) -> int:
         file=sys.stderr,
     )
     return 2
+
+
+def _keep_programs(args: Sequence[str]) -> list[str]:
+    """Has JAX keep what it compiles in a folder, and returns the arguments behind it."""
+    name, equals, folder = args[0].partition("=")
+    rest = list(args[1:])
+    if not equals:
+        folder = rest.pop(0) if rest else ""
+    if not folder or folder.startswith("-"):
+        raise ValueError(f"expected a folder after {name}; write {name} FOLDER before the command.")
+    path = os.path.abspath(folder)
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise ValueError(f"expected a folder after {name}, and {folder} is a file; choose another.")
+    os.makedirs(path, exist_ok=True)
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", path)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    return rest
 
 
 def run() -> None:
@@ -232,11 +259,14 @@ def _help() -> str:
     width = max(map(len, lines))
     commands = "\n".join(f"  {name:<{width}}  {about}" for name, about in lines.items())
     return f"""\
-usage: flax-linattn COMMAND [OPTIONS]
+usage: flax-linattn [--compilation-cache FOLDER] COMMAND [OPTIONS]
 
 Attention that trains in parallel and runs as a recurrent network.
 
 commands:
 {commands}
+
+before the command:
+  {f"{CACHE} FOLDER":<{width}}  keep compiled programs there, so that the next command begins sooner
 
 'flax-linattn COMMAND --help' lists a command's options."""
