@@ -27,6 +27,15 @@ TINY: dict[str, Mapping[str, Any]] = {
     **{name: size for name, size in SMALLEST.items() if name not in ON_ACCELERATORS},
     "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 3, "rounds": 1},
     "residuals": {"mechanisms": ("aaren",), "lengths": (16,), "num_heads": 1, "dim": 4},
+    "stacked_blocks": {
+        "mechanisms": ("aaren",),
+        "depths": (2,),
+        "batch_size": 1,
+        "length": 8,
+        "features": 8,
+        "num_heads": 2,
+        "rounds": 1,
+    },
     "strategies": {"mechanisms": ("aaren",), "devices": (2,), "epochs": 1},
     "stream_steps": {
         "mechanisms": ("aaren",),
@@ -41,7 +50,7 @@ TINY: dict[str, Mapping[str, Any]] = {
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {"taylorshift_training", "taylorshift_order", "long_sequence"}
-SLOW |= {"aaren_stream", "stream_steps", "taylorshift_heads"}
+SLOW |= {"aaren_stream", "stacked_blocks", "stream_steps", "taylorshift_heads"}
 
 
 @pytest.mark.parametrize(
