@@ -303,6 +303,25 @@ def test_series_of_other_steps_are_refused():
         describe_several(Several("toy", both, splits), ForecastConfig())
 
 
+def test_what_is_known_ahead_has_one_scale_for_all_series():
+    """So that a number of each series, which never changes in it, tells them apart."""
+    several = []
+    for size, one in zip((30.0, 50.0, 100.0), series_of(3), strict=True):
+        values = np.concatenate([one.values, np.full_like(one.values, size)], axis=1)
+        several.append(dataclasses.replace(one, values=values, channels=("load", "size")))
+    splits = tuple(data.chronological_split(one.num_steps) for one in several)
+    options = {"model": "patch", "known_future": "size"}
+    problem = describe_several(Several("toy", tuple(several), splits), ForecastConfig.of(**options))
+    told = [stack([one], [problem.of_series(one.name)])[0]["values"][:, 1] for one in several]
+    sizes = np.repeat([30.0, 50.0, 100.0], [len(split.train) for split in splits])
+    for own, size in zip(told, (30.0, 50.0, 100.0), strict=True):
+        np.testing.assert_allclose(own, (size - sizes.mean()) / sizes.std(), rtol=1e-6)
+    new = dataclasses.replace(several[0], name="new")
+    scale = of_history(problem, new).standardizer
+    assert (scale.mean[1], scale.std[1]) == pytest.approx((sizes.mean(), sizes.std()))
+    assert len({problem.of_series(one.name).standardizer.mean[0] for one in several}) == 3
+
+
 def test_scaled_errors_without_a_season_or_a_difference():
     assert seasonal_scale(np.array([[1.0, 2.0], [1.0, np.nan], [1.0, 5.0]]), 2) == (None, 3.0)
     assert seasonal_scale(np.array([[1.0], [np.nan]]), 1) == (None,)

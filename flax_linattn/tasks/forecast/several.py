@@ -210,6 +210,8 @@ def load_several(config: ForecastConfig) -> Several:
 def describe_several(several: Several, config: ForecastConfig) -> ForecastProblem:
     """What a run has to know of its series: each one's scale is that of its training rows.
 
+    Of columns that are known for the horizon it is that of all of them.
+
     Raises:
         ValueError: an unknown target, or series whose rows are not equally far apart.
     """
@@ -229,11 +231,13 @@ def describe_several(several: Several, config: ForecastConfig) -> ForecastProble
         fit_standardizer(one, split)
         for one, split in zip(several.series, several.splits, strict=True)
     ]
+    known = known_of(first, source)
+    scales = shared_scale(scales, several, known)
     problem = ForecastProblem(
         dataset=several.name,
         channels=first.channels,
         targets=targets_of(first, source),
-        known_future=known_of(first, source),
+        known_future=known,
         step_seconds=usual,
         marks=marks,
         standardizer=data.Standardizer(
@@ -263,6 +267,33 @@ def describe_several(several: Several, config: ForecastConfig) -> ForecastProble
         )
         members.append(member)
     return dataclasses.replace(problem, members=tuple(members))
+
+
+def shared_scale(
+    scales: Sequence[data.Standardizer], several: Several, channels: Sequence[int]
+) -> list[data.Standardizer]:
+    """Scales of which these channels have that of the training rows of all series together.
+
+    What is known for the horizon is compared between series, and may be one number in each of them,
+    such as the size of a shop, of which a scale of its own would leave nothing.
+    """
+    which = list(channels)
+    if not which:
+        return list(scales)
+    rows = [
+        dataclasses.replace(one, values=one.values[: split.train.stop], times=None).fill_forward()
+        for one, split in zip(several.series, several.splits, strict=True)
+    ]
+    pooled = data.Standardizer.fit([one.values[:, which] for one in rows], ddof=0)
+    return [_with_scale(scale, pooled, which) for scale in scales]
+
+
+def _with_scale(
+    scale: data.Standardizer, of_channels: data.Standardizer, channels: Sequence[int]
+) -> data.Standardizer:
+    mean, std = scale.mean.copy(), scale.std.copy()
+    mean[list(channels)], std[list(channels)] = of_channels.mean, of_channels.std
+    return data.Standardizer(mean, std)
 
 
 def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | None, ...]:
@@ -395,7 +426,9 @@ def of_history(
     scale = data.Standardizer(
         np.where(empty, usual.mean, found.mean), np.where(empty, usual.std, found.std)
     )
-    return problem.of_series(series.name, scale)
+    which = list(problem.known_future)
+    shared = data.Standardizer(usual.mean[which], usual.std[which])
+    return problem.of_series(series.name, _with_scale(scale, shared, which))
 
 
 def about_several(several: Several) -> str:
