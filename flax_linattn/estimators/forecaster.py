@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -196,6 +197,7 @@ class ForecasterStream:
     def __init__(self, run: Run, history: History) -> None:
         self._stream = ForecastStream(run)
         self._one = np.ndim(history.given) == 1
+        self._channels, self._utc = history.series.channels, run.problem.utc
         series, options = history.series, run.config.data
         for at in range(max(0, series.num_steps - options.input_length), series.num_steps):
             self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
@@ -204,19 +206,44 @@ class ForecasterStream:
         """Takes in a row.
 
         Args:
-            row: the channels, [C], or a number where there is one; NaN is a missing value. With
-                channels that are known for the horizon, theirs [H, F] follow, flattened.
+            row: the channels, [C] in the order of ``fit``, or by name as a mapping or a pandas
+                series, or a number where there is one; NaN is a missing value. With channels that
+                are known for the horizon, theirs [H, F] follow those [C], flattened.
             time: of the row: a ``datetime``, ``numpy.datetime64`` or text; not needed where the
-                model knows no calendar.
+                model knows no calendar. One with a zone goes on after times that had one.
 
         Returns:
-            The rows after it, float64 [H, C], or [H] where the series was [T].
+            The rows after it, float64 [H, C], or [H] where the series was [T]; of a model with
+            quantiles [H, C, 1 + Q], or [H, 1 + Q], the mean first.
 
         Raises:
-            ValueError: another number of channels, or a time before the last one.
+            ValueError: other channels, or a time before the last one.
         """
-        values = np.atleast_1d(np.asarray(row, np.float64))
-        at = None if time is None else np.datetime64(time, "s").astype(object)
+        values = np.atleast_1d(np.asarray(self._ordered(row), np.float64))
+        at = None if time is None else np.datetime64(self._naive(time), "s").astype(object)
         forecast = self._stream.step(Row(at, values))
         self.forecast: NDArray[np.float64] = forecast[:, 0] if self._one else forecast
         return self.forecast
+
+    def _naive(self, time: Any) -> Any:
+        """A time with a zone in UTC, as the stream has those of a series with zones."""
+        if getattr(time, "tzinfo", None) is None:
+            return time
+        if not self._utc:
+            raise ValueError(
+                f"expected a time without a zone, as the series that was fitted has, got {time}; "
+                "leave the zone out, or fit a series with one."
+            )
+        return time.astimezone(datetime.UTC).replace(tzinfo=None)
+
+    def _ordered(self, row: Any) -> Any:
+        """The channels of a row with names in the order of ``fit``; another row as it is."""
+        if not hasattr(row, "keys"):
+            return row
+        given = {str(name): row[name] for name in row.keys()}  # noqa: SIM118 (of pandas, values)
+        if given.keys() != set(self._channels):
+            raise ValueError(
+                f"expected a row of {', '.join(self._channels)}, got {', '.join(given) or 'none'}; "
+                "name these, or give their values in this order."
+            )
+        return [given[name] for name in self._channels]

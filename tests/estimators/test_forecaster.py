@@ -1,5 +1,6 @@
 """Forecasters on arrays and data frames: one small fit of ETTh1, of which most tests ask."""
 
+import datetime
 import pickle
 
 import numpy as np
@@ -70,11 +71,20 @@ def test_forecasts_are_in_the_units_of_the_series(fitted, values):
 def test_a_stream_goes_on_after_the_series(fitted, values):
     stream = fitted.stream()
     np.testing.assert_allclose(stream.forecast, fitted.predict(), rtol=1e-4, atol=1e-4)
+    named = fitted.stream().step(
+        dict(zip(("x2", "x0", "x1"), values[ROWS][[2, 0, 1]], strict=True))
+    )
     ahead = stream.step(values[ROWS])
+    np.testing.assert_array_equal(named, ahead)
     assert ahead.shape == (4, 3) and np.isfinite(ahead).all()
     assert not np.allclose(ahead, fitted.predict())
     with pytest.raises(ValueError, match="expected 3 finite or missing values"):
         stream.step([1.0, 2.0])
+    with pytest.raises(ValueError, match="expected a row of x0, x1, x2, got x0, y; name these"):
+        stream.step({"x0": 1.0, "y": 2.0})
+    zoned = datetime.datetime(2016, 7, 1, tzinfo=datetime.UTC)
+    with pytest.raises(ValueError, match="expected a time without a zone"):
+        stream.step(values[ROWS], zoned)
 
 
 def test_pickles_forecast_alike(fitted, values):
@@ -113,10 +123,10 @@ def test_a_data_frame_gives_a_data_frame(fitted, values):
     with pytest.raises(ValueError, match="expected rows 3600"):
         forecaster.predict(frame.set_axis(pd.date_range("2016", periods=ROWS, freq="D")))
     stream = forecaster.stream()
-    later = stream.step(
-        values[ROWS], index[-1].tz_convert("UTC").tz_localize(None) + pd.Timedelta("1h")
-    )
-    assert later.shape == (4, 3)
+    other, next_time = forecaster.stream(), index[-1] + pd.Timedelta("1h")
+    later = stream.step(values[ROWS], next_time.tz_convert("UTC").tz_localize(None))
+    row = pd.Series(values[ROWS], ["a", "b", "c"])[["b", "c", "a"]]
+    np.testing.assert_array_equal(later, other.step(row, next_time))
 
 
 @pytest.mark.slow
