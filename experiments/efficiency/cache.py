@@ -99,11 +99,14 @@ def repeated(
 ) -> tuple[Callable[[], Array], dict[str, Any]]:
     """A function that takes in the last token again, and facts of its program."""
     q, k, v, gates = yardsticks.by_name(one, arrays)
-    token = {name: x[:, 0] for name, x in {"q": q, "k": k, "v": v, **gates}.items()}
+    token = {name: x[:, 0] for name, x in {"k": k, "v": v, **gates}.items()}
+    token["q"] = q if one.capabilities.learned_query else q[:, 0]
 
     def step(state: Any, token: dict[str, Array]) -> Any:
         y, after = one.step(state=state, **token)
-        return y, dataclasses.replace(after, length=state.length)
+        if not one.capabilities.constant_memory:  # a cache holds as many tokens as before
+            after = dataclasses.replace(after, length=state.length)
+        return y, after
 
     donate = {"donate_argnums": 0} if donated else {}
     compiled, facts = compile_program(step, (state, token), **donate)

@@ -25,6 +25,14 @@ ON_ACCELERATORS |= {"flash_linear_attention", "pytorch"}
 
 TINY: dict[str, Mapping[str, Any]] = {
     **{name: size for name, size in SMALLEST.items() if name not in ON_ACCELERATORS},
+    "growth": {
+        "mechanisms": ("aaren", "linear", "linformer", "aft", "gated_delta"),
+        "lengths": (8, 16),
+        "held": (4, 8),
+        "dim": 4,
+        "rounds": 3,
+        "steps": 2,
+    },
     "overheads": {"features": (16,), "save_every": (2,), "waits": (1.0,), "epochs": 3, "rounds": 1},
     "residuals": {"mechanisms": ("aaren",), "lengths": (16,), "num_heads": 1, "dim": 4},
     "stacked_blocks": {
@@ -50,7 +58,7 @@ TINY: dict[str, Mapping[str, Any]] = {
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}
 SLOW |= {"bert_training", "overheads", "strategies", "taylorshift_transformer"}
 SLOW |= {"taylorshift_training", "taylorshift_order", "long_sequence"}
-SLOW |= {"aaren_stream", "stacked_blocks", "stream_steps", "taylorshift_heads"}
+SLOW |= {"aaren_stream", "growth", "stacked_blocks", "stream_steps", "taylorshift_heads"}
 
 
 @pytest.mark.parametrize(
