@@ -44,7 +44,7 @@ CACHES, CONSTANT, WHOLE = "keys and values kept", "constant memory", "whole sequ
 SOFTMAX = {True: "softmax", False: "softmax, not causal"}
 XLA = {True: "softmax by XLA", False: "softmax by XLA, not causal"}
 TWICE, AGAIN = "linear", "linear again"
-HUES = "blue orange green red purple brown pink gray olive cyan".split()
+HUES = ["blue", "orange", "green", "red", "purple", "brown", "pink", "gray", "olive", "cyan"]
 COLORS = ["black", *(f"tab:{hue}" for hue in 2 * HUES)]
 STYLES = ["-"] * (1 + len(HUES)) + ["--"] * len(HUES)
 
