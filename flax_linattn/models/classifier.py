@@ -251,7 +251,11 @@ class SequenceClassifier(nnx.Module):
         runs = packed_runs(segment_ids, mask, carried)
         if self.flatten:
             offset = jnp.zeros(batch, jnp.int32) if state is None else state.backbone.position
-            h = self._contributions(h, token_positions(real, runs, offset)[0])
+            positions = token_positions(real, runs, offset)[0]
+            if state is None and runs is None:
+                h = self._contributions_of_rows(h, mask, positions)
+            else:
+                h = self._contributions(h, positions)
         h = h.astype(accumulation_dtype(h.dtype))
         h = zero_padding(h, mask)
         pooled, pool = prefix.attend(
@@ -330,6 +334,20 @@ class SequenceClassifier(nnx.Module):
             self.kernel[...].astype(h.dtype), positions, axis=0, mode="fill", fill_value=jnp.nan
         )
         return jnp.einsum("...c,...cn->...n", h, kernel)
+
+    def _contributions_of_rows(self, h: Array, mask: Mask | None, positions: Array) -> Array:
+        """The same of rows [B, T, C] that hold a sequence each, from its start.
+
+        Real tokens come first, so that all rows have the same weights: no copy of them is made for
+        each, whose gradients would be added up one after another.
+        """
+        kernel = self.kernel[...].astype(h.dtype)
+        if mask is None:
+            return jnp.einsum("btc,tcn->btn", h, kernel[: h.shape[1]])
+        kernel = kernel[: min(h.shape[1], kernel.shape[0])]
+        front = jnp.argsort(~mask, axis=1, stable=True)[:, : kernel.shape[0], None]
+        y = jnp.einsum("btc,tcn->btn", jnp.take_along_axis(h, front, axis=1), kernel)
+        return jnp.take_along_axis(y, positions[..., None], axis=1, mode="fill", fill_value=jnp.nan)
 
     def _head(self, pooled: Array) -> Array:
         if not self.flatten:

@@ -141,6 +141,16 @@ def test_flatten_is_the_flattened_dense_head():
     assert_close(call(model, x), want, "float32")
 
 
+def test_flatten_is_trained_alike_on_rows_longer_than_its_weights():
+    """Padding, wherever it stands, has no weights; logits and gradients are those without it."""
+    model = classifier(pooling="flatten", max_length=4)
+    real = normal(12, ROWS, 4, CHANNELS)
+    got, want = whole(model, padded(real), LAYOUTS), pulled(model, real, WEIGHTS)
+    assert_close(got.y, want.y, "float32")
+    for a, b in zip(jax.tree.leaves(got.params), jax.tree.leaves(want.params), strict=True):
+        assert_close(a, b, "float32")
+
+
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 def test_pooled_heads_are_their_formula(pooling):
     model = classifier(pooling=pooling)
