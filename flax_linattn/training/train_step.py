@@ -124,4 +124,7 @@ def update_of(
 def _all_finite(tree: Any) -> jax.Array:
     # Not the norm of the tree: its squares can overflow where every entry is finite (float16).
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+    # A search for the first that is not, since XLA repeats what jnp.all would be, an `and` of all
+    # leaves, in the kernel of every updated array: compiling took half as long again on a CPU.
+    flags = [jnp.all(jnp.isfinite(x)) for x in leaves]
+    return jnp.argmin(jnp.stack([*flags, jnp.array(False)])) == len(leaves)
