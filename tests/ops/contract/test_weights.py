@@ -18,9 +18,18 @@ EXTRA = {
 }
 
 
-@pytest.mark.parametrize("name", ops.list_mechanisms())
-def test_weights_times_values_is_attention(name: str) -> None:
-    mechanism = ops.get_mechanism(name, **EXTRA.get(name, {}))
+MECHANISMS = [
+    pytest.param(ops.get_mechanism(name, **EXTRA.get(name, {})), id=name)
+    for name in ops.list_mechanisms()
+]
+
+
+def fast(mechanism: ops.Mechanism) -> bool:
+    return cases.of_own_arithmetic(mechanism) or not mechanism.capabilities.recurrent
+
+
+@pytest.mark.parametrize("mechanism", cases.slow_unless(fast, MECHANISMS))
+def test_weights_times_values_is_attention(mechanism: ops.Mechanism) -> None:
     can = mechanism.capabilities
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 7, 2, 4)).astype(np.float32)

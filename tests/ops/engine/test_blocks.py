@@ -46,7 +46,7 @@ def test_gradients_of_tokens_and_scale(name: str, queries: int, keys: int, causa
         close(gradients(mechanism.attend, form="chunked"), gradients(mechanism.reference))
 
 
-@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize("name", ["softmax", pytest.param("expressive", marks=pytest.mark.slow)])
 def test_second_derivatives(name: str) -> None:
     with jax.enable_x64(True):
         mechanism, tokens = ops.get_mechanism(name, chunk_size=2), make_tokens(5, 5)

@@ -19,6 +19,9 @@ LENGTH, CAPACITY = 20, 22
 """Beyond the blocks of 4 and 8 slots that mechanisms of small chunks read, the last cut short."""
 
 CACHES = cases.offering(lambda can: can.recurrent and not can.constant_memory)
+PLAIN = ("softmax", "elementwise", "expressive", "aft")
+"""Whose cache has keys and values alone; that of ``forgetting`` has all that theirs have."""
+
 READS: list[Any] = [case for case in CACHES if case.values[0].block < CAPACITY]
 
 
@@ -64,7 +67,9 @@ def test_blocks_are_the_whole(mechanism: CacheMechanism) -> None:
         )
 
 
-@pytest.mark.parametrize("mechanism", READS)
+@pytest.mark.parametrize(
+    "mechanism", cases.slow_unless(lambda mechanism: mechanism.name == "forgetting", READS)
+)
 def test_a_step_in_blocks_has_both_derivatives(mechanism: CacheMechanism) -> None:
     with jax.enable_x64(True):
         state, token = held(mechanism)
@@ -83,7 +88,10 @@ def test_a_step_in_blocks_has_both_derivatives(mechanism: CacheMechanism) -> Non
         assert_close(both(mechanism, *point), both(whole(mechanism), *point), np.float64)
 
 
-@pytest.mark.parametrize("name", ["softmax", "elementwise", "expressive", "aft", "forgetting"])
+@pytest.mark.parametrize(
+    "name",
+    ["forgetting", *(pytest.param(n, marks=pytest.mark.slow) for n in PLAIN)],
+)
 def test_a_donated_step_copies_nothing(name: str) -> None:
     """Of 32,768 slots: all of the state is written in place, and the rest is a few blocks."""
     mechanism: Any = ops.get_mechanism(name)

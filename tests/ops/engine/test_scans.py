@@ -115,9 +115,13 @@ def second(name: str, form: str) -> Any:
 @pytest.mark.parametrize(
     ("name", "form"),
     and_slow(
-        [(name, form) for name in SCANS for form in ("recurrent", "parallel")]
-        + [("taylorshift", "chunked")],
-        *(("elementwise_series", form) for form in ("recurrent", "parallel")),
+        [("aaren", "parallel"), ("aaren", "recurrent"), ("taylorshift", "chunked")],
+        *(
+            (name, form)
+            for name in (*SCANS, "elementwise_series")
+            for form in ("recurrent", "parallel")
+            if name != "aaren"
+        ),
     ),
 )
 def test_gradients_have_gradients(name: str, form: str) -> None:
@@ -149,7 +153,7 @@ def test_forward_mode_is_refused(name: str) -> None:
         jax.jvp(lambda *t: mechanism.attend(*t, is_causal=True), tokens, tokens)
 
 
-@pytest.mark.parametrize("name", ["aft_simple", *KERNELS])
+@pytest.mark.parametrize("name", and_slow(["aft_simple", "linear"], *([n] for n in KERNELS[1:])))
 def test_training_keeps_a_few_numbers_a_token(name: str) -> None:
     """Temporary memory is less than 14 inputs: no weights, no sums, no states of chunks.
 

@@ -88,6 +88,7 @@ def test_odd_orders_are_refused_with_the_reason() -> None:
         ops.get_mechanism("elementwise_series", order=4, terms=3)
 
 
+@pytest.mark.slow
 def test_the_series_converges_to_the_exact_form() -> None:
     """As the order grows; the size of q and k says how fast."""
     exact = jax.jit(ops.get_mechanism("elementwise").attend)
