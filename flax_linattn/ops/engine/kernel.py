@@ -59,6 +59,14 @@ def _columns(features: Array) -> Array:
     return jax.lax.optimization_barrier(jnp.swapaxes(features, -1, -2))
 
 
+def _made_after(first: Array, x: Array) -> Array:
+    """``x`` as it is, in a program that has to make ``first`` before it.
+
+    An ``optimization_barrier`` is gone when a CPU's compiler decides what to copy.
+    """
+    return jnp.where(first > jnp.inf, first.astype(x.dtype), x)
+
+
 def _for_each_head(function: Callable[..., Any], size: Any, *arrays: Array | None) -> Any:
     """``function`` of arrays [B, H, ...], which has ``size`` features.
 
@@ -260,13 +268,15 @@ class KernelMechanism(StreamingMechanism):
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         q, token = self._prepare(call)
-        merged = self._merge(call.state, self._lift(q, token))
-        if call.mask is not None:
-            merged = prefix.select(call.mask, merged, call.state)
         # As in a chunk of one: the token's own weight is exact, without features.
         itself = jnp.ones((1, 1, 1), bool)
         alone = jax.tree.map(lambda x: x[:, None], token)
         sums = self._weighted(q[:, None], alone, itself, [(call.state, None)])
+        # First the state is read, then written over: else a compiler copies one that is donated.
+        token = token | {"v": _made_after(sums[0][:, 0], token["v"])}
+        merged = self._merge(call.state, self._lift(q, token))
+        if call.mask is not None:
+            merged = prefix.select(call.mask, merged, call.state)
         return self.finish(*sums, q.shape[-1])[:, 0], merged
 
     def _direct(self, call: Call) -> tuple[Outputs, State]:
