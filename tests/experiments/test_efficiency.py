@@ -53,6 +53,7 @@ TINY: dict[str, Mapping[str, Any]] = {
         "work": 4,
         "rounds": 1,
     },
+    "taylorshift_floor": {"rows": (1,), "tokens": 8, "dim": 4, "rounds": 1, "steps": 2},
     "taylorshift_order": {"dims": (4,), "orders": (4,), "lengths": (8, 16), "rounds": 1},
 }
 SLOW = {"gated", "elementwise_inference", "elementwise_training", "taylorshift_crossover"}

@@ -1,0 +1,181 @@
+"""TaylorShift's step and prefill beside what the machine does at best.
+
+    python -m experiments.efficiency.taylorshift_floor
+
+A step reads the state once and writes it. Its floor is a program that adds 1 to an array of as many
+bytes: in place where the state is donated, else into a new array; another one only reads, as a
+product with a vector. A step of heads of one channel, whose state is next to nothing, tells what
+the launch of its kernels takes. Prefill takes in many tokens and returns the state, too; its floor
+is one product of square matrices with as many operations as its products have. All programs of a
+row run in turns in one process, with the donated step a second time, which tells the noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from experiments.efficiency.cache import repeated
+from experiments.efficiency.growth import run_steps
+from experiments.measured import Measured, Rows
+from experiments.rules import Range
+from flax_linattn import ops
+from flax_linattn.bench import Journal, compile_program, inputs, normal, run_in_turns, spread
+from flax_linattn.bench.comparisons import mechanism
+from flax_linattn.bench.report import markdown, number
+from flax_linattn.ops.engine.monomials import num_monomials
+
+STEP, KEPT, AGAIN, LAUNCH = "step", "step, state kept", "step again", "step, one channel"
+IN_PLACE, COPY, READ = "add in place", "add into a new array", "read"
+PREFILL, PREFILL_AGAIN, PRODUCT = "prefill", "prefill again", "one product"
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is measured.
+
+    Attributes:
+        rows: B, of steps.
+        tokens: of prefill, one row.
+        num_heads: H.
+        dim: K and V.
+        rounds: how often each program is timed.
+        steps: that are timed at once, and waited for one by one.
+    """
+
+    rows: tuple[int, ...] = (1, 16)
+    tokens: int = 8192
+    num_heads: int = 2
+    dim: int = 64
+    rounds: int = 31
+    steps: int = 20
+
+
+def measure(size: Size, journal: Journal) -> None:
+    for rows in size.rows:
+        journal.row({"rows": rows}, partial(steps, size, rows))
+    journal.row({"tokens": size.tokens}, partial(prefill, size))
+
+
+def steps(size: Size, rows: int) -> dict[str, Any]:
+    """Milliseconds of a step and its floors, and bytes of the state."""
+    one = ops.get_mechanism("taylorshift")
+    state = one.init_state(rows, size.num_heads, size.dim, size.dim)
+    least = one.init_state(rows, size.num_heads, 1, 1)
+    token = inputs(one, 1, batch_size=rows, num_heads=size.num_heads, dim=size.dim)
+    scalar = inputs(one, 1, batch_size=rows, num_heads=size.num_heads, dim=1)
+    state_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
+    array = jnp.ones((state_bytes // (4 * size.dim), size.dim))
+
+    donated, facts = repeated(one, jax.tree.map(jnp.copy, state), token, donated=True)
+    calls = {
+        STEP: donated,
+        AGAIN: donated,
+        KEPT: repeated(one, state, token, donated=False)[0],
+        LAUNCH: repeated(one, least, scalar, donated=True)[0],
+        IN_PLACE: added(array + 0, donated=True),
+        COPY: added(array, donated=False),
+        READ: partial(compile_program(jnp.matmul, (array, array[0]))[0], array, array[0]),
+    }
+    turns = {name: partial(run_steps, call, size.steps) for name, call in calls.items()}
+    times = {
+        name: spread([time / size.steps for time in values])
+        for name, values in run_in_turns(turns, (), size.rounds).items()
+    }
+    temporary = facts["temporary_bytes"]
+    return {"state_bytes": state_bytes, "temporary_bytes": temporary, "milliseconds": times}
+
+
+def added(array: jax.Array, *, donated: bool) -> Callable[[], jax.Array]:
+    """A function that adds 1 to all of an array again."""
+    donate = {"donate_argnums": 0} if donated else {}
+    compiled, _ = compile_program(lambda x: x + 1, (array,), **donate)
+
+    def take() -> jax.Array:
+        nonlocal array
+        array = compiled(array)
+        return array
+
+    return take
+
+
+def prefill(size: Size) -> dict[str, Any]:
+    """Milliseconds of prefill and of its floor, and the operations of their products."""
+    one = ops.get_mechanism("taylorshift")
+    arrays = inputs(one, size.tokens, num_heads=size.num_heads, dim=size.dim)
+    run = mechanism("taylorshift", is_causal=True, return_state=True)
+    ours = partial(compile_program(run, arrays)[0], *arrays)
+    operations = products(size, one.chunk_size)
+    matrices = normal(*2 * [2 * [round((operations / 2) ** (1 / 3))]])
+    product = partial(compile_program(jnp.matmul, matrices)[0], *matrices)
+    times = run_in_turns(
+        {PREFILL: ours, PREFILL_AGAIN: ours, PRODUCT: product}, (), max(1, size.rounds // 3)
+    )
+    milliseconds = {name: spread(values) for name, values in times.items()}
+    return {"operations": operations, "milliseconds": milliseconds}
+
+
+def products(size: Size, chunk: int) -> int:
+    """Floating point operations of the products of causal chunks, one row.
+
+    The features of keys times values make the state, those of queries read it, and within a chunk
+    all pairs have a weight.
+    """
+    features = num_monomials(size.dim, 2)
+    a_token = 2 * features * size.dim + features + 2 * min(chunk, size.tokens) * size.dim
+    return 2 * size.num_heads * size.tokens * a_token
+
+
+def table(rows: Rows, size: Size) -> str:
+    heads = ["rows", "state, MB", "program", "µs (least - most)", "times its floor", "its floor"]
+    heads += ["beyond the launch: times"]
+    lines = []
+    floors = {STEP: IN_PLACE, AGAIN: IN_PLACE, KEPT: COPY}
+    for row in rows:
+        if "rows" not in row:
+            continue
+        took = {name: Range.of(value) for name, value in row["milliseconds"].items()}
+        for name, found in took.items():
+            cells = [str(row["rows"]), number(row["state_bytes"] / 1e6), name]
+            cells.append(interval(Range(*(1e3 * x for x in found))))
+            floor = floors.get(name)
+            if floor is None:
+                lines.append([*cells, "-", "-", "-"])
+                continue
+            beyond = (found.middle - took[LAUNCH].middle) / took[floor].middle
+            lines.append([*cells, interval(found.over(took[floor])), floor, number(beyond)])
+    last = next(row for row in rows if "tokens" in row)
+    took = {name: Range.of(value) for name, value in last["milliseconds"].items()}
+    rates = [
+        [
+            name,
+            interval(found),
+            number(last["operations"] / found.middle / 1e6),
+            interval(found.over(took[PRODUCT])),
+        ]
+        for name, found in took.items()
+    ]
+    titles = [f"{last['tokens']:,} tokens", "ms (least - most)", "GFLOP/s", "times one product"]
+    return f"{markdown(heads, lines)}\n\n{markdown(titles, rates)}"
+
+
+def interval(value: Range) -> str:
+    return f"{number(value.middle)} ({number(value.least)} - {number(value.most)})"
+
+
+EXPERIMENT = Measured(
+    module="experiments.efficiency.taylorshift_floor",
+    about="the paper counts operations and numbers; it measures no floor",
+    sizes={"cpu": Size()},
+    measure=measure,
+    table=table,
+    left_out={"cpu": "an accelerator; other dimensions than d = 64"},
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()
