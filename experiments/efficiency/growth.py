@@ -6,7 +6,8 @@ One sequence, causal where the mechanism can be, forward and with gradients. At 
 mechanisms run in turns in one process, with softmax attention as XLA compiles it, and ``linear`` a
 second time, which tells the noise of the machine. A mechanism stops at the first length at which a
 run would pass the budget of time, as extrapolated from the two lengths before it, or its compiled
-program that of memory. Its states after few and after many tokens make steps.
+program that of memory. Its states after few and after many tokens make steps. Times are those of
+this process on one core (CPU time), which leave out what others do there.
 
 An exponent is the slope of log time over log length in the upper half of the lengths, by least
 squares with each repeat as a row; of memory, which is counted, without an interval. Repeats of one
@@ -18,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -125,7 +127,7 @@ def sequences(
             calls[name] = partial(compiled, *arguments)
     if TWICE in calls:
         calls[AGAIN], results[AGAIN] = calls[TWICE], {}
-    for name, times in run_in_turns(calls, (), size.rounds, size.seconds).items():
+    for name, times in in_turns(calls, size.rounds, size.seconds).items():
         results[name] |= {"milliseconds": spread(times), "runs": times}
     return {"results": results}
 
@@ -187,7 +189,7 @@ def steps(size: Size, name: str) -> dict[str, Any]:
         call, facts = repeated(one, state, token, donated=True)
         results[str(held)] |= facts
         calls[str(held)] = partial(run_steps, call, size.steps)
-    for held, times in run_in_turns(calls, (), 3 * size.rounds, size.seconds).items():
+    for held, times in in_turns(calls, 3 * size.rounds, size.seconds).items():
         results[held]["milliseconds"] = spread([time / size.steps for time in times])
     return {"results": results}
 
@@ -202,6 +204,13 @@ def holding(size: Size, one: ops.Mechanism, held: int) -> Any:
         one, inputs(one, held, num_heads=size.num_heads, dim=size.dim)
     )
     return jax.jit(partial(one.attend, is_causal=True, return_state=True))(q, k, v, **gates)[1]
+
+
+def in_turns(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, seconds: float | None = None
+) -> dict[str, list[float]]:
+    """Milliseconds of this process alone, whoever else is on its core."""
+    return run_in_turns(calls, (), rounds, seconds, clock=time.process_time)
 
 
 def run_steps(take: Callable[[], Any], count: int) -> None:

@@ -7,7 +7,8 @@ bytes: in place where the state is donated, else into a new array; another one o
 product with a vector. A step of heads of one channel, whose state is next to nothing, tells what
 the launch of its kernels takes. Prefill takes in many tokens and returns the state, too; its floor
 is one product of square matrices with as many operations as its products have. All programs of a
-row run in turns in one process, with the donated step a second time, which tells the noise.
+row run in turns in one process, with the donated step a second time, which tells the noise. Times
+are those of this process on one core (CPU time), which leave out what others do there.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import jax
 import jax.numpy as jnp
 
 from experiments.efficiency.cache import repeated
-from experiments.efficiency.growth import run_steps
+from experiments.efficiency.growth import in_turns, run_steps
 from experiments.measured import Measured, Rows
 from experiments.rules import Range
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compile_program, inputs, normal, run_in_turns, spread
+from flax_linattn.bench import Journal, compile_program, inputs, normal, spread
 from flax_linattn.bench.comparisons import mechanism
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.ops.engine.monomials import num_monomials
@@ -85,7 +86,7 @@ def steps(size: Size, rows: int) -> dict[str, Any]:
     turns = {name: partial(run_steps, call, size.steps) for name, call in calls.items()}
     times = {
         name: spread([time / size.steps for time in values])
-        for name, values in run_in_turns(turns, (), size.rounds).items()
+        for name, values in in_turns(turns, size.rounds).items()
     }
     temporary = facts["temporary_bytes"]
     return {"state_bytes": state_bytes, "temporary_bytes": temporary, "milliseconds": times}
@@ -113,9 +114,8 @@ def prefill(size: Size) -> dict[str, Any]:
     operations = products(size, one.chunk_size)
     matrices = normal(*2 * [2 * [round((operations / 2) ** (1 / 3))]])
     product = partial(compile_program(jnp.matmul, matrices)[0], *matrices)
-    times = run_in_turns(
-        {PREFILL: ours, PREFILL_AGAIN: ours, PRODUCT: product}, (), max(1, size.rounds // 3)
-    )
+    programs = {PREFILL: ours, PREFILL_AGAIN: ours, PRODUCT: product}
+    times = in_turns(programs, max(1, size.rounds // 3))
     milliseconds = {name: spread(values) for name, values in times.items()}
     return {"operations": operations, "milliseconds": milliseconds}
 
@@ -133,7 +133,7 @@ def products(size: Size, chunk: int) -> int:
 
 def table(rows: Rows, size: Size) -> str:
     heads = ["rows", "state, MB", "program", "µs (least - most)", "times its floor", "its floor"]
-    heads += ["beyond the launch: times"]
+    heads += ["times floor and read"]
     lines = []
     floors = {STEP: IN_PLACE, AGAIN: IN_PLACE, KEPT: COPY}
     for row in rows:
@@ -147,8 +147,9 @@ def table(rows: Rows, size: Size) -> str:
             if floor is None:
                 lines.append([*cells, "-", "-", "-"])
                 continue
-            beyond = (found.middle - took[LAUNCH].middle) / took[floor].middle
-            lines.append([*cells, interval(found.over(took[floor])), floor, number(beyond)])
+            twice = Range(*(a + b for a, b in zip(took[floor], took[READ], strict=True)))
+            cells += [interval(found.over(took[floor])), floor, interval(found.over(twice))]
+            lines.append(cells)
     last = next(row for row in rows if "tokens" in row)
     took = {name: Range.of(value) for name, value in last["milliseconds"].items()}
     rates = [

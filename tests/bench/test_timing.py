@@ -1,7 +1,8 @@
 """Programs timed in turns."""
 
-from typing import Any
+from typing import itertools
 
+import Any
 import jax.numpy as jnp
 import pytest
 
@@ -59,3 +60,9 @@ def test_late_rounds_are_left_out() -> None:
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one program"):
         compare({}, [], rounds=1)
+
+
+def test_another_clock_tells_the_time() -> None:
+    seconds = itertools.count()
+    times = run_in_turns({"nothing": lambda: None}, (), rounds=3, clock=lambda: next(seconds))
+    assert times == {"nothing": [1000.0] * 3}
