@@ -1,7 +1,7 @@
 """Programs timed in turns."""
 
-from typing import itertools
-
+import itertools
+from typing import Any
 import Any
 import jax.numpy as jnp
 import pytest
