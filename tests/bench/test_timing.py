@@ -2,7 +2,7 @@
 
 import itertools
 from typing import Any
-import Any
+
 import jax.numpy as jnp
 import pytest
 
