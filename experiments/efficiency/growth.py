@@ -74,8 +74,8 @@ class Size:
     num_heads: int = 2
     dim: int = 32
     rounds: int = 5
-    seconds: float = 20.0
-    run_seconds: float = 4.0
+    seconds: float = 12.0
+    run_seconds: float = 2.0
     run_bytes: float = 5e9
     steps: int = 20
 
