@@ -1,80 +1,95 @@
-"""The classifiers of ``nnx_models`` in plain PyTorch: its fused attention, its GRU and LSTM."""
+"""The classifiers of ``nnx_models`` in plain PyTorch: its fused attention, its GRU and LSTM.
+
+Without an import of torch, which not everyone has who reads results: functions are given it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import nn
 
 from experiments.efficiency.nnx_models import DROPOUT, sinusoids
 
-
-class Classifier(nn.Module):
-    """Embedding, layers, head; arguments as those of ``nnx_models.Classifier``."""
-
-    def __init__(
-        self, channels: int, classes: int, length: int, features: int, layers: list[nn.Module]
-    ) -> None:
-        super().__init__()
-        self.embedding = nn.Conv1d(
-            channels, features, 3, padding=1, padding_mode="circular", bias=False
-        )
-        self.register_buffer("positions", torch.from_numpy(sinusoids(length, features)))
-        self.layers = nn.ModuleList(layers)
-        self.head = nn.Linear(length * features, classes)
-        self.dropout = nn.Dropout(DROPOUT)
-
-    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        h = self.embedding(x.transpose(1, 2)).transpose(1, 2)
-        h = self.dropout(h + self.positions)
-        for layer in self.layers:
-            h = layer(h)
-        h = self.dropout(nn.functional.gelu(h)) * mask[..., None]
-        return self.head(h.flatten(1))
+Tensor = Any
 
 
-class Block(nn.Module):
-    """Causal softmax attention and a feed-forward layer, normalised behind their residuals."""
+class Modules(NamedTuple):
+    """Subclasses of ``torch.nn.Module``."""
 
-    def __init__(self, features: int, hidden: int, num_heads: int) -> None:
-        super().__init__()
-        self.query, self.key, self.value, self.out = (
-            nn.Linear(features, features) for _ in range(4)
-        )
-        self.num_heads = num_heads
-        self.expand, self.contract = nn.Linear(features, hidden), nn.Linear(hidden, features)
-        self.attention_norm, self.norm = nn.LayerNorm(features), nn.LayerNorm(features)
-        self.dropout = nn.Dropout(DROPOUT)
-
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
-        q, k, v = (
-            layer(h).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
-        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        y = self.out(y.transpose(1, 2).flatten(2))
-        h = self.attention_norm(h + self.dropout(y))
-        y = self.dropout(nn.functional.gelu(self.expand(h)))
-        return self.norm(h + self.dropout(self.contract(y)))
+    Classifier: Any
+    Block: Any
+    Recurrent: Any
 
 
-class Recurrent(nn.Module):
-    """A recurrent network, with dropout behind it."""
+def modules(torch: Any) -> Modules:
+    """Classifier, transformer block and recurrent network."""
+    nn = torch.nn
 
-    def __init__(self, kind: Callable[..., nn.Module], features: int) -> None:
-        super().__init__()
-        self.network = kind(features, features, batch_first=True)
-        self.dropout = nn.Dropout(DROPOUT)
+    class Classifier(nn.Module):
+        """Embedding, layers, head; arguments as those of ``nnx_models.Classifier``."""
 
-    def forward(self, h: torch.Tensor) -> torch.Tensor:
-        return self.dropout(self.network(h)[0])
+        def __init__(
+            self, channels: int, classes: int, length: int, features: int, layers: list[Any]
+        ) -> None:
+            super().__init__()
+            self.embedding = nn.Conv1d(
+                channels, features, 3, padding=1, padding_mode="circular", bias=False
+            )
+            self.register_buffer("positions", torch.from_numpy(sinusoids(length, features)))
+            self.layers = nn.ModuleList(layers)
+            self.head = nn.Linear(length * features, classes)
+            self.dropout = nn.Dropout(DROPOUT)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            h = self.embedding(x.transpose(1, 2)).transpose(1, 2)
+            h = self.dropout(h + self.positions)
+            for layer in self.layers:
+                h = layer(h)
+            h = self.dropout(nn.functional.gelu(h)) * mask[..., None]
+            return self.head(h.flatten(1))
+
+    class Block(nn.Module):
+        """Causal softmax attention and a feed-forward layer, normalised behind their residuals."""
+
+        def __init__(self, features: int, hidden: int, num_heads: int) -> None:
+            super().__init__()
+            self.query, self.key, self.value, self.out = (
+                nn.Linear(features, features) for _ in range(4)
+            )
+            self.num_heads = num_heads
+            self.expand, self.contract = nn.Linear(features, hidden), nn.Linear(hidden, features)
+            self.attention_norm, self.norm = nn.LayerNorm(features), nn.LayerNorm(features)
+            self.dropout = nn.Dropout(DROPOUT)
+
+        def forward(self, h: Tensor) -> Tensor:
+            q, k, v = (
+                layer(h).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+                for layer in (self.query, self.key, self.value)
+            )
+            y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            y = self.out(y.transpose(1, 2).flatten(2))
+            h = self.attention_norm(h + self.dropout(y))
+            y = self.dropout(nn.functional.gelu(self.expand(h)))
+            return self.norm(h + self.dropout(self.contract(y)))
+
+    class Recurrent(nn.Module):
+        """A recurrent network, with dropout behind it."""
+
+        def __init__(self, kind: Callable[..., Any], features: int) -> None:
+            super().__init__()
+            self.network = kind(features, features, batch_first=True)
+            self.dropout = nn.Dropout(DROPOUT)
+
+        def forward(self, h: Tensor) -> Tensor:
+            return self.dropout(self.network(h)[0])
+
+    return Modules(Classifier, Block, Recurrent)
 
 
 def training_step(
-    model: nn.Module, batch: dict[str, np.ndarray], learning_rate: float, clip_norm: float
+    torch: Any, model: Any, batch: dict[str, np.ndarray], learning_rate: float, clip_norm: float
 ) -> Callable[[], Any]:
     """A call without arguments: one training step by RAdam on clipped gradients; its loss."""
     optimizer = torch.optim.RAdam(model.parameters(), lr=learning_rate)
@@ -83,15 +98,15 @@ def training_step(
 
     def step() -> Any:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(values, mask), labels)
+        loss = torch.nn.functional.cross_entropy(model(values, mask), labels)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()
         return loss.item()
 
     return step
 
 
-def num_parameters(model: nn.Module) -> int:
+def num_parameters(model: Any) -> int:
     """How many numbers a model learns."""
     return sum(p.numel() for p in model.parameters())

@@ -25,7 +25,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from experiments.efficiency import nnx_models
+from experiments.efficiency import nnx_models, torch_models
 from experiments.efficiency.programs import num_parameters
 from experiments.efficiency.pytorch import import_torch
 from experiments.measured import Measured, Rows
@@ -204,6 +204,7 @@ def flax_recurrent(size: Size, length: int, cell: str, gates: int, batch: Any) -
 def flax(
     size: Size, length: int, features: int, layers: list[nnx.Module], rngs: nnx.Rngs, batch: Any
 ) -> Trained:
+    """A training of Flax's classifier with such layers, as a user compiles it."""
     model = nnx_models.Classifier(CHANNELS, CLASSES, length, features, layers, rngs=rngs)
     fit = configured("classify").fit
     tx = optax.chain(optax.clip_by_global_norm(fit.clip_norm), optax.radam(fit.learning_rate))
@@ -220,30 +221,26 @@ def flax(
 
 
 def torch_transformer(size: Size, length: int, batch: Any) -> Trained:
-    from experiments.efficiency import torch_models
-
-    layers = [
-        torch_models.Block(size.features, size.hidden, size.num_heads)
-        for _ in range(size.num_layers)
-    ]
-    return torch_trained(length, size.features, layers, batch)
+    """Blocks with PyTorch's fused attention."""
+    torch = import_torch()
+    block = torch_models.modules(torch).Block
+    layers = [block(size.features, size.hidden, size.num_heads) for _ in range(size.num_layers)]
+    return torch_trained(torch, length, size.features, layers, batch)
 
 
 def torch_recurrent(size: Size, length: int, kind: str, gates: int, batch: Any) -> Trained:
-    from experiments.efficiency import torch_models
+    """``torch.nn.GRU`` or ``torch.nn.LSTM``, by name."""
+    torch, features = import_torch(), recurrent_features(size, gates)
+    recurrent = torch_models.modules(torch).Recurrent
+    layers = [recurrent(getattr(torch.nn, kind), features) for _ in range(size.num_layers)]
+    return torch_trained(torch, length, features, layers, batch)
 
-    features = recurrent_features(size, gates)
-    kind_of = getattr(torch_models.nn, kind)
-    layers = [torch_models.Recurrent(kind_of, features) for _ in range(size.num_layers)]
-    return torch_trained(length, features, layers, batch)
 
-
-def torch_trained(length: int, features: int, layers: Any, batch: Any) -> Trained:
-    from experiments.efficiency import torch_models
-
-    model = torch_models.Classifier(CHANNELS, CLASSES, length, features, layers)
+def torch_trained(torch: Any, length: int, features: int, layers: Any, batch: Any) -> Trained:
+    """A training of PyTorch's classifier with such layers."""
+    model = torch_models.modules(torch).Classifier(CHANNELS, CLASSES, length, features, layers)
     fit = configured("classify").fit
-    step = torch_models.training_step(model, batch, fit.learning_rate, fit.clip_norm)
+    step = torch_models.training_step(torch, model, batch, fit.learning_rate, fit.clip_norm)
     return Trained(step, {"parameters": torch_models.num_parameters(model)})
 
 
@@ -262,12 +259,8 @@ def checked(size: Size, step: Callable[[], Any], facts: dict[str, Any]) -> Train
 
 def table(rows: Rows, size: Size) -> str:
     heads = ["T", "batch", "model", "parameters", "ms a step", "least to most", "the same again"]
-    heads += [
-        f"s an epoch of {EPOCH:,}",
-        "PyTorch's transformer / this",
-        "compile, s",
-        "memory, MB",
-    ]
+    heads += [f"s an epoch of {EPOCH:,}", "times as fast as PyTorch's transformer"]
+    heads += ["compile, s", "memory, MB"]
     peers = {row["length"]: row["milliseconds"] for row in rows if row["model"] == TRANSFORMER}
     lines = []
     for row in rows:

@@ -141,6 +141,22 @@ def test_pytorch_computes_the_same(tmp_path: Path) -> None:
     assert experiment.render("cpu", tmp_path).count("| PyTorch, plain |") == 6
 
 
+@pytest.mark.slow
+def test_whole_models_beside_pytorch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from experiments.efficiency.whole_models import EXPERIMENT
+
+    tiny = {"features": 16, "hidden": 32, "num_layers": 1, "num_heads": 4, "rounds": 1}
+    lengths, mechanisms = ((16, 2),), ("aaren",)
+    size = dataclasses.replace(
+        EXPERIMENT.sizes["cpu"], lengths=lengths, mechanisms=mechanisms, **tiny
+    )
+    experiment = dataclasses.replace(EXPERIMENT, sizes={"cpu": size})
+    with jax.numpy_dtype_promotion("standard"):
+        experiment.collect("cpu", tmp_path, progress=False)
+    assert experiment.render("cpu", tmp_path).count("| 16 | 2 |") == 8
+
+
 def test_without_pytorch_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     from experiments.efficiency.pytorch import import_torch
 
