@@ -31,7 +31,31 @@ def slowest_and_fastest(peer: str, mechanism: str) -> Iterable[float]:
     return min(ratios), max(ratios)
 
 
+def floor_times() -> dict[str, float]:
+    """Medians of one row, and of prefill."""
+    rows = stored("efficiency/taylorshift_floor-cpu.json")["rows"]
+    chosen = (row for row in rows if row.get("rows", 1) == 1)
+    return {k: x["median"] for row in chosen for k, x in row["milliseconds"].items()}
+
+
+def step_over_floor() -> Iterable[float]:
+    times = floor_times()
+    floor = times["add in place"]
+    return times["step"] / floor, times["step"] / (floor + times["read"])
+
+
+def prefill_over_product() -> Iterable[float]:
+    times = floor_times()
+    return (times["prefill"] / times["one product"],)
+
+
 SENTENCES: list[Sentence] = [
+    Sentence(
+        "takes {:.1f} times as long as it takes to read and write its state once, and {:.1f} times "
+        "as long as to do that and read it a second time",
+        step_over_floor,
+    ),
+    Sentence("Prefill takes {:.1f} times as long as one product", prefill_over_product),
     Sentence(
         "Aaren is {:.1f}, {:.1f}, {:.1f} and {:.1f} times as fast as PyTorch's transformer",
         partial(beside, TRANSFORMER, "aaren"),
