@@ -6,8 +6,9 @@ Needs PyTorch beside this library. The model is Time-Series-Library's published 
 post-norm layers of 128 features and 8 heads, RAdam on clipped gradients, dropout; every model sees
 the past alone. Ours is what ``flax-linattn train classify --preset tslib`` compiles. Beside it the
 same model in PyTorch and in Flax with their own attention, recurrent networks and a state-space
-model of about as many parameters. All run in turns in one process on the same cores; ours and
-PyTorch's transformer twice, which tells the noise of the machine.
+model of about as many parameters. All run in turns in one process on one core; ours and PyTorch's
+transformer twice, which tells the noise of the machine. Times are those of this process (CPU time),
+which leave out what others do on the core.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ def of_length(size: Size, length: int, batch_size: int) -> dict[str, dict[str, A
     steps = {name: one.step for name, one in trained.items() if one.step is not None}
     for name in (size.mechanisms[0], TRANSFORMER):
         steps[name + AGAIN] = steps[name]
-    for name, times in run_in_turns(steps, (), size.rounds, size.seconds).items():
+    timed = run_in_turns(steps, (), size.rounds, size.seconds, clock=time.process_time)
+    for name, times in timed.items():
         of = name.removesuffix(AGAIN)
         results[of]["again" if name.endswith(AGAIN) else "milliseconds"] = spread(times)
     return results
