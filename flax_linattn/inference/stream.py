@@ -155,10 +155,11 @@ class Stream:
                 ``num_positions``; else its outputs tell.)
             TypeError: ``mask`` or ``reset`` is not bool.
         """
-        if not isinstance(x, (jax.Array, np.ndarray)):  # these the program takes as they are
+        if not isinstance(x, jax.Array) and type(x) is not np.ndarray:  # not a masked array
             x = jnp.asarray(x)
         taken = self._room.after(mask, reset)
-        y, self._state = self._step(self._variables, self._state, x, mask, reset)
+        given = _unshared(x), _unshared(mask), _unshared(reset)
+        y, self._state = self._step(self._variables, self._state, *given)
         self._room.taken = taken
         self.num_steps += 1
         return y
@@ -229,7 +230,7 @@ class Stream:
             self._state, self.num_steps = self._initial(self._batch_size), 0
             self._room.taken = np.zeros_like(self._room.taken)
         else:
-            self._state = self._reset(self._state, rows)
+            self._state = self._reset(self._state, _unshared(rows))
             self._room.taken = self._room.after(np.zeros(self._batch_size, bool), rows)
 
     def gather(self, indices: ArrayLike) -> None:
@@ -263,6 +264,11 @@ class Stream:
             )
         self._state = _gather_rows(self._state, indices)
         self._room.taken = self._room.taken[np.asarray(indices)]
+
+
+def _unshared(x: Any) -> Any:
+    """A copy of a NumPy array, which its owner may fill anew while the program still reads it."""
+    return np.array(x) if isinstance(x, np.ndarray) else x
 
 
 _gather_rows = jax.jit(gather_rows, donate_argnames="state")

@@ -60,6 +60,18 @@ def test_observations_of_any_kind_give_the_same():
         assert_same_bits(y, first)
 
 
+def test_an_array_may_be_filled_anew_after_a_step():
+    """The program may still run then; without a copy some of these outputs were NaN."""
+    stream = inference.Stream(classifier("aaren"), batch_size=4096)
+    x = np.ones((4096, CHANNELS), np.float32)
+    outputs = []
+    for _ in range(50):
+        x[:] = 1
+        outputs.append(stream.step(x))
+        x[:] = np.nan
+    assert np.isfinite(outputs).all()
+
+
 def test_a_state_that_grows_is_refused():
     stream = inference.Stream(classifier("softmax"))
     with pytest.raises(ValueError, match="give max_length"):
