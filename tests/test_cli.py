@@ -39,7 +39,7 @@ def test_compiled_programs_are_kept_in_a_folder(tmp_path):
     assert [*folder.iterdir()]
 
 
-@pytest.mark.parametrize("args", [[], [""], ["--version"], ["{file}"]])
+@pytest.mark.parametrize("args", [[], [""], ["--version"], ["{file}"], ["train", "classify"]])
 def test_a_folder_is_expected_for_compiled_programs(args, tmp_path, capsys):
     file = tmp_path / "file"
     file.touch()

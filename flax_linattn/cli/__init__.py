@@ -73,9 +73,10 @@ def _keep_programs(args: Sequence[str]) -> list[str]:
     rest = list(args[1:])
     if not equals:
         folder = rest.pop(0) if rest else ""
-    if not folder or folder.startswith("-"):
+    forgotten = not equals and folder in {command.split()[0] for command in _commands()}
+    if not folder or folder.startswith("-") or forgotten:
         raise ValueError(f"expected a folder after {name}; write {name} FOLDER before the command.")
-    path = os.path.abspath(folder)
+    path = os.path.abspath(os.path.expanduser(folder))
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"expected a folder after {name}, and {folder} is a file; choose another.")
     os.makedirs(path, exist_ok=True)

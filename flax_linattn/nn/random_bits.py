@@ -18,8 +18,8 @@ _PARITY = 0x1BD11BDA
 def random_bits(key: Array, shape: Sequence[int]) -> Array:
     """Independent random bits: Threefry-2x32 of each place, with 13 rounds.
 
-    ``jax.random.bits`` takes 20 rounds, and writes all bits to memory on a CPU. These depend on the
-    place alone, so that every sharding and every compiler gives the same.
+    ``jax.random.bits`` takes 20 rounds, and writes all bits to memory on a CPU. These depend on key
+    and place alone: of a ``threefry`` key, every sharding and every compiler gives the same.
 
     Args:
         key: of ``jax.random``.
