@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
-from flax_linattn.estimators.histories import History, as_history, write_history
+from flax_linattn.estimators.histories import History, as_history, as_time, write_history
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.forecast.evaluate import check_fits
 from flax_linattn.tasks.forecast.predict import forecast_after
@@ -209,41 +208,37 @@ class ForecasterStream:
             row: the channels, [C] in the order of ``fit``, or by name as a mapping or a pandas
                 series, or a number where there is one; NaN is a missing value. With channels that
                 are known for the horizon, theirs [H, F] follow those [C], flattened.
-            time: of the row: a ``datetime``, ``numpy.datetime64`` or text; not needed where the
-                model knows no calendar. One with a zone goes on after times that had one.
+            time: of the row: a ``datetime``, ``numpy.datetime64``, pandas period or text; not
+                needed where the model knows no calendar. After times that had a zone it may have
+                any, and is UTC without one.
 
         Returns:
             The rows after it, float64 [H, C], or [H] where the series was [T]; of a model with
             quantiles [H, C, 1 + Q], or [H, 1 + Q], the mean first.
 
         Raises:
-            ValueError: other channels, or a time before the last one.
+            ValueError: other channels, no time, or one before the last one.
         """
         values = np.atleast_1d(np.asarray(self._ordered(row), np.float64))
-        at = None if time is None else np.datetime64(self._naive(time), "s").astype(object)
-        forecast = self._stream.step(Row(at, values))
-        self.forecast: NDArray[np.float64] = forecast[:, 0] if self._one else forecast
-        return self.forecast
-
-    def _naive(self, time: Any) -> Any:
-        """A time with a zone in UTC, as the stream has those of a series with zones."""
-        if getattr(time, "tzinfo", None) is None:
-            return time
-        if not self._utc:
+        at = None if time is None else as_time(time)
+        if at is not None and at.tzinfo is not None and not self._utc:
             raise ValueError(
                 f"expected a time without a zone, as the series that was fitted has, got {time}; "
                 "leave the zone out, or fit a series with one."
             )
-        return time.astimezone(datetime.UTC).replace(tzinfo=None)
+        forecast = self._stream.step(Row(at and at.replace(tzinfo=None), values))
+        self.forecast: NDArray[np.float64] = forecast[:, 0] if self._one else forecast
+        return self.forecast
 
     def _ordered(self, row: Any) -> Any:
         """The channels of a row with names in the order of ``fit``; another row as it is."""
         if not hasattr(row, "keys"):
             return row
-        given = {str(name): row[name] for name in row.keys()}  # noqa: SIM118 (of pandas, values)
-        if given.keys() != set(self._channels):
+        names = list(row.keys())
+        texts = [str(name) for name in names]
+        if sorted(texts) != sorted(self._channels):
             raise ValueError(
-                f"expected a row of {', '.join(self._channels)}, got {', '.join(given) or 'none'}; "
+                f"expected a row of {', '.join(self._channels)}, got {', '.join(texts) or 'none'}; "
                 "name these, or give their values in this order."
             )
-        return [given[name] for name in self._channels]
+        return [row[names[texts.index(name)]] for name in self._channels]

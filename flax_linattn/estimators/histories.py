@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import shown
+from flax_linattn.data.cells import parse_time
 from flax_linattn.storage import write_text
 
 SECOND = np.dtype("M8[s]")
@@ -122,6 +124,35 @@ def _times(index: Any) -> NDArray[np.datetime64] | None:
     if (times.astype(exact.dtype) != exact).any():
         raise ValueError("expected times to the second, got parts of one; round the index.")
     return times
+
+
+def as_time(time: Any) -> datetime:
+    """A time as files have it, to the second.
+
+    Args:
+        time: a ``datetime``, ``numpy.datetime64``, text, or a pandas time or period, which begins
+            there.
+
+    Returns:
+        The time in UTC if it has a zone, else without one.
+
+    Raises:
+        ValueError: it is none.
+
+    Example:
+        >>> as_time(np.datetime64("2016-07"))
+        datetime.datetime(2016, 7, 1, 0, 0)
+    """
+    exact = time.to_timestamp() if hasattr(time, "to_timestamp") else time
+    if isinstance(exact, np.datetime64):
+        exact = exact.astype(SECOND)
+    found = None if isinstance(exact, int | float | np.number) else parse_time(str(exact))
+    if found is None:
+        raise ValueError(
+            f"expected a time such as 2016-07-01 00:00:00, got {shown(time)}; give a datetime, a "
+            "numpy.datetime64, or text."
+        )
+    return found
 
 
 def write_history(path: Path, series: data.TimeSeries) -> None:

@@ -80,11 +80,16 @@ def test_a_stream_goes_on_after_the_series(fitted, values):
     assert not np.allclose(ahead, fitted.predict())
     with pytest.raises(ValueError, match="expected 3 finite or missing values"):
         stream.step([1.0, 2.0])
+    with pytest.raises(ValueError, match=r"expected 3 finite .*got \[1.0, 2.0, 3.0, 4.0\]"):
+        stream.step([1.0, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="expected a row of x0, x1, x2, got x0, y; name these"):
         stream.step({"x0": 1.0, "y": 2.0})
     zoned = datetime.datetime(2016, 7, 1, tzinfo=datetime.UTC)
-    with pytest.raises(ValueError, match="expected a time without a zone"):
-        stream.step(values[ROWS], zoned)
+    for time in (zoned, str(zoned)):
+        with pytest.raises(ValueError, match="expected a time without a zone"):
+            stream.step(values[ROWS], time)
+    with pytest.raises(ValueError, match="expected a time such as"):
+        stream.step(values[ROWS], "noon")
 
 
 def test_pickles_forecast_alike(fitted, values):
@@ -125,6 +130,8 @@ def test_a_data_frame_gives_a_data_frame(fitted, values):
     stream = forecaster.stream()
     other, next_time = forecaster.stream(), index[-1] + pd.Timedelta("1h")
     later = stream.step(values[ROWS], next_time.tz_convert("UTC").tz_localize(None))
+    with pytest.raises(ValueError, match="got a, b, c, c; name these"):
+        stream.step(pd.Series(range(4), ["a", "b", "c", "c"]))
     row = pd.Series(values[ROWS], ["a", "b", "c"])[["b", "c", "a"]]
     np.testing.assert_array_equal(later, other.step(row, next_time))
 

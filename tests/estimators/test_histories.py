@@ -1,10 +1,12 @@
 """Histories: kinds of index, time zones, and what a kept file says of them."""
 
+import datetime
+
 import numpy as np
 import pytest
 
 from flax_linattn import data
-from flax_linattn.estimators.histories import as_history, write_history
+from flax_linattn.estimators.histories import as_history, as_time, write_history
 
 pd = pytest.importorskip("pandas")
 
@@ -26,3 +28,32 @@ def test_times_of_a_zone_are_known_to_be_in_utc(tmp_path):
     assert read.utc and (read.times == series.times).all()
     naive = as_history(pd.DataFrame({"load": np.arange(6.0)}, index.tz_localize(None)[:6]))
     assert not naive.series.utc
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        "2024-03-01T00:00:00",
+        "2024/3/1 0:00",
+        datetime.date(2024, 3, 1),
+        np.datetime64("2024-03"),
+        pd.Timestamp("2024-03-01"),
+        pd.Period("2024-03", "M"),
+    ],
+)
+def test_times_of_many_kinds(time):
+    assert as_time(time) == datetime.datetime(2024, 3, 1)
+
+
+def test_times_with_a_zone_are_in_utc():
+    expected = datetime.datetime(2024, 2, 29, 23, tzinfo=datetime.UTC)
+    assert as_time("2024-03-01 00:00:00+01:00") == expected
+    assert as_time(pd.Timestamp("2024-03-01", tz="Europe/Zurich")) == expected
+
+
+@pytest.mark.parametrize(
+    "time", ["noon", 20240301, np.int64(20240301), pd.NaT, np.datetime64("NaT")]
+)
+def test_what_is_no_time(time):
+    with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):
+        as_time(time)

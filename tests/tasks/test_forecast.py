@@ -619,7 +619,7 @@ def test_what_deserves_a_second_look_is_told_anyway(tmp_path, capsys):
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note")]
     assert notes == [
         "note: missing values, which take the last known one and are not tested on: 1",
-        "note: channels that never change (still), to leave out of the targets: 1",
+        "note: channels that never change (still), of no use as targets: 1",
     ]
     assert tasks.evaluate_run(tmp_path / "run")["stream_max_error"] < 1e-4
 

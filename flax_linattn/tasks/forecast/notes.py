@@ -39,7 +39,7 @@ def notes(series: data.TimeSeries, stop: int) -> list[str]:
         if np.nanmin(values) == np.nanmax(values)
     ]
     if still:
-        what = f"channels that never change ({listed(still)}), to leave out of the targets"
+        what = f"channels that never change ({listed(still)}), of no use as targets"
         found.append(f"{what}: {len(still)}")
     codes = find_codes(series.values[:stop])
     if codes:

@@ -138,12 +138,12 @@ class ForecastStream(Streaming):
                 f"({self._run.config.data.horizon} steps of "
                 f"{', '.join(problem.channels[i] for i in known)}), got {len(values)}."
             )
-        values, ahead = np.split(values, [len(self._last)])
-        if values.shape != self._last.shape or np.isinf(values).any():
+        if values.shape != (len(self._last) + size,) or np.isinf(values[: len(self._last)]).any():
             raise ValueError(
                 f"expected {len(self._last)} finite or missing values "
                 f"({', '.join(problem.channels)}), got {values.tolist()}."
             )
+        values, ahead = np.split(values, [len(self._last)])
         self._check_time(row.time)
         last = np.where(np.isnan(values), self._last, values)
         (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
