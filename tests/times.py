@@ -36,8 +36,8 @@ SHARES = {
     "moved": 1,
     "storage": 1,
 }
-"""Per cent of all seconds; ``package`` are the doctests that are fast. Measured at 5cc35e8, less the
-cases that have become slow since."""
+"""Per cent of all seconds; ``package`` are the doctests that are fast. As measured at 5cc35e8, less
+the cases that have become slow since."""
 
 
 def read(path: str) -> tuple[Counter[str], Counter[str], float]:
