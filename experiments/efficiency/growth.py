@@ -389,7 +389,7 @@ def draw(rows: Rows) -> Any:
             if which == FORWARD:
                 axes.set_title(title, fontsize=10)
             else:  # below, where it hides no line
-                axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.25))
+                axes.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.36))
     return figure
 
 
