@@ -12,6 +12,8 @@ PYTEST_ARGS ?=
 MINUTES ?= 10
 
 BIN    := $(VENV)/bin
+# Programs that training compiled serve evaluation.
+COMMAND := $(BIN)/flax-linattn --compilation-cache runs/programs
 # One process for each core, four at most: each holds its own copy of jax's compiler.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 SPHINX := $(BIN)/sphinx-build -W --keep-going -d docs/_build/doctrees
@@ -24,10 +26,10 @@ help:  ## this list
 		| awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one sequence
-	test -e $(RUN)/test.json || $(BIN)/flax-linattn train classify --mechanism aaren \
+	test -e $(RUN)/test.json || $(COMMAND) train classify --mechanism aaren \
 		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume)
-	$(BIN)/flax-linattn evaluate $(RUN)
-	$(BIN)/flax-linattn stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
+	$(COMMAND) evaluate $(RUN)
+	$(COMMAND) stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
 
 accelerator:  ## check and measure all on a GPU or TPU, in pieces; an interrupted run goes on
 	@extra=$$($(PYTHON) experiments/accelerator/machine.py) \
