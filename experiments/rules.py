@@ -94,6 +94,10 @@ class Range(NamedTuple):
         """A share of it."""
         return self.over(Range.exact(count))
 
+    def text(self) -> str:
+        """``middle (least - most)``."""
+        return f"{number(self.middle)} ({number(self.least)} - {number(self.most)})"
+
 
 ONE = Range.exact(1.0)
 Ratios = Iterable[Range | float]

@@ -145,7 +145,7 @@ def _cells(
     if "milliseconds" in ours:
         ratio = number(time.over(Range.of(ours["milliseconds"])).middle)
     return [
-        f"{number(time.middle)} ({number(time.least)} - {number(time.most)})",
+        time.text(),
         memory,
         number(100 * bandwidth_share(result, rates)),
         of_products,

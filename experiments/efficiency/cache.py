@@ -136,19 +136,15 @@ def table(rows: Rows, size: Size) -> str:
                     row["mechanism"],
                     f"{int(held):,}",
                     f"{int(capacity):,}",
-                    _interval(took[OURS]),
+                    took[OURS].text(),
                     memory[OURS],
-                    _interval(took[OURS].over(unit)),
-                    _interval(took[ALL_SLOTS].over(took[OURS])),
+                    took[OURS].over(unit).text(),
+                    took[ALL_SLOTS].over(took[OURS]).text(),
                     memory[ALL_SLOTS],
-                    _interval(took[KEPT].over(took[OURS])),
+                    took[KEPT].over(took[OURS]).text(),
                 ]
             )
     return markdown(heads, lines)
-
-
-def _interval(value: Range) -> str:
-    return f"{number(value.middle)} ({number(value.least)} - {number(value.most)})"
 
 
 EXPERIMENT = Measured(

@@ -141,7 +141,7 @@ def table(rows: Rows, size: Size) -> str:
     one = [
         [
             name,
-            _interval(Range.of(result["microseconds"])),
+            Range.of(result["microseconds"]).text(),
             number(result["state_bytes"] / 1e3),
         ]
         for name, result in streams.items()
@@ -154,7 +154,7 @@ def table(rows: Rows, size: Size) -> str:
 def _time(result: dict[str, Any]) -> str:
     if "milliseconds" not in result:
         return str(result["not_run"])
-    return _interval(Range.of(result["milliseconds"]))
+    return Range.of(result["milliseconds"]).text()
 
 
 def _ratios(peer: dict[str, Any] | None, ours: dict[str, Any]) -> list[str]:
@@ -165,11 +165,7 @@ def _ratios(peer: dict[str, Any] | None, ours: dict[str, Any]) -> list[str]:
     if "milliseconds" not in peer or "milliseconds" not in ours:
         return [_time(peer), memory]
     ratio = Range.of(peer["milliseconds"]).over(Range.of(ours["milliseconds"]))
-    return [_interval(ratio), memory]
-
-
-def _interval(value: Range) -> str:
-    return f"{number(value.middle)} ({number(value.least)} - {number(value.most)})"
+    return [ratio.text(), memory]
 
 
 EXPERIMENT = Measured(

@@ -317,7 +317,7 @@ def line(rows: Rows, size: Size, name: str) -> list[str]:
     else:
         ratio = step[1].over(step[0])
         cells += [number(1e3 * each.middle) for each in step]
-        cells += [f"{number(ratio.middle)} ({number(ratio.least)} - {number(ratio.most)})"]
+        cells += [ratio.text()]
     return [*cells, off(name, times, bytes_, step)]
 
 
@@ -358,9 +358,8 @@ def noise(rows: Rows) -> str:
     for row in rows:
         if AGAIN in row["results"]:
             first, again = (Range.of(row["results"][x]["milliseconds"]) for x in (TWICE, AGAIN))
-            ratio = again.over(first)
-            spread_ = f"{number(ratio.middle)} ({number(ratio.least)} - {number(ratio.most)})"
-            lines.append([row["pass"], f"{row['length']:,}", number(first.middle), spread_])
+            ratio = again.over(first).text()
+            lines.append([row["pass"], f"{row['length']:,}", number(first.middle), ratio])
     return markdown(heads, lines)
 
 

@@ -286,11 +286,11 @@ def table(rows: Rows, size: Size) -> str:
         line += [number(1e3 / step.middle)]
         own = took.get(PROGRAM)
         line += ["-" if own is None else _micros(step.middle - own.middle)]
-        line += [_interval(step.over(took[name])) for name in (CELL, CELL_PROGRAM)]
-        line += [_interval(took[AGAIN].over(step))]
+        line += [step.over(took[name]).text() for name in (CELL, CELL_PROGRAM)]
+        line += [took[AGAIN].over(step).text()]
         if UNROLL in took:
             line += [number(1e3 / took[UNROLL].middle)]
-            line += [_interval(took[UNROLL].over(took[CELL_SCAN]))]
+            line += [took[UNROLL].over(took[CELL_SCAN]).text()]
         else:
             line += ["-", "-"]
         lines.append(line)
@@ -325,10 +325,6 @@ def _name(row: Any) -> str:
 
 def _micros(milliseconds: float) -> str:
     return number(1e3 * milliseconds)
-
-
-def _interval(value: Range) -> str:
-    return f"{number(value.middle)} ({number(value.least)} - {number(value.most)})"
 
 
 EXPERIMENT = Measured(

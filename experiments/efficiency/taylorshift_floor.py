@@ -142,31 +142,27 @@ def table(rows: Rows, size: Size) -> str:
         took = {name: Range.of(value) for name, value in row["milliseconds"].items()}
         for name, found in took.items():
             cells = [str(row["rows"]), number(row["state_bytes"] / 1e6), name]
-            cells.append(interval(Range(*(1e3 * x for x in found))))
+            cells.append(Range(*(1e3 * x for x in found)).text())
             floor = floors.get(name)
             if floor is None:
                 lines.append([*cells, "-", "-", "-"])
                 continue
             twice = Range(*(a + b for a, b in zip(took[floor], took[READ], strict=True)))
-            cells += [interval(found.over(took[floor])), floor, interval(found.over(twice))]
+            cells += [found.over(took[floor]).text(), floor, found.over(twice).text()]
             lines.append(cells)
     last = next(row for row in rows if "tokens" in row)
     took = {name: Range.of(value) for name, value in last["milliseconds"].items()}
     rates = [
         [
             name,
-            interval(found),
+            found.text(),
             number(last["operations"] / found.middle / 1e6),
-            interval(found.over(took[PRODUCT])),
+            found.over(took[PRODUCT]).text(),
         ]
         for name, found in took.items()
     ]
     titles = [f"{last['tokens']:,} tokens", "ms (least - most)", "GFLOP/s", "times one product"]
     return f"{markdown(heads, lines)}\n\n{markdown(titles, rates)}"
-
-
-def interval(value: Range) -> str:
-    return f"{number(value.middle)} ({number(value.least)} - {number(value.most)})"
 
 
 EXPERIMENT = Measured(
