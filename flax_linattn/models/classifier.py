@@ -341,10 +341,9 @@ class SequenceClassifier(nnx.Module):
         Real tokens come first, so that all rows have the same weights: no copy of them is made for
         each, whose gradients would be added up one after another.
         """
-        kernel = self.kernel[...].astype(h.dtype)
+        kernel = self.kernel[: h.shape[1]].astype(h.dtype)
         if mask is None:
-            return jnp.einsum("btc,tcn->btn", h, kernel[: h.shape[1]])
-        kernel = kernel[: min(h.shape[1], kernel.shape[0])]
+            return jnp.einsum("btc,tcn->btn", h, kernel)
         front = jnp.argsort(~mask, axis=1, stable=True)[:, : kernel.shape[0], None]
         y = jnp.einsum("btc,tcn->btn", jnp.take_along_axis(h, front, axis=1), kernel)
         return jnp.take_along_axis(y, positions[..., None], axis=1, mode="fill", fill_value=jnp.nan)
