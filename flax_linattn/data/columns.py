@@ -13,6 +13,7 @@ from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import TIME, BadCellError
 from flax_linattn.data.dialect import Dialect
 from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.unknown import UnknownChannelError
 
 _DAY_FIRST, _MONTH_FIRST = Dialect(day_first=True), Dialect(month_first=True)
 
@@ -120,12 +121,10 @@ class Columns:
         seen = set()
         for name in names if channels is None else channels:
             if name not in counts:
-                raise ValueError(
-                    f"unknown channel {shown(name)}; {self._reader.path} has {listed(names)}"
-                )
+                raise UnknownChannelError(name, self._reader.path, names)
             self._once(name, counts[name])
             if name in seen:
-                raise ValueError(f"expected each channel once, got {name!r} twice")
+                raise OptionError(f"expected each channel once, got {name!r} twice", "channels")
             seen.add(name)
         return names if channels is None else channels
 

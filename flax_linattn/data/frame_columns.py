@@ -162,8 +162,10 @@ def numbers_of(column: narwhals.Series[Any], name: str, dialect: Dialect) -> NDA
     if not (kind.is_numeric() or kind == nw.Boolean):
         raise OptionError(
             f"{name}: expected numbers in column {column.name!r}, got {kind}; convert it first, or "
-            "take other columns only, with channels=...",
+            "take other columns only, with channels=...; where it names the series of each row, "
+            "say so, with id_column=...",
             "channels",
+            "id_column",
         )
     values = np.array(column.cast(nw.Float64).to_numpy(), np.float64)
     if np.isinf(values).any():

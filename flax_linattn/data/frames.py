@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from flax_linattn.checks import OptionError, choice, listed, shown
+from flax_linattn.checks import OptionError, choice
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.frame_columns import (
     as_frame,
@@ -19,6 +19,7 @@ from flax_linattn.data.frame_columns import (
 )
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.unknown import UnknownChannelError
 
 
 @overload
@@ -119,10 +120,7 @@ def read_frame(
     names = [column for column in frame.columns if column not in (used, id_column)]
     for column in names if channels is None else channels:
         if column not in names:
-            raise OptionError(
-                f"unknown channel {shown(column)}; {name} has {listed([*map(str, names)])}",
-                "channels",
-            )
+            raise UnknownChannelError(column, name, [*map(str, names)])
     chosen = names if channels is None else list(channels)
     if not chosen or not len(frame):
         raise ValueError(f"{name}: expected rows and a column of numbers, got {frame.shape}.")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flax_linattn.checks import OptionError, listed
+from flax_linattn.checks import OptionError
 from flax_linattn.data.arff import load_arff
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import PLAIN, Dialect
@@ -16,6 +16,7 @@ from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
+from flax_linattn.data.unknown import UnknownChannelError
 
 _LOADERS = {".ts": load_ts, ".arff": load_arff}
 
@@ -107,7 +108,7 @@ def load_series(
         named = {series.name: series for series in all_series}
         for channel in channels:
             if channel not in named:
-                raise ValueError(f"unknown channel {channel!r}; {path} has {listed([*named])}")
+                raise UnknownChannelError(channel, path, [*named])
         all_series = tuple(named[channel] for channel in channels)
     first = all_series[0]
     for series in all_series[1:]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed
+from flax_linattn.data.unknown import UnknownChannelError
 
 _MONTH = 28 * 86400.0
 
@@ -140,9 +140,7 @@ class TimeSeries:
         column_of = {name: column for column, name in enumerate(self.channels)}
         for name in channels:
             if name not in column_of:
-                raise ValueError(
-                    f"unknown channel {name!r}; {self.name} has {listed(self.channels)}"
-                )
+                raise UnknownChannelError(name, self.name, self.channels)
         columns = [column_of[name] for name in channels]
         return replace(self, values=self.values[:, columns], channels=tuple(channels))
 

@@ -15,9 +15,10 @@ from flax_linattn.checks import choice, shown
 from flax_linattn.data.cells import TIME, split_cells
 from flax_linattn.data.columns import Columns
 from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
-from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.files import MEND, DataFormatError, LineReader
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.several import MOST_ROWS, find_id
 
 
 def load_table(
@@ -85,6 +86,43 @@ def read_table(
 ) -> tuple[TimeSeries, ...]:
     """The series of a table, see ``load_table`` and ``load_long``; one without ``id_column``."""
     choice(get_args(TimesPolicy), times=times)
+    try:
+        return _read(path, header, channels, times, resample, dialect, id_column)
+    except DataFormatError as error:
+        name = None if id_column else _id_of(path, header, dialect)
+        if name is None:
+            raise
+        raise DataFormatError(
+            f"{error}; its times repeat or fall, and rise for each value of column {name!r}: where "
+            f"that names several series, give id_column={name!r}",
+            *error.options,
+            **{**error.values, "id_column": name},
+        ) from None
+
+
+def _id_of(path: str | Path, header: bool | None, dialect: Dialect) -> str | None:
+    """The column of a table that may tell several series apart."""
+    try:
+        with LineReader(path) as reader:
+            lines = _cells(reader, dialect)
+            names = next(lines)
+            if not (_is_header(reader, names, dialect) if header is None else header):
+                return None
+            whole = (cells for cells in lines if len(cells) == len(names))
+            return find_id(list(islice(whole, MOST_ROWS)), names, dialect)
+    except (DataFormatError, StopIteration):
+        return None
+
+
+def _read(
+    path: str | Path,
+    header: bool | None,
+    channels: Sequence[str] | None,
+    times: TimesPolicy,
+    resample: str,
+    dialect: Dialect,
+    id_column: str,
+) -> tuple[TimeSeries, ...]:
     with LineReader(path) as reader:
         lines = _cells(reader, dialect)
         first = next(lines, None)

@@ -527,7 +527,9 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
 
 def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     args = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run"), *SMALL]
-    assert "unknown channel 'x'" in fail(capsys, *args, "--targets", "x")
+    for option in ("--channels", "--targets", "--known-future"):
+        message = fail(capsys, *args, "--model", "patch", option, "x")
+        assert "unknown channel 'x'; " in message and message.endswith(f"({option})\n")
     assert "too few validation rows (3)" in fail(capsys, *args, "--split", "190/3/7")
     assert "rows and 4 to forecast needs" in fail(
         capsys, *args, "--split", "150/48/2"

@@ -14,6 +14,7 @@ from flax_linattn import data
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.transforms import FarValueError
+from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.problem import ForecastProblem
@@ -35,7 +36,8 @@ def load_data(source: ForecastData, channels: Sequence[str] | None = None) -> da
         series = data.load_series(source.csv, channels=channels, **reading_of(source))
     except OptionError as error:
         error.values["header"] = "yes|no"  # as the option has it
-        if error.options == ("channels",):  # of series that differ
+        unknown = isinstance(error, UnknownChannelError)
+        if error.options == ("channels",) and not unknown:  # of series that differ
             error.options = ("channels", "global_model")
         raise
     check_float32(source.csv, series)
@@ -102,8 +104,7 @@ def targets_of(series: data.TimeSeries, config: ForecastData) -> tuple[int, ...]
     if not config.targets:
         targets = tuple(i for i in range(len(series.channels)) if i not in known)
     else:
-        names = series.select(split_cells(config.targets)).channels
-        targets = tuple(series.channels.index(name) for name in names)
+        targets = _indices(series, config.targets, "targets")
     if not targets or set(targets) & set(known):
         raise OptionError(
             "expected targets beside those known for the horizon, got "
@@ -120,12 +121,17 @@ def known_of(series: data.TimeSeries, config: ForecastData) -> tuple[int, ...]:
     Raises:
         ValueError: one is unknown.
     """
-    names = split_cells(config.known_future) if config.known_future else []
-    return (
-        tuple(series.channels.index(name) for name in series.select(names).channels)
-        if names
-        else ()
-    )
+    return _indices(series, config.known_future, "known_future") if config.known_future else ()
+
+
+def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...]:
+    """Of the channels that an option names."""
+    try:
+        chosen = series.select(split_cells(names)).channels
+    except OptionError as error:
+        error.options = (option,)
+        raise
+    return tuple(series.channels.index(name) for name in chosen)
 
 
 def marks_of(series: data.TimeSeries, config: ForecastData) -> tuple[str, ...]:

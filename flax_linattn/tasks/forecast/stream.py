@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -323,3 +324,17 @@ def _of_series(run: Run, name: str) -> Run:
             "series",
         )
     return run._replace(problem=run.problem.of_series(name)) if name else run
+
+
+def note_on_series(run: Run, name: str) -> str | None:
+    """What there is to say of a name that is none of the run's series."""
+    members = [member.name for member in run.problem.members]
+    if not name or name in members:
+        return None
+    near = difflib.get_close_matches(name, members, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    return (
+        f"note: {shown(name)} is none of the {len(members)} series of the run "
+        f"({listed(members, 5)}{meant}). It is taken as a new one, scaled by the median of their "
+        "scales"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -61,7 +62,11 @@ from flax_linattn.tasks.forecast.several import (
     other_windows,
     several_splits,
 )
-from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
+from flax_linattn.tasks.forecast.stream import (
+    ForecastStream,
+    ForecastStreamOptions,
+    note_on_series,
+)
 from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
@@ -303,7 +308,10 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
 
     def stream(self, run: Run, options: ForecastStreamOptions) -> ForecastStream:
         """The forecast after each observation."""
-        return ForecastStream(run, context=options.context, series=options.series)
+        stream = ForecastStream(run, context=options.context, series=options.series)
+        if note := note_on_series(run, options.series):
+            print(f"# {note}", file=sys.stderr)
+        return stream
 
 
 def _windows_of(
