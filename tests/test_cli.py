@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import flax_linattn
 from flax_linattn import cli, registry, tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.cli import flags
@@ -37,6 +38,20 @@ def test_compiled_programs_are_kept_in_a_folder(tmp_path):
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert [*folder.iterdir()]
+
+
+@pytest.mark.parametrize("given", ["--compilation-cache={}", "--compilation-cache {}"])
+def test_options_of_all_commands_may_stand_behind_one(given, tmp_path, monkeypatch, capsys):
+    kept = []
+    monkeypatch.setattr("jax.config.update", lambda name, value: kept.append(value))
+    words = given.format(tmp_path).split()
+    assert cli.main(["data", "list", *words]) == 0
+    assert cli.main(["data", *words, "list"]) == 0
+    assert kept[::2] == [str(tmp_path)] * 2
+    assert cli.main(["data", "list", "--compilation-cache"]) == 2
+    capsys.readouterr()
+    assert cli.main(["train", "forecast", "--version"]) == 0
+    assert capsys.readouterr().out.strip() == flax_linattn.__version__
 
 
 @pytest.mark.parametrize("args", [[], [""], ["--version"], ["{file}"], ["train", "classify"]])

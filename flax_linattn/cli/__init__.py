@@ -17,7 +17,7 @@ from flax_linattn.registry import TASKS, list_tasks
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 CACHE = "--compilation-cache"
-"""An option of all commands, which stands before them."""
+"""An option of all commands, which stands before them, or anywhere behind."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -36,16 +36,17 @@ def main(args: Sequence[str] | None = None) -> int:
         0
     """
     args = list(sys.argv[1:] if args is None else args)
-    if args and args[0].split("=")[0] == CACHE:
+    place = next((at for at, word in enumerate(args) if word.split("=")[0] == CACHE), None)
+    if place is not None:
         try:
-            args = _keep_programs(args)
+            args = [*args[:place], *_keep_programs(args[place:], leads=place == 0)]
         except (ValueError, OSError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
     if not args or args[0] in ("-h", "--help"):
         print(_help())
         return 0 if args else 2
-    if args[0] == "--version":
+    if "--version" in args:
         from flax_linattn import __version__
 
         print(__version__)
@@ -67,15 +68,23 @@ def main(args: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _keep_programs(args: Sequence[str]) -> list[str]:
-    """Has JAX keep what it compiles in a folder, and returns the arguments behind it."""
+def _keep_programs(args: Sequence[str], leads: bool) -> list[str]:
+    """Has JAX keep what it compiles in a folder, and returns the arguments behind it.
+
+    Args:
+        args: the option and what follows.
+        leads: whether the command follows, too.
+
+    Raises:
+        ValueError: there is no folder.
+    """
     name, equals, folder = args[0].partition("=")
     rest = list(args[1:])
     if not equals:
         folder = rest.pop(0) if rest else ""
-    forgotten = not equals and folder in {command.split()[0] for command in _commands()}
+    forgotten = leads and not equals and folder in {command.split()[0] for command in _commands()}
     if not folder or folder.startswith("-") or forgotten:
-        raise ValueError(f"expected a folder after {name}; write {name} FOLDER before the command.")
+        raise ValueError(f"expected a folder after {name}; write {name} FOLDER.")
     path = os.path.abspath(os.path.expanduser(folder))
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"expected a folder after {name}, and {folder} is a file; choose another.")
@@ -267,7 +276,7 @@ Attention that trains in parallel and runs as a recurrent network.
 commands:
 {commands}
 
-before the command:
+with any command:
   {f"{CACHE} FOLDER":<{width}}  keep compiled programs there, so that the next command begins sooner
 
 'flax-linattn COMMAND --help' lists a command's options."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import tyro
 
 from flax_linattn import training
+from flax_linattn.cli import flags
 from flax_linattn.cli.report import print_report
 from flax_linattn.tasks.run import read_task
 
@@ -24,7 +25,8 @@ def backtest_command(args: Sequence[str]) -> int:
         The exit status.
     """
     try:
-        tyro.cli(_backtest, args=args, prog="flax-linattn backtest")
+        with flags.only(flags.own(_backtest)):
+            tyro.cli(_backtest, args=args, prog="flax-linattn backtest")
     except (KeyboardInterrupt, training.Interrupted):
         command = shlex.join(["flax-linattn", "backtest", *args])
         print(f"finished folds are kept; go on by: {command}", file=sys.stderr)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from flax_linattn.cli import flags
 from flax_linattn.cli.report import print_report
 from flax_linattn.tasks.evaluate import evaluate_report
 from flax_linattn.tasks.run import Checkpoint
@@ -21,7 +22,8 @@ def evaluate_command(args: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    tyro.cli(_evaluate, args=args, prog="flax-linattn evaluate")
+    with flags.only(flags.own(_evaluate)):
+        tyro.cli(_evaluate, args=args, prog="flax-linattn evaluate")
     return 0
 
 

@@ -7,7 +7,8 @@ of the options becomes a dict, so that errors reach ``main``, which knows the fl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, get_type_hints
 
@@ -49,6 +50,18 @@ def only(names: Container[str]) -> Iterator[None]:
     except OptionError as error:
         error.options = tuple(name for name in error.options if name in names)
         raise
+
+
+def own(command: Callable[..., Any]) -> set[str]:
+    """The options of a command: the parameters of its function that are not given by place.
+
+    Example:
+        >>> def predict(run, /, out, which=None): ...
+        >>> sorted(own(predict))
+        ['out', 'which']
+    """
+    parameters = inspect.signature(command).parameters.values()
+    return {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

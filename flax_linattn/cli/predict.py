@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tyro
 
+from flax_linattn.cli import flags
 from flax_linattn.tasks.predict import predict_run
 from flax_linattn.tasks.run import Checkpoint
 
@@ -21,7 +22,8 @@ def predict_command(args: Sequence[str]) -> int:
     Returns:
         The exit status.
     """
-    tyro.cli(_predict, args=args, prog="flax-linattn predict")
+    with flags.only(flags.own(_predict)):
+        tyro.cli(_predict, args=args, prog="flax-linattn predict")
     return 0
 
 

@@ -14,12 +14,15 @@ from flax_linattn.checks import OptionError, at_least
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.histories import History, as_history, as_time, write_history
 from flax_linattn.registry import get_task
+from flax_linattn.tasks.forecast.data import checksum_of, load_data
 from flax_linattn.tasks.forecast.evaluate import check_fits
+from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.predict import forecast_after
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.task import Rows
 from flax_linattn.tasks.in_memory import fit_data
+from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.run_types import Run
 
 DATA_FILE = "data.csv"
@@ -115,9 +118,10 @@ class Forecaster(Estimator):
         task: Any = get_task("forecast")
         config = self._config(task, f"{trained}/{held}/0")
         split = data.chronological_split(series.num_steps, config.data.split)
-        self.run_ = fit_data(task, config, Rows(series, split), self.run)._replace(data=None)
         if self.run is not None:
-            write_history(Path(self.run) / DATA_FILE, series)
+            check_run_dir(Path(self.run), task, config, resume=False)
+            _keep(Path(self.run) / DATA_FILE, series, config.data)
+        self.run_ = fit_data(task, config, Rows(series, split), self.run)._replace(data=None)
         self._history = history
         self.n_features_in_ = len(series.channels)
         if hasattr(history.given, "columns"):
@@ -180,6 +184,31 @@ class Forecaster(Estimator):
         if not hasattr(history.given, "columns"):
             return list(run.problem.target_names)
         return [history.given.columns[target] for target in run.problem.targets]
+
+
+def _keep(path: Path, series: data.TimeSeries, source: ForecastData) -> None:
+    """Writes the series of a run, if its commands read there what it was trained on.
+
+    Raises:
+        ValueError: they would not; nothing stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_history(path, series)
+    try:
+        read = load_data(source)
+        same = checksum_of(read, read.num_steps) == checksum_of(series, series.num_steps)
+        why = f"it has the channels {list(read.channels)}, and other rows"
+        if same and read.channels == series.channels:
+            return
+    except ValueError as error:
+        why = str(error)
+    path.unlink()
+    raise OptionError(
+        f"a run keeps its series as a table, and of the channels {list(series.channels)} that "
+        f"table is not read as it was written: {why}. Name no channel like a column of times "
+        "(time, date) or a comment (#), nor with blanks around it; or leave run out.",
+        "run",
+    )
 
 
 class ForecasterStream:

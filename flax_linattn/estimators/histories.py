@@ -80,6 +80,8 @@ def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History
         if channels is not None and set(names) >= set(channels) and names != list(channels):
             history = history[[history.columns[names.index(name)] for name in channels]]
             names = list(channels)
+    if hasattr(history, "columns"):
+        _check_numbers(history)
     try:
         values = np.asarray(history, np.float64)
     except (TypeError, ValueError) as error:
@@ -107,6 +109,37 @@ def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History
     kept = tuple(names) if channels is None else channels
     utc = is_pandas and getattr(history.index, "tz", None) is not None
     return History(data.TimeSeries("the history", values, kept, times, utc=utc), history)
+
+
+def _check_numbers(frame: Any) -> None:
+    """Refuses a data frame with a column of times, or of something else than numbers.
+
+    Raises:
+        ValueError: there is one; it is named.
+    """
+    for name in frame.columns:
+        column = np.asarray(frame[name])
+        if column.ndim > 1 or column.dtype.kind in "biuf":
+            continue
+        try:
+            if column.dtype.kind not in "mM":
+                column.astype(np.float64)
+                continue
+        except (TypeError, ValueError):
+            pass
+        first = column[0] if len(column) else None
+        if parse_time(str(first)) is None:
+            raise ValueError(
+                f"expected numbers in column {name!r}, got {shown(first)}; leave it out, or make "
+                "numbers of it."
+            )
+        how = f"frame.set_index({name!r})"
+        if column.dtype.kind != "M":
+            how = f"frame.set_index(pandas.to_datetime(frame.pop({name!r})))"
+        raise ValueError(
+            f"expected numbers, and times as the index, got times in column {name!r}; make it the "
+            f"index of a pandas data frame: {how}."
+        )
 
 
 def _times(index: Any) -> NDArray[np.datetime64] | None:
@@ -158,9 +191,12 @@ def as_time(time: Any) -> datetime:
 def write_history(path: Path, series: data.TimeSeries) -> None:
     """Writes a series so that ``data.load_series`` reads the same numbers, with a header.
 
+    Names that a table cannot have, such as one with blanks around it, are not read again as they
+    are.
+
     Args:
         path: the file.
-        series: its channels have names unlike those of a column of times.
+        series: what it is to hold.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

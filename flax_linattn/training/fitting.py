@@ -151,4 +151,5 @@ def how_to_go_on(run_dir: str | Path) -> str:
     checkpoints = list_checkpoints(run_dir)
     if not checkpoints:
         return "Nothing was saved yet: start all processes again."
-    return f"Start all processes again with resume=True, to go on from {checkpoints[-1].path}."
+    last = checkpoints[-1].path
+    return f"Start all processes again with the option resume, to go on from {last}."

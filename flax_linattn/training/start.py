@@ -90,7 +90,7 @@ def start(
     if session.resume:
         state, record = go_on(run_dir, state, begun)
     on_main(partial(record.write_metrics, run_dir))
-    announce(f"Then start all processes again with resume=True: {run_dir}.")
+    announce(f"Then start all processes again with the option resume: {run_dir}.")
     return Trainer(
         objective=objective,
         config=config,

@@ -230,7 +230,7 @@ class Trainer:
         same = "runs" if self.record.runs else "run"
         message = (
             f"Stopped by {signal.Signals(signum).name} {done}. "
-            f"Saved {path}. To go on, start the same {same} again with resume=True."
+            f"Saved {path}. To go on, start the same {same} again with the option resume."
         )
         if is_main():
             print(message, file=sys.stderr)

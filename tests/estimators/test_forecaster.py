@@ -112,6 +112,23 @@ def test_what_does_not_fit(fitted, values):
         make(options={"nothing": 3}).fit(values)
 
 
+@pytest.mark.parametrize("name", ["time", "#x", " a"])
+def test_a_run_is_kept_only_if_its_series_can_be_read_again(name, values, tmp_path):
+    """Which is found before training; a run of before keeps its data."""
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(values[:ROWS], columns=[name, "b", "c"])
+    with pytest.raises(ValueError, match="is not read as it was written"):
+        make(options=SMALL, run=tmp_path / "run").fit(frame)
+    assert not [*(tmp_path / "run").iterdir()]
+
+
+def test_a_kept_run_keeps_its_series(fitted, values, folder):
+    before = (folder / "data.csv").read_bytes()
+    with pytest.raises(ValueError, match="already holds a run"):
+        make(options=SMALL, run=folder).fit(values[: ROWS - 5])
+    assert (folder / "data.csv").read_bytes() == before
+
+
 @pytest.mark.slow
 def test_a_data_frame_gives_a_data_frame(fitted, values):
     """The same numbers as of the array, by the names and the times to come."""

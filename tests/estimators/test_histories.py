@@ -57,3 +57,21 @@ def test_times_with_a_zone_are_in_utc():
 def test_what_is_no_time(time):
     with pytest.raises(ValueError, match="expected a time such as 2016-07-01 00:00:00, got"):
         as_time(time)
+
+
+def test_a_column_of_times_or_texts_is_named():
+    """With what to do, which then works."""
+    days = pd.date_range("2024-01-01", periods=3)
+    frame = pd.DataFrame({"load": [1.0, 2.0, 3.0], "when": days})
+    with pytest.raises(ValueError, match=r"times in column 'when'.*: frame.set_index\('when'\)\."):
+        as_history(frame)
+    assert as_history(frame.set_index("when")).series.channels == ("load",)
+    texts = frame.assign(when=frame["when"].astype(str))
+    with pytest.raises(ValueError, match=r"'when'.*set_index\(pandas\.to_datetime\(frame"):
+        as_history(texts)
+    assert as_history(texts.set_index(pd.to_datetime(texts.pop("when")))).series.step is not None
+    with pytest.raises(ValueError, match="expected numbers in column 'shop', got 'Bern'; leave"):
+        as_history(frame[["load"]].assign(shop="Bern"))
+    numbers = pd.DataFrame({"load": np.array([1, 2.5, "3"], object)})
+    assert as_history(numbers).series.values.tolist() == [[1.0], [2.5], [3.0]]
+    assert as_history(frame, ("load",)).series.channels == ("load",)  # others are left out

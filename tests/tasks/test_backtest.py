@@ -129,6 +129,28 @@ def test_what_is_finished_is_not_done_again(folder, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("carry", [False, True])
+def test_a_fold_without_known_values_counts_in_no_mean(folder, monkeypatch, carry):
+    run = tasks.load_run(folder)
+    series = data.load_table(run.config.data.csv)
+    values = series.values.copy()
+    values[110:130] = np.nan
+    blanked = dataclasses.replace(series, values=values)
+    monkeypatch.setattr(backtests, "own_series", lambda _: blanked)
+    report = backtest(folder, folds=3, carry=carry)
+    first, empty, last = report.values["by_fold"]
+    assert empty["num_windows"] == 0 and empty["test_mse"] is None and [*empty] == [*first]
+    assert report.values["test_mse"] == pytest.approx((first["test_mse"] + last["test_mse"]) / 2)
+    assert "fold 2 has no known value to test on" in report.values["note"]
+    mode = "carry" if carry else "plain"
+    (folder / f"backtest/{mode}-3/fold-3.json").unlink()
+    assert backtest(folder, folds=3, carry=carry).values == report.values
+    values[90:] = np.nan
+    with pytest.raises(ValueError, match="got missing ones only"):
+        backtest(folder, folds=3, carry=carry)
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_a_carried_stream_goes_on_over_all_rows(folder):
     found = backtest(folder, folds=2, carry=True, context=0).values["by_fold"]
     run = tasks.load_run(folder)
@@ -241,6 +263,9 @@ def test_options_that_do_not_go_together_are_named(folder, capsys):
         (["--folds", "30"], "(--folds)"),
     ):
         assert fail(capsys, *command, *options).rstrip().endswith(flags)
+    assert "got 30 of the 60 rows after the training part; at most 20 fit" in fail(
+        capsys, *command, "--folds", "30"
+    )
     assert "is no run folder" in fail(capsys, "backtest", str(folder / "none"))
     with pytest.raises(ValueError, match="a run of classify has no folds in time"):
         tasks.get_task("classify").backtest(folder)

@@ -94,6 +94,16 @@ def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, 
     np.testing.assert_allclose(predicted.columns[1], expected[:, 0], rtol=1e-4)
 
 
+def test_errors_of_predictions_name_no_option_of_training(run_dir, tmp_path, capsys):
+    file = tmp_path / "other.csv"
+    file.write_text("sales,cost\n1,2\n3,4\n")
+    message = fail(capsys, "predict", str(run_dir), "--input", str(file), "--out", "x.csv")
+    assert message.endswith("has sales, cost; choose among these.\n")
+    file.write_text("sales,price\n1,2\n3,4\n")
+    message = fail(capsys, "predict", str(run_dir), "--input", str(file), "--out", "x.csv")
+    assert message.endswith("(--input)\n")
+
+
 def test_what_is_refused(csv, tmp_path, capsys):
     command = ["train", "forecast", "--csv", str(csv), "--run", str(tmp_path / "run")]
     known = [*command, "--known-future", "price"]

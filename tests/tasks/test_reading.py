@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from flax_linattn import cli, tasks
+from flax_linattn import cli, data, tasks
 from flax_linattn.data import Dialect
 from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast.rows import parse_rows
@@ -127,9 +127,33 @@ def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
         printed.add(succeed(capsys, "stream", str(run_dir), "--input", str(tmp_path / name)))
     (out,) = printed
     assert [line.split(",")[1] for line in out.splitlines()[1:]] == [
-        "2024-01-31 23:00:00",
-        "2024-02-01 00:00:00",
+        "2024-01-31 23:00:00+00:00",
+        "2024-02-01 00:00:00+00:00",
     ]
+
+
+def test_predictions_in_utc_say_so(run_dir, tmp_path):
+    last = hour(149).strftime("%Y-%m-%d %H:%M")  # at UTC + 1
+    table = tasks.predict_run(run_dir, out=tmp_path / "ahead.csv")
+    first = (tmp_path / "ahead.csv").read_text().splitlines()[1].split(",")[0]
+    assert table.utc and first.startswith(last) and first.endswith("+00:00")
+    assert data.load_table(tmp_path / "ahead.csv").utc
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tasks.predict_run(run_dir, out=tmp_path / "ahead.parquet")
+    assert parquet.read_schema(tmp_path / "ahead.parquet").field("time").type.tz == "UTC"
+
+
+def test_names_may_leave_out_what_never_changes():
+    """In a first line and in JSON; never a channel that does change."""
+    channels, optional = ("a", "b", "b+1", "c+1"), {"b+1"}
+    for text in ("b,c+1,a\n2,3,1\n", '{"a": 1, "b": 2, "c+1": 3}'):
+        (row,) = parse_rows(text.splitlines(), channels, optional=optional)
+        np.testing.assert_array_equal(row.values, [1, 2, np.nan, 3])
+    (row,) = parse_rows(["c+1,b+1,b,a", "3,4,2,1"], channels, optional=optional)
+    np.testing.assert_array_equal(row.values, [1, 2, 4, 3])
+    for text in ("b,b+1,a\n2,3,1\n", '{"a": 1, "b": 2, "b+1": 3}'):
+        with pytest.raises(ValueError, match=r"none 'c\+1'"):
+            list(parse_rows(text.splitlines(), channels, optional=optional))
 
 
 @pytest.mark.parametrize(

@@ -324,6 +324,13 @@ def test_what_is_known_ahead_has_one_scale_for_all_series():
     scale = of_history(problem, new).standardizer
     assert (scale.mean[1], scale.std[1]) == pytest.approx((sizes.mean(), sizes.std()))
     assert len({problem.of_series(one.name).standardizer.mean[0] for one in several}) == 3
+    assert problem.static == (1,)
+    again = ForecastProblem.from_json(json.loads(json.dumps(problem.to_json())))
+    assert again.static == again.known_future == (1,)
+    several[2].values[10, 1] = 90.0
+    assert not describe_several(
+        Several("toy", tuple(several), splits), ForecastConfig.of(**options)
+    ).static
 
 
 def test_scaled_errors_without_a_season_or_a_difference():

@@ -120,7 +120,7 @@ def test_a_dead_process_stops_the_others(
     (status, _, err), _ = finish(processes)
     assert status != 0
     assert_lost(err)
-    assert f"start all processes again with resume=True: {run_dir}." in err
+    assert f"start all processes again with the option resume: {run_dir}." in err
     done = list_checkpoints(run_dir)[-1].step
     if count > 1:
         for status, _, err in finish(start(children, run_dir, count, "resume")):

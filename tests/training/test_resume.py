@@ -94,7 +94,7 @@ def test_resume_needs_a_checkpoint(tmp_path):
 
 def test_a_new_run_needs_an_unused_folder(tmp_path):
     train(tmp_path, epochs=1)
-    with pytest.raises(ValueError, match=r"resume=True .* or choose another run_dir"):
+    with pytest.raises(ValueError, match=r"Resume it .* or choose another folder"):
         train(tmp_path, epochs=1)
 
 

@@ -230,7 +230,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capfd):
         error = _full(full, epochs=2, resume=True)
         assert str(error) == (
             "The checkpoint after step 10 could not be written: File too large. The last one is "
-            f"{last}. Make room if the disk is full, and go on with resume=True."
+            f"{last}. Make room if the disk is full, and go on with the option resume."
         )
         assert list((full / "checkpoints").iterdir()) == [last]
     assert capfd.readouterr().err == ""

@@ -99,13 +99,19 @@ def backtest(
         raise OptionError("a run on several series cannot be backtested; evaluate it.", "run")
     series = own_series(run)
     options = run.config.data
-    parts = fold_rows(range(run.problem.split[0][1], run.problem.split[-1][1]), folds)
+    rows = range(run.problem.split[0][1], run.problem.split[-1][1])
+    parts = fold_rows(rows, folds)
     if len(parts[0]) < options.horizon:
+        most = len(rows) // options.horizon
         raise OptionError(
-            f"expected folds of at least the horizon ({options.horizon} rows), got "
-            f"{len(parts[0])}; give fewer.",
+            f"expected folds of at least the horizon ({options.horizon} rows), got {folds} of the "
+            f"{len(rows)} rows after the training part; "
+            + (f"at most {most} fit." if most else "they are too few for one."),
             "folds",
         )
+    known = [_has_truth(series, run, part) for part in parts]
+    if not any(known):
+        raise ValueError("expected known values to test on, got missing ones only.")
     given = {"context": context, "epochs": epochs}
     suffix = "".join(f"-{name}-{value}" for name, value in given.items() if value is not None)
     folder = run_dir / "backtest" / f"{mode}-{folds}{suffix}"
@@ -120,9 +126,9 @@ def backtest(
             {
                 "fold": number,
                 **({} if times is None else {"from": str(times[part.start])}),
-                **_fold(tester, folder, number, part),
+                **(_fold(tester, folder, number, part) if told else _unknown(part)),
             }
-            for number, part in enumerate(parts, 1)
+            for number, (part, told) in enumerate(zip(parts, known, strict=True), 1)
         ]
         report = _summary(run, mode, table)
         write_json(folder / "backtest.json", report.judged)
@@ -218,8 +224,9 @@ class _Standing:
         stream, problem = self._stream, self._run.problem
         horizon = self._run.config.data.horizon
         assert stream is not None
-        if number > 1 and not stream.num_steps:
-            stream.load(self._state(number - 1))
+        earlier = [path for n in range(1, number) if (path := self._state(n)).is_file()]
+        if earlier and not stream.num_steps:
+            stream.load(earlier[-1])
         targets = list(problem.targets)
         mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
         forecast = np.zeros((0, 0))
@@ -292,8 +299,20 @@ def _fold(tester: _Tester, folder: Path, number: int, part: range) -> dict[str, 
     return row
 
 
-def _summary(run: Run, mode: Mode, table: list[dict[str, Any]]) -> Report:
-    values: dict[str, Any] = {"mode": mode, "folds": len(table)}
+def _has_truth(series: data.TimeSeries, run: Run, part: range) -> bool:
+    """Whether any value to forecast is known in a fold."""
+    return not np.isnan(series.values[part.start : part.stop, list(run.problem.targets)]).all()
+
+
+def _unknown(part: range) -> dict[str, Any]:
+    """The row of a fold without a known value."""
+    return {"begin": part.start, "end": part.stop, "num_windows": 0}
+
+
+def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
+    """Over the folds with known values; the table has all."""
+    values: dict[str, Any] = {"mode": mode, "folds": len(folds)}
+    table = [row for row in folds if row["num_windows"]]
     for name in (name for name in table[0] if name.endswith(("_mse", "_mae"))):
         column = [row[name] for row in table]
         values[name] = float(np.mean(column))
@@ -303,9 +322,18 @@ def _summary(run: Run, mode: Mode, table: list[dict[str, Any]]) -> Report:
         if f"{name}_mse" in values:
             ahead = sum(row["test_mse"] < (1 - TIE) * row[f"{name}_mse"] for row in table)
             values[f"folds_ahead_of_{name}"] = ahead
-    values["note"] = NOTE + _optimistic(run, mode, table)
-    values["by_fold"] = table
+    values["note"] = NOTE + _optimistic(run, mode, table) + _left_out(folds)
+    values["by_fold"] = [dict.fromkeys(table[0]) | row for row in folds]
     return Report(values, ("by_fold",), yardsticks=YARDSTICKS)
+
+
+def _left_out(folds: Sequence[Mapping[str, Any]]) -> str:
+    """Folds that no mean has."""
+    empty = [str(row["fold"]) for row in folds if not row["num_windows"]]
+    if not empty:
+        return ""
+    names = f"fold {empty[0]} has" if len(empty) == 1 else f"folds {', '.join(empty)} have"
+    return f"; {names} no known value to test on, and no part in the means"
 
 
 def _optimistic(run: Run, mode: Mode, table: Sequence[Mapping[str, Any]]) -> str:

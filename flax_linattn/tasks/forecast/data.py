@@ -80,11 +80,13 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -
     Raises:
         ValueError: an unknown target, or training rows without values.
     """
+    known = known_of(series, config)
     return ForecastProblem(
         dataset=series.name,
         channels=series.channels,
         targets=targets_of(series, config),
-        known_future=known_of(series, config),
+        known_future=known,
+        static=static_of([series.values[: split.train.stop]], known),
         step_seconds=step_seconds(series),
         marks=marks_of(series, config),
         standardizer=fit_standardizer(series, split),
@@ -122,6 +124,24 @@ def known_of(series: data.TimeSeries, config: ForecastData) -> tuple[int, ...]:
         ValueError: one is unknown.
     """
     return _indices(series, config.known_future, "known_future") if config.known_future else ()
+
+
+def static_of(rows: Sequence[NDArray[np.float64]], known: Sequence[int]) -> tuple[int, ...]:
+    """Which of these channels never change within a series.
+
+    Args:
+        rows: of each series, [T, channels]; NaN = missing.
+        known: indices of the channels.
+
+    Example:
+        >>> static_of([np.array([[1.0, 3.0], [2.0, np.nan]]), np.array([[4.0, 5.0]])], [0, 1])
+        (1,)
+    """
+    return tuple(
+        which
+        for which in known
+        if all(len(np.unique(of[~np.isnan(of)])) < 2 for of in (one[:, which] for one in rows))
+    )
 
 
 def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...]:

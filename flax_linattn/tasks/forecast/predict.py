@@ -85,7 +85,7 @@ def _table(run: Run, forecasts: list[Ahead], names: list[str] | None = None) -> 
         heads += [name, *(f"{name}@{level:g}" for level in run.config.model.levels)]
         columns.append(np.concatenate([forecast.values[:, target] for forecast in forecasts]))
         columns += [*np.concatenate([forecast.quantiles[:, target] for forecast in forecasts]).T]
-    return Table(tuple(heads), tuple(columns))
+    return Table(tuple(heads), tuple(columns), bool(run.problem.utc))
 
 
 def forecast_after(run: Run, series: data.TimeSeries) -> Ahead:

@@ -56,6 +56,7 @@ class ForecastProblem(Problem):
         utc: whether times are in UTC; None if there are none, or of a run that did not yet know.
         tells_missing: whether the model is told which values are missing.
         known_future: indices of channels that are known for the horizon.
+        static: those of them that never changed within the training rows of a series.
     """
 
     dataset: str
@@ -70,6 +71,7 @@ class ForecastProblem(Problem):
     utc: bool | None = None
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
+    static: tuple[int, ...] = ()
 
     @property
     def num_flags(self) -> int:
@@ -126,8 +128,9 @@ class ForecastProblem(Problem):
             **dataclasses.asdict(self),
             "standardizer": json.loads(self.standardizer.to_json()),
         }
-        if not self.members:  # as it was before there were any
-            del values["members"]
+        for name in ("members", "static"):  # as it was before there were any
+            if not values[name]:
+                del values[name]
         return values
 
     @classmethod
@@ -135,7 +138,8 @@ class ForecastProblem(Problem):
         """Back from ``to_json``."""
         standardizer = data.Standardizer.from_json(json.dumps(values["standardizer"]))
         lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
-        lists["known_future"] = tuple(values.get("known_future", ()))
+        for name in ("known_future", "static"):
+            lists[name] = tuple(values.get(name, ()))
         lists["split"] = tuple((begin, end) for begin, end in values["split"])
         lists["members"] = tuple(Member(**member) for member in values.get("members", ()))
         return cls(**{**values, **lists, "standardizer": standardizer})
@@ -148,6 +152,8 @@ class ForecastProblem(Problem):
             at_least(0, len(self.channels) - 1, targets=target)
         for known in self.known_future:
             at_least(0, len(self.channels) - 1, known_future=known)
+        if not set(self.static) <= set(self.known_future):
+            raise ValueError(f"static must be known for the horizon, got {list(self.static)}.")
         same_number(split=self.split, parts=("training", "validation", "test"))
         for begin, end in self.split:
             at_least(0, begin=begin)

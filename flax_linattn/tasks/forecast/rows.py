@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -60,6 +60,7 @@ def parse_rows(
     numeric_names: bool = False,
     dialect: Dialect = PLAIN,
     utc: bool | None = None,
+    optional: Collection[str] = (),
 ) -> Iterator[Row]:
     """Reads one observation a line: a JSON object, or cells as the run's file has them.
 
@@ -76,6 +77,7 @@ def parse_rows(
             channels: a run's file may have had such a header.
         dialect: how cells and times are written.
         utc: whether times have to name their offset from UTC, or must not; None if both will do.
+        optional: channels that a first line or a JSON object may leave out, missing then.
 
     Raises:
         ValueError: a line that holds something else; the message names it.
@@ -85,7 +87,7 @@ def parse_rows(
         ...                                            ("a", "b"))]
         [[2.0, 1.0], [4.0, nan]]
     """
-    reader = _Reader(channels, dialect, utc)
+    reader = _Reader(channels, dialect, utc, optional)
     columns: list[str] | None = None
     separator = "" if dialect.separator == "auto" else dialect.sniff([])[0]
     first = True
@@ -114,13 +116,21 @@ class _Reader:
         channels: the channels to find.
         dialect: how cells and times are written.
         utc: see ``parse_rows``.
+        optional: see ``parse_rows``.
 
     Attributes:
         place: of the line, for messages.
     """
 
-    def __init__(self, channels: tuple[str, ...], dialect: Dialect, utc: bool | None) -> None:
+    def __init__(
+        self,
+        channels: tuple[str, ...],
+        dialect: Dialect,
+        utc: bool | None,
+        optional: Collection[str],
+    ) -> None:
         self._channels = channels
+        self._needed = tuple(channel for channel in channels if channel not in optional)
         self._dialect = dialect
         # The numbers of JSON have points.
         self._json = dataclasses.replace(dialect, decimal=".", separator="auto")
@@ -139,15 +149,14 @@ class _Reader:
 
     def are_names(self, cells: list[str], numeric_names: bool) -> bool:
         """Whether a first line names the columns."""
-        channels = self._channels
-        dialect = self._dialect
+        channels, dialect = self._needed, self._dialect
         words = [c for c in cells if not dialect.is_value(c) and dialect.time(c) is None]
         named = set(channels) <= set(cells)
         if len(words) < len(cells) and not (named and (words or numeric_names)):
             return False
         counts = Counter(cells)
-        for channel in channels:
-            if counts[channel] != 1:
+        for channel in self._channels:
+            if counts[channel] > 1 or (channel in channels and not counts[channel]):
                 got = f"{channel!r} twice" if counts[channel] else f"none {channel!r}"
                 raise ValueError(
                     f"{self.place}: expected the names of the channels {listed(channels)}, got "
@@ -182,15 +191,16 @@ class _Reader:
                 f"{place}: expected each name once, got {shown(twice)} twice; leave one out."
             )
         record = dict(pairs)
-        for channel in channels:
+        for channel in self._needed:
             if channel not in record:
                 raise ValueError(
-                    f"{place}: expected the channels {listed(channels)}, got {listed([*record])}, "
-                    f"none {channel!r}; write null for a missing value."
+                    f"{place}: expected the channels {listed(self._needed)}, got "
+                    f"{listed([*record])}, none {channel!r}; write null for a missing value."
                 )
         time_name = self.time_of(record)
         time = None if time_name is None else record[time_name]
-        cells = ["" if record[channel] is None else str(record[channel]) for channel in channels]
+        told = [record.get(channel) for channel in channels]
+        cells = ["" if value is None else str(value) for value in told]
         values = self._numbers(cells, self._json, missing="write null")
         return Row(None if time is None else self._time(str(time)), values)
 
@@ -207,7 +217,7 @@ class _Reader:
             timed = None if time_name is None else column_of[time_name]
             if timed is None and columns[0] not in channels and not dialect.is_value(cells[0]):
                 timed = 0
-            of_channels = [cells[column_of[channel]] for channel in channels]
+            of_channels = [cells[column_of[c]] if c in column_of else "" for c in channels]
             cells = of_channels if timed is None else [cells[timed], *of_channels]
         timed = self._is_time(cells[0])
         if len(cells) not in (len(channels) + timed, len(channels) + 1):

@@ -25,6 +25,7 @@ from flax_linattn.tasks.forecast.data import (
     marks_of,
     reading_of,
     standardize,
+    static_of,
     step_seconds,
     targets_of,
 )
@@ -238,6 +239,7 @@ def describe_several(several: Several, config: ForecastConfig) -> ForecastProble
         channels=first.channels,
         targets=targets_of(first, source),
         known_future=known,
+        static=static_of(_train_values(several), known),
         step_seconds=usual,
         marks=marks,
         standardizer=data.Standardizer(
@@ -281,11 +283,16 @@ def shared_scale(
     if not which:
         return list(scales)
     rows = [
-        dataclasses.replace(one, values=one.values[: split.train.stop], times=None).fill_forward()
-        for one, split in zip(several.series, several.splits, strict=True)
+        dataclasses.replace(one, values=values, times=None).fill_forward()
+        for one, values in zip(several.series, _train_values(several), strict=True)
     ]
     pooled = data.Standardizer.fit([one.values[:, which] for one in rows], ddof=0)
     return [_with_scale(scale, pooled, which) for scale in scales]
+
+
+def _train_values(several: Several) -> list[NDArray[np.float64]]:
+    each = zip(several.series, several.splits, strict=True)
+    return [one.values[: split.train.stop] for one, split in each]
 
 
 def _with_scale(

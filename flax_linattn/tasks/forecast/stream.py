@@ -20,6 +20,7 @@ from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
 from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.predicted import OFFSET
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.streaming import Streaming
 
@@ -53,7 +54,8 @@ class ForecastStream(Streaming):
     A missing value repeats the channel's last one, or the training mean if there is none, and the
     model is told so if it was in training. Of channels that are known for the horizon a row has the
     values of its H steps, too, behind all channels: step by step, as columns ``price+1``,
-    ``price+2``, ...; a missing one repeats that of now. A missing
+    ``price+2``, ...; a missing one repeats that of now, and lines with names may leave out those of
+    a channel that never changed in training. A missing
     observation is not filled in: the next one counts as the next step, whatever its time, and so
     does one whose time is that of the last. After a restart such a one may also be the last again:
     it is refused, unless ``has_seen`` has told the two apart.
@@ -173,10 +175,12 @@ class ForecastStream(Streaming):
         numeric = self._run.config.data.header == "yes"
         problem, known = self._run.problem, self._run.problem.known_future
         steps = range(1, self._run.config.data.horizon + 1)
+        ahead = {(i, h): f"{problem.channels[i]}+{h}" for h in steps for i in known}
         return parse_rows(
             lines,
-            (*problem.channels, *(f"{problem.channels[i]}+{h}" for h in steps for i in known)),
+            (*problem.channels, *ahead.values()),
             name,
+            optional={column for (i, _), column in ahead.items() if i in problem.static},
             numeric_names=numeric,
             dialect=self._run.config.data.dialect,
             utc=self._run.problem.utc,
@@ -193,7 +197,8 @@ class ForecastStream(Streaming):
                 "the last observation; it counts as the next step",
                 file=sys.stderr,
             )
-        time = "" if observation.time is None else str(observation.time)
+        offset = OFFSET if self._run.problem.utc else ""
+        time = "" if observation.time is None else f"{observation.time}{offset}"
         return [self.num_steps, time, *(f"{value:.6g}" for value in self._forecast.ravel())]
 
     def end(self) -> str | None:

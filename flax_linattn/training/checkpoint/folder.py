@@ -117,8 +117,8 @@ def check_folder(run_dir: str | Path, *, resume: bool) -> None:
         )
     if not resume and checkpoints:
         raise OptionError(
-            f"{folder} already holds checkpoints of a run. Pass resume=True to go on "
-            "with that run, or choose another run_dir for a new one.",
+            f"{folder} already holds checkpoints of a run. Resume it to go on "
+            "with that run, or choose another folder for a new one.",
             "resume",
             "run_dir",
         )

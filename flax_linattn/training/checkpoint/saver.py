@@ -88,7 +88,7 @@ class Saver:
             raise OSError(
                 f"The checkpoint after step {self._step} could not be written: {_reason(error)}. "
                 + (f"The last one is {last[-1].path}. " if last else "There is none before it. ")
-                + "Make room if the disk is full, and go on with resume=True."
+                + "Make room if the disk is full, and go on with the option resume."
             ) from error
         if failed:
             raise LostProcessError(

@@ -198,7 +198,7 @@ def _start(
         state, restored = go_on(run_dir, state, begun)
         record = ManyRecord.of(restored)
     on_main(partial(record.write_metrics, run_dir))
-    announce(f"Then start all processes again with resume=True: {run_dir}.")
+    announce(f"Then start all processes again with the option resume: {run_dir}.")
     return ManyTrainer(
         objective=objective,
         config=config,
