@@ -19,6 +19,9 @@ from hypothesis import settings
 
 from flax_linattn.ops import registry
 
+# Until all is collected, which makes little garbage.
+gc.disable()
+
 # float32 + float64 and their like raise: a silent promotion hides a lost accumulation dtype.
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -45,6 +48,7 @@ def pytest_collection_finish() -> None:
     """What is there stays: looking through it for garbage time and again takes a tenth of all."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 10, 10)
 
 

@@ -96,9 +96,14 @@ def test_weights_of_each_channel_of_the_values() -> None:
     q, k = rng.normal(size=(2, 2, 7, 3, 4)).astype(np.float32)
     v, x = rng.normal(size=(2, 2, 7, 3, 5)).astype(np.float32)
     fade = jax.nn.log_sigmoid(x)
-    w = ops.weights(mechanism, q, k, is_causal=True, fade=fade)
+
+    @jax.jit
+    def run(q: Any, k: Any, v: Any, fade: Any) -> Any:
+        options = {"is_causal": True, "fade": fade}
+        return ops.weights(mechanism, q, k, **options), mechanism.attend(q, k, v, **options)
+
+    w, want = run(q, k, v, fade)
     assert w.shape == (2, 3, 5, 7, 7)
-    want = mechanism.attend(q, k, v, is_causal=True, fade=fade)
     np.testing.assert_allclose(np.einsum("bhvts,bshv->bthv", w, v), want, atol=2e-5)
     with pytest.raises(TypeError, match="needs fade"):
         ops.weights(mechanism, q, k, is_causal=True)

@@ -30,12 +30,16 @@ def test_no_tokens() -> None:
     assert decays.products(none, none, none[..., :1]).shape == (2, 0, 0)
 
 
+@jax.jit
+def all_sums(a: Any) -> Any:
+    sums = (each(a) for each in (decays.until, decays.after, decays.before, decays.onwards))
+    return *sums, decays.between(a[:, :1])
+
+
 @given(log_decays(channels=2))
 def test_sums_are_those_of_a_loop(a: Any) -> None:
     with jax.enable_x64(True):
-        until, after = np.asarray(decays.until(a)), np.asarray(decays.after(a))
-        before, onwards = np.asarray(decays.before(a)), np.asarray(decays.onwards(a))
-        between = np.asarray(decays.between(a[:, :1]))
+        until, after, before, onwards, between = map(np.asarray, all_sums(a))
     for i in range(len(a)):
         assert_close(until[i], a[: i + 1].sum(axis=0), np.float64)
         assert_close(after[i], a[i + 1 :].sum(axis=0), np.float64)
@@ -53,7 +57,7 @@ def test_products_are_those_of_a_loop(channels: int, data: Any) -> None:
     a = data.draw(log_decays(channels))
     q, k = np.random.default_rng(0).normal(size=(2, len(a), 3))
     with jax.enable_x64(True):
-        got = np.asarray(decays.products(q, k, a))
+        got = np.asarray(jax.jit(decays.products)(q, k, a))
     want = np.zeros((len(a), len(a)))
     for i in range(len(a)):
         for j in range(i + 1):
@@ -84,7 +88,7 @@ def test_a_long_way_down_loses_no_digits() -> None:
     """After 100 tokens of -100 the next ones are apart by 1e-3 each, in float32."""
     a = np.full((110, 1), -1e-3, np.float32)
     a[:100] = -100
-    got = np.asarray(decays.between(jnp.asarray(a)))[100:, 100:]
+    got = np.asarray(jax.jit(decays.between)(a))[100:, 100:]
     apart = np.arange(10)[:, None] - np.arange(10)
     want = np.where(apart >= 0, -1e-3 * np.maximum(apart, 0), -np.inf)
     np.testing.assert_allclose(got, want, rtol=1e-6)

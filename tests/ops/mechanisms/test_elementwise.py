@@ -176,23 +176,31 @@ def test_the_exact_form_takes_memory_linear_in_time() -> None:
     assert long < 2048 * 2048 * 16  # a quarter of the tensor
 
 
+@cache
+def with_gradients(form: str) -> Any:
+    """(q, k, v) -> outputs and their gradients: of a form as users compile it, or the reference."""
+    mechanism = ops.get_mechanism("elementwise", chunk_size=4)
+    is_form = form != "reference"
+    attend = partial(mechanism.attend, form=form) if is_form else mechanism.reference
+
+    def run(*tokens: Any) -> Any:
+        y, pull = jax.vjp(lambda *tokens: attend(*tokens, is_causal=True), *tokens)
+        return y, pull(y)
+
+    return compile_as_users(run, *qkv(13, dtype=np.float32)) if is_form else jax.jit(run)
+
+
 @pytest.mark.parametrize("form", ["parallel", "chunked", "recurrent"])
 @pytest.mark.parametrize("size", [1e5, 1e10, 1e20, 1e30])
 def test_the_nearest_of_far_keys_counts(form: str, size: float) -> None:
     """Squares of distances would be rounded, or infinite."""
-    mechanism = ops.get_mechanism("elementwise", chunk_size=4)
     q, k, v = (
-        x * np.float32(s) for x, s in zip(qkv(13, dtype=np.float32), (1, size, 1), strict=True)
+        np.asarray(x) * np.float32(s)
+        for x, s in zip(qkv(13, dtype=np.float32), (1, size, 1), strict=True)
     )
-
-    def run(attend: Any, *tokens: Any) -> Any:
-        y, pull = jax.vjp(lambda *tokens: attend(*tokens, is_causal=True), *tokens)
-        return y, pull(y)
-
-    got = compile_as_users(partial(run, partial(mechanism.attend, form=form)), q, k, v)(q, k, v)
+    got = with_gradients(form)(q, k, v)
     with jax.enable_x64(True):
-        wide = [x.astype(np.float64) for x in (q, k, v)]
-        want = jax.jit(partial(run, mechanism.reference))(*wide)
+        want = with_gradients("reference")(*(x.astype(np.float64) for x in (q, k, v)))
     # Gradients into q and k sum terms as large as the distances, which cancel.
     terms = [1, 4 * size, 4 * size, 1]
     for g, w, term in zip(jax.tree.leaves(got), jax.tree.leaves(want), terms, strict=True):

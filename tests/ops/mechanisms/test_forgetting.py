@@ -70,6 +70,13 @@ def attend(q: Any, k: Any, v: Any, log_decay: Any, **how: Any) -> Any:
     return FORGETTING.attend(q, k, v, is_causal=True, log_decay=log_decay, **how)
 
 
+@functools.partial(jax.jit, static_argnames="form")
+def go_on(tokens: Any, state: Any, mask: Any = None, ids: Any = None, form: str = "auto") -> Any:
+    """The outputs of tokens after a state, and the state after them, by one program."""
+    how = {"mask": mask, "segment_ids": ids, "initial_state": state, "return_state": True}
+    return attend(*tokens, **how, form=form)
+
+
 def close(got: Any, want: Any, tolerance: float = 1e-12) -> None:
     jax.tree.map(
         lambda g, w: np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance), got, want
@@ -131,8 +138,8 @@ def test_without_decay_it_is_softmax() -> None:
     q, k, v, log_decay = make_tokens()
     softmax = ops.get_mechanism("softmax")
     with jax.enable_x64(True):
-        want = softmax.attend(q, k, v, is_causal=True)
-        close(attend(q, k, v, 0 * np.nan_to_num(log_decay, neginf=0)), want)
+        want = jax.jit(functools.partial(softmax.attend, is_causal=True))(q, k, v)
+        close(jax.jit(attend)(q, k, v, 0 * np.nan_to_num(log_decay, neginf=0)), want)
 
 
 @pytest.mark.parametrize("max_length", [None, LENGTH])
@@ -148,13 +155,7 @@ def test_a_sequence_cut_anywhere(max_length: int | None) -> None:
             )
             pieces = []
             for span, form in ((slice(first), "auto"), (slice(first, second), "chunked")):
-                y, state = attend(
-                    *(x[:, span] for x in tokens),
-                    mask=mask[:, span],
-                    initial_state=state,
-                    return_state=True,
-                    form=form,
-                )
+                y, state = go_on([x[:, span] for x in tokens], state, mask[:, span], form=form)
                 pieces.append(y)
             for t in range(second, LENGTH if max_length else second):
                 y, state = step(*(x[:, t] for x in tokens), state, mask[:, t])
@@ -180,9 +181,12 @@ def test_gradients_pass_through_the_cache() -> None:
             pieces.append(y)
         return jnp.concatenate(pieces, axis=1)
 
+    def pulled(*tokens: Any) -> Any:
+        y, pull = jax.vjp(in_two, *tokens)
+        return y, pull(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
     with jax.enable_x64(True):
-        y, pull = jax.vjp(jax.jit(in_two), *tokens)
-        got = pull(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+        y, got = jax.jit(pulled)(*tokens)
         ids = np.zeros((BATCH, LENGTH), int)
         close((y, got), with_gradients("reference")(tokens, mask, ids))
 
@@ -195,12 +199,7 @@ def test_slots_of_a_segment_that_is_over_are_forgotten() -> None:
         state = FORGETTING.init_state(BATCH, HEADS, KEY_DIM, VALUE_DIM, 20, dtype=np.float64)
         pieces = []
         for span in (slice(0, 8), slice(8, 10), slice(10, 13)):
-            y, state = attend(
-                *(x[:, span] for x in tokens),
-                segment_ids=ids[:, span],
-                initial_state=state,
-                return_state=True,
-            )
+            y, state = go_on([x[:, span] for x in tokens], state, ids=ids[:, span])
             pieces.append(y)
         close(np.concatenate(pieces, axis=1), judge(tokens, ids=ids))
         assert state.state.length.tolist() == [5] * BATCH
@@ -253,7 +252,7 @@ def test_running_sums_keep_what_one_float_loses() -> None:
     )
     np.testing.assert_allclose(after.minus(before), late, rtol=1e-6, atol=1e-6)
     assert np.max(np.abs(c.high[:, 1:] - c.high[:, :-1] - late)) > 0.01  # one float alone
-    tangents = jax.jvp(running_sum, (x,), (x,))[1]
+    tangents: Any = jax.jit(lambda x: jax.jvp(running_sum, (x,), (x,))[1])(x)
     np.testing.assert_allclose(tangents.high, jnp.cumsum(x, axis=1), rtol=1e-6)
     assert not np.any(tangents.low)
 

@@ -61,16 +61,16 @@ def test_without_decay_it_is_aaren(form: str) -> None:
     q, k, v, log_decay = make_tokens()
     aaren = ops.get_mechanism("aaren", chunk_size=4)
     with jax.enable_x64(True):
-        got = attend(q, k, v, 0 * log_decay, form=form)
-        want = aaren.attend(q, k, v, is_causal=True, form=form)
+        got = jax.jit(partial(attend, form=form))(q, k, v, 0 * log_decay)
+        want = jax.jit(partial(aaren.attend, is_causal=True, form=form))(q, k, v)
     assert_close(np.asarray(got), np.asarray(want), np.float64)
 
 
 def test_not_causal_all_positions_get_the_last_vector() -> None:
     q, k, v, log_decay = make_tokens()
     with jax.enable_x64(True):
-        causal = attend(q, k, v, log_decay)
-        every = AAREN.attend(q, k, v, log_decay=log_decay)
+        causal = jax.jit(attend)(q, k, v, log_decay)
+        every = jax.jit(AAREN.attend)(q, k, v, log_decay=log_decay)
     last = np.broadcast_to(np.asarray(causal)[:, -1:], v.shape)
     assert_close(np.asarray(every), last, np.float64)
 
@@ -141,7 +141,7 @@ def test_scores_far_from_zero(form: str) -> None:
     tokens = (score, v, log_decay)
     got = compile_as_users(far_from_zero(form), *tokens)(*tokens)
     with jax.enable_x64(True):
-        want = far_from_zero("reference")(*(x.astype(np.float64) for x in tokens))
+        want = jax.jit(far_from_zero("reference"))(*(x.astype(np.float64) for x in tokens))
         want = jax.tree.map(np.asarray, want)
     assert_close(want[0], judge(*tokens), np.float64)
     assert_close(got, want, np.float32)
@@ -193,9 +193,10 @@ def test_a_state_after_a_reset_goes_on() -> None:
         for t in range(T):
             y, state = step(q, k[:, t], v[:, t], state, log_decay=log_decay[:, t])
             rows.append(np.asarray(y))
-        whole, last = attend(q, k, v, log_decay, return_state=True)
+        run = jax.jit(partial(attend, return_state=True))
+        whole, last = run(q, k, v, log_decay)
         parts = [
-            attend(q, k[:, at], v[:, at], log_decay[:, at], return_state=True)[1]
+            run(q, k[:, at], v[:, at], log_decay[:, at])[1]
             for at in (slice(3), slice(3, 8), slice(8, T))
         ]
         merged = AAREN.merge(AAREN.merge(*parts[:2]), parts[2])

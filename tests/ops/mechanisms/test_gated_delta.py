@@ -89,9 +89,8 @@ def test_orthogonal_keys_are_overwritten_one_by_one(form: str) -> None:
     v: Any = rng.normal(size=(1, dim * rounds, 1, 3))
     ones = np.ones((1, dim * rounds, 1))
     with jax.enable_x64(True):
-        y, state = delta.attend(
-            *(k, k, v), is_causal=True, log_decay=0 * ones, beta=ones, return_state=True, form=form
-        )
+        run = jax.jit(partial(delta.attend, is_causal=True, return_state=True, form=form))
+        y, state = run(k, k, v, log_decay=0 * ones, beta=ones)
     assert_close(np.asarray(y), v, np.float64)
     last = np.argsort(which[-dim:])
     assert_close(basis @ np.asarray(state.value)[0, 0], v[0, -dim:, 0][last], np.float64)
@@ -104,10 +103,11 @@ def test_one_key_again_and_again(form: str) -> None:
     length, dim = 64, 4
     delta = ops.get_mechanism("gated_delta")
     ones, v = np.ones((1, length, 1), np.float32), unit_keys(length, 3)
+    run = jax.jit(partial(delta.attend, is_causal=True, form=form))
     for spread in (0.0, 1e-3, 1e-1):
         k = np.ones((1, length, 1, dim), np.float32) + spread * unit_keys(length, dim)
         k = (k / np.linalg.norm(k, axis=-1, keepdims=True)).astype(np.float32)
-        y = delta.attend(*(k, k, v), is_causal=True, log_decay=0 * ones, beta=ones, form=form)
+        y = run(k, k, v, log_decay=0 * ones, beta=ones)
         states = judge(k, v, 0 * ones, ones)
         want = np.einsum("tk,tkv->tv", k[0, :, 0] * dim**-0.5, states)
         assert_close(y[0, :, 0], want.astype(np.float32), np.float32)
