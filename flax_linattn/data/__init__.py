@@ -13,7 +13,7 @@ from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.frames import from_frame, to_frame
 from flax_linattn.data.load import load_dataset, load_series
 from flax_linattn.data.long import load_long
-from flax_linattn.data.marks import calendar_features
+from flax_linattn.data.marks import calendar_circles, calendar_features
 from flax_linattn.data.packing import Packed, pack
 from flax_linattn.data.ragged import RaggedBatches
 from flax_linattn.data.regular import TimesPolicy, resample
@@ -56,6 +56,7 @@ __all__ = [
     "TimeSeriesDataset",
     "TimesPolicy",
     "Windows",
+    "calendar_circles",
     "calendar_features",
     "chronological_split",
     "count_cycles",

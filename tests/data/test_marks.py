@@ -42,3 +42,35 @@ def test_each_step_has_its_features(
     want = [[EXPECTED[name](time) - 0.5 for name in names] for time in times]
     np.testing.assert_allclose(got, want, atol=1e-6)
     assert got.dtype == np.float32
+
+
+CIRCLES = {
+    "minute": lambda t: t.minute / 60,
+    "hour": lambda t: t.hour / 24,
+    "weekday": lambda t: t.weekday() / 7,
+    "day": lambda t: (t.day - 1) / 31,
+    "day of year": lambda t: (t.timetuple().tm_yday - 1) / 366,
+    "week": lambda t: (t.isocalendar().week - 1) / 53,
+    "month": lambda t: (t.month - 1) / 12,
+}
+
+
+@given(times=st.lists(TIMES, min_size=1, max_size=5))
+def test_circles_are_those_of_the_calendar(times: list[datetime.datetime]) -> None:
+    """As points of the complex plane; each alone, and all in the order asked for."""
+    names = [*reversed(CIRCLES)]
+    found = data.calendar_circles(np.array(times, "M8[s]"), names)
+    turns = np.array([[CIRCLES[name](time) for name in names] for time in times])
+    want = np.exp(2j * np.pi * turns)
+    assert found.dtype == np.float32 and found.shape == (len(times), 2 * len(names))
+    np.testing.assert_allclose(found[:, 1::2] + 1j * found[:, ::2], want, atol=1e-6)
+    for place, name in enumerate(names):
+        one = data.calendar_circles(np.array(times, "M8[s]"), [name])
+        np.testing.assert_array_equal(one, found[:, 2 * place : 2 * place + 2])
+
+
+def test_an_unknown_part_is_named():
+    times = np.array(["2016-07-01"], "M8[s]")
+    with pytest.raises(ValueError, match=r"must be one of minute, hour, .*did you mean 'weekday'"):
+        data.calendar_circles(times, ["weekdy"])
+    assert data.calendar_circles(times, []).shape == (1, 0)

@@ -89,6 +89,7 @@ def describe(series: data.TimeSeries, split: data.Split, config: ForecastData) -
         static=static_of([series.values[: split.train.stop]], known),
         step_seconds=step_seconds(series),
         marks=marks_of(series, config),
+        calendar=calendar_of([series], config),
         standardizer=fit_standardizer(series, split),
         split=as_pairs(split),
         checksum=checksum_of(series, split.test.stop),
@@ -161,6 +162,28 @@ def marks_of(series: data.TimeSeries, config: ForecastData) -> tuple[str, ...]:
     return tuple(data.calendar_features(series.times[:1], series.step)[1])
 
 
+def calendar_of(several: Sequence[data.TimeSeries], config: ForecastData) -> tuple[str, ...]:
+    """Parts of the calendar that the model is told of the horizon.
+
+    Raises:
+        ValueError: a series has no times, or none has two.
+    """
+    for series in several if config.calendar_parts else ():
+        if series.times is None:
+            raise OptionError(
+                f"known_calendar takes the times of rows, and {series.name} has none; name their "
+                "column, or leave it out.",
+                "known_calendar",
+                "time_column",
+            )
+    if config.calendar_parts and all(series.step is None for series in several):
+        raise OptionError(
+            "known_calendar takes the time between rows, which one row does not tell; give more.",
+            "known_calendar",
+        )
+    return config.calendar_parts
+
+
 def as_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:
     """A split as a problem holds it."""
     return tuple((part.start, part.stop) for part in split)
@@ -198,22 +221,29 @@ def checksum_of(series: data.TimeSeries, stop: int) -> str:
 
 
 def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, NDArray]:
-    """What a model sees of a series: ``values`` [T, channels], and ``marks`` of the calendar.
+    """What a model sees of a series: ``values`` [T, inputs], and ``marks`` of the calendar.
 
-    A missing value takes the last known one, or the training mean if there is none; ``known``
-    [T, channels] tells which are none, where any is missing. ``missing`` [T, channels] tells it the
-    model by 1, where it takes that.
+    Inputs are the channels, and the circles of the calendar behind them, where the model is told
+    that of the horizon. A missing value takes the last known one, or the training mean if there is
+    none; ``known`` [T, inputs] tells which are none, where any is missing. ``missing`` [T, inputs]
+    tells it the model by 1, where it takes that.
     """
     filled = series.fill_forward(problem.standardizer.mean)
     try:
         (values,) = problem.standardizer.apply([filled.values], series.channels)
     except FarValueError as far:
         raise ValueError(f"{series.name}, {series.place(far.step)}: {far}") from None
-    arrays: dict[str, NDArray] = {"values": values.astype(np.float32)}
+    values, missing = values.astype(np.float32), np.isnan(series.values)
+    if problem.calendar:
+        assert series.times is not None
+        circles = data.calendar_circles(series.times, problem.calendar)
+        values = np.concatenate([values, circles], axis=1)
+        missing = np.concatenate([missing, np.zeros(circles.shape, np.bool_)], axis=1)
+    arrays: dict[str, NDArray] = {"values": values}
     if series.num_missing:
-        arrays["known"] = ~np.isnan(series.values)
+        arrays["known"] = ~missing
     if problem.tells_missing:
-        arrays["missing"] = np.isnan(series.values).astype(np.float32)
+        arrays["missing"] = missing.astype(np.float32)
     if problem.marks:
         assert series.times is not None and problem.step_seconds is not None
         step = np.timedelta64(round(problem.step_seconds), "s")

@@ -302,12 +302,13 @@ def check_fits(run: Run, series: data.TimeSeries) -> None:
         ValueError: its rows are further apart; or the run looks at times, and it has none, or has
             those of a clock where the run's are UTC, or the other way round.
     """
-    if run.problem.marks and series.times is None:
+    told = tuple(dict.fromkeys((*run.problem.marks, *run.problem.calendar)))
+    if told and series.times is None:
         raise ValueError(
             f"{series.name} has no times, from which the run took "
-            f"{', '.join(run.problem.marks)}; give times in the first column."
+            f"{', '.join(told)}; give times in the first column."
         )
-    if run.problem.marks and run.problem.utc is not None and series.utc != run.problem.utc:
+    if told and run.problem.utc is not None and series.utc != run.problem.utc:
         kinds = ("times with their offset from UTC", "times without an offset from UTC")
         expected_kind, got = kinds if run.problem.utc else kinds[::-1]
         raise ValueError(
@@ -335,7 +336,7 @@ def stream_error(run: Run, windows: data.Windows, most: int) -> dict[str, Any]:
     options, arrays = run.config.data, windows.arrays
     begin = int(windows.starts[0]) + options.input_length
     end = int(windows.starts[-1]) + options.input_length + options.horizon
-    known = list(run.problem.known_future)
+    known = list(run.problem.known_inputs)
     end -= options.horizon if known else 0
     seen = [arrays[name] for name in ("values", "missing", "marks") if name in arrays]
     rows = slice(begin, min(begin + most, end))

@@ -42,7 +42,7 @@ def build_forecaster(
         "layers": placed_layers(config.layers, placement),
         "rngs": nnx.Rngs(config.seed),
     }
-    channels, horizon = len(problem.channels), config.data.horizon
+    channels, horizon = problem.num_inputs, config.data.horizon
     position: Literal["sinusoidal", "none"] = "sinusoidal" if model.absolute_positions else "none"
     if model.levels:
         shared["quantiles"] = model.levels
@@ -55,7 +55,7 @@ def build_forecaster(
             fixed_map=model.ridge,
             memory=length,
             missing=problem.tells_missing,
-            known_future=problem.known_future,
+            known_future=problem.known_inputs,
             position=position,
             **shared,
         )

@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Literal, Self
 
-from flax_linattn.checks import OptionError, at_least, shown
+from flax_linattn.checks import OptionError, at_least, choice, shown
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
+from flax_linattn.data.marks import CIRCLES
 from flax_linattn.data.regular import TimesPolicy
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.layers import MOST_LAYERS
@@ -45,6 +46,9 @@ class ForecastData(Options):
         targets: those of them to forecast; default all.
         known_future: columns whose values are known for the horizon, such as prices or holidays,
             separated by commas: the patch model reads them there, and does not forecast them.
+        known_calendar: what of the times of the steps to forecast the patch model reads, separated
+            by commas, such as hour,weekday: minute, hour, weekday, day (of the month), day of year,
+            week or month. It is computed from the times of the rows, which need no column of it.
         split: training, validation and test, in the order of time: shares of all rows or numbers of
             rows. Default that which is customary for a file of this name, else 0.7/0.1/0.2.
         input_length: rows that a forecast sees.
@@ -66,6 +70,7 @@ class ForecastData(Options):
     channels: str = ""
     targets: str = ""
     known_future: str = ""
+    known_calendar: str = ""
     split: str = ""
     input_length: int = 96
     horizon: int = 96
@@ -82,6 +87,13 @@ class ForecastData(Options):
             stride=self.stride,
         )
         at_least(0, season=self.season)
+        for name in self.calendar_parts:
+            choice(CIRCLES, known_calendar=name)
+
+    @property
+    def calendar_parts(self) -> tuple[str, ...]:
+        """Those of ``known_calendar``, each once."""
+        return tuple(dict.fromkeys(split_cells(self.known_calendar))) if self.known_calendar else ()
 
     @property
     def several(self) -> bool:
@@ -223,12 +235,13 @@ class ForecastConfig(Config):
     fit: ForecastFit = ForecastFit()
 
     def __post_init__(self) -> None:
-        if self.data.known_future and self.model.model != "patch":
-            raise OptionError(
-                "known_future is read by the model 'patch'; choose that, or leave it out.",
-                "known_future",
-                model="patch",
-            )
+        for name in ("known_future", "known_calendar"):
+            if getattr(self.data, name) and self.model.model != "patch":
+                raise OptionError(
+                    f"{name} is read by the model 'patch'; choose that, or leave it out.",
+                    name,
+                    model="patch",
+                )
         longest, labels = self.data.input_length, self.model.label_length
         if self.model.model == "encoder-decoder" and labels > longest:
             raise OptionError(

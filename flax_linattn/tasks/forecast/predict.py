@@ -109,14 +109,17 @@ def forecast_after(run: Run, series: data.TimeSeries) -> Ahead:
             "forecast sees; give more of them.",
             "test_file",
         )
-    arrays = standardize(given, problem)
-    stop = series.num_steps
-    rows = slice(stop - length, stop + (horizon if problem.known_future else 0))
-    seen = {n: part[None, rows] for n, part in arrays.items() if n in ("values", "missing")}
     step = series.step if problem.step_seconds is None else _seconds(problem.step_seconds)
     times = None
     if series.times is not None and step is not None:
         times = times_after(series.times, step, horizon)
+    if problem.calendar and not problem.known_future:
+        assert times is not None
+        given = _with_rows(series, times)
+    arrays = standardize(given, problem)
+    stop = series.num_steps
+    rows = slice(stop - length, stop + (horizon if problem.known_inputs else 0))
+    seen = {n: part[None, rows] for n, part in arrays.items() if n in ("values", "missing")}
     if problem.marks:  # of the window, and of what follows
         assert times is not None and step is not None
         ahead, _ = data.calendar_features(times, step)
@@ -149,6 +152,18 @@ def _before(run: Run, series: data.TimeSeries) -> data.TimeSeries:
         )
     times = None if series.times is None else series.times[:stop]
     return dataclasses.replace(series, values=series.values[:stop], times=times)
+
+
+def _with_rows(series: data.TimeSeries, times: NDArray[np.datetime64]) -> data.TimeSeries:
+    """A series with rows of these times behind it, all of whose values are missing."""
+    assert series.times is not None
+    empty = np.full((len(times), len(series.channels)), np.nan)
+    return dataclasses.replace(
+        series,
+        values=np.concatenate([series.values, empty]),
+        times=np.concatenate([series.times, times]),
+        lines=None,
+    )
 
 
 def _seconds(seconds: float) -> np.timedelta64:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.annotations import of_types
-from flax_linattn.checks import at_least, same_number
+from flax_linattn.checks import at_least, choice, same_number
+from flax_linattn.data.marks import CIRCLES
 from flax_linattn.tasks.run_types import Problem
 
 
@@ -57,6 +58,8 @@ class ForecastProblem(Problem):
         tells_missing: whether the model is told which values are missing.
         known_future: indices of channels that are known for the horizon.
         static: those of them that never changed within the training rows of a series.
+        calendar: parts of the calendar that the model is told of the horizon, too, each as two
+            inputs behind the channels, see ``data.calendar_circles``.
     """
 
     dataset: str
@@ -72,11 +75,22 @@ class ForecastProblem(Problem):
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
     static: tuple[int, ...] = ()
+    calendar: tuple[str, ...] = ()
+
+    @property
+    def num_inputs(self) -> int:
+        """Channels, and the calendar's circles behind them."""
+        return len(self.channels) + 2 * len(self.calendar)
+
+    @property
+    def known_inputs(self) -> tuple[int, ...]:
+        """Indices of the inputs that are known for the horizon: of channels, and the calendar."""
+        return (*self.known_future, *range(len(self.channels), self.num_inputs))
 
     @property
     def num_flags(self) -> int:
-        """Inputs that tell which channels are missing."""
-        return len(self.channels) if self.tells_missing else 0
+        """Inputs that tell which of the others are missing."""
+        return self.num_inputs if self.tells_missing else 0
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -128,7 +142,7 @@ class ForecastProblem(Problem):
             **dataclasses.asdict(self),
             "standardizer": json.loads(self.standardizer.to_json()),
         }
-        for name in ("members", "static"):  # as it was before there were any
+        for name in ("members", "static", "calendar"):  # as it was before there were any
             if not values[name]:
                 del values[name]
         return values
@@ -138,7 +152,7 @@ class ForecastProblem(Problem):
         """Back from ``to_json``."""
         standardizer = data.Standardizer.from_json(json.dumps(values["standardizer"]))
         lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
-        for name in ("known_future", "static"):
+        for name in ("known_future", "static", "calendar"):
             lists[name] = tuple(values.get(name, ()))
         lists["split"] = tuple((begin, end) for begin, end in values["split"])
         lists["members"] = tuple(Member(**member) for member in values.get("members", ()))
@@ -154,6 +168,10 @@ class ForecastProblem(Problem):
             at_least(0, len(self.channels) - 1, known_future=known)
         if not set(self.static) <= set(self.known_future):
             raise ValueError(f"static must be known for the horizon, got {list(self.static)}.")
+        for part in self.calendar:
+            choice(CIRCLES, calendar=part)
+        if self.calendar and self.step_seconds is None:
+            raise ValueError("the calendar of the horizon takes the time between rows, got none.")
         same_number(split=self.split, parts=("training", "validation", "test"))
         for begin, end in self.split:
             at_least(0, begin=begin)

@@ -17,6 +17,7 @@ from flax_linattn.data.cells import split_cells
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.data import (
     as_pairs,
+    calendar_of,
     check_float32,
     checksum_of,
     fit_standardizer,
@@ -242,6 +243,7 @@ def describe_several(several: Several, config: ForecastConfig) -> ForecastProble
         static=static_of(_train_values(several), known),
         step_seconds=usual,
         marks=marks,
+        calendar=calendar_of(several.series, source),
         standardizer=data.Standardizer(
             np.median([scale.mean for scale in scales], axis=0),
             np.median([scale.std for scale in scales], axis=0),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.data.future import times_after
 from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, parse_rows
@@ -150,15 +151,18 @@ class ForecastStream(Streaming):
         self._check_time(row.time)
         last = np.where(np.isnan(values), self._last, values)
         (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
-        ahead = self._known_ahead(last, ahead)
         marks = self._marks(row.time)
+        now, later = self._circles(row.time)
+        ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
         self.num_gaps += self._is_gap(row.time)
         if row.time is not None:
             self._at_last = self._at_last + 1 if row.time == self._time else 1
             self._time = row.time
         self._last = last
-        missing = np.isnan(values) if problem.tells_missing else np.zeros(0, np.bool_)
-        x = np.concatenate([scaled[0], missing, marks, ahead.ravel()]).astype(np.float32)
+        missing = np.zeros(problem.num_flags, np.bool_)
+        if problem.tells_missing:
+            missing[: len(values)] = np.isnan(values)
+        x = np.concatenate([scaled[0], now, missing, marks, ahead.ravel()]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
@@ -271,11 +275,11 @@ class ForecastStream(Streaming):
     def _known_ahead(
         self, last: NDArray[np.float64], ahead: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """The known channels of the horizon, standardised; a missing one is the last before it."""
+        """The known channels [H, F], standardised; a missing value is the last before it."""
         problem = self._run.problem
         known = list(problem.known_future)
         if not known:
-            return ahead
+            return np.zeros((self._run.config.data.horizon, 0))
         steps = data.TimeSeries(
             "horizon",
             np.concatenate([last[known], ahead]).reshape(-1, len(known)),
@@ -306,15 +310,35 @@ class ForecastStream(Streaming):
         problem = self._run.problem
         if not problem.marks:
             return np.zeros(0, np.float32)
+        features, _ = data.calendar_features(self._needed(time, problem.marks), self._step)
+        return features[0]
+
+    def _circles(self, time: datetime | None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The calendar of now [2 N], and of the horizon [H, 2 N]: rows at the usual distance."""
+        parts, horizon = self._run.problem.calendar, self._run.config.data.horizon
+        if not parts:
+            return np.zeros(0, np.float32), np.zeros((horizon, 0), np.float32)
+        now = self._needed(time, parts)
+        before = [] if self._time is None or self._is_gap(time) else [self._time]
+        times = np.array([*before, *now], "M8[s]")  # two tell months from 31 days
+        ahead = times_after(times, self._step, horizon)
+        circles = data.calendar_circles(np.concatenate([now, ahead]), parts)
+        return circles[0], circles[1:]
+
+    @property
+    def _step(self) -> np.timedelta64:
+        seconds = self._run.problem.step_seconds
+        assert seconds is not None  # of a run that knows the calendar
+        return np.timedelta64(round(seconds), "s")
+
+    def _needed(self, time: datetime | None, parts: Sequence[str]) -> NDArray[np.datetime64]:
+        """A time as an array [1], where the calendar is looked at."""
         if time is None:
             raise ValueError(
-                f"the run looks at the calendar ({', '.join(problem.marks)}): begin each line with "
+                f"the run looks at the calendar ({', '.join(parts)}): begin each line with "
                 'the time, name its column time, or give JSON objects a "time".'
             )
-        assert problem.step_seconds is not None
-        step = np.timedelta64(round(problem.step_seconds), "s")
-        features, _ = data.calendar_features(np.array([time], "M8[s]"), step)
-        return features[0]
+        return np.array([time], "M8[s]")
 
 
 def _of_series(run: Run, name: str) -> Run:

@@ -230,9 +230,9 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
 
     def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct | None:
         """Of the channels, and the marks behind them."""
-        if problem.known_future:  # its size is the horizon's, too
+        if problem.known_inputs:  # its size is the horizon's, too
             return None
-        width = len(problem.channels) + problem.num_flags + len(problem.marks)
+        width = problem.num_inputs + problem.num_flags + len(problem.marks)
         return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
