@@ -30,7 +30,7 @@ import numpy as np
 
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
-from flax_linattn.ops.engine.forms import block_sizes
+from flax_linattn.ops.engine.forms import BlockSizes, block_sizes
 from flax_linattn.ops.engine.tiles import fill
 from flax_linattn.ops.engine.two_floats import TwoFloats
 from flax_linattn.typing import Array
@@ -49,10 +49,15 @@ class Offsets(NamedTuple):
     query: TwoFloats
     key: TwoFloats
 
+    def by_head(self) -> Offsets:
+        """[B, H, T] and [B, H, S]."""
+        by_head: Offsets = jax.tree.map(lambda x: jnp.swapaxes(x, 1, 2), self)
+        return by_head
+
     def between(self) -> Array:
-        """Of all pairs: [B, H, T, S]."""
-        a = TwoFloats(*(jnp.moveaxis(x, 1, 2)[..., None] for x in self.query))
-        return a.minus(TwoFloats(*(jnp.moveaxis(x, 1, 2)[..., None, :] for x in self.key)))
+        """Of all pairs, for offsets by head: [B, H, T, S]."""
+        a = TwoFloats(*(x[..., None] for x in self.query))
+        return a.minus(TwoFloats(*(x[..., None, :] for x in self.key)))
 
 
 class Scores(NamedTuple):
@@ -160,70 +165,78 @@ def attend_in_blocks(
         >>> bool(jnp.allclose(y, want, atol=1e-6))
         True
     """
-    queries, keys = q.shape[1], k.shape[1]
-    rows, columns = (block_sizes(q.shape[0] * q.shape[2], most, n) for n in (queries, keys))
-
-    def plans(which: str) -> Plans:
-        sizes = zip(rows[which].values(), columns[which].values(), strict=True)
-        return Plans(*(Plan(weighing, row, column, queries, keys) for row, column in sizes))
-
-    passes = Passes(plans("forward"), plans("backward"))
-    q = _whole_blocks(q, rows)
-    k, v = (_whole_blocks(x, columns) for x in (k, v))
-    if offsets is not None:
-        a, b = (
-            TwoFloats(*(_whole_blocks(x, sizes) for x in half))
-            for half, sizes in ((offsets.query, rows), (offsets.key, columns))
-        )
-        offsets = Offsets(a, b)
+    lengths = q.shape[1], k.shape[1]
+    sizes = block_sizes(q.shape[0], q.shape[2], most, *lengths)
+    plans = Plans(**{name: Plan(weighing, size, *lengths) for name, size in sizes.items()})
     scale = jnp.asarray(scale).astype(q.dtype)
-    x, visibility = vary_alike((Arguments(q, k, v, scale, offsets), visibility))
-    return _attend(passes, x, visibility)[:, :queries]
+    return _attend(plans, *vary_alike((Tokens(q, k, v, offsets), scale, visibility)))
 
 
-def _whole_blocks(x: Array, sizes: dict[str, dict[str, int]]) -> Array:
-    return fill(x, max(size for platforms in sizes.values() for size in platforms.values()))
-
-
-class Arguments(NamedTuple):
-    """What has a gradient: q, k, v and offsets in whole blocks, and the scale."""
+class Tokens(NamedTuple):
+    """What is given of queries and keys: q [B, T, H, K], k and v [B, S, H, ...], and offsets."""
 
     q: Array
     k: Array
     v: Array
-    scale: Array
     offsets: Offsets | None
+
+    def by_head(self, sizes: BlockSizes) -> Tokens:
+        """[B, H, T', ...] in whole blocks: as they lie there products take half of the time."""
+        return self._each(_by_head, sizes.queries, sizes.keys)
+
+    def by_token(self, queries: int, keys: int) -> Tokens:
+        """``by_head`` undone."""
+        return self._each(_by_token, queries, keys)
+
+    def _each(self, function: Callable[[Array, int], Array], queries: int, keys: int) -> Tokens:
+        def of(tree: Any, length: int) -> Any:
+            return jax.tree.map(lambda x: function(x, length), tree)
+
+        q, (k, v), offsets = of(self.q, queries), of((self.k, self.v), keys), self.offsets
+        if offsets is not None:
+            offsets = Offsets(of(offsets.query, queries), of(offsets.key, keys))
+        return Tokens(q, k, v, offsets)
+
+
+def _by_head(x: Array, size: int, filling: float = 0) -> Array:
+    """[B, T, H, ...] -> [B, H, T', ...], filled up to a multiple of ``size``."""
+    return jnp.swapaxes(fill(x, size, constant_values=filling), 1, 2)
+
+
+def _by_token(x: Array, length: int) -> Array:
+    """[B, H, T', ...] -> [B, T, H, ...]."""
+    return jnp.swapaxes(x, 1, 2)[:, :length]
 
 
 class Plan(NamedTuple):
-    """What is known when the program is made: rows and columns of a block, lengths."""
+    """What is known when the program is made: what a block holds, and the lengths T and S."""
 
     weighing: Weighing
-    rows: int
-    columns: int
+    sizes: BlockSizes
     queries: int
     keys: int
 
     def pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
         """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
-        row, column = np.indices((-(-self.queries // self.rows), -(-self.keys // self.columns)))
+        rows, columns = self.sizes[1:]
+        row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
         made = np.ones_like(row, bool)
         if visibility.is_causal:  # the block's first key comes before its last query
-            made = column * self.columns - visibility.cached < (row + 1) * self.rows
+            made = column * columns - visibility.cached < (row + 1) * rows
         if visibility.window is not None:  # its last key comes within the first query's window
-            last = (column + 1) * self.columns - 1 - visibility.cached
-            made &= row * self.rows - visibility.window < last
+            last = (column + 1) * columns - 1 - visibility.cached
+            made &= row * rows - visibility.window < last
         return np.stack([row[made], column[made]], axis=1).astype(np.int32)
 
-    def scores(self, x: Arguments, visibility: Visibility, row: Array, column: Array) -> Scores:
-        """[B, H, rows, columns]; hidden ones set apart."""
-        visible = visibility.block(
-            row * self.rows + jnp.arange(self.rows, dtype=jnp.int32),
-            column * self.columns + jnp.arange(self.columns, dtype=jnp.int32),
-            self.keys,
-        )
+    def scores(
+        self, x: Tokens, scale: Array, visibility: Visibility, row: Array, column: Array
+    ) -> Scores:
+        """[B, H, rows, columns] of tokens by head; hidden ones set apart."""
+        query = row * self.sizes.queries + jnp.arange(self.sizes.queries, dtype=jnp.int32)
+        key = column * self.sizes.keys + jnp.arange(self.sizes.keys, dtype=jnp.int32)
+        visible = visibility.block(query, key, self.keys) & (query < self.queries)[:, None]
         q, k = self.row(x.q, row), self.column(x.k, column)
-        score = scores(q * x.scale, k)
+        score = scores(q * scale, k, "bhtk,bhsk->bhts")
         hidden = jnp.asarray(self.weighing.hidden, score.dtype)
         score = jnp.where(visible[:, None], score, hidden)
         if x.offsets is None:
@@ -232,13 +245,30 @@ class Plan(NamedTuple):
         b = TwoFloats(*(self.column(part, column) for part in x.offsets.key))
         return Scores(score, Offsets(a, b).between())
 
-    def row(self, x: Array, index: Array, axis: int = 1) -> Array:
+    def row(self, x: Array, index: Array) -> Array:
         """The block of queries ``index``."""
-        return jax.lax.dynamic_slice_in_dim(x, index * self.rows, self.rows, axis)
+        return _block(x, self.sizes.queries, index)
 
     def column(self, x: Array, index: Array) -> Array:
         """The block of keys ``index``."""
-        return jax.lax.dynamic_slice_in_dim(x, index * self.columns, self.columns, 1)
+        return _block(x, self.sizes.keys, index)
+
+    def over_batches(self, function: Callable[..., Any], *trees: Any) -> Any:
+        """``function`` of trees of arrays [B, ...] -> the same, for some batches at a time."""
+        size = self.sizes.batches
+        batch = jax.tree.leaves(trees)[0].shape[0]
+        if batch == size:
+            return function(*trees)
+
+        # Every (B / size)-th at a time, for a mesh that has its batches split.
+        def apart(x: Array) -> Array:
+            return jnp.moveaxis(x.reshape(size, batch // size, *x.shape[1:]), 1, 0)
+
+        def together(x: Array) -> Array:
+            return jnp.moveaxis(x, 1, 0).reshape(batch, *x.shape[2:])
+
+        some = jax.lax.map(lambda trees: function(*trees), jax.tree.map(apart, trees))
+        return jax.tree.map(together, some)
 
 
 class Plans(NamedTuple):
@@ -258,15 +288,8 @@ class Plans(NamedTuple):
         )
 
 
-class Passes(NamedTuple):
-    """The plans of both passes."""
-
-    forward: Plans
-    backward: Plans
-
-
 class Rows(NamedTuple):
-    """Of every query: y [B, T, H, V], the level of its weights, and D relative to it [B, H, T]."""
+    """Of every query, by head: y [B, H, T, V], the level of its weights, D relative to it."""
 
     y: Array
     level: Scores
@@ -274,12 +297,11 @@ class Rows(NamedTuple):
 
     @classmethod
     def nothing_seen(cls, weighing: Weighing, q: Array, v: Array, has_offsets: bool) -> Rows:
-        """Before the first block of keys, for queries [B, T, H, K] and values [B, S, H, V]."""
-        batch, length, heads = q.shape[:3]
-        zeros = jnp.zeros((batch, heads, length), q.dtype)
+        """Before the first block of keys, for queries [B, H, T, K] and values [..., V]."""
+        zeros = jnp.zeros(q.shape[:3], q.dtype)
         lowest = jnp.full_like(zeros, weighing.lowest)
         return cls(
-            jnp.zeros((batch, length, heads, v.shape[-1]), v.dtype),
+            jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype),
             Scores(lowest, zeros if has_offsets else None),
             zeros,
         )
@@ -287,7 +309,7 @@ class Rows(NamedTuple):
     def see(
         self, weighing: Weighing, score: Scores, v: Array, sums: Callable[..., Array] | None = None
     ) -> Rows:
-        """After a block of keys, of these scores [B, H, T, S] and values.
+        """After a block of keys, of these scores [B, H, T, S] and values [B, H, S, V].
 
         ``sums`` adds values up by weights, for those who know a faster product.
         """
@@ -297,16 +319,11 @@ class Rows(NamedTuple):
         before = weighing.rescale(*self.level.over(level)) * self.total
         total = before + jnp.sum(weight, axis=-1)
         inverse = safe_divide(jnp.ones_like(total), total)
-        here = einsum("bhts,bshv->bthv", weight, v) if sums is None else sums(weight, v)
+        here = einsum("bhts,bhsv->bhtv", weight, v) if sums is None else sums(weight, v)
         # y is always the mean of what has been seen, which is of the size of the values, as sums
         # of weights times values need not be.
-        y = _by_token(before * inverse) * self.y
-        return Rows(y + _by_token(inverse) * here, level, total)
-
-
-def _by_token(x: Array) -> Array:
-    """[B, H, T] -> [B, T, H, 1]."""
-    return jnp.moveaxis(x, 1, 2)[..., None]
+        y = (before * inverse)[..., None] * self.y
+        return Rows(y + inverse[..., None] * here, level, total)
 
 
 def _of_row(level: Scores) -> Scores:
@@ -315,72 +332,99 @@ def _of_row(level: Scores) -> Scores:
     return of_row
 
 
-def _put(x: Array, block: Array, index: Array, axis: int = 1) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(x, block, index * block.shape[axis], axis)
+def _block(x: Array, size: int, index: Array) -> Array:
+    return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis=2)
+
+
+def _put(x: Array, block: Array, index: Array) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(x, block, index * block.shape[2], axis=2)
 
 
 def _add(x: Array, block: Array, index: Array) -> Array:
-    size = block.shape[1]
-    return _put(x, jax.lax.dynamic_slice_in_dim(x, index * size, size, 1) + block, index)
+    return _put(x, _block(x, block.shape[2], index) + block, index)
 
 
-def _forward(plan: Plan, x: Arguments, visibility: Visibility) -> Rows:
+def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -> Rows:
+    """Rows by token."""
     weighing, pairs = plan.weighing, plan.pairs(visibility)
 
-    def body(p: Array, rows: Rows) -> Rows:
-        row, column = jnp.asarray(pairs)[p]
-        score = plan.scores(x, visibility, row, column)
-        here = Rows(
-            plan.row(rows.y, row),
-            jax.tree.map(lambda r: plan.row(r, row, 2), rows.level),
-            plan.row(rows.total, row, 2),
-        ).see(weighing, score, plan.column(x.v, column))
-        level = jax.tree.map(lambda r, new: _put(r, new, row, 2), rows.level, here.level)
-        return Rows(_put(rows.y, here.y, row), level, _put(rows.total, here.total, row, 2))
+    def of_batches(tokens: Tokens, visibility: Visibility) -> Rows:
+        x = tokens.by_head(plan.sizes)
 
-    begin = Rows.nothing_seen(weighing, x.q, x.v, x.offsets is not None)
-    return jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
+        def body(p: Array, rows: Rows) -> Rows:
+            row, column = jnp.asarray(pairs)[p]
+            score = plan.scores(x, scale, visibility, row, column)
+            here: Rows = jax.tree.map(lambda r: plan.row(r, row), rows)
+            here = here.see(weighing, score, plan.column(x.v, column))
+            return jax.tree.map(lambda r, new: _put(r, new, row), rows, here)
+
+        begin = Rows.nothing_seen(weighing, x.q, x.v, x.offsets is not None)
+        rows = jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
+        return jax.tree.map(lambda r: _by_token(r, plan.queries), rows)
+
+    return plan.over_batches(of_batches, tokens, visibility)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(passes: Passes, x: Arguments, visibility: Visibility) -> Array:
-    return passes.forward.run(_forward, x, visibility).y
+def _attend(plans: Plans, tokens: Tokens, scale: Array, visibility: Visibility) -> Array:
+    return plans.run(_forward, tokens, scale, visibility).y
 
 
-def _attend_forward(passes: Passes, x: Arguments, visibility: Visibility) -> tuple[Array, Any]:
-    rows: Rows = passes.forward.run(_forward, x, visibility)
-    return rows.y, (x, visibility, rows)
+def _attend_forward(
+    plans: Plans, tokens: Tokens, scale: Array, visibility: Visibility
+) -> tuple[Array, Any]:
+    rows: Rows = plans.run(_forward, tokens, scale, visibility)
+    return rows.y, (tokens, scale, visibility, rows)
 
 
-def _attend_backward(passes: Passes, residuals: Any, dy: Array) -> Any:
-    return passes.backward.run(_backward, *residuals, dy), None
+def _attend_backward(plans: Plans, residuals: Any, dy: Array) -> Any:
+    dtokens, dscale = plans.run(_backward, *residuals, dy)
+    return dtokens, jnp.sum(dscale), None
 
 
-def _backward(plan: Plan, x: Arguments, visibility: Visibility, rows: Rows, dy: Array) -> Arguments:
-    weighing, pairs = plan.weighing, plan.pairs(visibility)
-    inverse = safe_divide(jnp.ones_like(rows.total), rows.total)
-    mean = einsum("bthv,bthv->bht", dy, rows.y)
+def _backward(
+    plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility, rows: Rows, dy: Array
+) -> tuple[Tokens, Array]:
+    """Gradients of the tokens, and of the scale by batch [B]."""
+    weighing, pairs, size = plan.weighing, plan.pairs(visibility), plan.sizes.queries
 
-    def body(p: Array, gradients: Arguments) -> Arguments:
-        row, column = jnp.asarray(pairs)[p]
-        score = plan.scores(x, visibility, row, column)
-        factor, center = (plan.row(r, row, 2)[..., None] for r in (inverse, mean))
-        level = _of_row(jax.tree.map(lambda r: plan.row(r, row, 2), rows.level))
-        here, k, v = plan.row(dy, row), plan.column(x.k, column), plan.column(x.v, column)
-        weight = weighing.weight(*score.over(level)) * factor
-        slope = weighing.slope(*score.over(level)) * factor
-        dscore = slope * (einsum("bthv,bshv->bhts", here, v) - center)
-        q = plan.row(x.q, row)
-        dq = einsum("bhts,bshk->bthk", dscore, k)
-        return Arguments(
-            _add(gradients.q, dq * x.scale, row),
-            _add(gradients.k, einsum("bhts,bthk->bshk", dscore, q * x.scale), column),
-            _add(gradients.v, einsum("bhts,bthv->bshv", weight, here), column),
-            gradients.scale + jnp.sum(dq * q),
-            _add_offsets(gradients.offsets, dscore, row, column),
+    def of_batches(
+        tokens: Tokens, visibility: Visibility, rows: Rows, dy: Array
+    ) -> tuple[Tokens, Array]:
+        x = tokens.by_head(plan.sizes)
+        y, dy, total, offset = (
+            jax.tree.map(lambda r: _by_head(r, size), r)
+            for r in (rows.y, dy, rows.total, rows.level.offset)
         )
+        levels = Scores(_by_head(rows.level.product, size, weighing.lowest), offset)
+        inverse = safe_divide(jnp.ones_like(total), total)
+        mean = einsum("bhtv,bhtv->bht", dy, y)
 
-    return jax.lax.fori_loop(0, len(pairs), body, jax.tree.map(jnp.zeros_like, x))
+        def body(p: Array, gradients: tuple[Tokens, Array]) -> tuple[Tokens, Array]:
+            dx, dscale = gradients
+            row, column = jnp.asarray(pairs)[p]
+            score = plan.scores(x, scale, visibility, row, column)
+            factor, center = (plan.row(r, row)[..., None] for r in (inverse, mean))
+            level = _of_row(jax.tree.map(lambda r: plan.row(r, row), levels))
+            q, here = plan.row(x.q, row), plan.row(dy, row)
+            k, v = plan.column(x.k, column), plan.column(x.v, column)
+            weight = weighing.weight(*score.over(level)) * factor
+            slope = weighing.slope(*score.over(level)) * factor
+            dscore = slope * (einsum("bhtv,bhsv->bhts", here, v) - center)
+            dq = einsum("bhts,bhsk->bhtk", dscore, k)
+            dx = Tokens(
+                _add(dx.q, dq * scale, row),
+                _add(dx.k, einsum("bhts,bhtk->bhsk", dscore, q * scale), column),
+                _add(dx.v, einsum("bhts,bhtv->bhsv", weight, here), column),
+                _add_offsets(dx.offsets, dscore, row, column),
+            )
+            return dx, dscale + jnp.sum(dq * q, axis=(1, 2, 3))
+
+        begin = jax.tree.map(jnp.zeros_like, (x, x.q[:, 0, 0, 0]))
+        dx, dscale = jax.lax.fori_loop(0, len(pairs), body, begin)
+        return dx.by_token(plan.queries, plan.keys), dscale
+
+    return plan.over_batches(of_batches, tokens, visibility, rows, dy)
 
 
 def _add_offsets(
@@ -389,8 +433,7 @@ def _add_offsets(
     """Both floats of a number have its gradient."""
     if gradients is None:
         return None
-    da = jnp.moveaxis(jnp.sum(dscore, axis=3), 1, 2)
-    db = -jnp.moveaxis(jnp.sum(dscore, axis=2), 1, 2)
+    da, db = jnp.sum(dscore, axis=3), -jnp.sum(dscore, axis=2)
     return Offsets(
         TwoFloats(*(_add(x, da, row) for x in gradients.query)),
         TwoFloats(*(_add(x, db, column) for x in gradients.key)),

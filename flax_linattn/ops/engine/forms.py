@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,28 +25,32 @@ PARALLEL_FLOATS = 1 << 24
 """Most numbers that the tokens of a streaming mechanism may lift to in one block: 64 MiB in
 float32, a few times that in a gradient."""
 
-PARALLEL_SCORES = 1 << 20
-"""Most scores that a cache mechanism materialises at once: 4 MiB in float32. On a CPU blocks were
-as fast up to there, and faster beyond."""
+PARALLEL_SCORES = {"scored": 1 << 18, "cache": 1 << 20}
+"""Most scores that a mechanism of a kind (``choose_form``) materialises at once: 4 MiB in float32
+at most. On a CPU the blocks of scored attention were as fast up to there, and trained 1.7 times as
+fast with four times the scores; other mechanisms trained half as fast in blocks."""
 
-BLOCK_SCORES = {
-    "forward": {"cpu": 1 << 21, "accelerator": 1 << 24},
-    "backward": {"cpu": 1 << 20, "accelerator": 1 << 24},
-}
-"""Most scores of a block of queries and keys, for each pass. On a CPU, with 8 heads, blocks of
-512 x 512 were 1.4 times as fast as 256 x 256 forward at 4,096 tokens, and slower backward, which
-holds four of them. Accelerators work blocks off in parallel: fewer and larger ones (64 MiB in
-float32), not measured yet."""
+BLOCK_SCORES = {"cpu": 1 << 18, "accelerator": 1 << 24}
+"""Most scores of a block of queries and keys, of all its heads.
+
+A CPU's second cache holds about a megabyte, and batches are worked off one after another there:
+with 8 heads of 16 or 64 blocks of 128 to 256 tokens were as fast as each other, and up to 2 times
+as fast as those of all batches or of 512 tokens. Accelerators work blocks off in parallel: fewer
+and larger ones (64 MiB in float32), not measured yet."""
+
+BLOCK_SCORES_OF_A_HEAD = 1 << 16
+"""On a CPU."""
 
 
 def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> str:
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
-        kind: "streaming" (a state of constant size) or "cache" (keys and values kept).
+        kind: "streaming" (a state of constant size), "scored" (keys and values are kept, and a pair
+            has a score for each head) or "cache" (they are kept otherwise).
         num_queries: T.
         num_keys: S, cached tokens included.
-        size: numbers in all rows of the batch: streaming, those that a token lifts to; cache,
+        size: numbers in all rows of the batch: streaming, those that a token lifts to; else
             the scores of a pair of a query and a key (B * H, times K where channels have their
             own). One that is symbolic, as in an export for any batch, counts as large.
 
@@ -61,7 +65,7 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
         length = max(num_queries, num_keys)
         fits = length <= PARALLEL_LENGTH and _at_most(size * length, PARALLEL_FLOATS)
     else:
-        fits = _at_most(size * num_queries * num_keys, PARALLEL_SCORES)
+        fits = _at_most(size * num_queries * num_keys, PARALLEL_SCORES[kind])
     return "parallel" if fits else "chunked"
 
 
@@ -74,37 +78,65 @@ CACHED_FEATURES = 1 << 20
 TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
-def block_sizes(rows: Any, most: int, length: int) -> dict[str, dict[str, int]]:
-    """Queries a block, or keys, for each pass and platform: of few enough scores.
+class BlockSizes(NamedTuple):
+    """What a block of scores holds: batches, queries and keys."""
+
+    batches: Any
+    queries: int
+    keys: int
+
+
+def block_sizes(
+    batch: Any, heads: int, most: int, queries: int, keys: int
+) -> dict[str, BlockSizes]:
+    """The blocks of each platform: of few enough scores.
 
     Args:
-        rows: batches times heads; 64 is assumed where it is not known yet, in symbolic shapes.
-        most: queries a block at most.
-        length: T; T, filled up to a multiple of the largest size, is one of every size.
+        batch: B, which is symbolic in an export for any batch.
+        heads: H.
+        most: queries a block at most, and keys.
+        queries: T.
+        keys: S.
 
     Example:
-        >>> sizes = block_sizes(8, 512, 4096)
-        >>> sizes["forward"], sizes["backward"]
-        ({'cpu': 512, 'accelerator': 512}, {'cpu': 256, 'accelerator': 512})
-        >>> block_sizes(8, 512, 100)["forward"]
-        {'cpu': 100, 'accelerator': 100}
+        >>> block_sizes(16, 8, 512, 152, 152)["cpu"]
+        BlockSizes(batches=1, queries=152, keys=152)
+        >>> block_sizes(2, 8, 512, 4096, 4096)["accelerator"]
+        BlockSizes(batches=2, queries=512, keys=512)
     """
-    rows = rows if isinstance(rows, int) else 64
-    least = min(limit for limits in BLOCK_SCORES.values() for limit in limits.values())
+    each = min(BLOCK_SCORES_OF_A_HEAD, BLOCK_SCORES["cpu"] // heads)
+    rows = _even(queries, min(most, math.isqrt(each)))
+    columns = _even(keys, min(most, each // rows))
+    scores = heads * rows * columns
+    cpu = BlockSizes(_divisor(batch, BLOCK_SCORES["cpu"] // scores), rows, columns)
+    all_rows = (batch if isinstance(batch, int) else 8) * heads
+    sizes = (_doubled(all_rows, most, length) for length in (queries, keys))
+    return {"cpu": cpu, "accelerator": BlockSizes(batch, *sizes)}
 
-    def grow(size: int, limit: int, filling: float) -> int:
-        while 2 * size <= most and rows * (2 * size) ** 2 <= limit:
-            if -length % (2 * size) > filling:
-                break
-            size *= 2
-        return size
 
-    smallest = min(grow(min(32, most), least, math.inf), length)
-    # Larger blocks are not worth more than an eighth of filling.
-    return {
-        which: {platform: grow(smallest, limit, length / 8) for platform, limit in limits.items()}
-        for which, limits in BLOCK_SCORES.items()
-    }
+def _even(length: int, most: int) -> int:
+    """Of a few blocks that are filled by little, as vectors are of 8 numbers or fewer."""
+    most = max(1, most)
+    number = -(-length // most)
+    size = -(-length // number)
+    return size if number == 1 else min(most, -(-size // 8) * 8)
+
+
+def _divisor(number: Any, most: int) -> Any:
+    """The largest of a number that is at most ``most``, or 1; of an unknown one itself."""
+    if not isinstance(number, int):
+        return number
+    return next(size for size in range(max(1, min(most, number)), 0, -1) if number % size == 0)
+
+
+def _doubled(rows: int, most: int, length: int) -> int:
+    """As long as doubling a block's size pays: an eighth of filling does not."""
+    size = min(32, most)
+    while 2 * size <= most and rows * (2 * size) ** 2 <= BLOCK_SCORES["accelerator"]:
+        if size >= length or -length % (2 * size) > max(-length % size, length / 8):
+            break
+        size *= 2
+    return min(size, length)
 
 
 TILE = {"cpu": 32, "accelerator": 64}

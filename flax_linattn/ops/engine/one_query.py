@@ -38,15 +38,15 @@ def scores_of_one(q: Array, k: Array) -> Array:
 
 
 def sums_of_one(weight: Array, v: Array) -> Array:
-    """Weights [B, H, 1, S] and values [B, S, H, V] -> their sums, [B, 1, H, V].
+    """Weights [B, H, 1, S] and values [B, S, H, V] -> their sums, [B, H, 1, V].
 
     Example:
         >>> import jax, jax.numpy as jnp
         >>> weight, v = jnp.ones((1, 2, 1, 5)), jax.random.normal(jax.random.key(0), (1, 5, 2, 3))
-        >>> bool(jnp.allclose(sums_of_one(weight, v), jnp.sum(v, axis=1, keepdims=True), atol=1e-6))
+        >>> bool(jnp.allclose(sums_of_one(weight, v)[:, :, 0], jnp.sum(v, axis=1), atol=1e-6))
         True
     """
     batch, keys, heads, dim = v.shape
     every = einsum("bhs,bsx->bhx", weight[:, :, 0], v.reshape(batch, keys, heads * dim))
     own = jnp.diagonal(every.reshape(batch, heads, heads, dim), axis1=1, axis2=2)  # [B, V, H]
-    return jnp.swapaxes(own, 1, 2)[:, None]
+    return jnp.swapaxes(own, 1, 2)[:, :, None]

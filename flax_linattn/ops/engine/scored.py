@@ -58,7 +58,7 @@ class ScoredAttention(CacheMechanism):
         # rounding, which for large scores is another score than the one that the level is of.
         product = jnp.where(visible[:, None], scores(q * scale, k), self.weighing.hidden)
         offsets = self.offsets(pairs)
-        score = Scores(product, None if offsets is None else offsets.between())
+        score = Scores(product, None if offsets is None else offsets.by_head().between())
         level = jax.tree.map(lambda x: x[..., None], score.level(self.weighing))
         weight = self.weighing.weight(*score.over(level))
         return average_by_head(weight, v)
@@ -72,16 +72,16 @@ class ScoredAttention(CacheMechanism):
         )
 
     def begin(self, q: Array, v: Array) -> Any:
-        return Rows.nothing_seen(self.weighing, q, v, bool(self.token_arguments))
+        by_head = jnp.swapaxes(q, 1, 2)
+        return Rows.nothing_seen(self.weighing, by_head, v, bool(self.token_arguments))
 
     def see(self, sums: Any, pairs: Pairs, visible: Visible) -> Any:
         scale = jnp.asarray(self._scale(pairs.q.shape[-1], pairs.parameters)).astype(pairs.q.dtype)
         product = scores_of_one(pairs.q * scale, pairs.k)
         product = jnp.where(visible[:, None], product, self.weighing.hidden)
         offsets = self.offsets(pairs)
-        score = Scores(product, None if offsets is None else offsets.between())
+        score = Scores(product, None if offsets is None else offsets.by_head().between())
         return sums.see(self.weighing, score, pairs.v, sums_of_one)
 
     def mean(self, sums: Any, q: Array) -> Array:
-        y: Array = sums.y
-        return y
+        return jnp.swapaxes(sums.y, 1, 2)

@@ -10,8 +10,11 @@ import pytest
 
 from flax_linattn import ops
 from flax_linattn.ops.contract.masks import Visibility
+from flax_linattn.ops.engine import blocks
 from flax_linattn.ops.engine.blocks import Plan
-from flax_linattn.ops.engine.forms import BLOCK_SCORES, block_sizes
+from flax_linattn.ops.engine.cache import Pairs
+from flax_linattn.ops.engine.forms import BLOCK_SCORES, BlockSizes, block_sizes
+from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 
 SCORED = ["softmax", "expressive"]
@@ -71,7 +74,7 @@ def test_forward_mode_is_refused(name: str) -> None:
 
 
 def test_no_block_above_the_diagonal() -> None:
-    plan = Plan(SOFTMAX, rows=4, columns=2, queries=7, keys=10)
+    plan = Plan(SOFTMAX, BlockSizes(1, 4, 2), queries=7, keys=10)
     # Three keys come before the first query: queries 0 ... 3 see keys 0 ... 6.
     causal = plan.pairs(Visibility(is_causal=True, cached=3))
     assert causal.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], *([1, j] for j in range(5))]
@@ -119,17 +122,51 @@ def test_second_derivatives_of_tiny_scores() -> None:
     assert np.isfinite(jax.jit(jax.grad(steepness))(q * 1e-20)).all()
 
 
-def test_blocks_shrink_with_the_batch() -> None:
-    """All divide the length, filled up to blocks of the largest, and that by little."""
+def test_blocks_of_a_cpu_fit_its_cache_and_are_filled_by_little() -> None:
+    for batch, heads in ((1, 1), (16, 8), (7, 4), (64, 16), (1, 512)):
+        for length in (7, 152, 300, 700, 4096, 4097):
+            sizes = block_sizes(batch, heads, 512, length, length)["cpu"]
+            number = -(-length // sizes.queries)
+            assert sizes.queries <= 256
+            assert sizes.queries == length or number * sizes.queries - length < 8 * number
+            assert batch % sizes.batches == 0
+            assert sizes.batches * heads * sizes.queries * sizes.keys <= BLOCK_SCORES["cpu"]
+    few, many = block_sizes(16, 8, 512, 1, 4096)["cpu"][1:]
+    assert (few, many) == (1, 512)
+    assert block_sizes(1, 1, 3, 100, 100)["cpu"] == (1, 3, 3)
+
+
+def test_blocks_of_an_accelerator_hold_all_batches() -> None:
     for rows in (1, 8, 64, 512):
         for length in (7, 300, 700, 4096, 4097):
-            passes = block_sizes(rows, 512, length)
-            sizes = [size for platforms in passes.values() for size in platforms.values()]
-            smallest, largest = min(sizes), max(sizes)
-            assert largest <= 512
-            assert all(largest % size == 0 and size % smallest == 0 for size in sizes)
-            assert largest == smallest or -length % largest <= length / 8
-            for which, platforms in passes.items():
-                for platform, size in platforms.items():
-                    assert size == length or rows * size**2 <= BLOCK_SCORES[which][platform]
-    assert block_sizes(1, 3, 100)["forward"]["cpu"] == 3
+            sizes = block_sizes(rows, 1, 512, length, length)["accelerator"]
+            assert sizes.batches == rows
+            assert sizes.queries <= 512
+            assert sizes.queries == length or rows * sizes.queries**2 <= BLOCK_SCORES["accelerator"]
+            assert sizes.queries <= 32 or -length % sizes.queries <= max(31, length / 8)
+
+
+@pytest.mark.parametrize("name", ["softmax", "forgetting"])
+def test_batches_in_turns_are_batches_at_once(name: str) -> None:
+    """Outputs and all gradients, the scale's too, of some batches at a time."""
+    mechanism = ops.get_mechanism(name)
+    assert isinstance(mechanism, ScoredAttention)
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in rng.normal(size=(3, 4, 11, 2, 3)))
+    extra = {"log_decay": -jnp.abs(q[..., 0])} if name == "forgetting" else {}
+    real = jnp.asarray(rng.random((4, 11)) < 0.7)
+
+    def run(batches: int) -> Any:
+        sizes = BlockSizes(batches, 4, 4)
+
+        def loss(q: Any, k: Any, v: Any, scale: Any, extra: Any) -> Any:
+            pairs = Pairs(q, k, v, None, {"scale": scale}, *[mechanism.of_tokens(extra)] * 2)
+            visibility = Visibility(is_causal=True, real=real)
+            return jnp.sum(jnp.sin(mechanism._chunked(pairs, visibility)))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks, "block_sizes", lambda *_: {"cpu": sizes, "accelerator": sizes})
+            gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))
+            return gradient(q, k, v, jnp.float32(0.7), extra)
+
+    close(run(2), run(4), 1e-5)

@@ -12,7 +12,7 @@ from flax import nnx
 from flax_linattn import inference, models, ops
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.engine.blocks import Plan
-from flax_linattn.ops.engine.forms import PARALLEL_LENGTH, PARALLEL_SCORES, choose_form
+from flax_linattn.ops.engine.forms import PARALLEL_LENGTH, PARALLEL_SCORES, BlockSizes, choose_form
 from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 from tests.compilation import compile_as_users
 
@@ -89,8 +89,8 @@ def test_cache_dtype() -> None:
     [
         ("streaming", PARALLEL_LENGTH, PARALLEL_LENGTH, "parallel"),
         ("streaming", 1, PARALLEL_LENGTH + 1, "chunked"),
-        ("cache", 1, PARALLEL_SCORES, "parallel"),
-        ("cache", 2, PARALLEL_SCORES, "chunked"),
+        ("scored", 1, PARALLEL_SCORES["scored"], "parallel"),
+        ("scored", 2, PARALLEL_SCORES["scored"], "chunked"),
     ],
 )
 def test_auto_form(kind: str, queries: int, keys: int, form: str) -> None:
@@ -127,12 +127,14 @@ def test_a_window_makes_the_blocks_of_its_band_alone() -> None:
     """The products grow with T, not with its square."""
     mechanism = ops.get_mechanism("softmax", window=64)
 
+    sizes = BlockSizes(1, 64, 64)
+
     def pairs(length: int) -> int:
-        plan = Plan(SOFTMAX, 64, 64, length, length)
+        plan = Plan(SOFTMAX, sizes, length, length)
         return len(plan.pairs(Visibility(is_causal=True, window=mechanism.window)))
 
     assert pairs(64 * 64) == 2 * 64 - 1
-    with_cache = Plan(SOFTMAX, 64, 64, 128, 128 + 64)
+    with_cache = Plan(SOFTMAX, sizes, 128, 128 + 64)
     assert len(with_cache.pairs(Visibility(is_causal=True, cached=64, window=64))) == 4
 
 
