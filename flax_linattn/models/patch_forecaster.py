@@ -91,7 +91,8 @@ class PatchForecaster(nnx.Module):
         patch_length: P, values of a patch.
         context: values that the linear map sees, the last one among them; 0 = there is no map.
         fixed_map: whether training leaves the linear map as it is, such as one that was fitted by
-            a ridge before. Then calibration may set ``share``, which scales what the head adds.
+            a ridge before. Then calibration may set ``share``, which scales what the head adds, and
+            ``known_share``, which scales what is added of known channels.
         num_marks: further inputs behind the channels, such as calendar features, which every token
             is told as they are at its end.
         missing: whether the first ``num_channels`` marks tell which values are missing (1; else 0).
@@ -226,6 +227,9 @@ class PatchForecaster(nnx.Module):
             )
             if self.known_future
             else None
+        )
+        self.known_share = (
+            Correction(jnp.ones((), jnp.float32)) if fixed_map and self.known_future else None
         )
         self.quantile_head = (
             QuantileHead(
@@ -614,7 +618,8 @@ class PatchForecaster(nnx.Module):
                 mapped = jax.lax.stop_gradient(mapped)
             y = y + last + rearrange(mapped, "... c h -> ... h c")
         if self.added is not None:
-            y = y + self.added(*known) * std[..., None, :]
+            added = self.added(*known) * std[..., None, :]
+            y = y + (added if self.known_share is None else self.known_share[...] * added)
         return y if self.quantile_head is None else self.quantile_head(h, y, std)
 
 

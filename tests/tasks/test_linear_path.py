@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from flax import nnx
+from scipy.optimize import lsq_linear
 
 from flax_linattn import models, tasks, training
 from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_yardsticks, fitted_ridge
-from flax_linattn.tasks.forecast.linear_path import best_share, set_to_ridge
+from flax_linattn.tasks.forecast.linear_path import best_shares, least_squares, set_to_ridge
 from flax_linattn.tasks.forecast.yardsticks import fit_ridge
 from tests.tasks.commands import no_drawing
 
@@ -85,8 +86,30 @@ def test_what_holds_on_no_other_row_is_not_added(config):
     run, splits = made(config)
     run.model.head.bias[...] = np.full(HORIZON, 1e3, np.float32)
     linear = np.mean(errors(compile_forecast(made(config)[0]), splits.validation))
-    share = best_share(run, splits.validation)
+    (share,) = best_shares(run, splits.validation)
     assert 0 <= share < 1e-2 and (share > 0) == (linear > 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shares_are_the_least_squares_within_bounds(seed):
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(30, 2)) @ rng.normal(size=(2, 2))
+    b = a @ rng.uniform(-0.5, 1.5, 2) + 0.1 * rng.normal(size=30)
+    found = least_squares(a.T @ a, a.T @ b)
+    want = lsq_linear(a, b, bounds=(0, 1), tol=1e-12).x
+    np.testing.assert_allclose(found, want, atol=1e-5)
+
+
+def test_what_known_columns_tell_is_weighed_by_itself(config):
+    """They say the same of all steps here, and the attention nothing."""
+    run, splits = made(config.replace(known_future="b"))
+    assert run.model.known_share[...] == 1
+    linear = errors(compile_forecast(run), splits.validation)[..., :1]
+    run.model.added.contract.bias[...] = np.ones(1, np.float32)
+    added = linear - errors(compile_forecast(run), splits.validation)[..., :1]
+    shares = best_shares(run, splits.validation)
+    want = np.clip(np.sum(added * linear) / np.sum(added**2), 0, 1)
+    assert shares[0] == 0 and shares[1] == pytest.approx(want, abs=1e-5)
 
 
 def test_the_ridge_of_several_series_is_that_of_all_their_windows():

@@ -52,7 +52,8 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
 
     Returns:
         With the option ``ridge`` ``attention_share``, how much of what the attention learned is
-        added to the ridge. MSE, MAE and RMSE over all windows, steps and known targets, on
+        added to the ridge, and ``known_share``, of what the known columns tell, where there are
+        any. MSE, MAE and RMSE over all windows, steps and known targets, on
         standardised values and (``original_``) on those of the file. MSE and MAE on standardised
         values also as tables, ``by_step`` of the horizon and ``by_channel``, and as
         ``validation_mse`` and ``validation_mae`` of the run's validation rows, where the windows
@@ -72,8 +73,16 @@ def facts_of(run: Run, windows: data.Windows) -> dict[str, Any]:
         "horizon": config.data.horizon,
         "targets": ", ".join(problem.target_names),
         "num_test_windows": windows.num_examples,
-        **({"attention_share": float(run.model.share[...])} if config.model.ridge else {}),
+        **_shares(run),
     }
+
+
+def _shares(run: Run) -> dict[str, float]:
+    """How much of what was learned is added to a ridge."""
+    if not run.config.model.ridge:
+        return {}
+    shares = {"attention_share": run.model.share, "known_share": run.model.known_share}
+    return {name: float(share[...]) for name, share in shares.items() if share is not None}
 
 
 def evaluate_yardsticks(

@@ -1,4 +1,4 @@
-"""The patch model's linear map as a ridge, and how much the attention adds to it."""
+"""The patch model's linear map as a ridge, and how much of what is learned is added to it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from numpy.typing import NDArray
 
 from flax_linattn import data, models
 from flax_linattn.tasks.forecast.evaluate import compile_forecast, with_truth
@@ -14,6 +15,9 @@ from flax_linattn.tasks.forecast.model import Model
 from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.yardsticks import fit_ridge
 from flax_linattn.tasks.run_types import Run
+
+ROUNDS = 100
+"""Of least squares with bounds: a few are enough for two columns that are not nearly the same."""
 
 
 def set_to_ridge(
@@ -41,29 +45,73 @@ def set_to_ridge(
         model.linear_map.kernel[...] = jnp.asarray(kernel, model.linear_map.kernel.dtype)
 
 
-def best_share(run: Run, validation: data.Windows) -> float:
-    """How much of what the attention adds has the least squared error on validation windows.
+def best_shares(run: Run, validation: data.Windows) -> list[float]:
+    """How much of what was learned beside a ridge has the least squared error on validation rows.
 
-    The least squares of truth - linear path on what is added, one number for all steps and
-    channels, kept between 0 and 1. Where the attention learned nothing that holds on other rows it
-    is 0, and the forecast that of the ridge, and of the columns that are known for the horizon.
+    The least squares of truth - linear path on what the attention adds, and on what is added of
+    the columns that are known for the horizon, if there are any: one number each for all steps and
+    channels, kept between 0 and 1. What does not hold on other rows has 0.
 
     Args:
-        run: whose model adds to a fixed linear map, by whatever share.
+        run: whose model adds to a fixed linear map, by whatever shares.
         validation: windows that its parameters were not trained on.
+
+    Returns:
+        One for each of ``shares_of``.
     """
-    of_linear, of_both = (compile_forecast(_with_share(run, share)) for share in (0.0, 1.0))
-    product, square = 0.0, 0.0
+    number = len(shares_of(run.model))
+    of_linear, *of_each = (
+        compile_forecast(_with_shares(run, shares))
+        for shares in np.eye(number + 1, number, k=-1).tolist()
+    )
+    gram, product = np.zeros((number, number)), np.zeros(number)
     for batch, _, truth in with_truth(run, validation):
         linear = np.asarray(of_linear(batch), np.float64)[: len(truth)]
-        added = np.asarray(of_both(batch), np.float64)[: len(truth)] - linear
         known = ~np.isnan(truth)
-        product += float(np.sum(added * (truth - linear), where=known))
-        square += float(np.sum(np.square(added), where=known))
-    return float(np.clip(product / square, 0, 1)) if square else 0.0
+        added = (
+            np.stack([np.asarray(f(batch), np.float64)[: len(truth)][known] for f in of_each])
+            - linear[known]
+        )
+        product += added @ (truth - linear)[known]
+        gram += added @ added.T
+    return least_squares(gram, product).tolist()
 
 
-def _with_share(run: Run, share: float) -> Run:
+def least_squares(gram: NDArray[np.float64], product: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weights between 0 and 1 of least squares, by one after the other.
+
+    Args:
+        gram: A'A [N, N].
+        product: A'b [N].
+
+    Returns:
+        float64 [N]; 0 where a column of A is 0.
+
+    Example:
+        >>> least_squares(np.eye(3), np.array([-1.0, 0.25, 4.0])).tolist()
+        [0.0, 0.25, 1.0]
+    """
+    weights = np.zeros(len(product))
+    for _ in range(ROUNDS):
+        for which, own in enumerate(np.diag(gram)):
+            rest = product[which] - gram[which] @ weights + own * weights[which]
+            weights[which] = np.clip(rest / own, 0, 1) if own else 0.0
+    return weights
+
+
+def shares_of(model: Model) -> list[models.Correction]:
+    """Of the attention, and of the columns known for the horizon where there are any."""
+    assert isinstance(model, models.PatchForecaster) and model.share is not None
+    return [model.share, *([] if model.known_share is None else [model.known_share])]
+
+
+def set_shares(model: Model, shares: Sequence[float]) -> None:
+    """Sets those of ``shares_of``."""
+    for own, share in zip(shares_of(model), shares, strict=True):
+        own[...] = jnp.asarray(share, jnp.float32)
+
+
+def _with_shares(run: Run, shares: Sequence[float]) -> Run:
     model = nnx.clone(run.model)
-    model.share[...] = jnp.asarray(share, jnp.float32)
+    set_shares(model, shares)
     return run._replace(model=model)

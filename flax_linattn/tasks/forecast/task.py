@@ -44,7 +44,7 @@ from flax_linattn.tasks.forecast.evaluate import (
     stream_error,
 )
 from flax_linattn.tasks.forecast.figures import draw_forecasts
-from flax_linattn.tasks.forecast.linear_path import best_share, set_to_ridge
+from flax_linattn.tasks.forecast.linear_path import best_shares, set_shares, set_to_ridge
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
 from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
@@ -224,7 +224,7 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         """Weighs what is added to a ridge, and corrects the quantiles, by the validation rows."""
         assert isinstance(validation, data.Windows)
         if run.config.model.ridge:
-            run.model.share[...] = jnp.asarray(best_share(run, validation), jnp.float32)
+            set_shares(run.model, best_shares(run, validation))
         if run.config.model.conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
 
