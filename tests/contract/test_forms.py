@@ -155,11 +155,16 @@ def fast(mechanism: ops.Mechanism, *rest: Any) -> bool:
 
 
 def fast_form(mechanism: ops.Mechanism, is_causal: bool, form: str, *rest: Any) -> bool:
-    """Further forms are the engine's: thorough mechanisms run them, two in both directions."""
+    """Further forms are the engine's: thorough mechanisms run them, two in both directions.
+
+    A second direction is that of the engine or of the mechanism's own arithmetic.
+    """
     if not fast(mechanism, *rest):
         return False
+    if form == cases.central_form(mechanism):
+        return cases.central(mechanism, is_causal) or cases.of_own_arithmetic(mechanism)
     main = is_causal or cases.spec_of(mechanism) in ("softmax", "aaren")
-    return form == cases.central_form(mechanism) or (main and cases.thorough(mechanism))
+    return main and cases.thorough(mechanism)
 
 
 STEPWISE = cases.offering(lambda can: can.recurrent and can.causal)

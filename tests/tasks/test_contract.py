@@ -20,7 +20,7 @@ from flax_linattn.storage import held
 from flax_linattn.tasks.decide.acting import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
-from tests.tasks.commands import SMALL, command_line, fail, succeed
+from tests.tasks.commands import SMALL, command_line, fail, no_drawing, succeed
 
 
 class Case(NamedTuple):
@@ -134,7 +134,7 @@ def fast(*names):
 
 @pytest.fixture(scope="module")
 def run_dir(task, request, tmp_path_factory):
-    """A finished small run."""
+    """A finished small run; its figures are drawn here, and by no other run of this file."""
     if task == "classify":
         return request.getfixturevalue("classify_run")
     folder = tmp_path_factory.mktemp("runs") / task
@@ -326,7 +326,8 @@ def other_run(task, tmp_path_factory):
     """Another small run, of another seed."""
     folder = tmp_path_factory.mktemp("runs") / f"other-{task}"
     args = [*SMALL, *CASES[task].args, "--epochs", "1", "--seed", "1"]
-    assert cli.main(["train", task, "--run", str(folder), *args]) == 0
+    with no_drawing():
+        assert cli.main(["train", task, "--run", str(folder), *args]) == 0
     return folder
 
 

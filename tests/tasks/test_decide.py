@@ -33,7 +33,7 @@ from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import STACKED, call
 from tests.tasks import states
-from tests.tasks.commands import fail, one_line, succeed
+from tests.tasks.commands import fail, no_drawing, one_line, succeed
 
 TASK = tasks.get_task("decide")
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
@@ -779,7 +779,8 @@ OF_RETURNS = {"select_on": "return", "validate_every": 2, "learning_rate": 0.01,
 def selected(tmp_path_factory):
     """A run whose played returns select."""
     folder = tmp_path_factory.mktemp("runs") / "selected"
-    train(folder, steps=6, **OF_RETURNS)
+    with no_drawing():
+        train(folder, steps=6, **OF_RETURNS)
     return folder
 
 

@@ -41,7 +41,7 @@ from flax_linattn.tasks.events.yardsticks import few, fit_processes, forecast_ma
 from tests.data.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED
 from tests.tasks import states
-from tests.tasks.commands import fail, one_line
+from tests.tasks.commands import fail, no_drawing, one_line
 
 TASK = tasks.get_task("events")
 SIZES = {
@@ -913,7 +913,8 @@ def run_dir(csv, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "events"
     args = [*("--file", str(csv), "--begin", "0", "--end", "100"), *SMALL]
     args += ["--length", "24", "--history", "0", "--learning-rate", "0.001"]
-    assert cli.main(["train", "events", "--run", str(folder), *args]) == 0
+    with no_drawing():
+        assert cli.main(["train", "events", "--run", str(folder), *args]) == 0
     return folder
 
 

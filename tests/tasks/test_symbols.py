@@ -19,7 +19,7 @@ from flax_linattn.tasks.symbols.questions import Questions
 from flax_linattn.tasks.symbols.task import SymbolsTask
 from flax_linattn.tasks.symbols.yardsticks import Lag, longest_match, matches
 from tests.nn.cases import call
-from tests.tasks.commands import fail, one_line, succeed
+from tests.tasks.commands import fail, no_drawing, one_line, succeed
 from tests.training.problem import signal_at
 
 TINY = [
@@ -38,7 +38,8 @@ SEQUENCES = [arg for arg in TINY if arg not in ("--delay", "1")]
 def run_dir(tmp_path_factory):
     """A finished tiny run, made by the command line."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    assert cli.main(["train", "symbols", *TINY, "--run", str(folder)]) == 0
+    with no_drawing():
+        assert cli.main(["train", "symbols", *TINY, "--run", str(folder)]) == 0
     return str(folder)
 
 
