@@ -142,6 +142,19 @@ def bounded_query(q: Array, order: int = 2) -> tuple[Array, Array]:
     return q * factor, jnp.maximum(factor, _power(q.dtype, 2 / order * SMALLEST_UNIT))
 
 
+def bounded_score_query(q: Array) -> Array:
+    """``q`` [..., d]; one whose coordinates exceed 2^64 (float64: 2^512) counts as of that size.
+
+    Products with bounded keys are finite then.
+
+    Example:
+        >>> bounded_score_query(jnp.array([[2.0**70, 2.0**66], [3.0, 4.0]])).tolist() == [
+        ...     [2.0**64, 2.0**60], [3.0, 4.0]]
+        True
+    """
+    return q * _fit(q, 1 / 2)
+
+
 def scale_free(x: Array) -> Array:
     """``x`` [..., d] over its largest magnitude, 0 where x is 0: for what its size cancels from.
 

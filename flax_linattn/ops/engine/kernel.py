@@ -26,7 +26,6 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
 from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import CACHED_FEATURES
 from flax_linattn.ops.engine.kernel_scan import kernel_scan, plain_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
@@ -278,26 +277,3 @@ class KernelMechanism(StreamingMechanism):
         if call.mask is not None:
             merged = prefix.select(call.mask, merged, call.state)
         return self.finish(*sums, q.shape[-1])[:, 0], merged
-
-    def _direct(self, call: Call) -> tuple[Outputs, State]:
-        """The weights themselves, in blocks of rows; the state only if it is asked for."""
-        q, tokens = self._prepare(call)
-        run = None if call.runs is None else call.runs.index
-
-        def block(_: None, rows: tuple[Array, Array]) -> tuple[None, Array]:
-            q, index = rows
-            visible = masks.visible_rows(
-                index[0], call.k.shape[1], is_causal=call.is_causal, mask=call.mask, run=run
-            )
-            first = None if run is None else jnp.take(run, index[0], axis=1, mode="clip") == 0
-            outside = [] if call.state is None else [(call.state, first)]
-            sums = self._weighted(q, tokens, visible, outside)
-            return None, self.finish(*sums, q.shape[-1])
-
-        index = jnp.arange(q.shape[1], dtype=jnp.int32)[None]
-        _, y = over_chunks(block, None, (q, index), self.chunk_size)
-        if not call.return_state:
-            return y, None  # nor an empty one: it may be too large to have
-        monoid = self._monoid(q, self._identity(call.k, call.v))
-        span = prefix.Span(tokens, call.mask, call.starts)
-        return y, prefix.total(monoid, span, self._initial(call), self.chunk_size)

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,16 +45,21 @@ from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
+from flax_linattn.ops.engine.blocks import attend_in_blocks
 from flax_linattn.ops.engine.features import (
     bounded_key,
     bounded_query,
+    bounded_score_query,
     quadratic_features,
     unit_length,
 )
 from flax_linattn.ops.engine.kernel import KernelMechanism, KernelState
 from flax_linattn.ops.engine.monomials import monomials, num_monomials
+from flax_linattn.ops.engine.polynomials import homogeneous, polynomial
+from flax_linattn.ops.engine.prefix import Span, total
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
@@ -162,7 +167,7 @@ class TaylorShift(KernelMechanism):
     """Taylor-softmax attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a block, in the chunked form and of rows in the direct one.
+        chunk_size: tokens a block, in the chunked form and at most in the direct one.
         normalize: section 3.3: q and k of length 1, q times ``temperature``, and the output
             times sqrt(N / K).
         normalize_output: whether the output is scaled; None = as ``normalize``. False is the
@@ -284,7 +289,9 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     def kernel(self, q: Array, k: Array) -> Array:
         q, unit = bounded_query(q, self.order)
-        return self._polynomial(einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2))
+        return homogeneous(
+            self._coefficients, einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2)
+        )
 
     def count(self, state: KernelState) -> Array:
         return state.normalizer[..., 0]  # the sum of the feature 1
@@ -296,10 +303,27 @@ order=2, form='direct', which needs no state, or a larger max_features.
         form = call.form
         if form == "auto":
             form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
-        if form == "direct":
+        if form == "direct" and call.state is None:
             return self._direct(call)
-        form = "chunked" if form == "efficient" else form
+        # The tokens of a state are sums of features already.
+        form = "chunked" if form in ("direct", "efficient") else form
         return super()._attend(dataclasses.replace(call, form=form))
+
+    def _direct(self, call: Call) -> tuple[Outputs, State]:
+        """Equation 1 in blocks of weights; the state only if it is asked for."""
+        q, tokens = self._prepare(call)
+        run = None if call.runs is None else call.runs.index
+        visibility = Visibility(call.is_causal, 0, call.mask, run, run)
+        weighing = polynomial(self._coefficients)
+        bounded, k, v = bounded_score_query(q), tokens["k"], tokens["v"]
+        y = attend_in_blocks(weighing, bounded, k, v, 1.0, visibility, self.chunk_size)
+        count = visibility.count(q.shape[1], k.shape[1]).astype(y.dtype)
+        y = self._scaled(y, count[..., None], q.shape[-1])
+        if not call.return_state:
+            return y, None  # nor an empty one: it may be too large to have
+        monoid = self._monoid(q, self._identity(call.k, call.v))
+        span = Span(tokens, call.mask, call.starts)
+        return y, total(monoid, span, self._initial(call), self.chunk_size)
 
     def _crossing(self, call: Call) -> float:
         """Tokens from which ``auto`` takes the efficient form."""
@@ -338,7 +362,8 @@ order=2, form='direct', which needs no state, or a larger max_features.
         if self.normalize:  # section 3.3
             q, k = of_length_one(q), of_length_one(k)
         x = einsum("bthk,bshk->bhts", self._tempered(q, parameters), k)
-        weight = jnp.where(visible[:, None], self._polynomial(x), jnp.zeros_like(x))
+        weight = homogeneous(self._coefficients, x, 1.0)
+        weight = jnp.where(visible[:, None], weight, jnp.zeros_like(x))
         count = jnp.sum(visible, axis=2, dtype=v.dtype)[:, :, None]
         return self._scaled(average_by_head(weight, v), count, k.shape[-1])  # equation 1
 
@@ -353,15 +378,12 @@ order=2, form='direct', which needs no state, or a larger max_features.
             )
         return q * temperature.astype(q.dtype)[:, None]
 
-    def _polynomial(self, x: Array, unit: Array | float = 1.0) -> Array:
-        """By Horner's scheme; a term of lower degree has a factor ``unit`` for each it lacks."""
-        highest, *lower = self.coefficients
-        if self.order > 2:
-            highest, *lower = (1 / math.factorial(n) for n in range(self.order, -1, -1))
-        y: Any = highest
-        for lacking, coefficient in enumerate(lower, 1):
-            y = y * x + math.prod([unit] * lacking, start=coefficient)
-        return y
+    @property
+    def _coefficients(self) -> tuple[float, ...]:
+        """That of the highest power first."""
+        if self.order == 2:
+            return self.coefficients
+        return tuple(1 / math.factorial(n) for n in range(self.order, -1, -1))
 
     def _scaled(self, y: Array, count: Array, key_dim: int) -> Array:
         """Times sqrt(N / K), section 3.3 (its algorithm 1 has the inverse on the denominator)."""

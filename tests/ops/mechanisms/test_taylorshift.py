@@ -147,6 +147,49 @@ def test_the_switching_points_are_where_the_costs_cross() -> None:
         assert (direct >= efficient).tolist() == [False, True]
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_direct_blocks_are_the_whole(is_causal: bool) -> None:
+    """Outputs and all gradients, of packed and padded rows that blocks do not divide."""
+    rng = np.random.default_rng(1)
+    mask = jnp.asarray(rng.random((2, 11)) < 0.8)
+    segments = jnp.asarray(np.cumsum(rng.random((2, 11)) < 0.2, axis=1), jnp.int32)
+    blocks = ops.get_mechanism("taylorshift", chunk_size=4)
+    with jax.enable_x64(True):
+        q, k, v = qkv(11, 3)
+        temperature = jnp.asarray([0.5, 40.0])  # squares of 40 reach far beyond the linear part
+
+        def gradients(attend: Any) -> Any:
+            def loss(q: Any, k: Any, v: Any, temperature: Any) -> Any:
+                y = attend(
+                    *(q, k, v),
+                    is_causal=is_causal,
+                    mask=mask,
+                    segment_ids=segments,
+                    temperature=temperature,
+                )
+                return jnp.sum(jnp.sin(y)), y
+
+            value = jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)
+            return jax.jit(value)(q, k, v, temperature)
+
+        got = gradients(partial(blocks.attend, form="direct"))
+        want = gradients(blocks.reference)
+    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-11)
+
+
+def test_direct_weights_of_any_size() -> None:
+    """Beyond float32's largest square, and of queries whose products would overflow."""
+    mechanism = ops.get_mechanism("taylorshift", normalize=False)
+    q, k, v = qkv(7, 3, np.float32)
+    for size in (1e-30, 1.0, 1e15, 1e30, 1e36):
+        got = mechanism.attend(q * np.float32(size), k, v, form="direct")
+        with jax.enable_x64(True):
+            exact = [jnp.asarray(np.float64(x)) for x in (q * np.float32(size), k, v)]
+            want = mechanism.reference(*exact)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("switch", "is_causal", "last_direct"),
     [("speed", False, 50), ("speed", True, 50 + 512), ("memory", True, 46), ("paper", False, 72)],

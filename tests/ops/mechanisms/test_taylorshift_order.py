@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flax_linattn import models, nn, ops
+from flax_linattn.ops.engine.polynomials import homogeneous
 from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossing
 
 FORMS = ops.TaylorShift.capabilities.forms
@@ -56,9 +57,9 @@ def test_forms_are_the_polynomial(order: int) -> None:
 def test_weights_are_positive(order: int, x: list[float]) -> None:
     """And grow with x down to where the polynomial of one order less is 0, -1 at the highest."""
     mechanism = ops.TaylorShift(order=order)
-    weight = mechanism._polynomial(np.array(sorted(x)))
+    weight = homogeneous(mechanism._coefficients, np.array(sorted(x)), 1.0)
     assert (weight > 0).all()
-    near = mechanism._polynomial(np.array(sorted(each for each in x if each >= -1)))
+    near = homogeneous(mechanism._coefficients, np.array(sorted(e for e in x if e >= -1)), 1.0)
     assert (np.diff(near) >= -1e-12 * near[1:]).all()
 
 
