@@ -30,7 +30,7 @@ import numpy as np
 
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
-from flax_linattn.ops.engine.forms import BlockSizes, block_sizes
+from flax_linattn.ops.engine.forms import BlockSizes, block_sizes, by_platform
 from flax_linattn.ops.engine.tiles import fill
 from flax_linattn.ops.engine.two_floats import TwoFloats
 from flax_linattn.typing import Array
@@ -167,9 +167,16 @@ def attend_in_blocks(
     """
     lengths = q.shape[1], k.shape[1]
     sizes = block_sizes(q.shape[0], q.shape[2], most, *lengths)
-    plans = Plans(**{name: Plan(weighing, size, *lengths) for name, size in sizes.items()})
+    plans = Plans(*(Plan(weighing, sizes[name], *lengths) for name in Plans._fields))
     scale = jnp.asarray(scale).astype(q.dtype)
     return _attend(plans, *vary_alike((Tokens(q, k, v, offsets), scale, visibility)))
+
+
+class Plans(NamedTuple):
+    """A plan for each platform."""
+
+    cpu: Plan
+    accelerator: Plan
 
 
 class Tokens(NamedTuple):
@@ -218,7 +225,7 @@ class Plan(NamedTuple):
 
     def pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
         """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
-        rows, columns = self.sizes[1:]
+        rows, columns = self.sizes.queries, self.sizes.keys
         row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
         made = np.ones_like(row, bool)
         if visibility.is_causal:  # the block's first key comes before its last query
@@ -253,39 +260,45 @@ class Plan(NamedTuple):
         """The block of keys ``index``."""
         return _block(x, self.sizes.keys, index)
 
-    def over_batches(self, function: Callable[..., Any], *trees: Any) -> Any:
-        """``function`` of trees of arrays [B, ...] -> the same, for some batches at a time."""
-        size = self.sizes.batches
-        batch = jax.tree.leaves(trees)[0].shape[0]
-        if batch == size:
-            return function(*trees)
+    def over_heads(
+        self,
+        function: Callable[..., Any],
+        results: Any,
+        visibility: Visibility,
+        *trees: Any,
+    ) -> Any:
+        """``function(visibility, *trees)``, of some batches and heads at a time.
 
-        # Every (B / size)-th at a time, for a mesh that has its batches split.
-        def apart(x: Array) -> Array:
-            return jnp.moveaxis(x.reshape(size, batch // size, *x.shape[1:]), 1, 0)
+        Arrays are [B, T, H, ...], those of the results too; others would be moved as a whole.
 
-        def together(x: Array) -> Array:
-            return jnp.moveaxis(x, 1, 0).reshape(batch, *x.shape[2:])
+        Args:
+            function: of some of each, gives so many of the results.
+            results: arrays to write them into.
+            visibility: who sees whom.
+            *trees: trees of arrays.
+        """
+        batches, heads = self.sizes.batches, self.sizes.heads
+        batch, _, every = jax.tree.leaves(trees)[0].shape[:3]
+        if (batches, heads) == (batch, every):
+            return function(visibility, *trees)
 
-        some = jax.lax.map(lambda trees: function(*trees), jax.tree.map(apart, trees))
-        return jax.tree.map(together, some)
+        def body(i: Array, results: Any) -> Any:
+            b, h = i // (every // heads) * batches, i % (every // heads) * heads
 
+            def of_batches(x: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(x, b, batches, axis=0)
 
-class Plans(NamedTuple):
-    """A plan for each platform."""
+            def mine(x: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(of_batches(x), h, heads, axis=2)
 
-    cpu: Plan
-    accelerator: Plan
+            def put(x: Array, some: Array) -> Array:
+                return jax.lax.dynamic_update_slice(x, some, (b, 0, h, 0)[: x.ndim])
 
-    def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """``function`` of the plan of the platform that it is compiled for, and of arrays."""
-        if self.cpu == self.accelerator:
-            return function(self.cpu, *arrays)
-        return jax.lax.platform_dependent(
-            *arrays,
-            cpu=partial(function, self.cpu),
-            default=partial(function, self.accelerator),
-        )
+            some = function(jax.tree.map(of_batches, visibility), *jax.tree.map(mine, trees))
+            return jax.tree.map(put, results, some)
+
+        turns = (batch // batches) * (every // heads)
+        return jax.lax.fori_loop(0, turns, body, vary_alike((results, trees))[0])
 
 
 class Rows(NamedTuple):
@@ -297,7 +310,10 @@ class Rows(NamedTuple):
 
     @classmethod
     def nothing_seen(cls, weighing: Weighing, q: Array, v: Array, has_offsets: bool) -> Rows:
-        """Before the first block of keys, for queries [B, H, T, K] and values [..., V]."""
+        """Before the first block of keys, for queries [B, H, T, K] and values [..., V].
+
+        Of queries [B, T, H, K] it is that by token.
+        """
         zeros = jnp.zeros(q.shape[:3], q.dtype)
         lowest = jnp.full_like(zeros, weighing.lowest)
         return cls(
@@ -348,7 +364,7 @@ def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -
     """Rows by token."""
     weighing, pairs = plan.weighing, plan.pairs(visibility)
 
-    def of_batches(tokens: Tokens, visibility: Visibility) -> Rows:
+    def of_heads(visibility: Visibility, tokens: Tokens) -> Rows:
         x = tokens.by_head(plan.sizes)
 
         def body(p: Array, rows: Rows) -> Rows:
@@ -362,34 +378,35 @@ def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -
         rows = jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
         return jax.tree.map(lambda r: _by_token(r, plan.queries), rows)
 
-    return plan.over_batches(of_batches, tokens, visibility)
+    begin = Rows.nothing_seen(weighing, tokens.q, tokens.v, tokens.offsets is not None)
+    return plan.over_heads(of_heads, begin, visibility, tokens)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(plans: Plans, tokens: Tokens, scale: Array, visibility: Visibility) -> Array:
-    return plans.run(_forward, tokens, scale, visibility).y
+    return by_platform(_forward, plans._asdict(), tokens, scale, visibility).y
 
 
 def _attend_forward(
     plans: Plans, tokens: Tokens, scale: Array, visibility: Visibility
 ) -> tuple[Array, Any]:
-    rows: Rows = plans.run(_forward, tokens, scale, visibility)
+    rows: Rows = by_platform(_forward, plans._asdict(), tokens, scale, visibility)
     return rows.y, (tokens, scale, visibility, rows)
 
 
 def _attend_backward(plans: Plans, residuals: Any, dy: Array) -> Any:
-    dtokens, dscale = plans.run(_backward, *residuals, dy)
+    dtokens, dscale = by_platform(_backward, plans._asdict(), *residuals, dy)
     return dtokens, jnp.sum(dscale), None
 
 
 def _backward(
     plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility, rows: Rows, dy: Array
 ) -> tuple[Tokens, Array]:
-    """Gradients of the tokens, and of the scale by batch [B]."""
+    """Gradients of the tokens, and of the scale [B, 1, H] by batch and head."""
     weighing, pairs, size = plan.weighing, plan.pairs(visibility), plan.sizes.queries
 
-    def of_batches(
-        tokens: Tokens, visibility: Visibility, rows: Rows, dy: Array
+    def of_heads(
+        visibility: Visibility, tokens: Tokens, rows: Rows, dy: Array
     ) -> tuple[Tokens, Array]:
         x = tokens.by_head(plan.sizes)
         y, dy, total, offset = (
@@ -418,13 +435,14 @@ def _backward(
                 _add(dx.v, einsum("bhts,bhtv->bhsv", weight, here), column),
                 _add_offsets(dx.offsets, dscore, row, column),
             )
-            return dx, dscale + jnp.sum(dq * q, axis=(1, 2, 3))
+            return dx, dscale + jnp.sum(dq * q, axis=(2, 3))[:, None]
 
-        begin = jax.tree.map(jnp.zeros_like, (x, x.q[:, 0, 0, 0]))
+        begin = jax.tree.map(jnp.zeros_like, (x, total[:, None, :, 0]))
         dx, dscale = jax.lax.fori_loop(0, len(pairs), body, begin)
         return dx.by_token(plan.queries, plan.keys), dscale
 
-    return plan.over_batches(of_batches, tokens, visibility, rows, dy)
+    begin = jax.tree.map(jnp.zeros_like, (tokens, rows.total[:, :1]))
+    return plan.over_heads(of_heads, begin, visibility, tokens, rows, dy)
 
 
 def _add_offsets(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -30,16 +29,16 @@ PARALLEL_SCORES = {"scored": 1 << 18, "cache": 1 << 20}
 at most. On a CPU the blocks of scored attention were as fast up to there, and trained 1.7 times as
 fast with four times the scores; other mechanisms trained half as fast in blocks."""
 
-BLOCK_SCORES = {"cpu": 1 << 18, "accelerator": 1 << 24}
+BLOCK_SCORES = {"cpu": 1 << 17, "accelerator": 1 << 24}
 """Most scores of a block of queries and keys, of all its heads.
 
-A CPU's second cache holds about a megabyte, and batches are worked off one after another there:
-with 8 heads of 16 or 64 blocks of 128 to 256 tokens were as fast as each other, and up to 2 times
-as fast as those of all batches or of 512 tokens. Accelerators work blocks off in parallel: fewer
-and larger ones (64 MiB in float32), not measured yet."""
+A CPU's second cache holds about a megabyte, and heads and batches are worked off one after another
+there: with heads of 16 or 64 blocks of 128 to 176 tokens trained 1.1 to 1.3 times as fast as those
+of 256, and up to 2 times as fast as those of all batches. Accelerators work blocks off in parallel:
+fewer and larger ones (64 MiB in float32), not measured yet."""
 
-BLOCK_SCORES_OF_A_HEAD = 1 << 16
-"""On a CPU."""
+BLOCK_TOKENS = 176
+"""Queries of a block on a CPU, and keys, where both are many."""
 
 
 def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> str:
@@ -79,9 +78,10 @@ TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
 class BlockSizes(NamedTuple):
-    """What a block of scores holds: batches, queries and keys."""
+    """What a block of scores holds: batches, heads, queries and keys."""
 
     batches: Any
+    heads: int
     queries: int
     keys: int
 
@@ -99,25 +99,37 @@ def block_sizes(
         keys: S.
 
     Example:
-        >>> block_sizes(16, 8, 512, 152, 152)["cpu"]
-        BlockSizes(batches=1, queries=152, keys=152)
-        >>> block_sizes(2, 8, 512, 4096, 4096)["accelerator"]
-        BlockSizes(batches=2, queries=512, keys=512)
+        >>> sizes = block_sizes(16, 8, 512, 4096, 4096)
+        >>> sizes["cpu"]
+        BlockSizes(batches=1, heads=4, queries=176, keys=176)
+        >>> sizes["accelerator"]
+        BlockSizes(batches=16, heads=8, queries=256, keys=256)
     """
-    each = min(BLOCK_SCORES_OF_A_HEAD, BLOCK_SCORES["cpu"] // heads)
-    rows = _even(queries, min(most, math.isqrt(each)))
-    columns = _even(keys, min(most, each // rows))
-    scores = heads * rows * columns
-    cpu = BlockSizes(_divisor(batch, BLOCK_SCORES["cpu"] // scores), rows, columns)
+    rows = even_size(queries, min(most, BLOCK_TOKENS))
+    columns = even_size(keys, min(most, BLOCK_TOKENS**2 // rows))
+    some = _divisor(heads, BLOCK_SCORES["cpu"] // (rows * columns))
+    # All heads of some batches, or some heads of one; of an unknown number of batches all.
+    batches = _divisor(batch, BLOCK_SCORES["cpu"] // (heads * rows * columns))
+    cpu = BlockSizes(batches, some, rows, columns)
     all_rows = (batch if isinstance(batch, int) else 8) * heads
     sizes = (_doubled(all_rows, most, length) for length in (queries, keys))
-    return {"cpu": cpu, "accelerator": BlockSizes(batch, *sizes)}
+    return {"cpu": cpu, "accelerator": BlockSizes(batch, heads, *sizes)}
 
 
-def _even(length: int, most: int) -> int:
-    """Of a few blocks that are filled by little, as vectors are of 8 numbers or fewer."""
-    most = max(1, most)
-    number = -(-length // most)
+def even_size(length: int, most: int) -> int:
+    """Tokens a block of as few as there must be, which are filled by little.
+
+    Blocks are a multiple of 8 tokens, as vectors are, where there are several.
+
+    Args:
+        length: T.
+        most: tokens a block at most.
+
+    Example:
+        >>> even_size(320, 256), even_size(100, 256)
+        (160, 100)
+    """
+    number = -(-length // most) or 1
     size = -(-length // number)
     return size if number == 1 else min(most, -(-size // 8) * 8)
 
@@ -137,6 +149,46 @@ def _doubled(rows: int, most: int, length: int) -> int:
             break
         size *= 2
     return min(size, length)
+
+
+KERNEL_CHUNK = 64
+"""Most tokens of a chunk of kernel attention on a CPU, which trained up to 1.8 times as fast as by
+256 of TaylorShift and 1.2 times as fast as by 128 of linear attention; both with heads of 16, of 64
+as fast. Sequences of no more are one chunk."""
+
+
+class KernelChunk(NamedTuple):
+    """Tokens a chunk of each platform; None = all in one."""
+
+    cpu: int | None
+    accelerator: int | None
+
+
+def kernel_chunk(length: int, chunk_size: int | None, most: int) -> KernelChunk:
+    """Tokens a chunk of causal kernel attention with ``form="auto"``, by platform.
+
+    Args:
+        length: T.
+        chunk_size: where nothing else is known; None = all in one.
+        most: of a chunk at most.
+
+    Example:
+        >>> kernel_chunk(152, None, 128)
+        KernelChunk(cpu=56, accelerator=None)
+    """
+    size = even_size(length, min(KERNEL_CHUNK, most))
+    return KernelChunk(None if size >= length else size, chunk_size)
+
+
+def by_platform(function: Callable[..., Any], chosen: Mapping[str, Any], *arrays: Any) -> Any:
+    """``function(choice, *arrays)`` by what is chosen for "cpu" and "accelerator"."""
+    if chosen["cpu"] == chosen["accelerator"]:
+        return function(chosen["cpu"], *arrays)
+    return jax.lax.platform_dependent(
+        *arrays,
+        cpu=partial(function, chosen["cpu"]),
+        default=partial(function, chosen["accelerator"]),
+    )
 
 
 TILE = {"cpu": 32, "accelerator": 64}

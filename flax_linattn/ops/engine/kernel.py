@@ -26,7 +26,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
 from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.forms import CACHED_FEATURES
+from flax_linattn.ops.engine.forms import CACHED_FEATURES, KernelChunk, kernel_chunk
 from flax_linattn.ops.engine.kernel_scan import kernel_scan, plain_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, State
@@ -104,11 +104,11 @@ class KernelMechanism(StreamingMechanism):
         """phi_k: [..., K] -> [..., F]."""
 
     def kernel(self, q: Array, k: Array) -> Array:
-        """The weights phi_q(q) . phi_k(k): [B, T, H, K], [B, S, H, K] -> [B, H, T, S].
+        """The weights phi_q(q) . phi_k(k): [B, H, T, K], [B, H, S, K] -> [B, H, T, S].
 
         Override it where they have a form that needs no features.
         """
-        return einsum("bthf,bshf->bhts", self.query_features(q), self.key_features(k))
+        return einsum("bhtf,bhsf->bhts", self.query_features(q), self.key_features(k))
 
     def finish(self, value: Array, normalizer: Array, count: Array, key_dim: int) -> Array:
         """Outputs [..., H, V] from weighted sums.
@@ -148,29 +148,32 @@ class KernelMechanism(StreamingMechanism):
         return self.finish(*self._sums(q, state), q.shape[-1])
 
     def _sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
-        count = self.count(state)
         if q.ndim == 4 and state.normalizer.shape[1] == 1:  # one state for all queries
-
-            def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
-                features = self.query_features(q)
-                if self.side_by_side:
-                    columns = _columns(features)
-                    value = einsum("...fv,...ft->...vt", value, columns)
-                    return value, einsum("...f,...ft->...t", normalizer, columns)
-                value = einsum("...tf,...fv->...tv", features, value)
-                return value, einsum("...tf,...f->...t", features, normalizer)
-
             shared = jax.tree.map(lambda s: s[:, 0], state)
-            size = q.shape[1] * state.normalizer.size
-            value, normalizer = _for_each_head(head, size, _by_head(q), *shared)
-            if self.side_by_side:  # not in ``head``: its product would be made as rows, slower
-                value = jnp.swapaxes(value, -1, -2)
-            value, normalizer = _by_head(value), _by_head(normalizer)
-        else:
+            value, normalizer, count = map(_by_head, self._shared_sums(_by_head(q), shared))
+            return value, normalizer, count
+        features = self.query_features(q)
+        value = einsum("...f,...fv->...v", features, state.value)
+        normalizer = einsum("...f,...f->...", features, state.normalizer)
+        return value, normalizer, jnp.broadcast_to(self.count(state), normalizer.shape)
+
+    def _shared_sums(self, q: Array, state: KernelState) -> tuple[Array, Array, Array]:
+        """Value, normalizer, count [B, H, T, ...] of queries [B, H, T, K] and one state."""
+
+        def head(q: Array, value: Array, normalizer: Array) -> tuple[Array, Array]:
             features = self.query_features(q)
-            value = einsum("...f,...fv->...v", features, state.value)
-            normalizer = einsum("...f,...f->...", features, state.normalizer)
-        return value, normalizer, jnp.broadcast_to(count, normalizer.shape)
+            if self.side_by_side:
+                columns = _columns(features)
+                value = einsum("...fv,...ft->...vt", value, columns)
+                return value, einsum("...f,...ft->...t", normalizer, columns)
+            value = einsum("...tf,...fv->...tv", features, value)
+            return value, einsum("...tf,...f->...t", features, normalizer)
+
+        value, normalizer = _for_each_head(head, q.shape[2] * state.normalizer.size, q, *state)
+        if self.side_by_side:  # not in ``head``: its product would be made as rows, slower
+            value = jnp.swapaxes(value, -1, -2)
+        count = jnp.broadcast_to(self.count(state)[..., None], normalizer.shape)
+        return value, normalizer, count
 
     # -- one chunk by matrix products ------------------------------------------------
 
@@ -180,10 +183,15 @@ class KernelMechanism(StreamingMechanism):
         if call.k.shape[1] == 0:
             return tokens["v"], state
         chunk_size = self._chunk_size(call, identity)
-        span = prefix.fillable(prefix.Span(tokens, call.mask, call.starts), chunk_size)
-        # "parallel", asked for by name, is differentiated by JAX, forwards too, for more memory.
-        scan = plain_scan if call.form == "parallel" else kernel_scan
-        state, (value, normalizer, count) = scan(self, chunk_size, *vary_alike((q, span, state)))
+        arrays = vary_alike((q, prefix.Span(tokens, call.mask, call.starts), state))
+        if call.form == "parallel":  # by name: JAX differentiates it, forwards too
+            state, sums = plain_scan(self, chunk_size, *arrays)
+        else:
+            sizes = KernelChunk(chunk_size, chunk_size)
+            if call.form == "auto":
+                sizes = kernel_chunk(call.k.shape[1], chunk_size, self.chunk_size)
+            state, sums = kernel_scan(self, sizes, *arrays)
+        value, normalizer, count = sums
         return self.finish(value, normalizer, count, q.shape[-1]), state
 
     def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
@@ -254,16 +262,22 @@ class KernelMechanism(StreamingMechanism):
         outside: list[tuple[KernelState, Array | None]],
     ) -> tuple[Array, Array, Array]:
         """Sums over the visible tokens, plus states that some rows (bool [B, T]) see too."""
-        weight = self.kernel(q, tokens["k"])
+        q, k, v = map(_by_head, (q, tokens["k"], tokens["v"]))
+        weight = self.kernel(q, k)
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
-        value = einsum("bhts,bshv->bthv", weight, tokens["v"])
-        normalizer = jnp.moveaxis(jnp.sum(weight, axis=3), 1, 2)
-        count = jnp.sum(visible, axis=2, dtype=normalizer.dtype)[:, :, None]
-        sums = (value, normalizer, jnp.broadcast_to(count, normalizer.shape))
+        normalizer = jnp.sum(weight, axis=3)
+        count = jnp.sum(visible, axis=2, dtype=normalizer.dtype)[:, None]
+        sums = (
+            einsum("bhts,bhsv->bhtv", weight, v),
+            normalizer,
+            jnp.broadcast_to(count, normalizer.shape),
+        )
         for state, rows in outside:
-            more = self._sums(q, jax.tree.map(lambda s: s[:, None], state))
-            sums = jax.tree.map(lambda a, b, r=rows: a + masks.zero_padding(b, r), sums, more)
-        return sums
+            seen = None if rows is None else jnp.broadcast_to(rows[:, None], normalizer.shape)
+            more = self._shared_sums(q, state)
+            sums = jax.tree.map(lambda a, b, s=seen: a + masks.zero_padding(b, s), sums, more)
+        value, normalizer, count = map(_by_head, sums)
+        return value, normalizer, count
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         q, token = self._prepare(call)

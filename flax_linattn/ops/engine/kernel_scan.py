@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.prefix import Span, Tokens
+from flax_linattn.ops.engine.forms import KernelChunk, by_platform
+from flax_linattn.ops.engine.prefix import Span, Tokens, fillable
 from flax_linattn.typing import Array, State
 
 
@@ -39,7 +40,7 @@ def plain_scan(
         chunk: its functions.
         chunk_size: tokens a chunk; None = all in one.
         q: queries [B, T, H, K].
-        span: keys, values, masks [B, T, ...], with a mask if T is no multiple of the size.
+        span: keys, values, masks [B, T, ...].
         initial: the state before the first token.
 
     Returns:
@@ -50,26 +51,44 @@ def plain_scan(
         q, span = now
         return chunk.after(span, before), chunk.rows(q, span, before)
 
-    return over_chunks(body, initial, (q, span), chunk_size)
+    return over_chunks(body, initial, (q, fillable(span, chunk_size)), chunk_size)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def kernel_scan(
-    chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
+    chunk: LinearChunk, sizes: KernelChunk, q: Array, span: Span, initial: State
 ) -> tuple[State, Any]:
-    """``plain_scan`` with a gradient that keeps its inputs alone."""
-    return plain_scan(chunk, chunk_size, q, span, initial)
+    """``plain_scan`` with a gradient that keeps its inputs alone, and chunks by platform."""
+    scanned: tuple[State, Any] = by_platform(
+        partial(plain_scan, chunk), sizes._asdict(), q, span, initial
+    )
+    return scanned
 
 
 def _forward(
-    chunk: LinearChunk, chunk_size: int | None, q: Array, span: Span, initial: State
+    chunk: LinearChunk, sizes: KernelChunk, q: Array, span: Span, initial: State
 ) -> tuple[Any, Any]:
     # ``kernel_scan`` itself has no tangents, and so gradients would have none.
-    return plain_scan(chunk, chunk_size, q, span, initial), (q, span, initial)
+    results = by_platform(partial(plain_scan, chunk), sizes._asdict(), q, span, initial)
+    return results, (q, span, initial)
 
 
-def _backward(chunk: LinearChunk, chunk_size: int | None, residuals: Any, gradients: Any) -> Any:
-    q, span, initial = residuals
+def _backward(chunk: LinearChunk, sizes: KernelChunk, residuals: Any, gradients: Any) -> Any:
+    dq, dtokens, dinitial = by_platform(
+        partial(_gradients, chunk), sizes._asdict(), *residuals, gradients
+    )
+    return dq, Span(dtokens, None, None), dinitial
+
+
+def _gradients(
+    chunk: LinearChunk,
+    chunk_size: int | None,
+    q: Array,
+    span: Span,
+    initial: State,
+    gradients: Any,
+) -> tuple[Array, Tokens, State]:
+    span = fillable(span, chunk_size)
     dlast, drows = gradients
     nothing = jax.tree.map(jnp.zeros_like, initial)
 
@@ -92,7 +111,7 @@ def _backward(chunk: LinearChunk, chunk_size: int | None, residuals: Any, gradie
     arrays = (q, span, drows)
     _, dq = over_chunks(from_left, initial, arrays, chunk_size)
     dinitial, dtokens = over_chunks(from_right, dlast, arrays, chunk_size, reverse=True)
-    return dq, Span(dtokens, None, None), dinitial
+    return dq, dtokens, dinitial
 
 
 kernel_scan.defvjp(_forward, _backward)

@@ -16,7 +16,7 @@ from flax_linattn.ops.contract.checks import check_state_like
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.forms import choose_form
+from flax_linattn.ops.engine.forms import choose_form, even_size
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
 
@@ -27,7 +27,7 @@ class StreamingMechanism(Mechanism):
     Attributes:
         reads_state_alone: whether a token's output is ``read`` of the state after it; else
             ``attend`` and ``step`` also add what is the token's own.
-        chunk_size: tokens a block in the chunked form.
+        chunk_size: tokens a block in the chunked form, at most.
     """
 
     reads_state_alone: ClassVar[bool] = True
@@ -137,7 +137,8 @@ class StreamingMechanism(Mechanism):
         if form == "auto":
             size = self._lifted_size(identity)
             form = choose_form("streaming", call.num_queries, call.k.shape[1], size)
-        return {"parallel": None, "chunked": self.chunk_size, "recurrent": 1}[form]
+        sizes = {"parallel": None, "recurrent": 1}
+        return sizes[form] if form in sizes else even_size(call.k.shape[1], self.chunk_size)
 
     def _step(self, call: StepCall) -> tuple[OutputStep, State]:
         q, token = self._prepare(call)

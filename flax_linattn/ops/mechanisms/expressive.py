@@ -164,7 +164,7 @@ class ExpressiveQuadratic(KernelMechanism):
         return symmetric_square(k)
 
     def kernel(self, q: Array, k: Array) -> Array:
-        return jnp.square(einsum("bthk,bshk->bhts", q, k))
+        return jnp.square(einsum("bhtk,bhsk->bhts", q, k))
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -65,7 +65,7 @@ class TaylorFeatures(KernelMechanism):
 
     def kernel(self, q: Array, k: Array) -> Array:
         q, unit = bounded_query(q)
-        x, unit = einsum("bthk,bshk->bhts", q, k), jnp.swapaxes(unit, 1, 2)
+        x = einsum("bhtk,bhsk->bhts", q, k)
         return (x / 2 + unit) * x + unit * unit
 
     def _reference(

@@ -74,7 +74,7 @@ def test_forward_mode_is_refused(name: str) -> None:
 
 
 def test_no_block_above_the_diagonal() -> None:
-    plan = Plan(SOFTMAX, BlockSizes(1, 4, 2), queries=7, keys=10)
+    plan = Plan(SOFTMAX, BlockSizes(1, 1, 4, 2), queries=7, keys=10)
     # Three keys come before the first query: queries 0 ... 3 see keys 0 ... 6.
     causal = plan.pairs(Visibility(is_causal=True, cached=3))
     assert causal.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], *([1, j] for j in range(5))]
@@ -127,13 +127,16 @@ def test_blocks_of_a_cpu_fit_its_cache_and_are_filled_by_little() -> None:
         for length in (7, 152, 300, 700, 4096, 4097):
             sizes = block_sizes(batch, heads, 512, length, length)["cpu"]
             number = -(-length // sizes.queries)
-            assert sizes.queries <= 256
+            assert sizes.queries <= 176
             assert sizes.queries == length or number * sizes.queries - length < 8 * number
             assert batch % sizes.batches == 0
-            assert sizes.batches * heads * sizes.queries * sizes.keys <= BLOCK_SCORES["cpu"]
-    few, many = block_sizes(16, 8, 512, 1, 4096)["cpu"][1:]
+            assert heads % sizes.heads == 0
+            assert sizes.heads == heads or sizes.batches == 1
+            scores = sizes.batches * sizes.heads * sizes.queries * sizes.keys
+            assert scores <= BLOCK_SCORES["cpu"]
+    few, many = block_sizes(16, 8, 512, 1, 4096)["cpu"][2:]
     assert (few, many) == (1, 512)
-    assert block_sizes(1, 1, 3, 100, 100)["cpu"] == (1, 3, 3)
+    assert block_sizes(1, 1, 3, 100, 100)["cpu"] == (1, 1, 3, 3)
 
 
 def test_blocks_of_an_accelerator_hold_all_batches() -> None:
@@ -147,8 +150,8 @@ def test_blocks_of_an_accelerator_hold_all_batches() -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "forgetting"])
-def test_batches_in_turns_are_batches_at_once(name: str) -> None:
-    """Outputs and all gradients, the scale's too, of some batches at a time."""
+def test_heads_in_turns_are_heads_at_once(name: str) -> None:
+    """Outputs and all gradients, the scale's too, of some batches and heads at a time."""
     mechanism = ops.get_mechanism(name)
     assert isinstance(mechanism, ScoredAttention)
     rng = np.random.default_rng(0)
@@ -156,8 +159,8 @@ def test_batches_in_turns_are_batches_at_once(name: str) -> None:
     extra = {"log_decay": -jnp.abs(q[..., 0])} if name == "forgetting" else {}
     real = jnp.asarray(rng.random((4, 11)) < 0.7)
 
-    def run(batches: int) -> Any:
-        sizes = BlockSizes(batches, 4, 4)
+    def run(batches: int, heads: int) -> Any:
+        sizes = BlockSizes(batches, heads, 4, 4)
 
         def loss(q: Any, k: Any, v: Any, scale: Any, extra: Any) -> Any:
             pairs = Pairs(q, k, v, None, {"scale": scale}, *[mechanism.of_tokens(extra)] * 2)
@@ -169,4 +172,5 @@ def test_batches_in_turns_are_batches_at_once(name: str) -> None:
             gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))
             return gradient(q, k, v, jnp.float32(0.7), extra)
 
-    close(run(2), run(4), 1e-5)
+    close(run(2, 2), run(4, 2), 1e-5)
+    close(run(1, 1), run(4, 2), 1e-5)

@@ -127,7 +127,7 @@ def test_a_window_makes_the_blocks_of_its_band_alone() -> None:
     """The products grow with T, not with its square."""
     mechanism = ops.get_mechanism("softmax", window=64)
 
-    sizes = BlockSizes(1, 64, 64)
+    sizes = BlockSizes(1, 1, 64, 64)
 
     def pairs(length: int) -> int:
         plan = Plan(SOFTMAX, sizes, length, length)

@@ -160,13 +160,13 @@ def test_order_2_has_no_limit() -> None:
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_auto_switches_by_operations(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """70 features of 4 channels: 2 * 70 * 5 a token against 2 * N * 4, from N = 87.5 on."""
+    """70 features of 4 channels: by multiplications from N = 87.5 on, by time from 424.2 on."""
     assert taylorshift_crossing(4, order=4) == 88
     mechanism = ops.get_mechanism("taylorshift", order=4, chunk_size=8)
     taken = []
     direct = ops.TaylorShift._direct
     monkeypatch.setattr(ops.TaylorShift, "_direct", lambda *a: (taken.append(True), direct(*a))[1])
-    last = 95 if is_causal else 87
+    last = 763 if is_causal else 424
     for length in (last, last + 1):
         taken.clear()
         x = jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)
