@@ -6,9 +6,10 @@ Needs PyTorch beside this library. The model is Time-Series-Library's published 
 post-norm layers of 128 features and 8 heads, RAdam on clipped gradients, dropout; every model sees
 the past alone. Ours is what ``flax-linattn train classify --preset tslib`` compiles. Beside it the
 same model in PyTorch and in Flax with their own attention, recurrent networks and a state-space
-model of about as many parameters. All run in turns in one process on one core; ours and PyTorch's
-transformer twice, which tells the noise of the machine. Times are those of this process (CPU time),
-which leave out what others do on the core.
+model of about as many parameters, and the products with weights alone, forward and backward, below
+which no model of these sizes gets with XLA. All run in turns in one process on one core; ours and
+PyTorch's transformer twice, which tells the noise of the machine. Times are those of this process
+(CPU time), which leave out what others do on the core.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -42,6 +44,7 @@ from flax_linattn.training.train_step import update_of
 CHANNELS, CLASSES = 3, 10
 AGAIN = ", the same again"
 TRANSFORMER = "PyTorch, transformer"
+PRODUCTS = "products with weights alone"
 EPOCH = 1000
 """Sequences of what the table calls an epoch."""
 
@@ -139,6 +142,7 @@ def models(size: Size, length: int) -> dict[str, Callable[[Any], Trained]]:
     made: dict[str, Callable[[Any], Trained]] = {
         mechanism: partial(ours, size, length, mechanism) for mechanism in size.mechanisms
     }
+    made[PRODUCTS] = partial(products, size, length)
     made[TRANSFORMER] = partial(torch_transformer, size, length)
     made |= {
         f"PyTorch, {kind}": partial(torch_recurrent, size, length, kind, gates)
@@ -182,6 +186,29 @@ def ours(size: Size, length: int, mechanism: str, batch: Any) -> Trained:
         return state.step
 
     return checked(size, step, facts | {"parameters": num_parameters(model)})
+
+
+def products(size: Size, length: int, batch: Any) -> Trained:
+    """Tokens times the weights of the blocks and of the head, and their gradients."""
+    features, rng = size.features, np.random.default_rng(0)
+    block = [(features, features)] * 4 + [(features, size.hidden), (size.hidden, features)]
+    shapes = [*block * size.num_layers, (length * features, CLASSES)]
+    weights = [rng.normal(size=s, scale=s[0] ** -0.5).astype(np.float32) for s in shapes]
+    tokens = rng.normal(size=(len(batch["labels"]) * length, features)).astype(np.float32)
+
+    def loss(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        *inner, head = weights
+        for weight in inner:
+            x = x @ weight
+        return jnp.sum(jnp.square(x.reshape(-1, length * features) @ head))
+
+    compiled, facts = compile_program(jax.grad(loss), (weights, tokens))
+    step = partial(compiled, jax.device_put(weights), jax.device_put(tokens))
+    return checked(
+        size,
+        lambda: jax.block_until_ready(step()),
+        facts | {"parameters": sum(w.size for w in weights)},
+    )
 
 
 def flax_blocks(size: Size, length: int, mixer: nnx_models.Mixer, batch: Any) -> Trained:
