@@ -121,7 +121,7 @@ class Columns:
         seen = set()
         for name in names if channels is None else channels:
             if name not in counts:
-                raise UnknownChannelError(name, self._reader.path, names)
+                raise UnknownChannelError.of(name, self._reader.path, names)
             self._once(name, counts[name])
             if name in seen:
                 raise OptionError(f"expected each channel once, got {name!r} twice", "channels")

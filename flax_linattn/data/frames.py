@@ -120,7 +120,7 @@ def read_frame(
     names = [column for column in frame.columns if column not in (used, id_column)]
     for column in names if channels is None else channels:
         if column not in names:
-            raise UnknownChannelError(column, name, [*map(str, names)])
+            raise UnknownChannelError.of(column, name, [*map(str, names)])
     chosen = names if channels is None else list(channels)
     if not chosen or not len(frame):
         raise ValueError(f"{name}: expected rows and a column of numbers, got {frame.shape}.")

@@ -108,7 +108,7 @@ def load_series(
         named = {series.name: series for series in all_series}
         for channel in channels:
             if channel not in named:
-                raise UnknownChannelError(channel, path, [*named])
+                raise UnknownChannelError.of(channel, path, [*named])
         all_series = tuple(named[channel] for channel in channels)
     first = all_series[0]
     for series in all_series[1:]:

@@ -140,7 +140,7 @@ class TimeSeries:
         column_of = {name: column for column, name in enumerate(self.channels)}
         for name in channels:
             if name not in column_of:
-                raise UnknownChannelError(name, self.name, self.channels)
+                raise UnknownChannelError.of(name, self.name, self.channels)
         columns = [column_of[name] for name in channels]
         return replace(self, values=self.values[:, columns], channels=tuple(channels))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from typing import Self
 
 from flax_linattn.checks import OptionError, listed, shown
 
@@ -12,21 +13,23 @@ COMPARED = 1000
 
 
 class UnknownChannelError(OptionError):
-    """A name is none of the channels; says what these are called, and which one may be meant.
+    """A name is none of the channels."""
 
-    Args:
-        name: What was asked for.
-        source: Where, such as a file.
-        channels: The names that it has.
+    @classmethod
+    def of(cls, name: str, source: object, channels: Sequence[str]) -> Self:
+        """Says what the channels are called, and which one may be meant.
 
-    Example:
-        >>> str(UnknownChannelError("laod", "sales.csv", ["load", "price"]))
-        "unknown channel 'laod'; sales.csv has load, price; did you mean 'load'?"
-    """
+        Args:
+            name: What was asked for.
+            source: Where, such as a file.
+            channels: The names that it has.
 
-    def __init__(self, name: str, source: object, channels: Sequence[str]) -> None:
+        Example:
+            >>> str(UnknownChannelError.of("laod", "sales.csv", ["load", "price"]))
+            "unknown channel 'laod'; sales.csv has load, price; did you mean 'load'?"
+        """
         near = difflib.get_close_matches(str(name), channels[:COMPARED], 1)
         hint = f"did you mean {near[0]!r}?" if near else "choose among these."
-        super().__init__(
+        return cls(
             f"unknown channel {shown(name)}; {source} has {listed(channels)}; {hint}", "channels"
         )

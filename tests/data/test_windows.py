@@ -1,11 +1,14 @@
 """Windows and splits."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn import data
+from flax_linattn.checks import OptionError
 
 few = st.integers(1, 5)
 
@@ -108,8 +111,10 @@ def test_series_fill_forward_and_name_what_is_wrong():
     assert series.fill_forward().values.tolist() == [[2, 1], [2, 1], [2, 1]]
     assert series.fill_forward(np.array([7.0, 8.0])).values.tolist() == [[7, 1], [2, 1], [2, 1]]
     assert series.select(["b"]).channels == ("b",)
-    with pytest.raises(ValueError, match="unknown channel 'c'; toy has a, b"):
+    with pytest.raises(OptionError, match="unknown channel 'c'; toy has a, b") as unknown:
         series.select(["c"])
+    again = pickle.loads(pickle.dumps(unknown.value))  # as worker processes do
+    assert (str(again), again.options) == (str(unknown.value), ("channels",))
     with pytest.raises(ValueError, match="in channel 'b', got none"):
         data.TimeSeries("toy", np.array([[1.0, nan]]), ("a", "b")).fill_forward()
     with pytest.raises(ValueError, match="one for each column"):

@@ -166,6 +166,8 @@ def attend_in_blocks(
         True
     """
     lengths = q.shape[1], k.shape[1]
+    if 0 in (q.shape[0], *lengths):
+        return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
     sizes = block_sizes(q.shape[0], q.shape[2], most, *lengths)
     plans = Plans(*(Plan(weighing, sizes[name], *lengths) for name in Plans._fields))
     scale = jnp.asarray(scale).astype(q.dtype)

@@ -73,6 +73,20 @@ def test_forward_mode_is_refused(name: str) -> None:
         jax.jvp(lambda *t: mechanism.attend(*t, form="chunked"), tokens, tokens)
 
 
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("softmax", "chunked"), ("taylorshift", "direct"), ("linear", "chunked")],
+)
+def test_nothing_to_see(name: str, form: str, batch: int, queries: int, keys: int) -> None:
+    """No row, no query or no key: outputs are 0, and so are gradients."""
+    mechanism = ops.get_mechanism(name)
+    tokens = tuple(x[:batch] for x in make_tokens(queries, keys, np.float32))
+    y, pull = jax.vjp(partial(mechanism.attend, form=form), *tokens)
+    close(y, np.zeros((batch, queries, 2, 4)))
+    close(pull(y), jax.tree.map(jnp.zeros_like, tokens))
+
+
 def test_no_block_above_the_diagonal() -> None:
     plan = Plan(SOFTMAX, BlockSizes(1, 1, 4, 2), queries=7, keys=10)
     # Three keys come before the first query: queries 0 ... 3 see keys 0 ... 6.
