@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import jax
 
 from flax_linattn.ops.engine.chunks import over_chunks, over_tokens
-from flax_linattn.ops.engine.forms import scan_form
+from flax_linattn.ops.engine.forms import ChunkSizes, by_platform, scan_form
 from flax_linattn.ops.engine.prefix import Span, Tokens
 from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.typing import Array, State
@@ -33,14 +33,14 @@ class Chunk(Protocol):
 
 
 def chunk_scan(
-    chunk: Chunk, form: str, chunk_size: int | None, q: Array, span: Span, initial: State
+    chunk: Chunk, form: str, sizes: ChunkSizes, q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
     """Runs over the chunks of a sequence.
 
     Args:
         chunk: its functions.
         form: where "auto", the platform decides how to run what is not differentiated.
-        chunk_size: tokens a chunk; None = all in one, which JAX differentiates, forwards too.
+        sizes: tokens a chunk; None = all in one, which JAX differentiates, forwards too.
         q: queries [B, T, H, K].
         span: what is known of the tokens [B, T, ...].
         initial: the state before the first token.
@@ -48,8 +48,8 @@ def chunk_scan(
     Returns:
         The state after the last token, and the outputs [B, T, ...].
     """
-    by_chunks: Callable[..., Any] = partial(_scan, chunk, chunk_size)
-    if chunk_size is None or chunk_size >= q.shape[1]:
+    by_chunks: Callable[..., Any] = partial(_scan, chunk, sizes)
+    if all(size is None or size >= q.shape[1] for size in sizes):
         by_chunks = chunk.rows_and_state
     if form != "auto":
         last, y = by_chunks(q, span, initial)
@@ -72,8 +72,8 @@ def _by_tokens(chunk: Chunk, q: Array, span: Span, initial: State) -> tuple[Stat
     return over_tokens(body, initial, (q, span))
 
 
-def _plain(
-    chunk: Chunk, chunk_size: int, q: Array, span: Span, initial: State
+def _over_chunks(
+    chunk: Chunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
     def body(before: State, now: tuple[Array, Span]) -> tuple[State, Array]:
         q, span = now
@@ -82,18 +82,38 @@ def _plain(
     return over_chunks(body, initial, (q, span), chunk_size)
 
 
+def _plain(
+    chunk: Chunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
+) -> tuple[State, Array]:
+    last, y = by_platform(partial(_over_chunks, chunk), sizes._asdict(), q, span, initial)
+    return last, y
+
+
 _scan = jax.custom_vjp(_plain, nondiff_argnums=(0, 1))
 
 
 def _forward(
-    chunk: Chunk, chunk_size: int, q: Array, span: Span, initial: State
+    chunk: Chunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
 ) -> tuple[Any, Any]:
     # ``_scan`` itself has no tangents, and so gradients would have none.
-    return _plain(chunk, chunk_size, q, span, initial), (q, span, initial)
+    return _plain(chunk, sizes, q, span, initial), (q, span, initial)
 
 
-def _backward(chunk: Chunk, chunk_size: int, residuals: Any, gradients: Any) -> Any:
-    q, span, initial = residuals
+def _backward(chunk: Chunk, sizes: ChunkSizes, residuals: Any, gradients: Any) -> Any:
+    dq, dtokens, dinitial = by_platform(
+        partial(_gradients, chunk), sizes._asdict(), *residuals, gradients
+    )
+    return dq, Span(dtokens, None, None), dinitial
+
+
+def _gradients(
+    chunk: Chunk,
+    chunk_size: int | None,
+    q: Array,
+    span: Span,
+    initial: State,
+    gradients: Any,
+) -> tuple[Array, Tokens, State]:
     dlast, dy = gradients
 
     def from_left(before: State, now: tuple[Span]) -> tuple[State, State]:
@@ -113,7 +133,7 @@ def _backward(chunk: Chunk, chunk_size: int, residuals: Any, gradients: Any) -> 
     dinitial, (dq, dtokens) = over_chunks(
         from_right, dlast, (q, span, dy), chunk_size, per_chunk=states, reverse=True
     )
-    return dq, Span(dtokens, None, None), dinitial
+    return dq, dtokens, dinitial
 
 
 _scan.defvjp(_forward, _backward)

@@ -151,33 +151,34 @@ def _doubled(rows: int, most: int, length: int) -> int:
     return min(size, length)
 
 
-KERNEL_CHUNK = 64
-"""Most tokens of a chunk of kernel attention on a CPU, which trained up to 1.8 times as fast as by
-256 of TaylorShift and 1.2 times as fast as by 128 of linear attention; both with heads of 16, of 64
-as fast. Sequences of no more are one chunk."""
+CHUNKS = {"kernel": 64, "gated": 32}
+"""Most tokens of a chunk on a CPU, of heads of 16 and 64. Kernel attention trained up to 1.8 times
+as fast as by 256 of TaylorShift and 1.2 times as fast as by 128 of linear attention, gated
+attention 1.3 to 1.6 times as fast as by 64."""
 
 
-class KernelChunk(NamedTuple):
+class ChunkSizes(NamedTuple):
     """Tokens a chunk of each platform; None = all in one."""
 
     cpu: int | None
     accelerator: int | None
 
 
-def kernel_chunk(length: int, chunk_size: int | None, most: int) -> KernelChunk:
-    """Tokens a chunk of causal kernel attention with ``form="auto"``, by platform.
+def chunk_sizes(kind: str, length: int, chunk_size: int | None, most: int) -> ChunkSizes:
+    """Those of ``form="auto"`` where a sequence is causal.
 
     Args:
+        kind: a key of ``CHUNKS``.
         length: T.
         chunk_size: where nothing else is known; None = all in one.
         most: of a chunk at most.
 
     Example:
-        >>> kernel_chunk(152, None, 128)
-        KernelChunk(cpu=56, accelerator=None)
+        >>> chunk_sizes("kernel", 152, None, 128)
+        ChunkSizes(cpu=56, accelerator=None)
     """
-    size = even_size(length, min(KERNEL_CHUNK, most))
-    return KernelChunk(None if size >= length else size, chunk_size)
+    size = even_size(length, min(CHUNKS[kind], most))
+    return ChunkSizes(None if size >= length else size, chunk_size)
 
 
 def by_platform(function: Callable[..., Any], chosen: Mapping[str, Any], *arrays: Any) -> Any:

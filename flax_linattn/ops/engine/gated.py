@@ -21,7 +21,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, score_scale, times, vary_alike
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.chunk_scan import chunk_scan
-from flax_linattn.ops.engine.forms import PRODUCTS_LENGTH
+from flax_linattn.ops.engine.forms import PRODUCTS_LENGTH, ChunkSizes, chunk_sizes
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
@@ -130,10 +130,13 @@ class GatedMechanism(StreamingMechanism):
             state = values_alone(state)
         # Padding is zeros, which change nothing: no mask is needed, but for that of segments.
         span = prefix.Span(tokens, call.mask if call.runs is not None else None, call.starts)
+        if call.runs is not None and span.mask is None:
+            span = span._replace(mask=jnp.ones(span.size, bool))
         chunk_size = self._chunk_size(call, identity)
-        if call.runs is not None:
-            span = prefix.fillable(span, chunk_size)
-        state, y = chunk_scan(self, call.form, chunk_size, *vary_alike((q, span, state)))
+        sizes = ChunkSizes(chunk_size, chunk_size)
+        if call.form == "auto" and chunk_size is not None:
+            sizes = chunk_sizes("gated", call.k.shape[1], chunk_size, chunk_size)
+        state, y = chunk_scan(self, call.form, sizes, *vary_alike((q, span, state)))
         return y, state
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.forms import KernelChunk, by_platform
+from flax_linattn.ops.engine.forms import ChunkSizes, by_platform
 from flax_linattn.ops.engine.prefix import Span, Tokens, fillable
 from flax_linattn.typing import Array, State
 
@@ -56,7 +56,7 @@ def plain_scan(
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def kernel_scan(
-    chunk: LinearChunk, sizes: KernelChunk, q: Array, span: Span, initial: State
+    chunk: LinearChunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
 ) -> tuple[State, Any]:
     """``plain_scan`` with a gradient that keeps its inputs alone, and chunks by platform."""
     scanned: tuple[State, Any] = by_platform(
@@ -66,14 +66,14 @@ def kernel_scan(
 
 
 def _forward(
-    chunk: LinearChunk, sizes: KernelChunk, q: Array, span: Span, initial: State
+    chunk: LinearChunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
 ) -> tuple[Any, Any]:
     # ``kernel_scan`` itself has no tangents, and so gradients would have none.
     results = by_platform(partial(plain_scan, chunk), sizes._asdict(), q, span, initial)
     return results, (q, span, initial)
 
 
-def _backward(chunk: LinearChunk, sizes: KernelChunk, residuals: Any, gradients: Any) -> Any:
+def _backward(chunk: LinearChunk, sizes: ChunkSizes, residuals: Any, gradients: Any) -> Any:
     dq, dtokens, dinitial = by_platform(
         partial(_gradients, chunk), sizes._asdict(), *residuals, gradients
     )

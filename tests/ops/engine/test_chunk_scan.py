@@ -56,6 +56,32 @@ def test_the_chunked_form_has_no_tangents(name: str) -> None:
         jax.jvp(partial(attend, mechanism, form="chunked"), (tokens,), (tokens,))
 
 
+@pytest.mark.parametrize("name", ["gated_linear", "linear"])
+def test_the_chunks_of_auto_are_any_chunks(name: str) -> None:
+    """Outputs and gradients of packed and padded rows longer than a chunk is on any platform."""
+    length, rng = 140, np.random.default_rng(2)
+    mask = rng.random((2, length)) < 0.9
+    segments = np.cumsum(rng.random((2, length)) < 0.02, axis=1).astype(np.int32)
+    mechanism = ops.get_mechanism(name)
+    tokens = cases.make_numbers(mechanism, length, batch=2)._replace(parameters={})
+
+    @jax.jit
+    def gradients(tokens: cases.Tokens) -> Any:
+        def loss(tokens: cases.Tokens, mechanism: ops.Mechanism, form: str) -> Any:
+            how: Any = {"is_causal": True, "mask": mask, "segment_ids": segments, "form": form}
+            y = mechanism.attend(*tokens[:3], **how, **tokens.gates)
+            return jax.numpy.sum(jax.numpy.sin(y)), y
+
+        gradient = jax.value_and_grad(loss, has_aux=True)
+        plain = ops.get_mechanism(name, chunk_size=50)
+        return gradient(tokens, mechanism, "auto"), gradient(tokens, plain, "chunked")
+
+    with jax.enable_x64(True):
+        ours, plain = map(jax.tree.leaves, gradients(tokens))
+    for a, b in zip(ours, plain, strict=True):
+        assert_close(a, b, np.float64)
+
+
 def count(primitive: str, jaxpr: Any) -> int:
     """How often a program names it."""
     inner = (each for eqn in jaxpr.eqns for each in jaxprs_in_params(eqn.params))
