@@ -63,6 +63,11 @@ from flax_linattn.ops.engine.prefix import Span, total
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
+def _visibility(call: Call) -> Visibility:
+    run = None if call.runs is None else call.runs.index
+    return Visibility(call.is_causal, 0, call.mask, run, run)
+
+
 def taylorshift_n0(key_dim: int) -> int:
     """Sequence length from which the efficient form takes fewer operations (equation 7).
 
@@ -161,10 +166,11 @@ def taylorshift_crossing(key_dim: int, order: int = 2) -> int:
 def taylorshift_faster(key_dim: int, order: int = 2, *, is_causal: bool = False) -> int:
     """Sequence length from which the efficient form is faster here, as measured on a CPU.
 
-    A feature of a token took as long as 100 multiplications of the direct form there, which has
-    d + 12.5 a pair of tokens, what is not a product included. That is 0.8 to 1.5 times the lengths
-    that were measured with heads of 8, 16, 32 and 64 channels, order 2, forward and with gradients:
-    145, 570, 1,250 and 3,300, and 1.7 to 2.2 times as much where it is causal.
+    Few features take longer than their multiplications: 3 times as long at most, and less the more
+    they are. That is 0.8 to 1.3 times the lengths where forms crossed, with heads of 8, 16, 32 and
+    64 channels at order 2 (145, 570, 1,250 and 3,300, forward and with gradients) and of 8 and 16
+    at order 4 (1,300 and 6,000, forward; gradients cross later there). Causal forms of order 2
+    crossed at 1.7 to 2.2 times as many tokens.
 
     Args:
         key_dim: d, at least 1.
@@ -172,19 +178,21 @@ def taylorshift_faster(key_dim: int, order: int = 2, *, is_causal: bool = False)
         is_causal: whether the direct form makes half of the pairs.
 
     Returns:
-        100 F / (d + 12.5), rounded up, for F features; 1.8 times that where it is causal.
+        F (d + 1) / d times 1 + 27 / sqrt(F), or times 3 if that is less, for F features; where it
+        is causal 1.8 times as many. Rounded up.
 
     Raises:
         ValueError: ``key_dim`` or ``order`` below 1.
 
     Example:
         >>> [taylorshift_faster(d) for d in (8, 16, 32, 64)]
-        [220, 537, 1261, 2804]
+        [152, 488, 1239, 3449]
         >>> [taylorshift_faster(d, is_causal=True) for d in (8, 16, 32, 64)]
-        [396, 967, 2270, 5048]
+        [274, 878, 2229, 6208]
     """
     at_least(1, key_dim=key_dim, order=order)
-    length = 100 * num_monomials(key_dim, order) / (key_dim + 12.5)
+    features = num_monomials(key_dim, order)
+    length = features * (key_dim + 1) / key_dim * min(3, 1 + 27 / math.sqrt(features))
     return math.ceil(1.8 * length if is_causal else length)
 
 
@@ -205,7 +213,8 @@ class TaylorShift(KernelMechanism):
         order: of the polynomial, even: an odd one is negative far below 0. In float32 scores beyond
             about 2^(112 / order) count as of that size: 2^28 at order 4, 2^10 at order 10.
         max_features: most features a head, C(K + order, order), of orders above 2. Larger heads
-            have no state, no form but the direct one, and are refused where they need another.
+            have no state, no form but the direct one (all weights at once with form="parallel"),
+            and are refused where they need another.
         coefficients: (a, b, c) of a x^2 + b x + c, at order 2; a > 0 and c >= b^2 / (4 a), so that
             no weight is negative.
         switch: what ``form="auto"`` changes from direct to efficient for: "speed" where the
@@ -327,6 +336,9 @@ order=2, form='direct', which needs no state, or a larger max_features.
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         form = call.form
+        stateless = call.state is None and not call.return_state
+        if form == "parallel" and stateless and not self.keeps_state(call.k.shape[-1]):
+            return self._plain(call), None
         if form == "auto":
             form = "direct" if call.k.shape[1] < self._crossing(call) else "efficient"
         if form == "direct" and call.state is None:
@@ -338,8 +350,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _direct(self, call: Call) -> tuple[Outputs, State]:
         """Equation 1 in blocks of weights; the state only if it is asked for."""
         q, tokens = self._prepare(call)
-        run = None if call.runs is None else call.runs.index
-        visibility = Visibility(call.is_causal, 0, call.mask, run, run)
+        visibility = _visibility(call)
         weighing = polynomial(self._coefficients)
         bounded, k, v = bounded_score_query(q), tokens["k"], tokens["v"]
         y = attend_in_blocks(weighing, bounded, k, v, 1.0, visibility, self.chunk_size)
@@ -350,6 +361,13 @@ order=2, form='direct', which needs no state, or a larger max_features.
         monoid = self._monoid(q, self._identity(call.k, call.v))
         span = Span(tokens, call.mask, call.starts)
         return y, total(monoid, span, self._initial(call), self.chunk_size)
+
+    def _plain(self, call: Call) -> Outputs:
+        """All weights at once: JAX differentiates them, forwards too, without features."""
+        q, tokens = self._prepare(call)
+        queries, keys = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q, call.k))
+        seen = _visibility(call).block(queries, keys, call.k.shape[1])
+        return self.finish(*self._weighted(q, tokens, seen, []), q.shape[-1])
 
     def _crossing(self, call: Call) -> float:
         """Tokens from which ``auto`` takes the efficient form."""

@@ -192,12 +192,12 @@ def test_direct_weights_of_any_size() -> None:
 
 @pytest.mark.parametrize(
     ("switch", "is_causal", "last_direct"),
-    [("speed", False, 219), ("speed", True, 395), ("memory", True, 46), ("paper", False, 72)],
+    [("speed", False, 151), ("speed", True, 273), ("memory", True, 46), ("paper", False, 72)],
 )
 def test_auto_switches(
     switch: str, is_causal: bool, last_direct: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``form="auto"``: 100 F / (d + 12.5) = 219.5 tokens, with F = 45; 1.8 times that; N1; N0."""
+    """``form="auto"``: 3 F (d + 1) / d = 151.9 tokens, with F = 45; 1.8 times that; N1; N0."""
     mechanism = ops.get_mechanism("taylorshift", switch=switch, chunk_size=512)
     taken = []
     direct = ops.TaylorShift._direct

@@ -134,7 +134,7 @@ def test_heads_with_too_many_features_have_the_direct_form_alone() -> None:
     large = ops.get_mechanism("taylorshift", order=4, max_features=70)
     q, k, v = qkv(100, 4, np.float32)
     want = large.attend(q, k, v, is_causal=True, form="efficient")
-    for form in ("auto", "direct"):
+    for form in ("auto", "direct", "parallel"):
         y = small.attend(q, k, v, is_causal=True, form=form)
         np.testing.assert_allclose(y, want, atol=1e-5)
     message = (
@@ -151,6 +151,9 @@ def test_heads_with_too_many_features_have_the_direct_form_alone() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             refused()
+    # "parallel" is what errors name to those who want tangents.
+    _, tangent = jax.jvp(lambda v: small.attend(q, k, v, is_causal=True, form="parallel"), [v], [v])
+    np.testing.assert_allclose(tangent, want, atol=1e-5)
 
 
 def test_order_2_has_no_limit() -> None:
@@ -160,13 +163,13 @@ def test_order_2_has_no_limit() -> None:
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_auto_switches_by_operations(is_causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """70 features of 4 channels: by multiplications from N = 87.5 on, by time from 424.2 on."""
+    """70 features of 4 channels: by multiplications from N = 87.5 on, by time from 262.5 on."""
     assert taylorshift_crossing(4, order=4) == 88
     mechanism = ops.get_mechanism("taylorshift", order=4, chunk_size=8)
     taken = []
     direct = ops.TaylorShift._direct
     monkeypatch.setattr(ops.TaylorShift, "_direct", lambda *a: (taken.append(True), direct(*a))[1])
-    last = 763 if is_causal else 424
+    last = 472 if is_causal else 262
     for length in (last, last + 1):
         taken.clear()
         x = jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)
