@@ -41,7 +41,7 @@ def test_a_signal_saves_and_sets_the_exit_code(children, tmp_path, signum, code)
         in stderr
     )
     assert f"Saved {newest.path}. To go on" in stderr
-    assert "resume=True" in stderr
+    assert "with the option resume" in stderr
     assert "Traceback" not in stderr
 
 
