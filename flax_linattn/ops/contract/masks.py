@@ -182,16 +182,6 @@ class Visibility:
             visible = visible & (of_query[:, :, None] == of_key[:, None, :])
         return visible
 
-    def count(self, num_queries: int, num_keys: int) -> Int[Array, "B T"]:
-        """How many keys each query sees, [B or 1, T]; all B x T x S pairs are gone through.
-
-        Example:
-            >>> Visibility(is_causal=True).count(3, 3).tolist()
-            [[1, 2, 3]]
-        """
-        query, key = (jnp.arange(n, dtype=jnp.int32) for n in (num_queries, num_keys))
-        return jnp.sum(self.block(query, key, num_keys), axis=2, dtype=jnp.int32)
-
 
 def visible_rows(
     index: Int[Array, "T"],

@@ -30,7 +30,7 @@ import numpy as np
 
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
-from flax_linattn.ops.engine.forms import BlockSizes, block_sizes, by_platform
+from flax_linattn.ops.engine.forms import BlockSizes, PerPlatform, block_sizes
 from flax_linattn.ops.engine.tiles import fill
 from flax_linattn.ops.engine.two_floats import TwoFloats
 from flax_linattn.typing import Array
@@ -169,16 +169,9 @@ def attend_in_blocks(
     if 0 in (q.shape[0], *lengths):
         return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
     sizes = block_sizes(q.shape[0], q.shape[2], most, *lengths)
-    plans = Plans(*(Plan(weighing, sizes[name], *lengths) for name in Plans._fields))
+    plans = PerPlatform(*(Plan(weighing, size, *lengths) for size in sizes))
     scale = jnp.asarray(scale).astype(q.dtype)
     return _attend(plans, *vary_alike((Tokens(q, k, v, offsets), scale, visibility)))
-
-
-class Plans(NamedTuple):
-    """A plan for each platform."""
-
-    cpu: Plan
-    accelerator: Plan
 
 
 class Tokens(NamedTuple):
@@ -385,19 +378,21 @@ def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plans: Plans, tokens: Tokens, scale: Array, visibility: Visibility) -> Array:
-    return by_platform(_forward, plans._asdict(), tokens, scale, visibility).y
+def _attend(
+    plans: PerPlatform[Plan], tokens: Tokens, scale: Array, visibility: Visibility
+) -> Array:
+    return plans.run(_forward, tokens, scale, visibility).y
 
 
 def _attend_forward(
-    plans: Plans, tokens: Tokens, scale: Array, visibility: Visibility
+    plans: PerPlatform[Plan], tokens: Tokens, scale: Array, visibility: Visibility
 ) -> tuple[Array, Any]:
-    rows: Rows = by_platform(_forward, plans._asdict(), tokens, scale, visibility)
+    rows: Rows = plans.run(_forward, tokens, scale, visibility)
     return rows.y, (tokens, scale, visibility, rows)
 
 
-def _attend_backward(plans: Plans, residuals: Any, dy: Array) -> Any:
-    dtokens, dscale = by_platform(_backward, plans._asdict(), *residuals, dy)
+def _attend_backward(plans: PerPlatform[Plan], residuals: Any, dy: Array) -> Any:
+    dtokens, dscale = plans.run(_backward, *residuals, dy)
     return dtokens, jnp.sum(dscale), None
 
 

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import jax
 
 from flax_linattn.ops.engine.chunks import over_chunks, over_tokens
-from flax_linattn.ops.engine.forms import ChunkSizes, by_platform, scan_form
+from flax_linattn.ops.engine.forms import PerPlatform, scan_form
+from flax_linattn.ops.engine.kept_inputs import keeping_inputs
 from flax_linattn.ops.engine.prefix import Span, Tokens
 from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.typing import Array, State
@@ -33,7 +34,7 @@ class Chunk(Protocol):
 
 
 def chunk_scan(
-    chunk: Chunk, form: str, sizes: ChunkSizes, q: Array, span: Span, initial: State
+    chunk: Chunk, form: str, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
     """Runs over the chunks of a sequence.
 
@@ -72,7 +73,7 @@ def _by_tokens(chunk: Chunk, q: Array, span: Span, initial: State) -> tuple[Stat
     return over_tokens(body, initial, (q, span))
 
 
-def _over_chunks(
+def _plain(
     chunk: Chunk, chunk_size: int | None, q: Array, span: Span, initial: State
 ) -> tuple[State, Array]:
     def body(before: State, now: tuple[Array, Span]) -> tuple[State, Array]:
@@ -80,30 +81,6 @@ def _over_chunks(
         return chunk.rows_and_state(q, span, before)
 
     return over_chunks(body, initial, (q, span), chunk_size)
-
-
-def _plain(
-    chunk: Chunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
-) -> tuple[State, Array]:
-    last, y = by_platform(partial(_over_chunks, chunk), sizes._asdict(), q, span, initial)
-    return last, y
-
-
-_scan = jax.custom_vjp(_plain, nondiff_argnums=(0, 1))
-
-
-def _forward(
-    chunk: Chunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
-) -> tuple[Any, Any]:
-    # ``_scan`` itself has no tangents, and so gradients would have none.
-    return _plain(chunk, sizes, q, span, initial), (q, span, initial)
-
-
-def _backward(chunk: Chunk, sizes: ChunkSizes, residuals: Any, gradients: Any) -> Any:
-    dq, dtokens, dinitial = by_platform(
-        partial(_gradients, chunk), sizes._asdict(), *residuals, gradients
-    )
-    return dq, Span(dtokens, None, None), dinitial
 
 
 def _gradients(
@@ -136,4 +113,4 @@ def _gradients(
     return dq, dtokens, dinitial
 
 
-_scan.defvjp(_forward, _backward)
+_scan = keeping_inputs(_plain, _gradients)

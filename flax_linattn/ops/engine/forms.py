@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
@@ -39,6 +39,26 @@ fewer and larger ones (64 MiB in float32), not measured yet."""
 
 BLOCK_TOKENS = 176
 """Queries of a block on a CPU, and keys, where both are many."""
+
+
+Choice = TypeVar("Choice")
+
+
+class PerPlatform(NamedTuple, Generic[Choice]):
+    """What is chosen for a CPU, and for accelerators."""
+
+    cpu: Choice
+    accelerator: Choice
+
+    def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        """``function(choice, *arrays)``, by the platform that the program is compiled for."""
+        if self.cpu == self.accelerator:
+            return function(self.cpu, *arrays)
+        return jax.lax.platform_dependent(
+            *arrays,
+            cpu=partial(function, self.cpu),
+            default=partial(function, self.accelerator),
+        )
 
 
 def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> str:
@@ -88,7 +108,7 @@ class BlockSizes(NamedTuple):
 
 def block_sizes(
     batch: Any, heads: int, most: int, queries: int, keys: int
-) -> dict[str, BlockSizes]:
+) -> PerPlatform[BlockSizes]:
     """The blocks of each platform: of few enough scores.
 
     Args:
@@ -100,9 +120,9 @@ def block_sizes(
 
     Example:
         >>> sizes = block_sizes(16, 8, 512, 4096, 4096)
-        >>> sizes["cpu"]
+        >>> sizes.cpu
         BlockSizes(batches=1, heads=4, queries=176, keys=176)
-        >>> sizes["accelerator"]
+        >>> sizes.accelerator
         BlockSizes(batches=16, heads=8, queries=256, keys=256)
     """
     rows = even_size(queries, min(most, BLOCK_TOKENS))
@@ -113,7 +133,7 @@ def block_sizes(
     cpu = BlockSizes(batches, some, rows, columns)
     all_rows = (batch if isinstance(batch, int) else 8) * heads
     sizes = (_doubled(all_rows, most, length) for length in (queries, keys))
-    return {"cpu": cpu, "accelerator": BlockSizes(batch, heads, *sizes)}
+    return PerPlatform(cpu, BlockSizes(batch, heads, *sizes))
 
 
 def even_size(length: int, most: int) -> int:
@@ -157,14 +177,9 @@ as fast as by 256 of TaylorShift and 1.2 times as fast as by 128 of linear atten
 attention 1.3 to 1.6 times as fast as by 64."""
 
 
-class ChunkSizes(NamedTuple):
-    """Tokens a chunk of each platform; None = all in one."""
-
-    cpu: int | None
-    accelerator: int | None
-
-
-def chunk_sizes(kind: str, length: int, chunk_size: int | None, most: int) -> ChunkSizes:
+def chunk_sizes(
+    kind: str, length: int, chunk_size: int | None, most: int
+) -> PerPlatform[int | None]:
     """Those of ``form="auto"`` where a sequence is causal.
 
     Args:
@@ -175,21 +190,10 @@ def chunk_sizes(kind: str, length: int, chunk_size: int | None, most: int) -> Ch
 
     Example:
         >>> chunk_sizes("kernel", 152, None, 128)
-        ChunkSizes(cpu=56, accelerator=None)
+        PerPlatform(cpu=56, accelerator=None)
     """
     size = even_size(length, min(CHUNKS[kind], most))
-    return ChunkSizes(None if size >= length else size, chunk_size)
-
-
-def by_platform(function: Callable[..., Any], chosen: Mapping[str, Any], *arrays: Any) -> Any:
-    """``function(choice, *arrays)`` by what is chosen for "cpu" and "accelerator"."""
-    if chosen["cpu"] == chosen["accelerator"]:
-        return function(chosen["cpu"], *arrays)
-    return jax.lax.platform_dependent(
-        *arrays,
-        cpu=partial(function, chosen["cpu"]),
-        default=partial(function, chosen["accelerator"]),
-    )
+    return PerPlatform(None if size >= length else size, chunk_size)
 
 
 TILE = {"cpu": 32, "accelerator": 64}

@@ -21,7 +21,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, score_scale, times, vary_alike
 from flax_linattn.ops.engine import prefix
 from flax_linattn.ops.engine.chunk_scan import chunk_scan
-from flax_linattn.ops.engine.forms import PRODUCTS_LENGTH, ChunkSizes, chunk_sizes
+from flax_linattn.ops.engine.forms import PRODUCTS_LENGTH, PerPlatform, chunk_sizes
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State
 
@@ -133,7 +133,7 @@ class GatedMechanism(StreamingMechanism):
         if call.runs is not None and span.mask is None:
             span = span._replace(mask=jnp.ones(span.size, bool))
         chunk_size = self._chunk_size(call, identity)
-        sizes = ChunkSizes(chunk_size, chunk_size)
+        sizes = PerPlatform(chunk_size, chunk_size)
         if call.form == "auto" and chunk_size is not None:
             sizes = chunk_sizes("gated", call.k.shape[1], chunk_size, chunk_size)
         state, y = chunk_scan(self, call.form, sizes, *vary_alike((q, span, state)))

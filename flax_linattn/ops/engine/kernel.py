@@ -26,7 +26,7 @@ from flax_linattn.ops.contract.call import Call, StepCall
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, vary_alike
 from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine import prefix
-from flax_linattn.ops.engine.forms import CACHED_FEATURES, ChunkSizes, chunk_sizes
+from flax_linattn.ops.engine.forms import CACHED_FEATURES, PerPlatform, chunk_sizes
 from flax_linattn.ops.engine.kernel_scan import kernel_scan, plain_scan
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Outputs, OutputStep, State
@@ -187,7 +187,7 @@ class KernelMechanism(StreamingMechanism):
         if call.form == "parallel":  # by name: JAX differentiates it, forwards too
             state, sums = plain_scan(self, chunk_size, *arrays)
         else:
-            sizes = ChunkSizes(chunk_size, chunk_size)
+            sizes = PerPlatform(chunk_size, chunk_size)
             if call.form == "auto":
                 sizes = chunk_sizes("kernel", call.k.shape[1], chunk_size, self.chunk_size)
             state, sums = kernel_scan(self, sizes, *arrays)

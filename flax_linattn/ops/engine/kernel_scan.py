@@ -9,14 +9,13 @@ gradient of the queries, and carries their gradient, from the right, for keys an
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.ops.engine.forms import ChunkSizes, by_platform
+from flax_linattn.ops.engine.kept_inputs import keeping_inputs
 from flax_linattn.ops.engine.prefix import Span, Tokens, fillable
 from flax_linattn.typing import Array, State
 
@@ -54,32 +53,6 @@ def plain_scan(
     return over_chunks(body, initial, (q, fillable(span, chunk_size)), chunk_size)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def kernel_scan(
-    chunk: LinearChunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
-) -> tuple[State, Any]:
-    """``plain_scan`` with a gradient that keeps its inputs alone, and chunks by platform."""
-    scanned: tuple[State, Any] = by_platform(
-        partial(plain_scan, chunk), sizes._asdict(), q, span, initial
-    )
-    return scanned
-
-
-def _forward(
-    chunk: LinearChunk, sizes: ChunkSizes, q: Array, span: Span, initial: State
-) -> tuple[Any, Any]:
-    # ``kernel_scan`` itself has no tangents, and so gradients would have none.
-    results = by_platform(partial(plain_scan, chunk), sizes._asdict(), q, span, initial)
-    return results, (q, span, initial)
-
-
-def _backward(chunk: LinearChunk, sizes: ChunkSizes, residuals: Any, gradients: Any) -> Any:
-    dq, dtokens, dinitial = by_platform(
-        partial(_gradients, chunk), sizes._asdict(), *residuals, gradients
-    )
-    return dq, Span(dtokens, None, None), dinitial
-
-
 def _gradients(
     chunk: LinearChunk,
     chunk_size: int | None,
@@ -114,4 +87,5 @@ def _gradients(
     return dq, dtokens, dinitial
 
 
-kernel_scan.defvjp(_forward, _backward)
+kernel_scan = keeping_inputs(plain_scan, _gradients)
+"""``plain_scan`` with a gradient that keeps its inputs alone, and chunks by platform."""

@@ -45,7 +45,7 @@ from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
-from flax_linattn.ops.contract.masks import Visibility
+from flax_linattn.ops.contract.masks import Visibility, visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine.blocks import attend_in_blocks
@@ -63,9 +63,10 @@ from flax_linattn.ops.engine.prefix import Span, total
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
 
 
-def _visibility(call: Call) -> Visibility:
-    run = None if call.runs is None else call.runs.index
-    return Visibility(call.is_causal, 0, call.mask, run, run)
+def _visible(call: Call) -> Visible:
+    """Bool [B or 1, T, S]; summed up, it is not made."""
+    lengths = call.num_queries, call.k.shape[1]
+    return visibility(*lengths, is_causal=call.is_causal, mask=call.mask, runs=call.runs)
 
 
 def taylorshift_n0(key_dim: int) -> int:
@@ -350,11 +351,12 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _direct(self, call: Call) -> tuple[Outputs, State]:
         """Equation 1 in blocks of weights; the state only if it is asked for."""
         q, tokens = self._prepare(call)
-        visibility = _visibility(call)
+        run = None if call.runs is None else call.runs.index
+        seen = Visibility(call.is_causal, 0, call.mask, run, run)
         weighing = polynomial(self._coefficients)
         bounded, k, v = bounded_score_query(q), tokens["k"], tokens["v"]
-        y = attend_in_blocks(weighing, bounded, k, v, 1.0, visibility, self.chunk_size)
-        count = visibility.count(q.shape[1], k.shape[1]).astype(y.dtype)
+        y = attend_in_blocks(weighing, bounded, k, v, 1.0, seen, self.chunk_size)
+        count = jnp.sum(_visible(call), axis=2, dtype=y.dtype)
         y = self._scaled(y, count[..., None], q.shape[-1])
         if not call.return_state:
             return y, None  # nor an empty one: it may be too large to have
@@ -365,9 +367,7 @@ order=2, form='direct', which needs no state, or a larger max_features.
     def _plain(self, call: Call) -> Outputs:
         """All weights at once: JAX differentiates them, forwards too, without features."""
         q, tokens = self._prepare(call)
-        queries, keys = (jnp.arange(x.shape[1], dtype=jnp.int32) for x in (q, call.k))
-        seen = _visibility(call).block(queries, keys, call.k.shape[1])
-        return self.finish(*self._weighted(q, tokens, seen, []), q.shape[-1])
+        return self.finish(*self._weighted(q, tokens, _visible(call), []), q.shape[-1])
 
     def _crossing(self, call: Call) -> float:
         """Tokens from which ``auto`` takes the efficient form."""

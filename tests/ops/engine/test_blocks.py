@@ -13,7 +13,7 @@ from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.engine import blocks
 from flax_linattn.ops.engine.blocks import Plan
 from flax_linattn.ops.engine.cache import Pairs
-from flax_linattn.ops.engine.forms import BLOCK_SCORES, BlockSizes, block_sizes
+from flax_linattn.ops.engine.forms import BLOCK_SCORES, BlockSizes, PerPlatform, block_sizes
 from flax_linattn.ops.engine.scored import ScoredAttention
 from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 
@@ -139,7 +139,7 @@ def test_second_derivatives_of_tiny_scores() -> None:
 def test_blocks_of_a_cpu_fit_its_cache_and_are_filled_by_little() -> None:
     for batch, heads in ((1, 1), (16, 8), (7, 4), (64, 16), (1, 512)):
         for length in (7, 152, 300, 700, 4096, 4097):
-            sizes = block_sizes(batch, heads, 512, length, length)["cpu"]
+            sizes = block_sizes(batch, heads, 512, length, length).cpu
             number = -(-length // sizes.queries)
             assert sizes.queries <= 176
             assert sizes.queries == length or number * sizes.queries - length < 8 * number
@@ -148,15 +148,15 @@ def test_blocks_of_a_cpu_fit_its_cache_and_are_filled_by_little() -> None:
             assert sizes.heads == heads or sizes.batches == 1
             scores = sizes.batches * sizes.heads * sizes.queries * sizes.keys
             assert scores <= BLOCK_SCORES["cpu"]
-    few, many = block_sizes(16, 8, 512, 1, 4096)["cpu"][2:]
+    few, many = block_sizes(16, 8, 512, 1, 4096).cpu[2:]
     assert (few, many) == (1, 512)
-    assert block_sizes(1, 1, 3, 100, 100)["cpu"] == (1, 1, 3, 3)
+    assert block_sizes(1, 1, 3, 100, 100).cpu == (1, 1, 3, 3)
 
 
 def test_blocks_of_an_accelerator_hold_all_batches() -> None:
     for rows in (1, 8, 64, 512):
         for length in (7, 300, 700, 4096, 4097):
-            sizes = block_sizes(rows, 1, 512, length, length)["accelerator"]
+            sizes = block_sizes(rows, 1, 512, length, length).accelerator
             assert sizes.batches == rows
             assert sizes.queries <= 512
             assert sizes.queries == length or rows * sizes.queries**2 <= BLOCK_SCORES["accelerator"]
@@ -182,7 +182,7 @@ def test_heads_in_turns_are_heads_at_once(name: str) -> None:
             return jnp.sum(jnp.sin(mechanism._chunked(pairs, visibility)))
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blocks, "block_sizes", lambda *_: {"cpu": sizes, "accelerator": sizes})
+            patch.setattr(blocks, "block_sizes", lambda *_: PerPlatform(sizes, sizes))
             gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3, 4)))
             return gradient(q, k, v, jnp.float32(0.7), extra)
 

@@ -1,0 +1,48 @@
+"""Scans over chunks, by platform, whose gradient keeps their inputs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+
+from flax_linattn.ops.engine.forms import PerPlatform
+from flax_linattn.ops.engine.prefix import Span
+from flax_linattn.typing import Array, State
+
+
+def keeping_inputs(plain: Callable[..., Any], gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """A scan with a gradient derived by hand.
+
+    Args:
+        plain: (chunk, chunk_size, q, span, initial) -> the last state, and outputs [B, T, ...].
+        gradients: the same, and the gradients of what ``plain`` gives -> those of q, of the span's
+            tokens and of the initial state.
+
+    Returns:
+        (chunk, sizes, q, span, initial) -> as ``plain``, where ``sizes`` has the chunk's size for
+        each platform and ``chunk`` is hashable.
+    """
+
+    def run(
+        chunk: Any, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
+    ) -> Any:
+        return sizes.run(partial(plain, chunk), q, span, initial)
+
+    def forward(
+        chunk: Any, sizes: PerPlatform[int | None], q: Array, span: Span, initial: State
+    ) -> tuple[Any, Any]:
+        # ``scan`` itself has no tangents, and so gradients would have none.
+        return run(chunk, sizes, q, span, initial), (q, span, initial)
+
+    def backward(
+        chunk: Any, sizes: PerPlatform[int | None], residuals: Any, outer: Any
+    ) -> tuple[Array, Span, State]:
+        dq, dtokens, dinitial = sizes.run(partial(gradients, chunk), *residuals, outer)
+        return dq, Span(dtokens, None, None), dinitial
+
+    scan = jax.custom_vjp(run, nondiff_argnums=(0, 1))
+    scan.defvjp(forward, backward)
+    return scan
