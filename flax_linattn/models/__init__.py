@@ -1,6 +1,7 @@
 """Models: a backbone of transformer blocks on an embedding, and heads on it."""
 
 from flax_linattn.models.backbone import Backbone, BackboneState
+from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.classifier import CLASSIFIER_LAYERS, ClassifierState, SequenceClassifier
 from flax_linattn.models.correction import Correction
 from flax_linattn.models.decision_embedding import DecisionColumns, DecisionEmbedding
@@ -51,6 +52,7 @@ __all__ = [
     "SIZES",
     "Backbone",
     "BackboneState",
+    "ChannelMixing",
     "ClassifierState",
     "ConvTokenEmbedding",
     "Correction",

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, array, at_least, choice
 from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, BackboneState, check_state
+from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.correction import Correction
 from flax_linattn.models.embedding import ObservationEmbedding
 from flax_linattn.models.forecaster import check_causal, check_targets
@@ -23,6 +24,7 @@ from flax_linattn.models.known_future import KnownFuture
 from flax_linattn.models.layers import Layers
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
+from flax_linattn.nn.dropout import split_key
 from flax_linattn.nn.linear import linear
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.checks import check_mask
@@ -70,10 +72,12 @@ class PatchForecaster(nnx.Module):
     """The next ``horizon`` values of each channel, from patches of its past and a linear map.
 
     A token is a patch of consecutive values of one channel, and all channels share the weights, as
-    in PatchTST (Nie et al., "A Time Series is Worth 64 Words", 2023). Departures, so that it
-    streams: attention is causal; patches end at the observation that is forecast from, and do not
-    overlap; each is normalised by the running mean and deviation at its end (``Moments``), and the
-    forecast is brought back by those of the last; a head reads the last token instead of all.
+    in PatchTST (Nie et al., "A Time Series is Worth 64 Words", 2023): no channel knows of another,
+    unless ``channel_mechanism`` lets each look at all others before it is forecast. Departures, so
+    that it streams: attention is causal; patches end at the observation that is forecast from, and
+    do not overlap; each is normalised by the running mean and deviation at its end (``Moments``),
+    and the forecast is brought back by those of the last; a head reads the last token instead of
+    all.
 
     Patches end at t, t - P, t - 2 P, ...: so a stream has P states side by side, one for each phase
     t mod P, and an observation is one step of one of them. In parallel a phase costs T / P tokens.
@@ -104,6 +108,8 @@ class PatchForecaster(nnx.Module):
             known.
         memory: observations over which the normalisation forgets, see ``Moments``; None = none.
         position: what tokens are told of their number: "sinusoidal" or "none".
+        channel_mechanism: a mechanism, not causal, of attention from target to target behind the
+            backbone, see ``ChannelMixing``; None = targets are independent.
         quantiles: levels, rising, to forecast beside the mean, such as (0.1, 0.5, 0.9): a forecast
             then has a last axis of the mean and the quantiles, see ``QuantileHead``.
         max_length: most observations of a sequence, for mechanisms that learn something for each
@@ -148,6 +154,7 @@ class PatchForecaster(nnx.Module):
         targets: Sequence[int] | None = None,
         memory: float | None = None,
         position: Literal["sinusoidal", "none"] = "sinusoidal",
+        channel_mechanism: str | None = None,
         quantiles: Sequence[float] = (),
         max_length: int | None = None,
         layers: Layers | None = None,
@@ -244,6 +251,11 @@ class PatchForecaster(nnx.Module):
             if quantiles
             else None
         )
+        self.mixing = (
+            ChannelMixing(len(self.targets), layers, channel_mechanism, rngs=rngs, **options)
+            if channel_mechanism
+            else None
+        )
 
     @overload
     def __call__(
@@ -322,6 +334,9 @@ class PatchForecaster(nnx.Module):
             at = number[:, positions]
         size = self.patch_length
         everything = every_step or return_state
+        key_mixing = None
+        if self.mixing is not None:
+            dropout_key, key_mixing = split_key(dropout_key, 2)
         starts = jnp.arange(size, dtype=jnp.int32)[None] if everything else at[:, :1] % size
         starts = jnp.broadcast_to(starts, (batch, starts.shape[1]))
         h, phases = self._read(
@@ -329,6 +344,8 @@ class PatchForecaster(nnx.Module):
         )
         in_phase = at % size if everything else jnp.zeros_like(at)
         h = _take(rearrange(h, "b s k c f -> b (s k) c f"), in_phase * h.shape[2] + at // size)
+        if self.mixing is not None:
+            h = self.mixing(h, dropout_key=key_mixing)
         seen = self._ending(history, at, self.context)
         mean, std = (_take(moment, at) for moment in moments)
         y = self._forecasts(h, seen, mean, std, tuple(_take(part, at) for part in known))
@@ -358,6 +375,7 @@ class PatchForecaster(nnx.Module):
             "targets": self.targets,
             "memory": self.moments.memory,
             "position": embedding.position,
+            "channel_mechanism": None if self.mixing is None else self.mixing.mechanism,
             "quantiles": () if self.quantile_head is None else self.quantile_head.levels,
             "max_length": self.max_length,
             "layers": self.backbone.layers,
@@ -462,6 +480,8 @@ class PatchForecaster(nnx.Module):
             for leaf, new in zip(state.phases, jax.tree.leaves(after), strict=True)
         )
         h = rearrange(h, "(b c) f -> b c f", c=len(self.targets))
+        if self.mixing is not None:
+            h = self.mixing(h)
         y = self._forecasts(h, self._ending(history, now, self.context)[:, 0], mean, std, known)
         recent = history[:, 1:]
         if mask is not None:

@@ -88,16 +88,18 @@ def sinusoidal(positions):
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(len(positions), 8)
 
 
-def forecast(weights, x, marks, context, missing=None):
-    """The forecast after x [t], whose first value stands for all before it."""
-    padded = np.concatenate([np.full(99, x[0]), x])
+def padded(x):
+    return np.concatenate([np.full(99, x[0]), x])
+
+
+def features(weights, x, marks, missing=None):
+    """Of the last patch of x [t], whose first value stands for all before it."""
     lacking = np.zeros(len(x)) if missing is None else missing
-    unknown = np.concatenate([np.full(99, lacking[0]), lacking])
     tokens = []
     for end in range((len(x) - 1) % PATCH, len(x), PATCH):
         mean, std = moments(x[: end + 1], lacking[: end + 1])
-        gone = unknown[: 100 + end][-PATCH:]
-        patch = np.where(gone > 0, 0, (padded[: 100 + end][-PATCH:] - mean) / std)
+        gone = padded(lacking)[: 100 + end][-PATCH:]
+        patch = np.where(gone > 0, 0, (padded(x)[: 100 + end][-PATCH:] - mean) / std)
         embedding = weights["backbone"]["input_embedding"]
         beside = marks[end] if missing is None else np.concatenate([gone, marks[end]])
         told = beside @ embedding["marks"]["kernel"]
@@ -105,12 +107,40 @@ def forecast(weights, x, marks, context, missing=None):
     h = np.stack(tokens) + sinusoidal(np.arange(len(tokens)))
     for one in weights["backbone"]["blocks"].values():
         h = block(one, h)
-    h = normed(weights["backbone"]["final_norm"], h)[-1]
-    mean, std = moments(x, lacking)
+    return normed(weights["backbone"]["final_norm"], h)[-1]
+
+
+def read_out(weights, h, x, context, missing=None):
+    """The forecast after x [t] from the features of its last patch."""
+    mean, std = moments(x, np.zeros(len(x)) if missing is None else missing)
     y = layer(weights["head"], h) * std
     if not context:
         return y + mean
-    return y + x[-1] + layer(weights["linear_map"], padded[-context:] - x[-1])
+    return y + x[-1] + layer(weights["linear_map"], padded(x)[-context:] - x[-1])
+
+
+def forecast(weights, x, marks, context, missing=None):
+    h = features(weights, x, marks, missing)
+    return read_out(weights, h, x, context, missing)
+
+
+def mixed(weights, h):
+    """A post-norm block of softmax attention among channels [C, F], with ReLU, two heads."""
+    weights, h = weights["block"], h + weights["channels"]
+    attention = weights["attention"]
+    q, k, v = (
+        layer(attention[f"{name}_projection"], h).reshape(-1, 2, 4)
+        for name in ("query", "key", "value")
+    )
+    scores = np.exp(np.einsum("chk,dhk->hcd", q, k) / 2)
+    read = np.einsum("hcd,dhk->chk", scores / scores.sum(-1, keepdims=True), v)
+    h = normed(
+        weights["attention_norm"], h + layer(attention["out_projection"], read.reshape(-1, 8))
+    )
+    hidden = np.maximum(layer(weights["feed_forward"]["expand"], h), 0)
+    return normed(
+        weights["feed_forward_norm"], h + layer(weights["feed_forward"]["contract"], hidden)
+    )
 
 
 @pytest.mark.parametrize("context", [CONTEXT, 0])
@@ -132,6 +162,22 @@ def test_every_forecast_is_the_equations(context):
         for row in wide
     ]  # fmt: skip
     close(call(model, x, every_step=True), np.asarray(want))
+
+
+def test_forecasts_of_mixed_channels_are_the_equations():
+    model = forecaster(activation="relu", channel_mechanism="softmax")
+    weights = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), weights)
+    x = observations(2, LENGTH)
+    want = np.zeros((2, LENGTH, HORIZON, 2))
+    for row, t in np.ndindex(2, LENGTH):
+        seen = x[row, : t + 1].astype(np.float64)
+        channels = [seen[:, c] for c in model.targets]
+        h = np.stack([features(weights, one, seen[:, CHANNELS:]) for one in channels])
+        h = mixed(weights["mixing"], h)
+        found = [read_out(weights, *both, CONTEXT) for both in zip(h, channels, strict=True)]
+        want[row, t] = np.stack(found, axis=-1)
+    close(call(model, x, every_step=True), want)
 
 
 @pytest.mark.parametrize("context", [CONTEXT, pytest.param(0, marks=pytest.mark.slow)])
@@ -179,13 +225,17 @@ def test_complete_data_have_the_moments_of_one_weight():
 
 
 SLOW = ("taylorshift", "elementwise_series:order=2", "gated_delta", "forgetting_aaren", "rwkv")
-MECHANISMS = ["aaren", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+MECHANISMS = [
+    ("aaren", None),
+    ("aaren", "linear"),
+    *(pytest.param(name, None, marks=pytest.mark.slow) for name in SLOW),
+]
 """The sixth power of a key, in the state of the series by default, has six times its rounding."""
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_the_stream_is_every_step_is_any_window(mechanism):
-    model = forecaster(mechanism)
+@pytest.mark.parametrize(("mechanism", "channel_mechanism"), MECHANISMS)
+def test_the_stream_is_every_step_is_any_window(mechanism, channel_mechanism):
+    model = forecaster(mechanism, channel_mechanism=channel_mechanism)
     x = observations(2, LENGTH)
     every = call(model, x, every_step=True)
     assert every.shape == (2, LENGTH, HORIZON, 2) and every.dtype == np.float32
@@ -307,6 +357,8 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
         ({"position": "learned"}, "position"),
         ({"kernel_size": 3}, "kernel_size"),
         ({"mechanism": "linformer:max_length=8"}, "no causal form"),
+        ({"channel_mechanism": "gated_linear"}, "channels have no order"),
+        ({"channel_mechanism": "nothing"}, "unknown mechanism"),
     ],
 )
 def test_bad_options_are_refused(options, message):

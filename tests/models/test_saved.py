@@ -127,7 +127,8 @@ MODELS = {
     ),
     "patch forecaster with options": lambda: keyed(
         models.PatchForecaster, 3, 4, context=0, num_marks=2, targets=[1], memory=np.float32(9.5),
-        position="none", max_length=9, layers=TINY, mechanism="aft", param_dtype=jnp.bfloat16,
+        position="none", channel_mechanism="softmax", max_length=9, layers=TINY, mechanism="aft",
+        param_dtype=jnp.bfloat16,
     ),
     "perceiver": lambda: models.PerceiverReader(
         3, 5, num_latents=np.int64(4), reads_by="forgetting_aaren", layers=LATENT_LAYERS,

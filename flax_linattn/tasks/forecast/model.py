@@ -56,6 +56,7 @@ def build_forecaster(
             memory=length,
             missing=problem.tells_missing,
             known_future=problem.known_inputs,
+            channel_mechanism=model.channel_mechanism or None,
             position=position,
             **shared,
         )

@@ -13,6 +13,7 @@ from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.marks import CIRCLES
 from flax_linattn.data.regular import TimesPolicy
 from flax_linattn.models import FORECASTER_LAYERS, Layers
+from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MOST_LAYERS
 from flax_linattn.models.quantiles import check_levels
 from flax_linattn.tasks.files import as_name
@@ -125,6 +126,8 @@ class ForecastModel(ModelOptions):
         ridge: whether that map is the ridge of the training rows, fitted in seconds. Training
             leaves it as it is, and the validation rows choose how much of what the attention
             learned is added to it, perhaps nothing.
+        channel_mechanism: a mechanism by which each channel of the patch model looks at all others
+            that are forecast, such as softmax; default none: it sees each by itself.
         quantiles: levels to forecast beside the mean, separated by commas, such as
             0.025,0.1,0.5,0.9,0.975; default none.
         conformal: whether the quantiles are corrected by the errors on the validation rows.
@@ -142,6 +145,7 @@ class ForecastModel(ModelOptions):
     linear_path: bool = True
     ridge: bool = False
     tell_missing: bool = False
+    channel_mechanism: str = ""
     quantiles: str = ""
     conformal: bool = False
 
@@ -170,6 +174,8 @@ class ForecastModel(ModelOptions):
                     name,
                     "model",
                 )
+        if self.channel_mechanism:
+            check_channel_mechanism(self.channel_mechanism)
         if not self.levels and self.conformal:
             raise OptionError(
                 "there are no quantiles to correct; give some, or leave conformal out.",
@@ -205,6 +211,7 @@ _MODELS_WITH = {
     "patch_length": ("patch",),
     "linear_path": ("patch",),
     "ridge": ("patch",),
+    "channel_mechanism": ("patch",),
     "quantiles": ("decoder", "patch"),
 }
 """The models that take an option, where not all do."""

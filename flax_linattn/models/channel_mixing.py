@@ -1,0 +1,99 @@
+"""Attention from channel to channel, at one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Unpack
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Float
+
+from flax_linattn import nn, ops
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models.layers import Layers, sized
+from flax_linattn.typing import Array
+
+
+def check_channel_mechanism(name: str) -> ops.Mechanism:
+    """The mechanism of this name, which channels can use.
+
+    Raises:
+        ValueError: there is none, or it is causal only.
+
+    Example:
+        >>> check_channel_mechanism("softmax").name
+        'softmax'
+    """
+    try:
+        mechanism = nn.resolve_mechanism(name)
+    except ValueError as error:
+        raise OptionError(str(error), "channel_mechanism") from None
+    if not mechanism.capabilities.noncausal:
+        raise OptionError(
+            f"channels have no order, and {mechanism.name!r} is causal only; choose another "
+            "mechanism for them, such as softmax.",
+            "channel_mechanism",
+        )
+    return mechanism
+
+
+class ChannelMixing(nnx.Module):
+    """A transformer block whose tokens are the channels of one moment.
+
+    So what is told of a channel may depend on all others, as in iTransformer (Liu et al., "Inverted
+    Transformers Are Effective for Time Series Forecasting", 2024, section 3.2), while moments stay
+    apart: a stream needs no state for it. Departure: a learned vector of each channel is added to
+    its features, which tells it from the others.
+
+    Args:
+        num_channels: C.
+        layers: options of the block; its mechanism and its positions count for moments, not here.
+        mechanism: a name, of one that sees a whole sequence at once.
+        rngs: holds the stream "params", and perhaps "dropout".
+        **parameters: how parameters are made, see ``nn.ParameterOptions``.
+
+    Attributes:
+        mechanism: the name.
+
+    Raises:
+        ValueError: a mechanism that there is not, or without a form that is not causal.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from flax import nnx
+        >>> from flax_linattn import models
+        >>> layers = models.Layers(features=16, num_heads=4)
+        >>> mixing = ChannelMixing(3, layers, "softmax", rngs=nnx.Rngs(0))
+        >>> mixing(jnp.ones((2, 5, 3, 16))).shape
+        (2, 5, 3, 16)
+    """
+
+    def __init__(
+        self,
+        num_channels: int,
+        layers: Layers,
+        mechanism: str,
+        *,
+        rngs: nnx.Rngs,
+        **parameters: Unpack[nn.ParameterOptions],
+    ) -> None:
+        at_least(1, num_channels=num_channels)
+        found = check_channel_mechanism(mechanism)
+        self.mechanism = mechanism
+        param_dtype = parameters.get("param_dtype", jnp.float32)
+        self.channels = nnx.Param(
+            nnx.initializers.normal(0.02)(
+                rngs.params(), (num_channels, layers.features), param_dtype
+            )
+        )
+        without = dataclasses.replace(layers, rotary=False)
+        self.block = without.block(sized(found, num_channels), rngs, **parameters)
+
+    def __call__(
+        self, h: Float[Array, "... C F"], *, dropout_key: Array | None = None
+    ) -> Float[Array, "... C F"]:
+        """Features of each channel, mixed with those of the others; a key turns dropout on."""
+        x = (h + self.channels[...].astype(h.dtype)).reshape(-1, *h.shape[-2:])
+        y: Any = self.block(x, dropout_key=dropout_key)
+        return y.reshape(h.shape)
