@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.forecasting import patch, peers
+from experiments.forecasting import mixing, patch, peers
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import data
 from flax_linattn.bench import Journal
@@ -78,3 +78,20 @@ def test_peers_learn(name):
     how = {"lengths": (32, 4), "seed": 0, "steps": 60, "validate_every": 20}
     found = peers.train_peer(name, options, 1e-2, *parts, **how)
     assert found["mse"] < 0.2 and found["validation"] < 0.2 and found["parameters"] > 100
+
+
+def test_mixed_channels_are_judged_by_series_and_over_them():
+    rows = [
+        {"series": series, "mixing": name, "seed": seed, "mse": mse + noise * len(series) / 1e4,
+         "parameters": 9, "seconds": 1.0}
+        for series in patch.SERIES
+        for name, mse in (("", 0.5), (mixing.MIXING, 0.45))
+        for seed, noise in enumerate((-1, 0, 1))
+    ]  # fmt: skip
+    assert mixing.better(rows).word == HOLDS and "-10.0" in mixing.better(rows).ours
+    assert mixing.better_on("ETTh1")(rows).word == HOLDS
+    one = [row for row in rows if row["seed"] == 0]
+    assert mixing.better_on("ETTh1")(one).word == "not decided, too few seeds"
+    assert mixing.EXPERIMENT.statements[-1].verdict([]).word == "not run"
+    assert "| Exchange | 0.500 ± 0.001 | 0.450 ± 0.001 |" in mixing.table(rows, mixing.Size())
+    assert set(mixing.chosen()) == {"features", "hidden_features", "learning_rate"}

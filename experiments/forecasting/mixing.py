@@ -1,0 +1,151 @@
+"""The patch forecaster whose channels look at each other, beside that of independent channels.
+
+    FLAX_LINATTN_DATA=FOLDER python -m experiments.forecasting.mixing
+
+Windows, steps and rates are those of ``experiments.forecasting.patch``, and so is the size, which
+it chose on the validation rows of ETTh1 for independent channels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from experiments.forecasting import patch
+from experiments.intervals import interval, over_sets, spread, text
+from experiments.measured import Measured, Rows
+from experiments.rules import above
+from experiments.statements import Statement
+from experiments.verdicts import NotMeasuredError, Rule, Verdict
+from flax_linattn.bench import Journal
+from flax_linattn.bench.report import markdown
+
+MIXING = "softmax"
+STATED = "2026-11-25T17:55:00+00:00"
+"""Before any model of mixed channels was trained on these series."""
+BETTER = Rule(
+    "Mixed channels are better on a series where the 95 % interval of the difference of mean "
+    "squared errors, in per cent of that of independent channels, by Student's t over seeds, lies "
+    "below 0, and not where it lies above; over all series likewise, the mean over the seeds of a "
+    "series one number.",
+    STATED,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What is trained."""
+
+    series: tuple[str, ...] = patch.SERIES
+    seeds: int = 3
+    steps: int = 1000
+    horizon: int = 96
+
+
+def chosen() -> dict[str, Any]:
+    """The size and the rate of the table of the patch forecaster."""
+    stored = json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
+    options: dict[str, Any] = next(
+        row["options"] for row in stored if row["model"] == patch.OURS and "mse" in row
+    )
+    return options
+
+
+def measure(size: Size, journal: Journal) -> None:
+    options = chosen()
+    of_patch = patch.Size(seeds=size.seeds, steps=size.steps, peers=False)
+    for seed in range(size.seeds):
+        for series in size.series:
+            for mixing in ("", MIXING):
+                key = {"series": series, "horizon": size.horizon, "model": patch.OURS}
+                key |= {"seed": seed, "mixing": mixing}
+                run = partial(patch.trained, options={**options, "channel_mechanism": mixing})
+                patch.journaled(journal, key, of_patch, run)
+
+
+def errors(rows: Sequence[dict[str, Any]], series: str, mixing: str) -> dict[int, float]:
+    """The mean squared errors on a series by seed."""
+    return {
+        row["seed"]: row["mse"]
+        for row in rows
+        if (row["series"], row["mixing"]) == (series, mixing) and "mse" in row
+    }
+
+
+def shares(rows: Sequence[dict[str, Any]], series: str) -> list[float]:
+    """How much larger the error of mixed channels is, in per cent, by seed."""
+    alone, mixed = (errors(rows, series, mixing) for mixing in ("", MIXING))
+    return [100 * (mixed[seed] / alone[seed] - 1) for seed in sorted(alone.keys() & mixed.keys())]
+
+
+def better_on(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
+    """The verdict on one series."""
+
+    def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
+        own = shares(rows, series)
+        if not own:
+            raise NotMeasuredError(series)
+        found = interval(own)
+        told = text(found, 1) if found else f"{statistics.mean(own):+.1f}"
+        return Verdict(above(None if found is None else -found, 0, BETTER), f"{told} %")
+
+    return judge
+
+
+def better(rows: Sequence[dict[str, Any]]) -> Verdict:
+    """The verdict over series."""
+    found = over_sets({series: shares(rows, series) for series in {row["series"] for row in rows}})
+    word = above(None if found is None else -found, 0, BETTER, over="series")
+    return Verdict(word, f"{text(found, 1)} %")
+
+
+def table(rows: Rows, size: Size) -> str:
+    """Errors by series."""
+    lines = []
+    for series in size.series:
+        cells = [_cell(errors(rows, series, mixing)) for mixing in ("", MIXING)]
+        if set(cells) != {"-"}:
+            lines.append([series, *cells])
+    costs = [
+        [_own(rows, mixing, name) for mixing in ("", MIXING)] for name in ("parameters", "seconds")
+    ]
+    lines.append(["parameters", *(f"{value:,}" for value in costs[0])])
+    lines.append(["training, s", *(f"{value}" for value in costs[1])])
+    return markdown(["mean squared error", "independent", f"mixed by {MIXING}"], lines)
+
+
+def _own(rows: Rows, mixing: str, name: str) -> int:
+    found = [row[name] for row in rows if row["mixing"] == mixing and name in row]
+    return round(statistics.median(found))
+
+
+def _cell(by_seed: dict[int, float]) -> str:
+    if not by_seed:
+        return "-"
+    middle, deviation = spread(list(by_seed.values()))
+    return f"{middle:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
+
+
+EXPERIMENT = Measured(
+    module="experiments.forecasting.mixing",
+    about="not of a paper: the patch forecaster with channels that look at each other",
+    sizes={"": Size()},
+    measure=measure,
+    table=table,
+    statements=(
+        Statement("ours", "channels that look at each other forecast better", better),
+        *(Statement("ours", f"they do on {series}", better_on(series)) for series in patch.SERIES),
+    ),
+    left_out={
+        "": "horizons of more than 96 rows, other mechanisms than softmax, sizes chosen for mixed "
+        "channels, and sets of hundreds of channels, which are not at hand"
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()
