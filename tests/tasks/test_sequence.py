@@ -222,6 +222,8 @@ def test_data_that_are_not_there(options, message, tmp_path, monkeypatch):
         ({"schedule": "reciprocal_sqrt"}, "begins with a warm-up"),
         ({"weight_decay": -1.0}, "weight_decay must be at least 0"),
         ({"test_lengths": (2,)}, "test_lengths must be at least 4"),
+        ({"test_lengths": (81,), "position": "learned"}, "not learned beyond max_length"),
+        ({"test_lengths": (81,), "mechanism": "aft"}, "choose another mechanism"),
     ],
 )
 def test_options_that_do_not_go_together(options, message):

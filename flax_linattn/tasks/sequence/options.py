@@ -150,6 +150,18 @@ class SequenceConfig(Config):
                 "pooling",
                 "causal",
             )
+        of_positions = ["position"] * (self.model.position == "learned") + ["mechanism"] * any(
+            hasattr(mechanism, "max_length") for mechanism in self.layers.mechanisms
+        )
+        longest = max(self.data.test_lengths, default=0)
+        if of_positions and longest > self.data.max_length:
+            raise OptionError(
+                f"what is learned of each position is not learned beyond max_length "
+                f"({self.data.max_length}), so a test at {longest} would say nothing; choose "
+                f"another {of_positions[0]}, or shorter test_lengths.",
+                "test_lengths",
+                *of_positions,
+            )
         mixed = self.model.embedding == "conv" and not self.model.causal
         if self.data.padding == "packed" and (self.model.pooling == "class" or mixed):
             raise OptionError(
