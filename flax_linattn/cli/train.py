@@ -101,7 +101,8 @@ def train_command(name: str, args: Sequence[str]) -> int:
     start, others = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
     if start.preset is None and not start.resume and task.default_preset is not None:
         chosen, _ = tyro.cli(_Model, args=others, return_unknown_args=True, add_help=False)
-        preset = task.default_preset if chosen.model is None else None
+        usual = task.presets[task.default_preset](task.Config.of()).flat()["model"]
+        preset = task.default_preset if chosen.model in (None, usual) else None
         start = dataclasses.replace(start, preset=preset)
     values: Any = tyro.cli(
         _Options[task.Config],  # type: ignore[name-defined]
@@ -148,7 +149,7 @@ def _description(task: Task[Any, Any, Any]) -> str:
     return (
         f"{about[0].upper()}{about[1:]}. Mechanisms: {', '.join(task.mechanisms())}. "
         f"Presets: {presets or 'none'}."
-        + (f" Without --model it is {task.default_preset}." if task.default_preset else "")
+        + (f" Without another --model it is {task.default_preset}." if task.default_preset else "")
     )
 
 

@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 _MONTH = 28 * 86400
 _DAY = np.timedelta64(1, "D")
+_MONTHS = {31: 1, 92: 3, 365: 12}
+"""By the days that most of these have."""
 
 
 def times_after(
@@ -15,7 +17,8 @@ def times_after(
     """The times of the rows to come, at the usual distance, or by months where these are meant.
 
     Rows are months, quarters or years where they are 28 days apart or more, and all stand at the
-    same time of their month, or at its end.
+    same time of their month, or at its end. A single row tells nothing of that: they are where the
+    usual step is that of most months (31 days), quarters or years.
 
     Args:
         times: datetime64[s] ``[T]``, T >= 1.
@@ -34,14 +37,15 @@ def times_after(
         ['2024-04-30', '2024-05-31']
     """
     ahead = np.arange(1, count + 1)
-    if step / np.timedelta64(1, "s") >= _MONTH and len(times) > 1:
-        for shift in (0 * _DAY, _DAY):  # the first of a month follows its end
+    months_of_step = _MONTHS.get(round(step / _DAY), 0)
+    if step / np.timedelta64(1, "s") >= _MONTH and (len(times) > 1 or months_of_step):
+        for shift in (_DAY, 0 * _DAY):  # the first of a month follows its end
             shifted = times + shift
             months = shifted.astype("M8[M]")
             within = shifted - months
             if (within == within[-1]).all() and (not shift or within[-1] < _DAY):
                 each, counts = np.unique(np.diff(months).astype(int), return_counts=True)
-                by = int(each[np.argmax(counts)])
+                by = int(each[np.argmax(counts)]) if each.size else months_of_step
                 later = (months[-1] + by * ahead).astype("M8[s]") + within[-1] - shift
                 return later.astype("M8[s]")
     return (times[-1] + ahead * step).astype("M8[s]")

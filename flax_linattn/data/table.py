@@ -92,11 +92,12 @@ def read_table(
         name = None if id_column else _id_of(path, header, dialect)
         if name is None:
             raise
+        what, *_ = str(error).split("; ")  # what else may be done is the less likely
         raise DataFormatError(
-            f"{error}; its times repeat or fall, and rise for each value of column {name!r}: where "
-            f"that names several series, give id_column={name!r}",
-            *error.options,
-            **{**error.values, "id_column": name},
+            f"{what}; times rise for each value of column {name!r} alone: if it names several "
+            f"series, give id_column={name!r}",
+            "id_column",
+            id_column=name,
         ) from None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, at_least, listed
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.histories import History, as_history, as_time, write_history
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.forecast.data import checksum_of, load_data
 from flax_linattn.tasks.forecast.evaluate import check_fits
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.predict import forecast_after
+from flax_linattn.tasks.forecast.predict import Ahead, forecast_after
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.task import Rows
@@ -165,10 +165,46 @@ class Forecaster(Estimator):
             ValueError: other channels or times than those of ``fit``, or too few rows.
         """
         run = self._fitted()
+        history, ahead = self._ahead(run, X)
+        return history.like(ahead.values, ahead.times, self._names(history, run))
+
+    def predict_quantiles(self, X: Any = None, levels: Sequence[float] | None = None) -> Any:
+        """Quantiles of the rows after the last one of a series.
+
+        The model has to have learned them, by ``options={"quantiles": "0.1,0.5,0.9"}``, perhaps
+        with ``"conformal": True``.
+
+        Args:
+            X: as of ``predict``.
+            levels: Q of those that were learned; default all.
+
+        Returns:
+            float64 [H, C, Q], or [H, Q] where the series is [T]; of pandas a data frame indexed as
+            that of ``predict``, whose columns are pairs of a channel and a level.
+
+        Raises:
+            NotFittedError: ``fit`` was not called.
+            ValueError: as ``predict``; or a level was not learned.
+        """
+        run = self._fitted()
+        learned = run.config.model.levels
+        chosen = learned if levels is None else tuple(levels)
+        if not chosen or set(chosen) - set(learned):
+            raise OptionError(
+                f"expected levels of those that were learned ({listed([*map(str, learned)])}), got "
+                f"{listed([*map(str, chosen)])}; fit with others, such as "
+                "options={'quantiles': '0.1,0.5,0.9'}.",
+                "quantiles",
+            )
+        history, ahead = self._ahead(run, X)
+        quantiles = ahead.quantiles[..., [learned.index(level) for level in chosen]]
+        return history.quantiles_like(quantiles, ahead.times, self._names(history, run), chosen)
+
+    def _ahead(self, run: Run, X: Any) -> tuple[History, Ahead]:
+        """What is forecast from, and the forecast."""
         history = self._history if X is None else as_history(X, run.problem.channels)
         check_fits(run, history.series)
-        ahead = forecast_after(run, history.series)
-        return history.like(ahead.values, ahead.times, self._names(history, run))
+        return history, forecast_after(run, history.series)
 
     def stream(self) -> ForecasterStream:
         """A stream that goes on after the series that was fitted, in constant time a row.

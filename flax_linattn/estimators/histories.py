@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,40 @@ class History(NamedTuple):
             return values[:, 0] if np.ndim(self.given) == 1 else values
         import pandas as pd
 
+        ahead = self._index_ahead(times, len(values))
+        if self.given.ndim == 1:
+            return pd.Series(values[:, 0], ahead, name=self.given.name)
+        return pd.DataFrame(values, ahead, columns=pd.Index(names, name=self.given.columns.name))
+
+    def quantiles_like(
+        self,
+        quantiles: NDArray[np.float64],
+        times: NDArray | None,
+        names: list[Any],
+        levels: Sequence[float],
+    ) -> Any:
+        """As ``like``, of quantiles: [H, C, Q], or [H, Q]; of pandas with a column for each pair.
+
+        Args:
+            quantiles: float64 [H, C, Q].
+            times: as there.
+            names: as there.
+            levels: of the quantiles.
+        """
+        if not hasattr(self.given, "iloc"):
+            return quantiles[:, 0] if np.ndim(self.given) == 1 else quantiles
+        import pandas as pd
+
+        if self.given.ndim == 1:
+            names = [self.given.name if self.given.name is not None else 0]
+        ahead = self._index_ahead(times, len(quantiles))
+        columns = pd.MultiIndex.from_product([names, levels], names=[None, "quantile"])
+        return pd.DataFrame(quantiles.reshape(len(quantiles), -1), ahead, columns=columns)
+
+    def _index_ahead(self, times: NDArray | None, count: int) -> Any:
+        """Of the rows to come, as pandas has it."""
+        import pandas as pd
+
         index = self.given.index
         if times is not None:
             ahead = pd.DatetimeIndex(times, name=index.name)
@@ -50,10 +85,8 @@ class History(NamedTuple):
             if isinstance(index, pd.PeriodIndex):
                 ahead = ahead.to_period(index.freq)
         else:
-            ahead = pd.RangeIndex(len(index), len(index) + len(values), name=index.name)
-        if self.given.ndim == 1:
-            return pd.Series(values[:, 0], ahead, name=self.given.name)
-        return pd.DataFrame(values, ahead, columns=pd.Index(names, name=self.given.columns.name))
+            ahead = pd.RangeIndex(len(index), len(index) + count, name=index.name)
+        return ahead
 
 
 def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History:

@@ -18,20 +18,24 @@ from flax_linattn.tasks.run_types import Run
 from flax_linattn.training.processes import is_main
 
 
-def calibrate(run_dir: Path, run: Run, validation: training.BatchSource) -> None:
+def calibrate(run_dir: Path, run: Run, validation: training.BatchSource) -> str | None:
     """Calibrates a run's model where its options ask for it, and keeps the result.
 
     Args:
         run_dir: the run folder.
         run: with its selected parameters.
         validation: the batches that selected them.
+
+    Returns:
+        What the task says of it.
     """
     if not run.task.is_calibrated(run.config):
-        return
+        return None
     before = fingerprint(run.model)
-    run.task.calibrate(run, validation)
+    told = run.task.calibrate(run, validation)
     if is_main():
         save_state(_file(run_dir, run), _corrections(run), {"model": before})
+    return told
 
 
 def restore(run_dir: Path, run: Run) -> Run:

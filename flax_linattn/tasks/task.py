@@ -78,8 +78,8 @@ class Task(abc.ABC, Generic[C, D, P]):
         Problem: what its runs remember of their data.
         StreamOptions: a dataclass of the options that only its streams have.
         presets: published protocols, functions config -> config, by name.
-        default_preset: the one of a command that names neither a preset nor a ``model``; None where
-            a new ``Config`` is as good.
+        default_preset: the one of a command that names no preset, and no ``model`` but that of this
+            one; None where a new ``Config`` is as good.
         kinds: of ``data.catalog`` entries, the data sets that it trains on.
     """
 
@@ -176,8 +176,13 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Whether the options ask for ``calibrate``."""
         return False
 
-    def calibrate(self, run: Run, validation: training.BatchSource) -> None:
-        """Sets the ``models.Correction`` of a run's model once it is trained, where it has one."""
+    def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
+        """Sets the ``models.Correction`` of a run's model once it is trained, where it has one.
+
+        Returns:
+            What people should know of it; None for nothing.
+        """
+        return None
 
     def observation(self, problem: P) -> Any:
         """An observation [1, ...] as a ``jax.ShapeDtypeStruct``, to sum up a model that streams."""

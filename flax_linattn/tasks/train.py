@@ -151,13 +151,15 @@ def _train(
         ]
         for run in runs:
             if splits[0].validation is not None:
-                calibrate(run_dir, run, splits[0].validation)
+                told = calibrate(run_dir, run, splits[0].validation)
+                if told is not None and session.progress and is_main():
+                    of_run = "" if run.which is None else f"run {run.which}: "
+                    print(f"note: {of_run}{told}", file=sys.stderr)
         tested = report_on(run_dir, runs, test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {
             **tested.judged,
-            **({"best_epoch": result.best_epoch} if isinstance(result, training.FitResult) else {}),
-            "epochs": result.epochs,
+            **_length(result, config),
             "train_seconds": round(seconds, 1),
         }
         report = dataclasses.replace(tested, values=values)
@@ -196,6 +198,16 @@ def _fit(
     many = training.fit_many(models, objective, splits, config=config, session=session)
     runs = enumerate(many.runs)
     return many, {which: models[which] for which, run in runs if run.best_step is not None}
+
+
+def _length(result: training.FitResult | training.ManyResult, config: Config) -> dict[str, int]:
+    """How long was trained, and where the best was: in steps where passes do not tell it."""
+    by_steps = bool(config.fit.steps or config.fit.validate_every)
+    done = {"steps": result.steps} if by_steps else {"epochs": result.epochs}
+    if isinstance(result, training.ManyResult):
+        return done
+    best = {"best_step": result.best_step} if by_steps else {"best_epoch": result.best_epoch}
+    return best | done
 
 
 def _write_results(run_dir: Path, report: Report) -> None:

@@ -26,7 +26,8 @@ def test_the_column_is_named(tmp_path, shops, first):
     path = write(tmp_path, "date,sales,shop", [(day, sales, shop) for shop, day, sales in cells])
     with pytest.raises(DataFormatError, match="give id_column='shop'") as error:
         data.load_table(path)
-    assert error.value.values["id_column"] == "shop"
+    assert error.value.values["id_column"] == "shop" and error.value.options == ("id_column",)
+    assert len(str(error.value)) < 300
     assert [one.num_steps for one in data.load_long(path, id_column="shop")] == [10, 10]
 
 

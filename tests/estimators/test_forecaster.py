@@ -99,9 +99,36 @@ def test_pickles_forecast_alike(fitted, values):
     assert again.run_.data is None and again.get_params().keys() == fitted.get_params().keys()
 
 
+def test_quantiles_are_in_the_form_of_the_series(values):
+    pd = pytest.importorskip("pandas")
+    index = pd.date_range("2016-07-01", periods=ROWS, freq="h", name="when")
+    series = pd.Series(values[:ROWS, 0], index, name="load")
+    options = {**SMALL, "quantiles": "0.1,0.5,0.9"}
+    forecaster = make(options=options).fit(series)
+    found = forecaster.predict_quantiles(levels=[0.9, 0.1])
+    assert found.columns.tolist() == [("load", 0.9), ("load", 0.1)]
+    assert found.index.equals(forecaster.predict().index) and found.index.name == "when"
+    assert (found["load", 0.1] < found["load", 0.9]).all()
+    assert forecaster.predict_quantiles(series[:200]).shape == (4, 3)
+    with pytest.raises(ValueError, match=r"that were learned \(0.1, 0.5, 0.9\), got 0.95; fit"):
+        forecaster.predict_quantiles(levels=[0.95])
+
+
+def test_quantiles_of_arrays(values, tmp_path):
+    """As the command writes them."""
+    forecaster = make(options={**SMALL, "quantiles": "0.25,0.75"}, run=tmp_path / "run")
+    found = forecaster.fit(values[:ROWS, :2]).predict_quantiles()
+    assert found.shape == (4, 2, 2)
+    table = tasks.predict_run(tmp_path / "run")
+    assert table.names[2:4] == ("x0@0.25", "x0@0.75")
+    np.testing.assert_array_equal(np.stack(table.columns[2:4], axis=1), found[:, 0])
+
+
 def test_what_does_not_fit(fitted, values):
     with pytest.raises(ValueError, match="got \\['x0', 'x1'\\]; give the same"):
         fitted.predict(values[:, :2])
+    with pytest.raises(ValueError, match="that were learned"):
+        fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
         fitted.predict(values[:10])
     with pytest.raises(ValueError, match="expected at least 24 rows for input_length=16"):

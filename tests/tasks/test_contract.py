@@ -239,6 +239,9 @@ def test_training_counted_in_steps(task, tmp_path, capsys):
     succeed(capsys, "train", task, "--run", str(folder), *SMALL, *CASES[task].args, *counted)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 3 and lines[-1]["step"] == 5
+    report = json.loads((folder / "test.json").read_text())
+    assert report["steps"] == 5 and report["best_step"] in (2, 4, 5)
+    assert {"epochs", "best_epoch"}.isdisjoint(report)
 
 
 @fast()  # runs of classify, in test_many.py, are fast

@@ -520,7 +520,8 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     decoder = options("decoder", "--model=decoder")
     assert decoder == kind.of(**given, **sizes, **shape)
     assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
-    assert "Without --model it is patch." in one_line(
+    assert options("same", "--model=patch") == usual
+    assert "Without another --model it is patch." in one_line(
         succeed(capsys, "train", "forecast", "--help")
     )
 

@@ -22,6 +22,7 @@ OPTIONS = [
     *(word for name, size in SIZES.items() for word in (f"--{name.replace('_', '-')}", str(size))),
     *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
     *("--epochs", "12", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
+    *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--no-calendar", "--schedule", "cosine", "--known-calendar", "day,month"),
 ]
 DAYS = [BEGIN + timedelta(days=i) for i in range(ROWS)]
@@ -180,7 +181,7 @@ def test_several_series_have_it(csv, tmp_path):
 
 
 def test_a_stream_of_months_counts_months(csv, monkeypatch):
-    """From its second row on; the circles are those of the months to come."""
+    """From its first row on, and after a gap; the circles are those of the months to come."""
     months = np.arange("2020-01", "2028-01", dtype="M8[M]").astype("M8[s]")
     values = np.sin(np.arange(len(months)) * np.pi / 6)[:, None]
     frame = data.TimeSeries("toy", values, ("load",), months)
@@ -190,13 +191,17 @@ def test_a_stream_of_months_counts_months(csv, monkeypatch):
     task = tasks.get_task("forecast")
     run = tasks.Run(task, config, problem, task.model(config, problem))
     stream = ForecastStream(run, context=0)
+    turns = 2 * np.pi * np.arange(1, 7) / 12
+    _, first = stream._circles(months[0].item())
+    np.testing.assert_allclose(first, np.stack([np.sin(turns), np.cos(turns)], 1), atol=1e-6)
     for time, row in zip(months[:12], values[:12], strict=True):
         found = stream.step(Row(time.item(), row))
     part = data.TimeSeries("toy", values[:12], ("load",), months[:12])
     np.testing.assert_allclose(found, forecast_after(run, part).values, rtol=1e-4, atol=1e-5)
     _, later = stream._circles(months[12].item())
-    turns = 2 * np.pi * np.arange(1, 7) / 12
-    np.testing.assert_allclose(later, np.stack([np.sin(turns), np.cos(turns)], 1), atol=1e-6)
+    np.testing.assert_allclose(later, first, atol=1e-6)
+    _, after_a_gap = stream._circles(months[36].item())
+    np.testing.assert_allclose(after_a_gap, first, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -10,13 +10,14 @@ import pytest
 from flax_linattn import cli, models, tasks
 from flax_linattn.tasks.forecast import ForecastStream, Row
 from flax_linattn.tasks.forecast.evaluate import compile_forecast
-from tests.tasks.commands import fail, no_drawing, succeed
+from tests.tasks.commands import fail, no_drawing, one_line, succeed
 
 ROWS, INPUT, HORIZON = 400, 8, 4
 OPTIONS = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
     *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--patch-length", "4"),
     *("--epochs", "12", "--learning-rate", "0.01", "--parallel", "none", "--model", "patch"),
+    *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--no-calendar", "--known-future", "price"),
 ]
 
@@ -101,7 +102,18 @@ def test_errors_of_predictions_name_no_option_of_training(run_dir, tmp_path, cap
     assert message.endswith("has sales, cost; choose among these.\n")
     file.write_text("sales,price\n1,2\n3,4\n")
     message = fail(capsys, "predict", str(run_dir), "--input", str(file), "--out", "x.csv")
-    assert message.endswith("(--input)\n")
+    assert message.endswith("(--input)\n") and f"{file}: expected 4 rows" in message
+
+
+def test_what_a_row_of_a_stream_has_to_tell_is_said(run_dir, csv, capsys):
+    """The rows that a run was trained on do not tell it."""
+    hint = "of the 4 rows after it: as price+1 to price+4, named by the first line, or in a JSON"
+    stream = ["stream", str(run_dir), "--input"]
+    assert hint in one_line(fail(capsys, *stream, str(csv)))
+    rows = csv.parent / "rows"
+    for line in ("1.5,2", '{"sales": 1.5, "price": 2}'):
+        rows.write_text(line + "\n")
+        assert hint in one_line(fail(capsys, *stream, str(rows)))
 
 
 def test_what_is_refused(csv, tmp_path, capsys):

@@ -7,9 +7,11 @@ from scipy.optimize import lsq_linear
 
 from flax_linattn import models, tasks, training
 from flax_linattn.tasks.forecast import ForecastConfig
+from flax_linattn.tasks.forecast import task as forecast_task
 from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_yardsticks, fitted_ridge
 from flax_linattn.tasks.forecast.linear_path import best_shares, least_squares, set_to_ridge
 from flax_linattn.tasks.forecast.yardsticks import fit_ridge
+from flax_linattn.tasks.train import train_report
 from tests.tasks.commands import no_drawing
 
 INPUT, HORIZON = 12, 4
@@ -79,6 +81,19 @@ def test_training_leaves_the_map_and_the_run_keeps_the_share(config, trained):
     trained.model.share[...] = np.float32(share)
     kept = errors(compile_forecast(trained), validation)
     assert np.mean(kept**2) <= min(np.mean(linear**2), np.mean((linear - added) ** 2)) + 1e-9
+
+
+def test_a_run_that_is_the_ridge_alone_says_so(config, tmp_path, monkeypatch, capsys):
+    told = []
+    for share in (0.0, 0.25):
+        monkeypatch.setattr(forecast_task, "best_shares", lambda *_, share=share: [share])
+        session = training.Session(tmp_path / str(share), parallel=training.Parallel("none"))
+        with no_drawing():
+            report = train_report("forecast", config.replace(steps=2), session)
+        assert f"chose to add {share:g} of the attention to the ridge" in capsys.readouterr().err
+        told.append(report.verdict)
+    assert told[0].endswith("; the attention adds nothing here: the forecasts are the ridge's")
+    assert "adds nothing" not in told[1] and told[1]
 
 
 def test_what_holds_on_no_other_row_is_not_added(config):

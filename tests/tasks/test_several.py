@@ -28,6 +28,7 @@ SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
     *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--season", str(SEASON)),
     *("--epochs", "2", "--steps", "4", "--parallel", "none", "--model", "patch"),
+    *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--patch-length", "4", "--no-calendar"),
 ]
 

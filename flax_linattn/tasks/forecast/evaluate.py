@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -31,12 +32,29 @@ from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.yardsticks import Yardsticks
 from flax_linattn.typing import Array
 
+
+def ridge_alone(values: Mapping[str, Any]) -> str:
+    """What a report has to say where calibration adds nothing of the attention to the ridge.
+
+    Example:
+        >>> ridge_alone({"attention_share": 0.0})
+        "the attention adds nothing here: the forecasts are the ridge's"
+        >>> ridge_alone({"attention_share": 0.3})
+        ''
+    """
+    if values.get("attention_share") != 0:
+        return ""
+    known = " and what the known columns add" if values.get("known_share") else ""
+    return f"the attention adds nothing here: the forecasts are the ridge's{known}"
+
+
 YARDSTICKS = Yardsticks(
     "mse",
     ("naive", "seasonal_naive", "ridge"),
     title="MSE",
     num_train="num_train_windows",
     selected=("ridge",),
+    remark=ridge_alone,
 )
 
 Forecast = Callable[[dict[str, NDArray], NDArray[np.int64]], NDArray]
@@ -300,6 +318,8 @@ def load_series(run: Run, path: Path | None = None) -> data.TimeSeries:
             series = load_one_of(config.data, run.problem)
         else:
             series = load_data(config.data, run.problem.channels)
+            if config.data.csv is not None:  # for messages: which of many files of that name
+                series = dataclasses.replace(series, name=str(config.data.csv))
     check_fits(run, series)
     return series
 

@@ -105,6 +105,21 @@ def shares_of(model: Model) -> list[models.Correction]:
     return [model.share, *([] if model.known_share is None else [model.known_share])]
 
 
+def about_shares(shares: Sequence[float]) -> str:
+    """What the validation rows chose, for those who saw the errors of training.
+
+    Example:
+        >>> about_shares([0.25])
+        'the validation rows chose to add 0.25 of the attention to the ridge: the lines above ...'
+    """
+    of_each = zip(shares, ("the attention", "what the known columns tell"), strict=False)
+    added = " and ".join(f"{share:.3g} of {what}" for share, what in of_each)
+    return (
+        f"the validation rows chose to add {added} to the ridge: the lines above have the errors "
+        "with all of it, the report those with that"
+    )
+
+
 def set_shares(model: Model, shares: Sequence[float]) -> None:
     """Sets those of ``shares_of``."""
     for own, share in zip(shares_of(model), shares, strict=True):

@@ -61,6 +61,7 @@ def parse_rows(
     dialect: Dialect = PLAIN,
     utc: bool | None = None,
     optional: Collection[str] = (),
+    hint: str = "",
 ) -> Iterator[Row]:
     """Reads one observation a line: a JSON object, or cells as the run's file has them.
 
@@ -78,6 +79,7 @@ def parse_rows(
         dialect: how cells and times are written.
         utc: whether times have to name their offset from UTC, or must not; None if both will do.
         optional: channels that a first line or a JSON object may leave out, missing then.
+        hint: what messages say of lines that do not have all channels.
 
     Raises:
         ValueError: a line that holds something else; the message names it.
@@ -87,7 +89,7 @@ def parse_rows(
         ...                                            ("a", "b"))]
         [[2.0, 1.0], [4.0, nan]]
     """
-    reader = _Reader(channels, dialect, utc, optional)
+    reader = _Reader(channels, dialect, utc, optional, f" {hint}" if hint else "")
     columns: list[str] | None = None
     separator = "" if dialect.separator == "auto" else dialect.sniff([])[0]
     first = True
@@ -117,6 +119,7 @@ class _Reader:
         dialect: how cells and times are written.
         utc: see ``parse_rows``.
         optional: see ``parse_rows``.
+        hint: behind such messages.
 
     Attributes:
         place: of the line, for messages.
@@ -128,6 +131,7 @@ class _Reader:
         dialect: Dialect,
         utc: bool | None,
         optional: Collection[str],
+        hint: str,
     ) -> None:
         self._channels = channels
         self._needed = tuple(channel for channel in channels if channel not in optional)
@@ -135,6 +139,7 @@ class _Reader:
         # The numbers of JSON have points.
         self._json = dataclasses.replace(dialect, decimal=".", separator="auto")
         self._utc = utc
+        self._hint = hint
         self.place = ""
 
     def split(self, text: str, separator: str) -> list[str]:
@@ -160,7 +165,7 @@ class _Reader:
                 got = f"{channel!r} twice" if counts[channel] else f"none {channel!r}"
                 raise ValueError(
                     f"{self.place}: expected the names of the channels {listed(channels)}, got "
-                    f"{listed(cells)}, {got}; leave out the line, or name each once."
+                    f"{listed(cells)}, {got}; leave out the line, or name each once.{self._hint}"
                 )
         return True
 
@@ -196,6 +201,7 @@ class _Reader:
                 raise ValueError(
                     f"{place}: expected the channels {listed(self._needed)}, got "
                     f"{listed([*record])}, none {channel!r}; write null for a missing value."
+                    f"{self._hint}"
                 )
         time_name = self.time_of(record)
         time = None if time_name is None else record[time_name]
@@ -227,7 +233,7 @@ class _Reader:
                 if timed
                 else f"{count} cells ({names}), or {count + 1} with the time first"
             )
-            raise ValueError(f"{place}: expected {expected}, got {len(cells)}.")
+            raise ValueError(f"{place}: expected {expected}, got {len(cells)}.{self._hint}")
         timed = len(cells) > len(channels)
         values = self._numbers(cells[timed:], dialect, missing="leave the cell empty")
         return Row(self._time(cells[0]) if timed else None, values)

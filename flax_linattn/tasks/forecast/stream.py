@@ -188,6 +188,19 @@ class ForecastStream(Streaming):
             numeric_names=numeric,
             dialect=self._run.config.data.dialect,
             utc=self._run.problem.utc,
+            hint=self._about_ahead(),
+        )
+
+    def _about_ahead(self) -> str:
+        """How lines tell what is known of the horizon."""
+        horizon = self._run.config.data.horizon
+        names = [self._run.problem.channels[which] for which in self._run.problem.known_future]
+        if not names:
+            return ""
+        first = names[0]
+        return (
+            f"A row of the stream also tells {listed(names)} of the {horizon} rows after it: as "
+            f"{first}+1 to {first}+{horizon}, named by the first line, or in a JSON object a line."
         )
 
     def cells(self, observation: Row) -> Sequence[Any]:
@@ -320,7 +333,7 @@ class ForecastStream(Streaming):
             return np.zeros(0, np.float32), np.zeros((horizon, 0), np.float32)
         now = self._needed(time, parts)
         before = [] if self._time is None or self._is_gap(time) else [self._time]
-        times = np.array([*before, *now], "M8[s]")  # two tell months from 31 days
+        times = np.array([*before, *now], "M8[s]")  # two tell months from 28 or 30 days
         ahead = times_after(times, self._step, horizon)
         circles = data.calendar_circles(np.concatenate([now, ahead]), parts)
         return circles[0], circles[1:]

@@ -44,7 +44,12 @@ from flax_linattn.tasks.forecast.evaluate import (
     stream_error,
 )
 from flax_linattn.tasks.forecast.figures import draw_forecasts
-from flax_linattn.tasks.forecast.linear_path import best_shares, set_shares, set_to_ridge
+from flax_linattn.tasks.forecast.linear_path import (
+    about_shares,
+    best_shares,
+    set_shares,
+    set_to_ridge,
+)
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
 from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
@@ -220,13 +225,16 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         """With the options ``conformal`` and ``ridge``."""
         return config.model.conformal or config.model.ridge
 
-    def calibrate(self, run: Run, validation: training.BatchSource) -> None:
+    def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
         """Weighs what is added to a ridge, and corrects the quantiles, by the validation rows."""
         assert isinstance(validation, data.Windows)
+        told = None
         if run.config.model.ridge:
-            set_shares(run.model, best_shares(run, validation))
+            set_shares(run.model, shares := best_shares(run, validation))
+            told = about_shares(shares)
         if run.config.model.conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
+        return told
 
     def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct | None:
         """Of the channels, and the marks behind them."""
