@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,12 +29,13 @@ from scipy import stats
 
 from experiments.efficiency.cache import repeated
 from experiments.efficiency.crossing import where
+from experiments.efficiency.programs import in_turns
 from experiments.intervals import Interval
 from experiments.measured import Measured, Rows
 from experiments.rules import POWER, Range, more, within
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import ops
-from flax_linattn.bench import Journal, compile_program, inputs, run_in_turns, spread, yardsticks
+from flax_linattn.bench import Journal, compile_program, inputs, spread, yardsticks
 from flax_linattn.bench.comparisons import FORWARD, PASSES, TRAINING
 from flax_linattn.bench.plots import draw_lines, import_figure
 from flax_linattn.bench.report import markdown, number
@@ -204,13 +204,6 @@ def holding(size: Size, one: ops.Mechanism, held: int) -> Any:
         one, inputs(one, held, num_heads=size.num_heads, dim=size.dim)
     )
     return jax.jit(partial(one.attend, is_causal=True, return_state=True))(q, k, v, **gates)[1]
-
-
-def in_turns(
-    calls: Mapping[str, Callable[[], Any]], rounds: int, seconds: float | None = None
-) -> dict[str, list[float]]:
-    """Milliseconds of this process alone, whoever else is on its core."""
-    return run_in_turns(calls, (), rounds, seconds, clock=time.process_time)
 
 
 def run_steps(take: Callable[[], Any], count: int) -> None:

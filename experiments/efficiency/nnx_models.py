@@ -1,7 +1,7 @@
-"""Classifiers as a Flax user writes them, with nnx's own layers: attention, recurrent cells, S5.
+"""Models as a Flax user writes them, with nnx's own layers: attention, recurrent cells, S5.
 
-All have Time-Series-Library's embedding and head: a convolution over the values plus sinusoids, and
-weights for each position behind a GELU.
+All have Time-Series-Library's embedding, a convolution over the values plus sinusoids; classifiers
+its head, too: weights for each position behind a GELU.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import optax
 from flax import nnx
 
 DROPOUT = 0.1
+Batch = dict[str, jax.Array]
 Mixer = Callable[..., nnx.Module]
 """(features, num_heads, rngs) -> a layer that maps h [B, T, C] along time."""
 
 
-class Classifier(nnx.Module):
-    """Embedding, layers, head.
+class Encoder(nnx.Module):
+    """Embedding and layers: x [B, T, channels] -> h [B, T, C].
 
     Args:
         channels: of an observation.
-        classes: of the logits.
         length: T of every sequence.
         features: C.
         layers: modules that map h [B, T, C].
@@ -35,7 +35,6 @@ class Classifier(nnx.Module):
     def __init__(
         self,
         channels: int,
-        classes: int,
         length: int,
         features: int,
         layers: list[nnx.Module],
@@ -47,16 +46,45 @@ class Classifier(nnx.Module):
         )
         self.positions = nnx.Variable(jnp.asarray(sinusoids(length, features)))
         self.layers = nnx.List(layers)
-        self.head = nnx.Linear(length * features, classes, rngs=rngs)
         self.dropout = nnx.Dropout(DROPOUT, rngs=rngs)
 
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """Logits [B, classes] of x [B, T, channels]; the head leaves out padding."""
+    def __call__(self, x: jax.Array) -> jax.Array:
         h = self.dropout(self.embedding(x) + self.positions[...])
         for layer in self.layers:
             h = layer(h)
-        h = self.dropout(jax.nn.gelu(h, approximate=False)) * mask[..., None]
-        return self.head(h.reshape(h.shape[0], -1))
+        return h
+
+
+class Classifier(nnx.Module):
+    """A linear layer on all positions of an encoder; it leaves out padding."""
+
+    def __init__(self, encoder: Encoder, classes: int, *, rngs: nnx.Rngs) -> None:
+        self.encoder = encoder
+        self.head = nnx.Linear(encoder.positions[...].size, classes, rngs=rngs)
+        self.dropout = nnx.Dropout(DROPOUT, rngs=rngs)
+
+    def loss(self, batch: Batch) -> jax.Array:
+        """Cross-entropy of values [B, T, channels] with a mask [B, T], and labels [B]."""
+        h = jax.nn.gelu(self.encoder(batch["values"]), approximate=False)
+        h = self.dropout(h) * batch["mask"][..., None]
+        logits = self.head(h.reshape(h.shape[0], -1))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
+
+
+class Forecaster(nnx.Module):
+    """All rows of a horizon by a linear layer on the last position of an encoder."""
+
+    def __init__(self, encoder: Encoder, horizon: int, *, rngs: nnx.Rngs) -> None:
+        self.encoder, self.horizon = encoder, horizon
+        channels = encoder.embedding.in_features
+        self.head = nnx.Linear(encoder.embedding.out_features, horizon * channels, rngs=rngs)
+
+    def loss(self, batch: Batch) -> jax.Array:
+        """Mean square error on windows with the rows that follow, values [B, T + H, channels]."""
+        values = batch["values"]
+        future = values[:, -self.horizon :]
+        forecasts = self.head(self.encoder(values[:, : -self.horizon])[:, -1])
+        return jnp.mean(jnp.square(forecasts.reshape(future.shape) - future))
 
 
 class Block(nnx.Module):
@@ -145,14 +173,9 @@ def sinusoids(length: int, features: int) -> np.ndarray:
 def training_step() -> Any:
     """``step(model, optimizer, batch) -> loss``, compiled anew for every model that it is for."""
 
-    def loss_of(model: nnx.Module, batch: dict[str, jax.Array]) -> jax.Array:
-        logits = model(batch["values"], batch["mask"])
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"])
-        return losses.mean()
-
     @nnx.jit
-    def step(model: nnx.Module, optimizer: nnx.Optimizer, batch: Any) -> jax.Array:
-        loss, grads = nnx.value_and_grad(loss_of)(model, batch)
+    def step(model: nnx.Module, optimizer: nnx.Optimizer, batch: Batch) -> jax.Array:
+        loss, grads = nnx.value_and_grad(lambda model: model.loss(batch))(model)
         optimizer.update(model, grads)
         return loss
 

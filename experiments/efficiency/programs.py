@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,13 @@ def observations(*shape: int) -> jax.Array:
 def num_parameters(model: nnx.Module) -> int:
     """How many numbers a model learns."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def in_turns(
+    calls: Mapping[str, Callable[[], Any]], rounds: int, seconds: float | None = None
+) -> dict[str, list[float]]:
+    """Milliseconds of this process alone, whoever else is on its core."""
+    return run_in_turns(calls, (), rounds, seconds, clock=time.process_time)
 
 
 def compare_programs(

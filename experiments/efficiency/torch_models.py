@@ -1,4 +1,4 @@
-"""The classifiers of ``nnx_models`` in plain PyTorch: its fused attention, its GRU and LSTM.
+"""The models of ``nnx_models`` in plain PyTorch: its fused attention, its GRU and LSTM.
 
 Without an import of torch, which not everyone has who reads results: functions are given it.
 """
@@ -18,37 +18,63 @@ Tensor = Any
 class Modules(NamedTuple):
     """Subclasses of ``torch.nn.Module``."""
 
+    Encoder: Any
     Classifier: Any
+    Forecaster: Any
     Block: Any
     Recurrent: Any
 
 
 def modules(torch: Any) -> Modules:
-    """Classifier, transformer block and recurrent network."""
+    """Encoder, what stands on one, and its layers."""
     nn = torch.nn
 
-    class Classifier(nn.Module):
-        """Embedding, layers, head; arguments as those of ``nnx_models.Classifier``."""
+    class Encoder(nn.Module):
+        """Embedding and layers; arguments as those of ``nnx_models.Encoder``."""
 
-        def __init__(
-            self, channels: int, classes: int, length: int, features: int, layers: list[Any]
-        ) -> None:
+        def __init__(self, channels: int, length: int, features: int, layers: list[Any]) -> None:
             super().__init__()
             self.embedding = nn.Conv1d(
                 channels, features, 3, padding=1, padding_mode="circular", bias=False
             )
             self.register_buffer("positions", torch.from_numpy(sinusoids(length, features)))
             self.layers = nn.ModuleList(layers)
-            self.head = nn.Linear(length * features, classes)
             self.dropout = nn.Dropout(DROPOUT)
 
-        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        def forward(self, x: Tensor) -> Tensor:
             h = self.embedding(x.transpose(1, 2)).transpose(1, 2)
             h = self.dropout(h + self.positions)
             for layer in self.layers:
                 h = layer(h)
-            h = self.dropout(nn.functional.gelu(h)) * mask[..., None]
-            return self.head(h.flatten(1))
+            return h
+
+    class Classifier(nn.Module):
+        """A linear layer on all positions of an encoder."""
+
+        def __init__(self, encoder: Any, classes: int) -> None:
+            super().__init__()
+            self.encoder, self.head = encoder, nn.Linear(encoder.positions.numel(), classes)
+            self.dropout = nn.Dropout(DROPOUT)
+
+        def loss(self, batch: dict[str, Tensor]) -> Tensor:
+            h = nn.functional.gelu(self.encoder(batch["values"]))
+            h = self.dropout(h) * batch["mask"][..., None]
+            return nn.functional.cross_entropy(self.head(h.flatten(1)), batch["labels"].long())
+
+    class Forecaster(nn.Module):
+        """All rows of a horizon by a linear layer on the last position of an encoder."""
+
+        def __init__(self, encoder: Any, horizon: int) -> None:
+            super().__init__()
+            self.encoder, self.horizon = encoder, horizon
+            channels, features = encoder.embedding.in_channels, encoder.embedding.out_channels
+            self.head = nn.Linear(features, horizon * channels)
+
+        def loss(self, batch: dict[str, Tensor]) -> Tensor:
+            values = batch["values"]
+            future = values[:, -self.horizon :]
+            forecasts = self.head(self.encoder(values[:, : -self.horizon])[:, -1])
+            return nn.functional.mse_loss(forecasts.view_as(future), future)
 
     class Block(nn.Module):
         """Causal softmax attention and a feed-forward layer, normalised behind their residuals."""
@@ -85,22 +111,21 @@ def modules(torch: Any) -> Modules:
         def forward(self, h: Tensor) -> Tensor:
             return self.dropout(self.network(h)[0])
 
-    return Modules(Classifier, Block, Recurrent)
+    return Modules(Encoder, Classifier, Forecaster, Block, Recurrent)
 
 
 def training_step(
-    torch: Any, model: Any, batch: dict[str, np.ndarray], learning_rate: float, clip_norm: float
+    torch: Any, model: Any, optimizer: Any, clip_norm: float | None, batch: dict[str, np.ndarray]
 ) -> Callable[[], Any]:
-    """A call without arguments: one training step by RAdam on clipped gradients; its loss."""
-    optimizer = torch.optim.RAdam(model.parameters(), lr=learning_rate)
-    values, mask, labels = (torch.from_numpy(batch[k]) for k in ("values", "mask", "labels"))
-    labels = labels.long()
+    """A call without arguments: one training step, on clipped gradients if so; its loss."""
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
 
     def step() -> Any:
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(values, mask), labels)
+        loss = model.loss(tensors)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()
         return loss.item()
 

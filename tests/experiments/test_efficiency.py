@@ -142,19 +142,33 @@ def test_pytorch_computes_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whole_models_beside_pytorch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["whole_models", "whole_forecasters"])
+def test_whole_models_beside_pytorch(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from experiments.efficiency.whole_models import EXPERIMENT
+    experiment = importlib.import_module(f"experiments.efficiency.{name}").EXPERIMENT
 
     tiny = {"features": 16, "hidden": 32, "num_layers": 1, "num_heads": 4, "rounds": 1}
     lengths, mechanisms = ((16, 2),), ("aaren",)
     size = dataclasses.replace(
-        EXPERIMENT.sizes["cpu"], lengths=lengths, mechanisms=mechanisms, **tiny
+        experiment.sizes["cpu"], lengths=lengths, mechanisms=mechanisms, **tiny
     )
-    experiment = dataclasses.replace(EXPERIMENT, sizes={"cpu": size})
+    experiment = dataclasses.replace(experiment, sizes={"cpu": size})
     with jax.numpy_dtype_promotion("standard"):
         experiment.collect("cpu", tmp_path, progress=False)
     assert experiment.render("cpu", tmp_path).count("| 16 | 2 |") == 8
+
+
+@pytest.mark.slow
+def test_whole_models_without_memory_for_the_first_mechanism(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from experiments.efficiency.trials import Size, Trial
+    from experiments.efficiency.whole_models import CLASSIFIER
+
+    size = Size(
+        lengths=(), mechanisms=("aaren",), features=16, hidden=32, num_layers=1, most_bytes=0.0
+    )
+    results = Trial(CLASSIFIER, size, 16, 2).results()
+    assert "not_run" in results["aaren"] and "milliseconds" in results["PyTorch, GRU"]
 
 
 def test_without_pytorch_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,80 @@
+"""A training step of whole forecasters: ours, plain PyTorch's, plain Flax's.
+
+    python -m experiments.efficiency.whole_forecasters
+
+The encoder of Time-Series-Library's published forecaster, two post-norm layers of 512 features and
+8 heads, and a linear layer from its last row to the horizon; Adam, dropout. Ours is that of
+``flax-linattn train forecast`` without normalisation, which learns from one row of a window, too.
+See ``trials``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from experiments.efficiency.training_steps import measure, table
+from experiments.efficiency.trials import Learned, Size
+from experiments.measured import Measured
+from flax_linattn import data
+from flax_linattn.tasks.forecast import ForecastProblem
+
+CHANNELS, HORIZON = 7, 96
+
+
+def batch_of(length: int, batch_size: int) -> dict[str, np.ndarray]:
+    """A batch of windows, each with the rows that follow it."""
+    values = np.random.default_rng(0).normal(size=(batch_size, length + HORIZON, CHANNELS))
+    return {"values": values.astype(np.float32), "weight": np.ones(batch_size, np.float32)}
+
+
+def problem_of(length: int) -> ForecastProblem:
+    """A series without times."""
+    return ForecastProblem(
+        dataset="random",
+        channels=tuple(map(str, range(CHANNELS))),
+        targets=tuple(range(CHANNELS)),
+        step_seconds=None,
+        marks=(),
+        standardizer=data.Standardizer.fit([np.eye(CHANNELS)]),
+        split=((0, length + HORIZON),),
+        checksum="",
+    )
+
+
+def options_of(length: int) -> dict[str, Any]:
+    """Those of the published script, and what makes ours the plain encoder."""
+    published = {"input_length": length, "horizon": HORIZON, "learning_rate": 1e-4}
+    return published | {"schedule": "constant", "normalize": False, "positions": 1}
+
+
+FORECASTER = Learned(
+    task="forecast",
+    options=options_of,
+    problem=problem_of,
+    batch=batch_of,
+    head="Forecaster",
+    outputs=HORIZON,
+    num_channels=CHANNELS,
+    num_logits=HORIZON * CHANNELS,
+    read=lambda h: h[:, -1],
+    torch_optimizer="Adam",
+)
+
+EXPERIMENT = Measured(
+    module="experiments.efficiency.whole_forecasters",
+    about="none of the papers has this table",
+    sizes={"cpu": Size(lengths=((96, 32),), features=512, hidden=2048, num_layers=2)},
+    measure=partial(measure, FORECASTER),
+    table=table,
+    left_out={
+        "cpu": "the published model's decoder, which looks at the encoder, and its calendar "
+        "features; torch.compile; PyTorch's memory, which it does not tell on a CPU; dropout on "
+        "attention's weights, which a fused attention does not form; validation"
+    },
+)
+
+if __name__ == "__main__":
+    EXPERIMENT.main()
