@@ -5,6 +5,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests import compilation
 
@@ -50,6 +51,24 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 10, 10)
+
+
+def _processor_seconds() -> float:
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+SPENT = [_processor_seconds()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Gives reports the processor's seconds of each test, for ``tests.times``."""
+    if call.when == "teardown":
+        now = _processor_seconds()
+        item.user_properties.append(("processor_seconds", round(now - SPENT[0], 3)))
+        SPENT[0] = now
+    return (yield)
 
 
 MAPS = Path("/proc/self/maps")

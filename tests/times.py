@@ -1,9 +1,10 @@
 """Where the time of the tests goes: ``python -m tests.times REPORT.xml`` of pytest's --junitxml.
 
-Prints the seconds by folder, summed over worker processes, and the most expensive tests. It fails
-where a folder takes more of the whole than its share, or the whole more than ``MINUTES``. Shares do
-not depend on how fast a machine is; each has about a quarter more than it took when it was set. A
-suite that grew everywhere alike is told by ``MINUTES`` alone.
+Prints the processor's seconds by folder, which other jobs of the machine hardly change, and the
+most expensive tests. It fails where a folder takes more of the whole than its share, or the whole
+more than ``MINUTES`` of the clock. Shares do not depend on how fast a machine is; each has about a
+quarter more than it took when it was set. A suite that grew everywhere alike is told by ``MINUTES``
+alone.
 """
 
 import re
@@ -41,7 +42,7 @@ the cases that have become slow since."""
 
 
 def read(path: str) -> tuple[Counter[str], Counter[str], float]:
-    """Seconds by folder and by test function, and how long the whole took."""
+    """A processor's seconds by folder and by test function, and how long the whole took."""
     folders: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     (suite,) = ElementTree.parse(path).getroot().iter("testsuite")
@@ -51,7 +52,8 @@ def read(path: str) -> tuple[Counter[str], Counter[str], float]:
             continue  # a module that was skipped as a whole
         _, *folder, module = place.split(".")
         name = re.sub(r"\[.*", "", case.get("name", ""))
-        seconds = float(case.get("time", 0))
+        spent = case.find("properties/property[@name='processor_seconds']")
+        seconds = 0.0 if spent is None else float(spent.get("value", 0))
         folders[folder[0] if folder else module.removeprefix("test_")] += seconds
         functions["/".join([*folder, f"{module}::{name}"])] += seconds
     return folders, functions, float(suite.get("time", 0))
