@@ -110,17 +110,15 @@ def config_of(size: Size, series: str, horizon: int, **options: Any) -> Any:
     found = problem(series, data_folder())
     if found is None:
         return None
-    found = {**found, "stride": 1, **OPTIONS.get(series, {})}
+    found = {**found, "stride": 1, "input_length": LENGTH, **OPTIONS.get(series, {})}
     return configured(
         "forecast",
         preset="patch",
-        input_length=LENGTH,
         horizon=horizon,
         steps=size.steps,
         validate_every=size.steps // size.validations,
         patience=size.validations,
-        **found,
-        **options,
+        **{**found, **options},
     )
 
 
@@ -161,8 +159,13 @@ def measure(size: Size, journal: Journal) -> None:
 def journaled(
     journal: Journal, key: dict[str, Any], size: Size, measure: Callable[..., dict[str, Any]]
 ) -> None:
-    """A row, unless the file is not at hand or has too few rows for this horizon."""
-    config = config_of(size, key["series"], key["horizon"], seed=key.get("seed", 0))
+    """A row, unless the file is not at hand or has too few rows for this horizon.
+
+    The key names series and horizon, and perhaps a seed (default 0) and a ``context`` (``LENGTH``).
+    """
+    context = key.get("context", LENGTH)
+    seed = key.get("seed", 0)
+    config = config_of(size, key["series"], key["horizon"], seed=seed, input_length=context)
     if config is None:
         return
     try:
@@ -238,22 +241,16 @@ def trained(
                 splits.train,
                 splits.validation,
                 None if is_trial else splits.test,
-                lengths=(LENGTH, key["horizon"]),
+                lengths=(config.data.input_length, key["horizon"]),
                 seed=key.get("seed", 0),
                 steps=size.steps,
                 validate_every=size.steps // size.validations,
             ),
         }
-    config = config.replace(mechanism=model, **options)
-    task: Any = tasks.get_task("forecast")
-    task.yardsticks = lambda run, batches: {}
-    with tempfile.TemporaryDirectory() as folder:
-        values = tasks.train(task, config, training.Session(folder, progress=False))
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-        run = tasks.load_run(folder)
+    run, values, lines = fitted(config.replace(mechanism=model, **options))
     found = {
         "options": dict(options),
-        "validation": min(json.loads(line)["validation_mse"] for line in lines),
+        "validation": min(line["validation_mse"] for line in lines),
         "seconds": values["train_seconds"],
         "parameters": sum(p.size for p in jax.tree.leaves(nnx.state(run.model, nnx.Param))),
     }
@@ -261,6 +258,25 @@ def trained(
         found |= {"mse": values["test_mse"], "mae": values["test_mae"]}
         found |= streamed(run.model)
     return found
+
+
+def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]]:
+    """A run of ours, its report without yardsticks, and the lines of its metrics."""
+    task: Any = tasks.get_task("forecast")
+    task.yardsticks = lambda run, batches: {}
+    with tempfile.TemporaryDirectory() as folder:
+        values = tasks.train(task, config, training.Session(folder, progress=False))
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+        return tasks.load_run(folder), values, [json.loads(line) for line in lines]
+
+
+def chosen_options() -> dict[str, Any]:
+    """Of ours, as the trials of the stored table chose them."""
+    stored = json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
+    options: dict[str, Any] = next(
+        row["options"] for row in stored if row["model"] == OURS and "mse" in row
+    )
+    return options
 
 
 def streamed(model: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.forecasting import mixing, patch, peers
+from experiments.forecasting import mixing, patch, peers, statistical
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import data
 from flax_linattn.bench import Journal
@@ -95,3 +95,30 @@ def test_mixed_channels_are_judged_by_series_and_over_them():
     assert mixing.EXPERIMENT.statements[-1].verdict([]).word == "not run"
     assert "| Exchange | 0.500 ± 0.001 | 0.450 ± 0.001 |" in mixing.table(rows, mixing.Size())
     assert set(mixing.chosen()) == {"features", "hidden_features", "learning_rate"}
+
+
+def test_statistical_models_are_judged_over_series():
+    rows = [
+        {"series": series, "context": 96, "model": model, "windows": 30, "season": 24,
+         "mse": mse + len(series) / 1e3, "mae": mse, "milliseconds": 40.0}
+        for series in patch.SERIES
+        for model, mse in ((statistical.ETS, 0.6), (patch.OURS, 0.4), ("ridge", 0.6))
+    ]  # fmt: skip
+    found = statistical.below(patch.OURS, statistical.ETS)(rows)
+    assert found.word == HOLDS and "ETTh1 -33" in found.ours
+    assert statistical.below("ridge", statistical.ETS)(rows).word == OPEN
+    assert statistical.EXPERIMENT.statements[-1].verdict([]).word == "not run"
+    page = statistical.table(rows, statistical.Size())
+    assert "| ETTh1 | 30 | 24 | 96 | - | 0.605 (0.600) | 0.605 (0.600) | - |" in page
+
+
+@pytest.mark.slow  # takes the extra "peers"
+def test_a_statistical_model_is_fitted_to_each_channel_of_each_window():
+    pytest.importorskip("statsforecast")
+    waves = np.sin(np.arange(60) * 2 * np.pi / 12 + np.array([[0.0], [1.0]])).T
+    batch = {"values": np.stack([waves, waves[::-1]]), "weight": np.array([1.0, 0.0])}
+    options = patch.configured("forecast", input_length=48, horizon=12).data
+    for model in (statistical.ets(12), statistical.mstl(12)):
+        found = statistical.fitted_anew(model, options)(batch, np.zeros(2, np.int64))
+        assert found.shape == (1, 12, 2)
+        np.testing.assert_allclose(found[0], waves[48:], atol=0.2)
