@@ -18,8 +18,8 @@ class Summary(NamedTuple):
     Attributes:
         parameters: numbers that each part of the model learns, by its name.
         state_bytes: of the state of one row; None if the model does not stream.
-        step_flops: floating point operations of one step of one row, as XLA counts them; None if
-            the model does not stream.
+        step_flops: floating point operations of one step of one row, as XLA counts them before it
+            compiles the program, which takes a second or more; None if the model does not stream.
     """
 
     parameters: dict[str, int]
@@ -71,5 +71,5 @@ def summarize(
         return cast(StreamingModel, nnx.merge(graphdef, variables)).step(x, state)
 
     observation = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    costs: Any = jax.jit(step).lower(variables, observation, state).compile().cost_analysis()
+    costs: Any = jax.jit(step).lower(variables, observation, state).cost_analysis()
     return Summary(parameters, state_bytes(state), (costs or {}).get("flops"))
