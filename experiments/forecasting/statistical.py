@@ -233,8 +233,8 @@ EXPERIMENT = Measured(
         ),
     ),
     left_out={
-        "": f"all but one test window in {STRIDE} (ETTm2 {STRIDES['ETTm2']}); ours but with seed 0, "
-        "from 96 rows; multiplicative models, which take positive values: these are standardised; "
+        "": f"all but one test window in {STRIDE} (ETTm2 {STRIDES['ETTm2']}); ours but with seed "
+        "0 from 96 rows; multiplicative models, which take positive values, as these are scaled; "
         "MSTL where the context has no two seasons"
     },
 )

@@ -5,10 +5,12 @@ import pytest
 
 pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
 
-from experiments.forecasting import mixing, patch, peers, statistical
+from experiments.forecasting import contexts, mixing, patch, peers, statistical
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import data
 from flax_linattn.bench import Journal
+
+COSTS = {"parameters": 9, "seconds": 1.0, "state_bytes": 8, "microseconds": 1.0}
 
 
 def rows_of(errors, ridge=0.5):
@@ -22,7 +24,7 @@ def rows_of(errors, ridge=0.5):
                 for seed, noise in enumerate((-0.002, 0.0, 0.001)):
                     mse = mean + noise * (1 + len(series) / 10)
                     key = {"series": series, "horizon": horizon, "model": model, "seed": seed}
-                    rows.append({**key, "mse": mse, "mae": mse, "parameters": 9, "seconds": 1.0})
+                    rows.append({**key, "mse": mse, "mae": mse, **COSTS})
     trial = {"series": "ETTh1", "horizon": 96, "model": patch.OURS, "trial": 0}
     return [*rows, {**trial, "options": {"features": 32}, "validation": 0.7, "seconds": 1.0}]
 
@@ -122,3 +124,18 @@ def test_a_statistical_model_is_fitted_to_each_channel_of_each_window():
         found = statistical.fitted_anew(model, options)(batch, np.zeros(2, np.int64))
         assert found.shape == (1, 12, 2)
         np.testing.assert_allclose(found[0], waves[48:], atol=0.2)
+
+
+def test_contexts_are_compared_with_the_table_of_96_rows(monkeypatch):
+    base = [{**row, "context": patch.LENGTH} for row in rows_of({patch.OURS: 0.5})]
+    monkeypatch.setattr(contexts, "from_96_rows", lambda: base)
+    rows = [{**row, "context": 512} for row in rows_of({patch.OURS: 0.45}, ridge=0.5)]
+    for row in rows:
+        if row["model"] == patch.SIMPLE:
+            row["ridge_mse"] *= 1 + len(row["series"]) / 100
+    assert contexts.better(patch.OURS, 512, 96)(rows).word == HOLDS
+    assert "ETTh1 -10.0" in contexts.better(patch.OURS, 512, 96)(rows).ours
+    assert contexts.better("ridge", 512, 96)(rows).word == FAILS
+    assert contexts.EXPERIMENT.statements[0].verdict(rows).word == "not run"  # 336 rows
+    page = contexts.table(rows, contexts.Size(horizons=(96, 720)))
+    assert "| ETTh1, 720 | 0.500 | - | 0.525 | 0.499 ± 0.003 | - | 0.44" in page
