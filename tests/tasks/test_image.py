@@ -152,6 +152,7 @@ def test_what_is_learned(tmp_path):
 
 
 @pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
+@pytest.mark.slow
 def test_tiny_imagenet_is_a_folder(tmp_path):
     (archive,) = (Path(os.environ["FLAX_LINATTN_DATA"]) / "tiny_imagenet_subset").glob("*.tar.xz")
     config = small(folder=archive)

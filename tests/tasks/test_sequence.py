@@ -436,6 +436,7 @@ def test_what_is_learned(tmp_path):
 
 
 @pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
+@pytest.mark.slow
 def test_official_files_are_sources():
     folder = Path(os.environ["FLAX_LINATTN_DATA"])
     config = small(data=str(folder / "imdb" / "aclImdb_labeled.tar.xz"), max_length=100)

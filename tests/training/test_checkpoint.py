@@ -90,6 +90,7 @@ def test_falls_back_to_the_one_before(run_dir, finished, capfd, damage):
     assert newest.with_name(f"corrupt_{newest.name}").is_dir()
 
 
+@pytest.mark.slow
 def test_falls_back_where_orbax_cannot_read(run_dir, finished, monkeypatch):
     """And frees the name, so that the run can save that step again."""
     newest = list_checkpoints(run_dir)[-1].path

@@ -76,7 +76,7 @@ def test_the_loss_curve_is_that_of_one_device(
 
 
 UNDER_A_MESH = [
-    Parallel("none", accumulate=2),
+    pytest.param(Parallel("none", accumulate=2), marks=pytest.mark.slow),
     Parallel("jit", "data=2"),
     pytest.param(Parallel("jit", "data=4", shard_parameters=True), marks=pytest.mark.slow),
     Parallel("pmap", "data=2"),

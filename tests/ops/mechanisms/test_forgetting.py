@@ -219,6 +219,7 @@ def test_a_full_cache() -> None:
     assert np.isnan(jax.jit(step)(full)[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_small_decays_after_large_ones(form: str) -> None:
     """What falls in 50 tokens of -1e-3, after 3,000 of -20, compiled as users do, in float32."""

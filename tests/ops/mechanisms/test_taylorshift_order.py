@@ -35,7 +35,7 @@ def averages(weight: Any, v: Any) -> Any:
     return np.einsum("bhts,bshv->bthv", weight / weight.sum(axis=-1, keepdims=True), v)
 
 
-@pytest.mark.parametrize("order", [4, 6])
+@pytest.mark.parametrize("order", [4, pytest.param(6, marks=pytest.mark.slow)])
 def test_forms_are_the_polynomial(order: int) -> None:
     mechanism = ops.get_mechanism("taylorshift", order=order, chunk_size=8)
     temperature = np.array([1.0, 5.0])
