@@ -30,16 +30,29 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import LARGEST_SEED, at_least
+from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_token
+from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.contract.numerics import (
+    einsum,
+    exp_difference,
+    safe_divide,
+    score_scale,
+)
 from flax_linattn.ops.contract.state import StateSizes
-from flax_linattn.ops.engine import exponential
+from flax_linattn.ops.engine import exponential, prefix
+from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.draws import orthogonal_gaussian
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.features import bounded_key
+from flax_linattn.ops.engine.forms import even_size
 from flax_linattn.ops.engine.streaming import StreamingMechanism
-from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
+from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
+
+TILE = 16
+"""Tokens of which every pair is looked at by itself. More of them read a state less often, which is
+written less often too, and look at more pairs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +60,7 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a block; a block holds M values a token.
+        chunk_size: tokens a block; a block holds M values for each pair of its tokens.
         scale: factor of the scores where a call gives none, positive; None = K**-0.5.
         num_features: M; None = int(K ln K), at least 1.
         seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
@@ -67,7 +80,7 @@ class Performer(StreamingMechanism):
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale", "projection")
 
-    chunk_size: int = 32
+    chunk_size: int = 64
     scale: float | None = None
     num_features: int | None = None
     seed: int = 0
@@ -100,6 +113,81 @@ class Performer(StreamingMechanism):
         weight = exp_difference(log_weight, jnp.max(log_weight, axis=-1, keepdims=True))
         value = einsum("...m,...mv->...v", weight, state.w)
         return safe_divide(value, jnp.sum(weight * state.u, axis=-1)[..., None])
+
+    # -- one chunk by matrix products ------------------------------------------------
+
+    def _monoid(self, q: Array, identity: ExponentialState) -> prefix.Monoid:
+        scanned = super()._monoid(q, identity)
+
+        def outputs(
+            q: Array | None, span: prefix.Span, before: State, after: State | None, is_causal: bool
+        ) -> tuple[State, Array]:
+            if span.size[1] > self.chunk_size:  # more pairs than a chunk has
+                return scanned.outputs(q, span, before, after, is_causal)
+            if is_causal and span.size[1] > TILE:
+                return over_chunks(tile, before, (q, prefix.fillable(span, TILE)), TILE)
+            outside = [(before, None if span.starts is None else span.run == 0)]
+            if after is not None:
+                outside.append((after, span.run == span.run[:, -1:]))
+            y = self._rows(self._query(q), span, is_causal, outside)
+            return prefix.advance(monoid, span, before), y
+
+        def tile(before: State, now: tuple[Array | None, prefix.Span]) -> tuple[State, Array]:
+            return outputs(*now, before, None, True)
+
+        monoid = scanned._replace(total=self._total, outputs=outputs)
+        return monoid
+
+    def _chunk_size(self, call: Call, identity: State) -> int | None:
+        if call.form == "auto" and call.is_causal:  # a scan of states costs V times as much
+            return even_size(call.k.shape[1], self.chunk_size)
+        return super()._chunk_size(call, identity)
+
+    def _total(self, tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
+        k, v = tokens["k"], tokens["v"]
+        if keep is not None:
+            k = jnp.where(keep[..., None, None], k, -jnp.inf)
+        m = jnp.max(k, axis=1)
+        weight = exp_difference(k, m[:, None])
+        return ExponentialState(m, jnp.sum(weight, axis=1), einsum("bshm,bshv->bhmv", weight, v))
+
+    def _rows(
+        self,
+        q: Array,
+        span: prefix.Span,
+        is_causal: bool,
+        outside: list[tuple[ExponentialState, Array | None]],
+    ) -> Array:
+        """Outputs from the tokens of a chunk, and from states that some rows [B, C] see too.
+
+        Features are multiplied as sums of their logarithms: a maximum over keys for each feature
+        could be that of a key which a row does not see, beside which those it sees are nothing.
+        """
+        k, v = span.tokens["k"], span.tokens["v"]
+        visible = masks.visible_rows(
+            jnp.arange(span.size[1]),
+            span.size[1],
+            is_causal=is_causal,
+            mask=span.mask,
+            run=None if span.starts is None else span.run,
+        )
+        score = jnp.where(visible[..., None, None], q[:, :, None] + k[:, None], -jnp.inf)
+        largest = jnp.max(score, axis=(2, 4))
+        more = []
+        for state, rows in outside:
+            own = q + state.m[:, None]
+            if rows is not None:
+                own = jnp.where(rows[..., None, None], own, -jnp.inf)
+            more.append((own, state))
+            largest = jnp.maximum(largest, jnp.max(own, axis=-1))
+        largest = jax.lax.stop_gradient(largest)  # it cancels
+        weight = jnp.sum(exp_difference(score, largest[:, :, None, :, None]), axis=-1)
+        value, total = einsum("btsh,bshv->bthv", weight, v), jnp.sum(weight, axis=2)
+        for own, state in more:
+            features = exp_difference(own, largest[..., None])
+            value = value + einsum("bthm,bhmv->bthv", features, state.w)
+            total = total + einsum("bthm,bhm->bth", features, state.u)
+        return safe_divide(value, total[..., None])
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
