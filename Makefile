@@ -26,7 +26,7 @@ help:  ## this list
 		| awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
 
 demo: $(VENV)/.base  ## train Aaren on Japanese Vowels, evaluate it, stream one sequence
-	test -e $(RUN)/test.json || $(COMMAND) train classify --mechanism aaren \
+	test -e $(RUN)/test.json || $(COMMAND) train classify --mechanism aaren --epochs 30 \
 		--run $(RUN) $(if $(wildcard $(RUN)/checkpoints),--resume)
 	$(COMMAND) evaluate $(RUN)
 	$(COMMAND) stream $(RUN) --sequence 157 --figure $(RUN)/stream.png
