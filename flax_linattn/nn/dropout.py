@@ -8,6 +8,7 @@ from flax import nnx
 
 from flax_linattn.checks import rate
 from flax_linattn.nn.random_bits import random_bits
+from flax_linattn.ops.contract import meshes
 from flax_linattn.typing import Array
 
 
@@ -89,6 +90,10 @@ def apply_dropout(dropout: nnx.Dropout, x: Array, key: Array | None) -> Array:
     """
     if key is None or not dropout.rate:
         return x
-    dropped = jnp.uint32(min(round(dropout.rate * 2**32), 2**32 - 1))
-    kept = random_bits(key, x.shape) >= dropped
-    return jnp.where(kept, x / (1 - dropout.rate), jnp.zeros_like(x))
+
+    def drop(x: Array, key: Array) -> Array:
+        dropped = jnp.uint32(min(round(dropout.rate * 2**32), 2**32 - 1))
+        kept = random_bits(key, x.shape) >= dropped
+        return jnp.where(kept, x / (1 - dropout.rate), jnp.zeros_like(x))
+
+    return meshes.automatic(drop, (x, key), lambda y: meshes.axes_of(x))

@@ -51,13 +51,15 @@ def test_bits_are_even_and_independent() -> None:
         assert abs(together - 0.01) < 4.5 * np.sqrt(0.01 * 0.99 / low.size)
 
 
-def test_a_part_of_a_sharded_array_drops_what_the_whole_does() -> None:
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_a_part_of_a_sharded_array_drops_what_the_whole_does(kind: jax.sharding.AxisType) -> None:
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(kind,))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
     dropout, key, x = make_dropout(0.3, nnx.Rngs(0)), jax.random.key(3), jnp.ones((16, 5, 4))
     whole = apply_dropout(dropout, x, key)
     parts = jax.jit(lambda x: apply_dropout(dropout, x, key))(jax.device_put(x, rows))
     np.testing.assert_array_equal(whole, parts)
+    assert parts.sharding.spec[0] == "data"
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
