@@ -9,11 +9,9 @@ it chose on the validation rows of ETTh1 for independent channels.
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from experiments.forecasting import patch
@@ -47,17 +45,8 @@ class Size:
     horizon: int = 96
 
 
-def chosen() -> dict[str, Any]:
-    """The size and the rate of the table of the patch forecaster."""
-    stored = json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
-    options: dict[str, Any] = next(
-        row["options"] for row in stored if row["model"] == patch.OURS and "mse" in row
-    )
-    return options
-
-
 def measure(size: Size, journal: Journal) -> None:
-    options = chosen()
+    options = patch.chosen_options()
     of_patch = patch.Size(seeds=size.seeds, steps=size.steps, peers=False)
     for seed in range(size.seeds):
         for series in size.series:

@@ -96,7 +96,7 @@ def test_mixed_channels_are_judged_by_series_and_over_them():
     assert mixing.better_on("ETTh1")(one).word == "not decided, too few seeds"
     assert mixing.EXPERIMENT.statements[-1].verdict([]).word == "not run"
     assert "| Exchange | 0.500 ± 0.001 | 0.450 ± 0.001 |" in mixing.table(rows, mixing.Size())
-    assert set(mixing.chosen()) == {"features", "hidden_features", "learning_rate"}
+    assert set(patch.chosen_options()) == {"features", "hidden_features", "learning_rate"}
 
 
 def test_statistical_models_are_judged_over_series():
