@@ -66,7 +66,7 @@ EXPERIMENT = Measured(
     measure=partial(measure, CLASSIFIER),
     table=table,
     left_out={
-        "cpu": "the forecaster; torch.compile; PyTorch's memory, which it does not tell on a CPU; "
+        "cpu": "torch.compile; PyTorch's memory, which it does not tell on a CPU; "
         "dropout on attention's weights, which a fused attention does not form; validation"
     },
 )

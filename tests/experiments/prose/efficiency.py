@@ -17,14 +17,22 @@ def steps_beside_cell() -> Iterable[float]:
 TRANSFORMER = "PyTorch, transformer"
 
 
-def beside(peer: str, mechanism: str) -> list[float]:
+def beside(peer: str, mechanism: str, of: str = "whole_models") -> list[float]:
     """How many times as fast a step of our model is as a peer's, by length."""
-    rows = stored("efficiency/whole_models-cpu.json")["rows"]
+    rows = stored(f"efficiency/{of}-cpu.json")["rows"]
     times = {
         (r["length"], r["model"]): r["milliseconds"]["median"] for r in rows if "milliseconds" in r
     }
     lengths = sorted({length for length, _ in times})
     return [times[length, peer] / times[length, mechanism] for length in lengths]
+
+
+def forecasters(*models: str) -> list[float]:
+    """How many times as fast as PyTorch's transformer."""
+    (times,) = zip(
+        *(beside(TRANSFORMER, name, "whole_forecasters") for name in models), strict=True
+    )
+    return list(times)
 
 
 def slowest_and_fastest(peer: str, mechanism: str) -> Iterable[float]:
@@ -92,6 +100,19 @@ SENTENCES: list[Sentence] = [
     Sentence(
         "Aaren is {:.1f} to {:.1f} times as fast as it",
         partial(slowest_and_fastest, "PyTorch, LSTM", "aaren"),
+    ),
+    Sentence(
+        "With Aaren a step is {:.2f} times as fast as PyTorch's transformer, a tie, with EA-series "
+        "{:.2f}, softmax {:.2f}, TaylorShift {:.2f}, linear attention {:.2f} and gated linear "
+        "attention {:.2f} times",
+        partial(
+            forecasters,
+            *("aaren", "elementwise_series", "softmax", "taylorshift", "linear", "gated_linear"),
+        ),
+    ),
+    Sentence(
+        "weights alone are {:.2f} times as fast, PyTorch's LSTM {:.2f} times",
+        partial(forecasters, "products with weights alone", "PyTorch, LSTM"),
     ),
     Sentence(
         "A step of one row takes {:.1f} to {:.1f} times as long as the cell", steps_beside_cell
