@@ -472,9 +472,9 @@ EXPERIMENT = Measured(
     left_out={
         "": "whole electricity and traffic sets, which are not at hand: in their place two clients "
         "of ECL, and the speeds at 12 sensors over a week, whose test rows have the shortest "
-        "horizons only; weather and ETTm1, for the same reason. Statistical models such as "
-        "AutoETS, fitted anew for each window, take hours: the seasonal naive stands for them. "
-        "Contexts of more than 96 rows. What the table has no number of is for want of time"
+        "horizons only; weather and ETTm1, for the same reason. Statistical models, and contexts "
+        "of more than 96 rows, are in tables of their own. What the table has no number of is for "
+        "want of time"
     },
 )
 
