@@ -147,13 +147,16 @@ def ridge_from(context: int) -> Iterable[float]:
 def ours_from(context: int) -> Iterable[float]:
     """How errors of ours 96 rows ahead change with a longer context, and lie beside the ridge's.
 
-    In per cent, of the three series; beside the ridge from as many rows the most of them.
+    In per cent, of the series; beside the ridge from as many rows the most of them. Then the errors
+    on ECL of the ridge from so many rows, and of ours from 96.
     """
     rows = read("forecasting/contexts.json")["rows"]
     found = contexts.shares(rows, "aaren", context, 96)
     ours, ridge = (contexts.errors(rows, model, context) for model in contexts.MODELS[::-1])
     beside = [abs(ours[name][96][0] / ridge[name][96][0] - 1) for name in found]
-    return *(statistics.mean(found[s]) for s in ("ETTh1", "ETTh2", "Exchange")), 100 * max(beside)
+    changes = (statistics.mean(found[s]) for s in ("ETTh1", "ETTh2", "ETTm2", "Exchange"))
+    ours_from_96 = statistics.mean(contexts.errors(rows, "aaren", 96)["ECL"][96].values())
+    return *changes, 100 * max(beside), *ridge["ECL"][96].values(), ours_from_96
 
 
 def beside_autoets() -> Iterable[float]:
@@ -182,8 +185,10 @@ SENTENCES = [
         lambda: ridge_from(512),
     ),
     Sentence(
-        "from 512 rows changes by {:+.1f} % (ETTh1), {:+.1f} % (ETTh2) and {:+.1f} % (Exchange), "
-        "and is within {:.1f} % of the ridge's from as many rows",
+        "from 512 rows changes by {:+.1f} % (ETTh1), {:+.1f} % (ETTh2), {:+.1f} % (ETTm2) and "
+        "{:+.1f} % (Exchange), and is within {:.1f} % of the ridge's from as many rows: the "
+        "attention adds little there. Its lead over the ridge on ECL is one of short windows: from 512 rows "
+        "the ridge has {:.3f}, ours from 96 rows {:.3f}",
         lambda: ours_from(512),
     ),
     Sentence(
