@@ -12,6 +12,7 @@ from jaxtyping import Float
 from flax_linattn import nn, ops
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.layers import Layers, sized
+from flax_linattn.nn.meshes import automatic
 from flax_linattn.typing import Array
 
 
@@ -31,8 +32,8 @@ def check_channel_mechanism(name: str) -> ops.Mechanism:
         raise OptionError(str(error), "channel_mechanism") from None
     if not mechanism.capabilities.noncausal:
         raise OptionError(
-            f"channels have no order, and {mechanism.name!r} is causal only; choose another "
-            "mechanism for them, such as softmax.",
+            f"channels have no order, and {name!r} is causal only; choose another mechanism for "
+            "them, such as softmax.",
             "channel_mechanism",
         )
     return mechanism
@@ -90,6 +91,7 @@ class ChannelMixing(nnx.Module):
         without = dataclasses.replace(layers, rotary=False)
         self.block = without.block(sized(found, num_channels), rngs, **parameters)
 
+    @automatic(3)
     def __call__(
         self, h: Float[Array, "... C F"], *, dropout_key: Array | None = None
     ) -> Float[Array, "... C F"]:

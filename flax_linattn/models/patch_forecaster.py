@@ -463,11 +463,11 @@ class PatchForecaster(nnx.Module):
         moments = self.moments.merge(state.moments, self.moments.lift(values))
         mean, std = self.moments.read(moments)
         history = jnp.concatenate([_filled(state, values), values[:, None]], axis=1)
-        now = jnp.zeros((len(x), 1), jnp.int32)
+        now = jnp.zeros((x.shape[0], 1), jnp.int32)
         patch = self._ending(history, now, self.patch_length)[:, 0]
         tokens = self._tokens(patch, marks, mean, std)
 
-        row = jnp.arange(len(x), dtype=jnp.int32)
+        row = jnp.arange(x.shape[0], dtype=jnp.int32)
         phase = state.moments.num_tokens % self.patch_length
         of_phase = self._rows(tuple(leaf[row, phase] for leaf in state.phases))
         h, after = self.backbone.step(
@@ -606,7 +606,7 @@ class PatchForecaster(nnx.Module):
         """The last values up to some observations, counted behind the window: [B, N, size, C]."""
         first = self._window + 1 - size
         offsets = jnp.arange(first, first + size, dtype=jnp.int32)
-        taken = _take(history, (at[..., None] + offsets).reshape(len(at), -1))
+        taken = _take(history, (at[..., None] + offsets).reshape(at.shape[0], -1))
         return taken.reshape(*at.shape, size, history.shape[-1])
 
     def _rows(self, phases: tuple[Array, ...]) -> BackboneState:
@@ -645,7 +645,7 @@ class PatchForecaster(nnx.Module):
 
 def _take(x: Array, at: Int[Array, "B N"]) -> Array:
     """x [B, T, ...] at some places of each row: [B, N, ...]."""
-    return x[jnp.arange(len(x), dtype=jnp.int32)[:, None], at]
+    return x[jnp.arange(x.shape[0], dtype=jnp.int32)[:, None], at]
 
 
 def _filled(state: PatchState, first: Array) -> Array:

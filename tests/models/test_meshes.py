@@ -299,3 +299,12 @@ def test_streams_and_prompts() -> None:
     with jax.set_mesh(mesh):
         got = run(split(mesh, x), partial(split, mesh))
     assert_close(jax.tree.map(np.asarray, got), want, np.float32)
+
+
+def test_channels_of_moments_on_explicit_axes() -> None:
+    mixing, h = models.ChannelMixing(3, TINY, "softmax", rngs=nnx.Rngs(0)), normal(0, 3, 2, 3, 8)
+    mesh = make_mesh(AxisType.Explicit, data=2)
+    placed = jax.device_put(h, NamedSharding(mesh, PartitionSpec(None, "data")))
+    y = jax.jit(mixing)(placed)
+    assert y.sharding.spec[1] == "data"
+    assert_close(y, mixing(h), "float32")

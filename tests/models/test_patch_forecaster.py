@@ -334,6 +334,17 @@ def test_the_state_does_not_grow():
     assert_same_bits(*(model.init_state(2, length) for length in (1, 10**9)))
 
 
+def test_export_for_any_batch():
+    model, x = forecaster(channel_mechanism="softmax"), observations(3, LENGTH)
+    (b,) = jax.export.symbolic_shape("b")
+    state = model.init_state(3)
+    for run, arguments in ((model, (x,)), (model.step, (x[:, 0], state))):
+        shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct((b, *a.shape[1:]), a.dtype), arguments)
+        jitted = jax.jit(lambda *arguments, run=run: jax.tree.leaves(run(*arguments)))
+        exported = jax.export.export(jitted)(*shapes)
+        close(exported.call(*arguments), jitted(*arguments))
+
+
 def test_a_mechanism_with_a_cache_forecasts_from_windows():
     model, x = forecaster("softmax"), observations(2, LENGTH)
     assert not model.streams
@@ -358,6 +369,7 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
         ({"kernel_size": 3}, "kernel_size"),
         ({"mechanism": "linformer:max_length=8"}, "no causal form"),
         ({"channel_mechanism": "gated_linear"}, "channels have no order"),
+        ({"channel_mechanism": "softmax:window=2"}, "'softmax:window=2' is causal only"),
         ({"channel_mechanism": "nothing"}, "unknown mechanism"),
     ],
 )
