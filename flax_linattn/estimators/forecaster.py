@@ -168,7 +168,9 @@ class Forecaster(Estimator):
         history, ahead = self._ahead(run, X)
         return history.like(ahead.values, ahead.times, self._names(history, run))
 
-    def predict_quantiles(self, X: Any = None, levels: Sequence[float] | None = None) -> Any:
+    def predict_quantiles(
+        self, X: Any = None, levels: float | Sequence[float] | None = None
+    ) -> Any:
         """Quantiles of the rows after the last one of a series.
 
         The model has to have learned them, by ``options={"quantiles": "0.1,0.5,0.9"}``, perhaps
@@ -176,7 +178,7 @@ class Forecaster(Estimator):
 
         Args:
             X: as of ``predict``.
-            levels: Q of those that were learned; default all.
+            levels: one or Q of those that were learned; default all.
 
         Returns:
             float64 [H, C, Q], or [H, Q] where the series is [T]; of pandas a data frame indexed as
@@ -188,11 +190,17 @@ class Forecaster(Estimator):
         """
         run = self._fitted()
         learned = run.config.model.levels
-        chosen = learned if levels is None else tuple(levels)
+        if not learned:
+            raise OptionError(
+                "the model has learned no quantiles; fit it with some, such as "
+                "options={'quantiles': '0.1,0.5,0.9'}.",
+                "quantiles",
+            )
+        chosen = learned if levels is None else tuple(np.atleast_1d(levels).tolist())
         if not chosen or set(chosen) - set(learned):
             raise OptionError(
                 f"expected levels of those that were learned ({listed([*map(str, learned)])}), got "
-                f"{listed([*map(str, chosen)])}; fit with others, such as "
+                f"{listed([*map(str, chosen)]) or 'none'}; fit with others, such as "
                 "options={'quantiles': '0.1,0.5,0.9'}.",
                 "quantiles",
             )

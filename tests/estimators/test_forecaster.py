@@ -110,6 +110,7 @@ def test_quantiles_are_in_the_form_of_the_series(values):
     assert found.index.equals(forecaster.predict().index) and found.index.name == "when"
     assert (found["load", 0.1] < found["load", 0.9]).all()
     assert forecaster.predict_quantiles(series[:200]).shape == (4, 3)
+    assert forecaster.predict_quantiles(levels=0.5).columns.tolist() == [("load", 0.5)]
     with pytest.raises(ValueError, match=r"that were learned \(0.1, 0.5, 0.9\), got 0.95; fit"):
         forecaster.predict_quantiles(levels=[0.95])
 
@@ -127,7 +128,7 @@ def test_quantiles_of_arrays(values, tmp_path):
 def test_what_does_not_fit(fitted, values):
     with pytest.raises(ValueError, match="got \\['x0', 'x1'\\]; give the same"):
         fitted.predict(values[:, :2])
-    with pytest.raises(ValueError, match="that were learned"):
+    with pytest.raises(ValueError, match="has learned no quantiles; fit it with some"):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
         fitted.predict(values[:10])

@@ -116,7 +116,7 @@ def about_shares(shares: Sequence[float]) -> str:
     added = " and ".join(f"{share:.3g} of {what}" for share, what in of_each)
     return (
         f"the validation rows chose to add {added} to the ridge: the lines above have the errors "
-        "with all of it, the report those with that"
+        "with all of it, the report those with that share"
     )
 
 
