@@ -51,6 +51,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 10, 10)
+    SPENT[0] = _processor_seconds()  # collecting is of no test
 
 
 def _processor_seconds() -> float:
@@ -58,7 +59,8 @@ def _processor_seconds() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-SPENT = [_processor_seconds()]
+SPENT = [0.0]
+"""A processor's seconds of this process until the last test began."""
 
 
 @pytest.hookimpl(wrapper=True)

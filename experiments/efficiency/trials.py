@@ -83,7 +83,7 @@ class Learned(NamedTuple):
         head: of ``nnx_models`` and ``torch_models``, the class that stands on an encoder.
         outputs: classes, or the horizon.
         num_channels: of an observation.
-            num_logits: of the head's linear layer.
+        num_logits: of the head's linear layer.
         read: what that layer sees of h [B, T, C].
         torch_optimizer: the optimizer by its name in ``torch.optim``.
     """
