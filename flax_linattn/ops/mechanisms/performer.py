@@ -34,12 +34,7 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import (
-    einsum,
-    exp_difference,
-    safe_divide,
-    score_scale,
-)
+from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.chunks import over_chunks
@@ -60,7 +55,8 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a block; a block holds M values for each pair of its tokens.
+        chunk_size: tokens a block. A causal block holds M values for each pair of ``TILE`` of its
+            tokens at a time; packed segments that are not causal have blocks of as few by default.
         scale: factor of the scores where a call gives none, positive; None = K**-0.5.
         num_features: M; None = int(K ln K), at least 1.
         seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
@@ -139,8 +135,10 @@ class Performer(StreamingMechanism):
         return monoid
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
-        if call.form == "auto" and call.is_causal:  # a scan of states costs V times as much
-            return even_size(call.k.shape[1], self.chunk_size)
+        if call.form == "auto" and (call.is_causal or call.starts is not None):
+            # A scan of states costs V times as much; every pair of large packed chunks, their size.
+            most = self.chunk_size if call.is_causal else min(TILE, self.chunk_size)
+            return even_size(call.k.shape[1], most)
         return super()._chunk_size(call, identity)
 
     def _total(self, tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
