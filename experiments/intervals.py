@@ -36,6 +36,14 @@ def spread(numbers: Sequence[float]) -> tuple[float, float | None]:
     return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
 
 
+def mean_text(numbers: Sequence[float], digits: int) -> str:
+    """Mean and standard deviation for a table; "-" of no numbers."""
+    if not numbers:
+        return "-"
+    middle, deviation = spread(numbers)
+    return f"{middle:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
 def interval(numbers: Sequence[float]) -> Interval | None:
     """That of the mean by Student's t; None for fewer than ``FEWEST`` numbers."""
     if len(numbers) < FEWEST:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.forecasting import patch
-from experiments.intervals import over_sets, spread, text
+from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.rules import above
 from experiments.statements import Statement
@@ -121,7 +121,9 @@ def table(rows: Rows, size: Size) -> str:
     for series in size.series:
         for horizon in size.horizons:
             cells = [
-                _cell(errors(rows, model, context).get(series, {}).get(horizon, {}))
+                mean_text(
+                    [*errors(rows, model, context).get(series, {}).get(horizon, {}).values()], 3
+                )
                 for model in MODELS
                 for context in contexts
             ]
@@ -143,13 +145,6 @@ def _costs(rows: Rows, size: Size) -> str:
 
 def _named(model: str) -> str:
     return f"`{model}`" if model == patch.OURS else model
-
-
-def _cell(by_seed: dict[int, float]) -> str:
-    if not by_seed:
-        return "-"
-    middle, deviation = spread([*by_seed.values()])
-    return f"{middle:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
 
 
 EXPERIMENT = Measured(

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from experiments.forecasting import patch
-from experiments.intervals import interval, over_sets, spread, text
+from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.rules import above
 from experiments.statements import Statement
@@ -97,7 +97,7 @@ def table(rows: Rows, size: Size) -> str:
     """Errors by series."""
     lines = []
     for series in size.series:
-        cells = [_cell(errors(rows, series, mixing)) for mixing in ("", MIXING)]
+        cells = [mean_text([*errors(rows, series, mixing).values()], 3) for mixing in ("", MIXING)]
         if set(cells) != {"-"}:
             lines.append([series, *cells])
     costs = [
@@ -111,13 +111,6 @@ def table(rows: Rows, size: Size) -> str:
 def _own(rows: Rows, mixing: str, name: str) -> int:
     found = [row[name] for row in rows if row["mixing"] == mixing and name in row]
     return round(statistics.median(found))
-
-
-def _cell(by_seed: dict[int, float]) -> str:
-    if not by_seed:
-        return "-"
-    middle, deviation = spread(list(by_seed.values()))
-    return f"{middle:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
 
 
 EXPERIMENT = Measured(
