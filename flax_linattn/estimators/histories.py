@@ -67,10 +67,13 @@ class History(NamedTuple):
             return quantiles[:, 0] if np.ndim(self.given) == 1 else quantiles
         import pandas as pd
 
+        of_columns = None
         if self.given.ndim == 1:
             names = [self.given.name if self.given.name is not None else 0]
+        else:
+            of_columns = self.given.columns.name
         ahead = self._index_ahead(times, len(quantiles))
-        columns = pd.MultiIndex.from_product([names, levels], names=[None, "quantile"])
+        columns = pd.MultiIndex.from_product([names, levels], names=[of_columns, "quantile"])
         return pd.DataFrame(quantiles.reshape(len(quantiles), -1), ahead, columns=columns)
 
     def _index_ahead(self, times: NDArray | None, count: int) -> Any:

@@ -75,3 +75,10 @@ def test_a_column_of_times_or_texts_is_named():
     numbers = pd.DataFrame({"load": np.array([1, 2.5, "3"], object)})
     assert as_history(numbers).series.values.tolist() == [[1.0], [2.5], [3.0]]
     assert as_history(frame, ("load",)).series.channels == ("load",)  # others are left out
+
+
+def test_quantiles_of_a_frame_keep_the_name_of_its_columns():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(np.ones((5, 2)), columns=pd.Index(["a", "b"], name="shop"))
+    found = as_history(frame).quantiles_like(np.ones((3, 2, 1)), None, ["a", "b"], (0.5,))
+    assert found.columns.names == ["shop", "quantile"]
