@@ -181,6 +181,13 @@ class PatchForecaster(nnx.Module):
         self.known_future = (
             check_targets(known_future, self.num_channels) if len(known_future) else ()
         )
+        if channel_mechanism and len(self.targets) == 1:
+            raise OptionError(
+                "there is one channel to forecast, which has no other to look at; leave "
+                "channel_mechanism out, or forecast several channels.",
+                "channel_mechanism",
+                "targets",
+            )
         self.max_length = max_length
         self.missing = bool(missing)
         self.moments = Moments(memory, self.missing)

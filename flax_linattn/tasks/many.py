@@ -76,7 +76,7 @@ def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Re
                 "run": which,
                 "seed": config.of_run(which).seed,
                 **{name: tested.get(name) for name in differing},
-                "best_epoch": result.best_epoch,
+                **({} if config.fit.by_steps else {"best_epoch": result.best_epoch}),
                 "best_step": result.best_step,
                 "best_value": result.best_value,
                 "failed_step": result.failed_step,

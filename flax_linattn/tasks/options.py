@@ -70,6 +70,11 @@ class FitOptions(Options):
         at_least(0, LARGEST - self.runs + 1, seed=self.seed)
         positive(learning_rate=self.learning_rate)
 
+    @property
+    def by_steps(self) -> bool:
+        """Whether the run is counted in steps, as passes do not tell its end or its validations."""
+        return bool(self.steps or self.validate_every)
+
     def passes(self, steps_per_epoch: int) -> int:
         """Passes over the training data, the last perhaps not whole."""
         return -(-self.steps // steps_per_epoch) if self.steps else self.epochs

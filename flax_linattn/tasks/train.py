@@ -202,7 +202,7 @@ def _fit(
 
 def _length(result: training.FitResult | training.ManyResult, config: Config) -> dict[str, int]:
     """How long was trained, and where the best was: in steps where passes do not tell it."""
-    by_steps = bool(config.fit.steps or config.fit.validate_every)
+    by_steps = config.fit.by_steps
     done = {"steps": result.steps} if by_steps else {"epochs": result.epochs}
     if isinstance(result, training.ManyResult):
         return done

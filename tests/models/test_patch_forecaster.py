@@ -371,6 +371,7 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
         ({"channel_mechanism": "gated_linear"}, "channels have no order"),
         ({"channel_mechanism": "softmax:window=2"}, "'softmax:window=2' is causal only"),
         ({"channel_mechanism": "nothing"}, "unknown mechanism"),
+        ({"channel_mechanism": "softmax", "targets": (0,)}, "no other to look at"),
     ],
 )
 def test_bad_options_are_refused(options, message):
