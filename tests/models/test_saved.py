@@ -126,9 +126,9 @@ MODELS = {
         np.int64(3), np.int64(4), patch_length=np.int64(2), layers=TINY, rngs=nnx.Rngs(0)
     ),
     "patch forecaster with options": lambda: keyed(
-        models.PatchForecaster, 3, 4, context=0, num_marks=2, targets=[1], memory=np.float32(9.5),
-        position="none", channel_mechanism="softmax", max_length=9, layers=TINY, mechanism="aft",
-        param_dtype=jnp.bfloat16,
+        models.PatchForecaster, 3, 4, context=0, num_marks=2, targets=[1, 0],
+        memory=np.float32(9.5), position="none", channel_mechanism="softmax", max_length=9,
+        layers=TINY, mechanism="aft", param_dtype=jnp.bfloat16,
     ),
     "perceiver": lambda: models.PerceiverReader(
         3, 5, num_latents=np.int64(4), reads_by="forgetting_aaren", layers=LATENT_LAYERS,
