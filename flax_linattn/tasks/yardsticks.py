@@ -30,7 +30,7 @@ class Yardsticks:
         selected: names of those that, like the model, were selected on the validation data. A
             report may have the metric on these as ``validation_<metric>`` of the model and
             ``<name>_validation_<metric>`` of a yardstick; the verdict then says both.
-        remark: what else the verdict says, from the values of a report; "" for nothing.
+        remark: what else the verdict says, from the values of a report; "" or None for nothing.
 
     Example:
         >>> yardsticks = Yardsticks("mse", ("naive", "ridge"), title="MSE")
@@ -53,7 +53,7 @@ class Yardsticks:
     title: str = ""
     num_train: str = "num_train"
     selected: tuple[str, ...] = ()
-    remark: Callable[[Mapping[str, Any]], str] = lambda values: ""
+    remark: Callable[[Mapping[str, Any]], str] | None = None
 
     def beaten_by(self, values: Mapping[str, Any], *, validation: bool = False) -> list[str]:
         """The names of those that do better than the model, the best first.
@@ -75,7 +75,8 @@ class Yardsticks:
 
     def verdict(self, values: Mapping[str, Any]) -> str:
         """A sentence on ``beaten_by``, and the remark; empty where no yardstick has a number."""
-        compared, remark = self._compared(values), self.remark(values)
+        compared = self._compared(values)
+        remark = "" if self.remark is None else self.remark(values)
         return f"{compared}; {remark}" if compared and remark else compared
 
     def _compared(self, values: Mapping[str, Any]) -> str:
