@@ -196,20 +196,12 @@ class KernelMechanism(StreamingMechanism):
 
     def rows(self, q: Array, span: prefix.Span, before: State) -> tuple[Array, Array, Array]:
         """The causal sums of a chunk (``LinearChunk``): value, normalizer, count."""
-        seen = None if span.starts is None else span.run == 0
-        return self._weighted(q, span.tokens, self._visible(span, True), [(before, seen)])
+        return self._weighted(q, span.tokens, span.visible(True), span.outside(before, None))
 
     def after(self, span: prefix.Span, before: State) -> State:
         """The state after a chunk (``LinearChunk``)."""
         k, v = span.tokens["k"], span.tokens["v"]
         return prefix.advance(self._monoid(k, self._identity(k, v)), span, before)
-
-    def _visible(self, span: prefix.Span, is_causal: bool) -> Array:
-        run = None if span.starts is None else span.run
-        length = span.size[1]
-        return masks.visible_rows(
-            jnp.arange(length), length, is_causal=is_causal, mask=span.mask, run=run
-        )
 
     def _monoid(self, q: Array, identity: State) -> prefix.Monoid:
         def outputs(
@@ -220,10 +212,8 @@ class KernelMechanism(StreamingMechanism):
             is_causal: bool,
         ) -> tuple[State, Array]:
             q = self._query(q)
-            outside = [(before, None if span.starts is None else span.run == 0)]
-            if after is not None:
-                outside.append((after, span.run == span.run[:, -1:]))
-            sums = self._weighted(q, span.tokens, self._visible(span, is_causal), outside)
+            outside = span.outside(before, after)
+            sums = self._weighted(q, span.tokens, span.visible(is_causal), outside)
             return self.after(span, before), self.finish(*sums, q.shape[-1])
 
         return prefix.Monoid(

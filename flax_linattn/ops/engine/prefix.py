@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from flax_linattn.ops.contract import masks
 from flax_linattn.ops.engine.chunks import over_chunks
-from flax_linattn.typing import Array, Mask, Outputs, State
+from flax_linattn.typing import Array, Mask, Outputs, State, Visible
 
 Tokens = Any
 """A tree of arrays [B, T, ...], what a mechanism knows of each token: k, v, a decay."""
@@ -52,6 +53,23 @@ class Span(NamedTuple):
         if self.starts is None:
             return jnp.zeros(self.size, jnp.int32)
         return jnp.cumsum(self.starts, axis=1, dtype=jnp.int32)
+
+    def visible(self, is_causal: bool) -> Visible:
+        """Who sees whom of these tokens: bool [B or 1, C, C]."""
+        length = self.size[1]
+        run = None if self.starts is None else self.run
+        return masks.visible_rows(
+            jnp.arange(length), length, is_causal=is_causal, mask=self.mask, run=run
+        )
+
+    def outside(self, before: State, after: State | None) -> list[tuple[State, Array | None]]:
+        """States beside the span, each with the rows bool [B, C] that see it too; None = all."""
+        states: list[tuple[State, Array | None]] = [
+            (before, None if self.starts is None else self.run == 0)
+        ]
+        if after is not None:
+            states.append((after, self.run == self.run[:, -1:]))
+        return states
 
     def of_run(self, run: Array) -> Array | None:
         """Bool [B, C], the real tokens of run ``run`` [B]; None = all."""

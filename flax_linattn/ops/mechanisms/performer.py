@@ -30,7 +30,6 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import LARGEST_SEED, at_least
-from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
@@ -55,8 +54,7 @@ class Performer(StreamingMechanism):
     """FAVOR+ attention (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: tokens a block. A causal block holds M values for each pair of ``TILE`` of its
-            tokens at a time; packed segments that are not causal have blocks of as few by default.
+        chunk_size: tokens a causal block, which keeps the state before each ``TILE`` of them.
         scale: factor of the scores where a call gives none, positive; None = K**-0.5.
         num_features: M; None = int(K ln K), at least 1.
         seed: of the draw. ``attend`` and ``step`` take ``projection=`` [M, K] instead.
@@ -76,7 +74,7 @@ class Performer(StreamingMechanism):
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=True, mergeable=True)
     parameters: ClassVar[tuple[str, ...]] = ("scale", "projection")
 
-    chunk_size: int = 64
+    chunk_size: int = 512
     scale: float | None = None
     num_features: int | None = None
     seed: int = 0
@@ -118,14 +116,13 @@ class Performer(StreamingMechanism):
         def outputs(
             q: Array | None, span: prefix.Span, before: State, after: State | None, is_causal: bool
         ) -> tuple[State, Array]:
-            if span.size[1] > self.chunk_size:  # more pairs than a chunk has
-                return scanned.outputs(q, span, before, after, is_causal)
-            if is_causal and span.size[1] > TILE:
+            length = span.size[1]
+            if is_causal and TILE < length <= self.chunk_size:
                 return over_chunks(tile, before, (q, prefix.fillable(span, TILE)), TILE)
-            outside = [(before, None if span.starts is None else span.run == 0)]
-            if after is not None:
-                outside.append((after, span.run == span.run[:, -1:]))
-            y = self._rows(self._query(q), span, is_causal, outside)
+            if length > TILE:  # too many pairs
+                return scanned.outputs(q, span, before, after, is_causal)
+            outside = span.outside(before, after)
+            y = self._rows(self._query(q), span.tokens, span.visible(is_causal), outside)
             return prefix.advance(monoid, span, before), y
 
         def tile(before: State, now: tuple[Array | None, prefix.Span]) -> tuple[State, Array]:
@@ -135,8 +132,8 @@ class Performer(StreamingMechanism):
         return monoid
 
     def _chunk_size(self, call: Call, identity: State) -> int | None:
-        if call.form == "auto" and (call.is_causal or call.starts is not None):
-            # A scan of states costs V times as much; every pair of large packed chunks, their size.
+        if call.form in ("auto", "chunked") and (call.is_causal or call.starts is not None):
+            # What is packed and not causal has tiles alone: a scan of states costs V times as much.
             most = self.chunk_size if call.is_causal else min(TILE, self.chunk_size)
             return even_size(call.k.shape[1], most)
         return super()._chunk_size(call, identity)
@@ -152,23 +149,16 @@ class Performer(StreamingMechanism):
     def _rows(
         self,
         q: Array,
-        span: prefix.Span,
-        is_causal: bool,
-        outside: list[tuple[ExponentialState, Array | None]],
+        tokens: dict[str, Array],
+        visible: Visible,
+        outside: list[tuple[State, Array | None]],
     ) -> Array:
-        """Outputs from the tokens of a chunk, and from states that some rows [B, C] see too.
+        """Outputs from the visible tokens, and from states that some rows [B, C] see too.
 
         Features are multiplied as sums of their logarithms: a maximum over keys for each feature
         could be that of a key which a row does not see, beside which those it sees are nothing.
         """
-        k, v = span.tokens["k"], span.tokens["v"]
-        visible = masks.visible_rows(
-            jnp.arange(span.size[1]),
-            span.size[1],
-            is_causal=is_causal,
-            mask=span.mask,
-            run=None if span.starts is None else span.run,
-        )
+        k, v = tokens["k"], tokens["v"]
         score = jnp.where(visible[..., None, None], q[:, :, None] + k[:, None], -jnp.inf)
         largest = jnp.max(score, axis=(2, 4))
         more = []

@@ -80,7 +80,7 @@ def judge(q: Any, k: Any, v: Any, a: Any, dy: Any) -> Any:
     ("form", "length"),
     [
         ("parallel", 100),
-        ("chunked", 1_000),
+        ("chunked", 5_000),
         pytest.param("recurrent", 5_000, marks=pytest.mark.slow),
         pytest.param("chunked", 100_000, marks=pytest.mark.slow),
     ],
