@@ -241,3 +241,8 @@ def above(found: Interval | None, bound: float, rule: Rule, *, over: str = "seed
     if found.middle - found.half > bound:
         return Word(HOLDS, rule)
     return Word(FAILS if found.middle + found.half < bound else OPEN, rule)
+
+
+def below(found: Interval | None, bound: float, rule: Rule, *, over: str = "seeds") -> Word:
+    """The word on whether a mean lies below a bound; arguments as of ``above``."""
+    return above(None if found is None else -found, -bound, rule, over=over)

@@ -20,7 +20,7 @@ from typing import Any
 from experiments.decide.problems import PROBLEMS, config_of
 from experiments.decide.rules import ahead, comparable
 from experiments.decide.trained import environments_of, told, train_and_play
-from experiments.intervals import over_sets, spread, text
+from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -190,7 +190,7 @@ def table(rows: Rows, size: Size) -> str:
         cells = []
         for mechanism in mechanisms:
             printed = PROBLEMS[data].paper.get(mechanism)
-            cell = _cell(scores(rows, data, mechanism))
+            cell = mean_text(scores(rows, data, mechanism), 1)
             paper = "" if printed is None else f" (paper {printed[0]:.1f} ± {printed[1]:.1f})"
             cells.append(cell + paper)
         cells += [f"{known[name]['score']:.1f}" for name in ("clone", "best_clone", "recorded")]
@@ -220,7 +220,7 @@ def _acts(rows: Rows, mechanisms: list[str]) -> str:
     lines = []
     for data in sets_of(rows):
         for mechanism in mechanisms:
-            cells = [_cell(scores(rows, data, mechanism, act)) for act in (*ACTS, "last")]
+            cells = [mean_text(scores(rows, data, mechanism, act), 1) for act in (*ACTS, "last")]
             lines.append([data, f"`{mechanism}`", *cells])
     for mechanism in mechanisms:
         cells = [f"{mean_score(rows, mechanism, act):.1f}" for act in (*ACTS, "last")]
@@ -247,11 +247,6 @@ def mean_score(rows: Rows, mechanism: str, act: str = "window") -> float:
 def mean_known(rows: Rows, name: str) -> float:
     """Of a yardstick over data sets."""
     return statistics.mean(of(rows, data, CUSTOMARY)[0][name]["score"] for data in sets_of(rows))
-
-
-def _cell(values: list[float]) -> str:
-    mean, deviation = spread(values)
-    return f"{mean:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}")
 
 
 def draw(rows: Rows) -> Any:

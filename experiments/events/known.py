@@ -17,7 +17,7 @@ import numpy as np
 
 from experiments.events.rules import near_true
 from experiments.events.trained import SHARES, train_seeds, yardsticks
-from experiments.intervals import spread
+from experiments.intervals import mean_text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
 from experiments.statements import Statement
@@ -126,7 +126,8 @@ def table(rows: Rows, size: Size) -> str:
     """A line a process and number of sequences."""
     lines = []
     for row in rows:
-        mean, deviation = spread([run["nll"] for run in row["runs"]])
+        found = [run["nll"] for run in row["runs"]]
+        mean = statistics.mean(found)
         true = row["true_nll"]
         ks = statistics.mean(run["ks"] for run in row["runs"])
         lines.append(
@@ -134,7 +135,7 @@ def table(rows: Rows, size: Size) -> str:
                 row["process"],
                 f"{row['train_events']:,}",
                 f"{true:.4f}",
-                f"{mean:.4f}" + ("" if deviation is None else f" ± {deviation:.4f}"),
+                mean_text(found, 4),
                 f"{mean - true:+.4f}",
                 f"{100 * (mean - true) / abs(true):+.1f}",
                 *(f"{row['beside'][name] - true:+.4f}" for name in BESIDE),

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from experiments.forecasting import patch
 from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.rules import above
+from experiments.rules import below
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn.bench import Journal
@@ -71,8 +69,7 @@ def measure(size: Size, journal: Journal) -> None:
 @functools.cache
 def from_96_rows() -> list[dict[str, Any]]:
     """The rows of the patch forecaster's table."""
-    stored = json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
-    return [{**row, "context": patch.LENGTH} for row in stored]
+    return [{**row, "context": patch.LENGTH} for row in patch.stored_rows()]
 
 
 def errors(rows: Sequence[dict[str, Any]], model: str, context: int) -> patch.Errors:
@@ -107,7 +104,7 @@ def better(model: str, context: int, horizon: int) -> Callable[[Sequence[dict[st
             raise NotMeasuredError(f"{model} from {context} rows, {horizon} ahead")
         over = over_sets(found)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
-        word = above(None if over is None else -over, 0, BETTER, over="series")
+        word = below(over, 0, BETTER, over="series")
         return Verdict(word, f"{text(over, 1)} %: {each}")
 
     return judge

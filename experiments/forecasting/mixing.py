@@ -17,7 +17,7 @@ from typing import Any
 from experiments.forecasting import patch
 from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
-from experiments.rules import above
+from experiments.rules import below
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn.bench import Journal
@@ -81,7 +81,7 @@ def better_on(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
             raise NotMeasuredError(series)
         found = interval(own)
         told = text(found, 1) if found else f"{statistics.mean(own):+.1f}"
-        return Verdict(above(None if found is None else -found, 0, BETTER), f"{told} %")
+        return Verdict(below(found, 0, BETTER), f"{told} %")
 
     return judge
 
@@ -89,7 +89,7 @@ def better_on(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 def better(rows: Sequence[dict[str, Any]]) -> Verdict:
     """The verdict over series."""
     found = over_sets({series: shares(rows, series) for series in {row["series"] for row in rows}})
-    word = above(None if found is None else -found, 0, BETTER, over="series")
+    word = below(found, 0, BETTER, over="series")
     return Verdict(word, f"{text(found, 1)} %")
 
 

@@ -27,10 +27,10 @@ from flax import nnx
 
 from experiments.forecasting.peers import PEERS, RATES, available, train_peer
 from experiments.forecasting.problems import EMBEDDED, problem
-from experiments.intervals import interval, over_sets, spread, text
+from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
-from experiments.rules import above
+from experiments.rules import below
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
@@ -272,11 +272,19 @@ def fitted(config: Any) -> tuple[tasks.Run, dict[str, Any], list[dict[str, Any]]
 
 def chosen_options() -> dict[str, Any]:
     """Of ours, as the trials of the stored table chose them."""
-    stored = json.loads((Path(__file__).parent / "patch.json").read_text())["rows"]
     options: dict[str, Any] = next(
-        row["options"] for row in stored if row["model"] == OURS and "mse" in row
+        row["options"] for row in stored_rows() if row["model"] == OURS and "mse" in row
     )
     return options
+
+
+@functools.cache
+def stored_rows() -> list[dict[str, Any]]:
+    """Of the stored table."""
+    found: list[dict[str, Any]] = json.loads((Path(__file__).parent / "patch.json").read_text())[
+        "rows"
+    ]
+    return found
 
 
 def streamed(model: Any) -> dict[str, Any]:
@@ -350,7 +358,7 @@ def at_most(other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
         found = {name: list(each.values()) for name, each in shares(rows, OURS, other).items()}
         over = over_sets(found)
         each = ", ".join(f"{name} {statistics.mean(own):+.1f}" for name, own in found.items())
-        word = above(None if over is None else -over, -2, AT_MOST, over="series")
+        word = below(over, 2, AT_MOST, over="series")
         return Verdict(word, f"{text(over, 1)} % of its error: {each}")
 
     return judge
@@ -366,7 +374,7 @@ def below_ridge(series: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
         # One horizon has more seeds than the others: those that all have.
         found = interval(list(own.values()))
         told = text(found, 1) if found else f"{statistics.mean(own.values()):+.1f}, one seed"
-        return Verdict(above(None if found is None else -found, 0, BELOW), f"{told} %")
+        return Verdict(below(found, 0, BELOW), f"{told} %")
 
     return judge
 
@@ -422,9 +430,7 @@ def _cell(rows: Rows, model: str, series: str, horizon: int) -> str:
         mae = errors(rows, model, "mae")[series][horizon].values()
     except (KeyError, NotMeasuredError):
         return "-"
-    middle, deviation = spread(list(mse))
-    around = "" if deviation is None else f" ± {deviation:.3f}"
-    return f"{middle:.3f}{around} ({statistics.mean(mae):.3f})"
+    return f"{mean_text([*mse], 3)} ({statistics.mean(mae):.3f})"
 
 
 def _costs(row: Mapping[str, Any]) -> list[str]:

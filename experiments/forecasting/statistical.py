@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments import rules
 from experiments.forecasting import patch
 from experiments.intervals import interval, text
 from experiments.measured import Measured, Rows
-from experiments.rules import above
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import data, tasks
@@ -190,7 +190,7 @@ def below(model: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdic
             raise NotMeasuredError(f"{model} beside {other}")
         over = interval([*shares.values()])
         each = ", ".join(f"{name} {shares[name]:+.0f}" for name in mine if name in shares)
-        word = above(None if over is None else -over, 0, BELOW, over="series")
+        word = rules.below(over, 0, BELOW, over="series")
         return Verdict(word, f"{text(over, 0)} % of its error: {each}")
 
     return judge

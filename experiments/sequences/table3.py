@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, over_sets, spread, text
+from experiments.intervals import interval, mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.problems import LISTOPS, PROBLEMS, config_of
 from experiments.sequences.rules import ahead, competitive, on_most
@@ -203,7 +203,7 @@ def table(rows: Rows, size: Size) -> str:
             except NotMeasuredError:
                 cells.append("not run")
                 continue
-            cells.append(_cell(list(accuracies(rows, data, mechanism).values())))
+            cells.append(mean_text([*accuracies(rows, data, mechanism).values()], 1))
             cells[-1] += " (failed)" if any("failed" in row for row in own.values()) else ""
             seconds += [row["seconds"] for row in own.values() if "seconds" in row]
         lines.append(
@@ -224,11 +224,6 @@ def _simple(rows: Rows, data: str) -> dict[str, float]:
         return simple_means(rows, data)
     except NotMeasuredError:
         return {}
-
-
-def _cell(values: Sequence[float]) -> str:
-    middle, deviation = spread(values)
-    return f"{middle:.1f}" if deviation is None else f"{middle:.1f} ± {deviation:.1f}"
 
 
 EXPERIMENT = Measured(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, spread, text
+from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.as_coded import FORMS, LARGEST_HALF, STAGES, AsCoded
 from experiments.sequences.problems import PIXELS, config_of
@@ -252,8 +252,7 @@ def _accuracy(rows: Rows, stage: str, form: str, dtype: str) -> str:
         found = rows_of(rows, **wanted)
     except NotMeasuredError:
         return "not run"
-    middle, deviation = spread([100 * row.get("accuracy", 0.0) for row in found])
-    cell = f"{middle:.1f}" if deviation is None else f"{middle:.1f} ± {deviation:.1f}"
+    cell = mean_text([100 * row.get("accuracy", 0.0) for row in found], 1)
     return cell + (" (failed)" if any("failed" in row for row in found) else "")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, spread, text
+from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.problems import PROBLEMS, config_of
 from experiments.sequences.rules import ahead
@@ -106,15 +106,10 @@ def table(rows: Rows, size: Size) -> str:
             printed = [f"{number:.1f}" for number in problem.paper_conv[::-1]]
             lines.append(
                 [data, f"`{mechanism}`", *(printed if of_paper else ["-", "-"]),
-                 *map(_cell, values), f"{mean:+.1f}"]
+                 *(mean_text(each, 1) for each in values), f"{mean:+.1f}"]
             )  # fmt: skip
     sizes = "\n".join(f"- {data}: {problem.sizes}" for data, problem in PROBLEMS.items())
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}\n\n{sizes}"
-
-
-def _cell(values: Sequence[float]) -> str:
-    middle, deviation = spread(values)
-    return f"{middle:.1f}" if deviation is None else f"{middle:.1f} ± {deviation:.1f}"
 
 
 EXPERIMENT = Measured(

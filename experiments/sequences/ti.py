@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.intervals import interval, spread, text
+from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.problems import IMAGES, PROBLEMS
 from experiments.sequences.rules import ahead
@@ -132,12 +132,11 @@ def table(rows: Rows, size: Size) -> str:
             own = list(of(rows, mechanism).values())
         except NotMeasuredError:
             continue
-        middle, deviation = spread([100 * row["accuracy"] for row in own])
         lines.append(
             [
                 f"`{mechanism}`",
                 f"{PROBLEMS[IMAGES].paper[mechanism]:.1f}",
-                f"{middle:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}"),
+                mean_text([100 * row["accuracy"] for row in own], 1),
                 " ".join(str(row["steps"]) for row in own),
                 " ".join(f"{row['step_seconds']:.2f}" for row in own),
                 f"{own[0]['parameters']:,}",

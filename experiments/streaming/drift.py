@@ -31,10 +31,10 @@ import numpy as np
 from flax import nnx
 from numpy.typing import NDArray
 
-from experiments.intervals import Interval, interval, spread, text
+from experiments import rules
+from experiments.intervals import Interval, interval, mean_text, text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
-from experiments.rules import above
 from experiments.statements import Statement
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import tasks, training
@@ -302,14 +302,8 @@ def better(what: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:
 
 def below(found: Interval | None, bound: float, rule: Rule, unit: str) -> Verdict:
     """The verdict on whether a mean lies below a bound."""
-    if found is None:
-        return Verdict(above(None, bound, rule), "one seed")
-    return Verdict(above(-found, -bound, rule), f"{text(found, 1)} {unit}")
-
-
-def _mean(values: Sequence[float]) -> str:
-    middle, deviation = spread(list(values))
-    return f"{middle:.3f}" + ("" if deviation is None else f" ± {deviation:.3f}")
+    told = "one seed" if found is None else f"{text(found, 1)} {unit}"
+    return Verdict(rules.below(found, bound, rule), told)
 
 
 def table(rows: Rows, size: Size) -> str:
@@ -325,7 +319,10 @@ def table(rows: Rows, size: Size) -> str:
         header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["stretches"]]
         lines.append(
             [f"`{mechanism}`"]
-            + [_mean([row["stretches"][i]["mse"] for row in own]) for i in range(len(header))]
+            + [
+                mean_text([row["stretches"][i]["mse"] for row in own], 3)
+                for i in range(len(header))
+            ]
         )
         of_ages = [f"{each['age']}" for each in own[0]["ages"]]
         ages.append(
@@ -353,7 +350,7 @@ def table(rows: Rows, size: Size) -> str:
             continue
         header = [f"{s['from']:,} to {s['to']:,}" for s in own[0]["endless"]]
         for name, shown in (("endless", "one stream"), ("anew", "begun anew")):
-            cells = [_mean([row[name][i]["mse"] for row in own]) for i in range(len(header))]
+            cells = [mean_text([row[name][i]["mse"] for row in own], 3) for i in range(len(header))]
             lines.append([f"`{mechanism}`, {shown}", *cells])
     if lines:
         parts.append("ETTh1, 96 hours ahead, by rows since those of training:")
