@@ -20,16 +20,17 @@ rounding, which is passed on all the same: it is that of db, whose sums it makes
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.contract.numerics import einsum, safe_divide, scores, vary_alike
+from flax_linattn.ops.engine.block_plan import BlockPlan, add_block, block, put_block
 from flax_linattn.ops.engine.forms import BlockSizes, PerPlatform, block_sizes
 from flax_linattn.ops.engine.tiles import fill
 from flax_linattn.ops.engine.two_floats import TwoFloats
@@ -169,7 +170,7 @@ def attend_in_blocks(
     if 0 in (q.shape[0], *lengths):
         return jnp.zeros((*q.shape[:3], v.shape[-1]), v.dtype)
     sizes = block_sizes(q.shape[0], q.shape[2], most, *lengths)
-    plans = PerPlatform(*(Plan(weighing, size, *lengths) for size in sizes))
+    plans = PerPlatform(*(Plan(size, *lengths, weighing) for size in sizes))
     scale = jnp.asarray(scale).astype(q.dtype)
     return _attend(plans, *vary_alike((Tokens(q, k, v, offsets), scale, visibility)))
 
@@ -210,37 +211,20 @@ def _by_token(x: Array, length: int) -> Array:
     return jnp.swapaxes(x, 1, 2)[:, :length]
 
 
-class Plan(NamedTuple):
-    """What is known when the program is made: what a block holds, and the lengths T and S."""
+@dataclasses.dataclass(frozen=True)
+class Plan(BlockPlan):
+    """Blocks of scores, and how these become weights."""
 
     weighing: Weighing
-    sizes: BlockSizes
-    queries: int
-    keys: int
-
-    def pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
-        """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
-        rows, columns = self.sizes.queries, self.sizes.keys
-        row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
-        made = np.ones_like(row, bool)
-        if visibility.is_causal:  # the block's first key comes before its last query
-            made = column * columns - visibility.cached < (row + 1) * rows
-        if visibility.window is not None:  # its last key comes within the first query's window
-            last = (column + 1) * columns - 1 - visibility.cached
-            made &= row * rows - visibility.window < last
-        return np.stack([row[made], column[made]], axis=1).astype(np.int32)
 
     def scores(
         self, x: Tokens, scale: Array, visibility: Visibility, row: Array, column: Array
     ) -> Scores:
         """[B, H, rows, columns] of tokens by head; hidden ones set apart."""
-        query = row * self.sizes.queries + jnp.arange(self.sizes.queries, dtype=jnp.int32)
-        key = column * self.sizes.keys + jnp.arange(self.sizes.keys, dtype=jnp.int32)
-        visible = visibility.block(query, key, self.keys) & (query < self.queries)[:, None]
         q, k = self.row(x.q, row), self.column(x.k, column)
         score = scores(q * scale, k, "bhtk,bhsk->bhts")
         hidden = jnp.asarray(self.weighing.hidden, score.dtype)
-        score = jnp.where(visible[:, None], score, hidden)
+        score = jnp.where(self.visible(visibility, row, column)[:, None], score, hidden)
         if x.offsets is None:
             return Scores(score, None)
         a = TwoFloats(*(self.row(part, row) for part in x.offsets.query))
@@ -249,51 +233,11 @@ class Plan(NamedTuple):
 
     def row(self, x: Array, index: Array) -> Array:
         """The block of queries ``index``."""
-        return _block(x, self.sizes.queries, index)
+        return block(x, self.sizes.queries, index, axis=2)
 
     def column(self, x: Array, index: Array) -> Array:
         """The block of keys ``index``."""
-        return _block(x, self.sizes.keys, index)
-
-    def over_heads(
-        self,
-        function: Callable[..., Any],
-        results: Any,
-        visibility: Visibility,
-        *trees: Any,
-    ) -> Any:
-        """``function(visibility, *trees)``, of some batches and heads at a time.
-
-        Arrays are [B, T, H, ...], those of the results too; others would be moved as a whole.
-
-        Args:
-            function: of some of each, gives so many of the results.
-            results: arrays to write them into.
-            visibility: who sees whom.
-            *trees: trees of arrays.
-        """
-        batches, heads = self.sizes.batches, self.sizes.heads
-        batch, _, every = jax.tree.leaves(trees)[0].shape[:3]
-        if (batches, heads) == (batch, every):
-            return function(visibility, *trees)
-
-        def body(i: Array, results: Any) -> Any:
-            b, h = i // (every // heads) * batches, i % (every // heads) * heads
-
-            def of_batches(x: Array) -> Array:
-                return jax.lax.dynamic_slice_in_dim(x, b, batches, axis=0)
-
-            def mine(x: Array) -> Array:
-                return jax.lax.dynamic_slice_in_dim(of_batches(x), h, heads, axis=2)
-
-            def put(x: Array, some: Array) -> Array:
-                return jax.lax.dynamic_update_slice(x, some, (b, 0, h, 0)[: x.ndim])
-
-            some = function(jax.tree.map(of_batches, visibility), *jax.tree.map(mine, trees))
-            return jax.tree.map(put, results, some)
-
-        turns = (batch // batches) * (every // heads)
-        return jax.lax.fori_loop(0, turns, body, vary_alike((results, trees))[0])
+        return block(x, self.sizes.keys, index, axis=2)
 
 
 class Rows(NamedTuple):
@@ -343,18 +287,6 @@ def _of_row(level: Scores) -> Scores:
     return of_row
 
 
-def _block(x: Array, size: int, index: Array) -> Array:
-    return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis=2)
-
-
-def _put(x: Array, block: Array, index: Array) -> Array:
-    return jax.lax.dynamic_update_slice_in_dim(x, block, index * block.shape[2], axis=2)
-
-
-def _add(x: Array, block: Array, index: Array) -> Array:
-    return _put(x, _block(x, block.shape[2], index) + block, index)
-
-
 def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -> Rows:
     """Rows by token."""
     weighing, pairs = plan.weighing, plan.pairs(visibility)
@@ -367,7 +299,7 @@ def _forward(plan: Plan, tokens: Tokens, scale: Array, visibility: Visibility) -
             score = plan.scores(x, scale, visibility, row, column)
             here: Rows = jax.tree.map(lambda r: plan.row(r, row), rows)
             here = here.see(weighing, score, plan.column(x.v, column))
-            return jax.tree.map(lambda r, new: _put(r, new, row), rows, here)
+            return jax.tree.map(lambda r, new: put_block(r, new, row, axis=2), rows, here)
 
         begin = Rows.nothing_seen(weighing, x.q, x.v, x.offsets is not None)
         rows = jax.lax.fori_loop(0, len(pairs), body, vary_alike((begin, x))[0])
@@ -427,9 +359,9 @@ def _backward(
             dscore = slope * (einsum("bhtv,bhsv->bhts", here, v) - center)
             dq = einsum("bhts,bhsk->bhtk", dscore, k)
             dx = Tokens(
-                _add(dx.q, dq * scale, row),
-                _add(dx.k, einsum("bhts,bhtk->bhsk", dscore, q * scale), column),
-                _add(dx.v, einsum("bhts,bhtv->bhsv", weight, here), column),
+                add_block(dx.q, dq * scale, row, axis=2),
+                add_block(dx.k, einsum("bhts,bhtk->bhsk", dscore, q * scale), column, axis=2),
+                add_block(dx.v, einsum("bhts,bhtv->bhsv", weight, here), column, axis=2),
                 _add_offsets(dx.offsets, dscore, row, column),
             )
             return dx, dscale + jnp.sum(dq * q, axis=(2, 3))[:, None]
@@ -450,8 +382,8 @@ def _add_offsets(
         return None
     da, db = jnp.sum(dscore, axis=3), -jnp.sum(dscore, axis=2)
     return Offsets(
-        TwoFloats(*(_add(x, da, row) for x in gradients.query)),
-        TwoFloats(*(_add(x, db, column) for x in gradients.key)),
+        TwoFloats(*(add_block(x, da, row, axis=2) for x in gradients.query)),
+        TwoFloats(*(add_block(x, db, column, axis=2) for x in gradients.key)),
     )
 
 

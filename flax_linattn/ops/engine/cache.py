@@ -283,10 +283,8 @@ class CacheMechanism(Mechanism):
 
         form = call.form
         if form == "auto":
-            channelwise = self.capabilities.channelwise
-            kind = "cache" if channelwise else "scored"
-            scores = batch * heads * (key_dim if channelwise else 1)
-            form = choose_form(kind, call.num_queries, k.shape[1], scores)
+            scores = batch * heads * (key_dim if self.capabilities.channelwise else 1)
+            form = choose_form("scored", call.num_queries, k.shape[1], scores)
         positions = None
         if self.positional:
             own = _positions(new, call.runs, cache.length)

@@ -1,7 +1,7 @@
 """Channelwise softmax: every channel has its own scores, hence no matrix product can weigh.
 
 Scores are made for a block of queries and a block of keys at a time and summed up by the
-operator on (m, u, w), so that no T x S x C tensor exists.
+operator on (m, u, w), so that no T x S x C tensor exists (``engine/channel_blocks.py``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs, Positions
+from flax_linattn.ops.engine.channel_blocks import Tokens, attend_by_channel, bias_of, see
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
@@ -32,17 +33,24 @@ class ChannelwiseSoftmax(CacheMechanism):
     chunk_size: int = 64
 
     @abc.abstractmethod
-    def scores(
-        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
-    ) -> Array:
-        """[B, T, 1, H, K] and [B, 1, S, H, K] -> [B, T, S, H, K].
+    def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
+        """[B, T, 1, ...] and [B, 1, S, ...] -> [B, T, S, ...], of all channels or some.
 
-        Logarithms of weights, or what grows with them where ``relative`` is overridden.
+        Logarithms of weights, or what grows with them where ``relative`` is overridden. ``bias``
+        [B, T, S] is what ``table`` has of the pairs.
         """
+
+    def table(self, parameters: Parameters) -> Array | None:
+        """[N, N], what pairs of positions add to their scores; None = nothing."""
+        return None
 
     def relative(self, score: Array, maximum: Array) -> Array:
         """The weight of a score over that of the maximum, at most 1; both may be -inf."""
         return exp_difference(score, maximum)
+
+    def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
+        """Of the shapes of ``scores``, which these are by default; its gradient alone is used."""
+        return self.scores(q, k, bias)
 
     def weigh(self, pairs: Pairs, visible: Visible | None) -> Outputs:
         dtype, queries = accumulation_dtype(pairs.q.dtype), pairs.q.shape[1]
@@ -68,6 +76,14 @@ class ChannelwiseSoftmax(CacheMechanism):
         sums, _ = over_chunks(body, self.begin(q, v), (k, v, seen, position), block)
         return self.mean(sums, q)
 
+    def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
+        dtype = accumulation_dtype(pairs.q.dtype)
+        tokens = Tokens(*(x.astype(dtype) for x in pairs[:3]))
+        table = self.table(pairs.parameters)
+        table = None if table is None else table.astype(dtype)
+        y = attend_by_channel(self, tokens, table, visibility, pairs.positions, self.chunk_size)
+        return self.finish(y, tokens.q)
+
     @property
     def block(self) -> int:
         return max(1, self.chunk_size**2 // 4)
@@ -76,13 +92,13 @@ class ChannelwiseSoftmax(CacheMechanism):
         return exponential.empty(q.shape, q.shape, q.dtype)
 
     def see(self, sums: Any, pairs: Pairs, visible: Visible) -> ExponentialState:
-        q, k, v = pairs.q, pairs.k, pairs.v
-        score = self.scores(q[:, :, None], k[:, None], pairs.positions, pairs.parameters)
-        score = jnp.where(visible[..., None, None], score, jnp.asarray(-jnp.inf, score.dtype))
-        here = exponential.summarise(score, v[:, None], axis=2, weigh=self.relative)
-        both: ExponentialState = sums.merge(here, self.relative)
-        return both
+        table = self.table(pairs.parameters)
+        bias = bias_of(None if table is None else table.astype(pairs.k.dtype), pairs.positions)
+        return see(self, sums, Tokens(pairs.q, pairs.k, pairs.v), bias, visible)
 
     def mean(self, sums: Any, q: Array) -> Array:
-        y: Array = sums.mean
+        return self.finish(sums.mean, q)
+
+    def finish(self, y: Array, q: Array) -> Array:
+        """The outputs, of means [B, T, H, K]."""
         return y

@@ -24,10 +24,10 @@ PARALLEL_FLOATS = 1 << 24
 """Most numbers that the tokens of a streaming mechanism may lift to in one block: 64 MiB in
 float32, a few times that in a gradient."""
 
-PARALLEL_SCORES = {"scored": 1 << 18, "cache": 1 << 20}
+PARALLEL_SCORES = {"scored": 1 << 18, "given": 1 << 20}
 """Most scores that a mechanism of a kind (``choose_form``) materialises at once: 4 MiB in float32
 at most. On a CPU the blocks of scored attention were as fast up to there, and trained 1.7 times as
-fast with four times the scores; other mechanisms trained half as fast in blocks."""
+fast with four times the scores; given queries trained half as fast in blocks."""
 
 BLOCK_SCORES = {"cpu": 1 << 17, "accelerator": 1 << 24}
 """Most scores of a block of queries and keys, of all its heads.
@@ -65,8 +65,8 @@ def choose_form(kind: str, num_queries: int, num_keys: int, size: int = 1) -> st
     """Chooses the form that ``form="auto"`` stands for, on every platform alike.
 
     Args:
-        kind: "streaming" (a state of constant size), "scored" (keys and values are kept, and a pair
-            has a score for each head) or "cache" (they are kept otherwise).
+        kind: "streaming" (a state of constant size), "scored" (keys and values are kept) or
+            "given" (a state is kept, and all tokens are read by given queries).
         num_queries: T.
         num_keys: S, cached tokens included.
         size: numbers in all rows of the batch: streaming, those that a token lifts to; else

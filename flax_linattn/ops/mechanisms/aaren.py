@@ -200,9 +200,8 @@ class Aaren(LearnedQueryMechanism):
     def _chunk_size(self, call: Call, identity: AarenState) -> int | None:
         if call.form != "auto" or call.q.ndim == 2 or call.is_causal:
             return super()._chunk_size(call, identity)
-        # What given queries read at once is made of scores alone, as in caches.
         (batch, length, heads), queries = call.k.shape[:3], call.num_queries
-        form = choose_form("cache", queries, length, batch * heads)
+        form = choose_form("given", queries, length, batch * heads)
         return None if form == "parallel" else self.chunk_size
 
     def _scan(

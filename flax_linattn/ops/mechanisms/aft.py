@@ -31,7 +31,8 @@ from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.masks import longest
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential
-from flax_linattn.ops.engine.cache import KVCache, Positions
+from flax_linattn.ops.engine.cache import KVCache
+from flax_linattn.ops.engine.channel_blocks import beside_channels
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
@@ -87,22 +88,16 @@ class AFT(ChannelwiseSoftmax):
         shape = (self.max_length, self.max_length)
         return {"position_bias": Learned(shape, jax.nn.initializers.normal(0.02))}
 
-    def mean(self, sums: ExponentialState, q: Array) -> Array:
-        y = super().mean(sums, q)
+    def finish(self, y: Array, q: Array) -> Array:
         return gated(q, y) if self.gate else y
 
-    def scores(
-        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
-    ) -> Array:
-        position_bias = parameters.get("position_bias")
-        if position_bias is None or positions is None:
+    def table(self, parameters: Parameters) -> Array | None:
+        return parameters.get("position_bias")
+
+    def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
+        if bias is None:
             return jnp.broadcast_to(k, (k.shape[0], q.shape[1], *k.shape[2:]))
-        of_query, of_key = positions
-        # NaN beyond the table: under jit nothing else can tell.
-        bias = position_bias.at[of_query[:, :, None], of_key[:, None, :]].get(
-            mode="fill", fill_value=jnp.nan
-        )
-        return k + bias.astype(k.dtype)[..., None, None]
+        return k + beside_channels(bias, k)
 
     def _check_parameters(self, parameters: Parameters) -> None:
         bias = parameters.get("position_bias")

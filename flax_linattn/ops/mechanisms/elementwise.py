@@ -42,7 +42,6 @@ from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import series
-from flax_linattn.ops.engine.cache import Positions
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.engine.series import SeriesState
 from flax_linattn.ops.engine.series_scan import series_scan
@@ -85,9 +84,7 @@ class Elementwise(ChannelwiseSoftmax):
     )
     capabilities: ClassVar[Capabilities] = Capabilities(constant_memory=False, channelwise=True)
 
-    def scores(
-        self, q: Array, k: Array, positions: Positions | None, parameters: Parameters
-    ) -> Array:
+    def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
         # Not the scores but the distances, negative: ``relative`` squares them.
         return -jnp.minimum(jnp.abs(q - k), farthest(q.dtype))
 
@@ -98,6 +95,10 @@ class Elementwise(ChannelwiseSoftmax):
         score = jnp.maximum(score, -2 * farthest(score.dtype))
         nearest = jnp.maximum(maximum, -farthest(maximum.dtype))
         return jnp.exp((nearest - score) * (nearest + score))
+
+    def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
+        most = farthest(q.dtype)
+        return -(jnp.clip(q - k, -most, most) ** 2)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -11,11 +11,10 @@ import pytest
 from flax_linattn import ops
 from flax_linattn.ops.contract.masks import Visibility
 from flax_linattn.ops.engine import blocks
-from flax_linattn.ops.engine.blocks import Plan
+from flax_linattn.ops.engine.block_plan import BlockPlan
 from flax_linattn.ops.engine.cache import Pairs
 from flax_linattn.ops.engine.forms import BLOCK_SCORES, BlockSizes, PerPlatform, block_sizes
 from flax_linattn.ops.engine.scored import ScoredAttention
-from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 
 SCORED = ["softmax", "expressive"]
 
@@ -88,7 +87,7 @@ def test_nothing_to_see(name: str, form: str, batch: int, queries: int, keys: in
 
 
 def test_no_block_above_the_diagonal() -> None:
-    plan = Plan(SOFTMAX, BlockSizes(1, 1, 4, 2), queries=7, keys=10)
+    plan = BlockPlan(BlockSizes(1, 1, 4, 2), queries=7, keys=10)
     # Three keys come before the first query: queries 0 ... 3 see keys 0 ... 6.
     causal = plan.pairs(Visibility(is_causal=True, cached=3))
     assert causal.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3], *([1, j] for j in range(5))]

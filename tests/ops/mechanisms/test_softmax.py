@@ -11,9 +11,8 @@ from flax import nnx
 
 from flax_linattn import inference, models, ops
 from flax_linattn.ops.contract.masks import Visibility
-from flax_linattn.ops.engine.blocks import Plan
+from flax_linattn.ops.engine.block_plan import BlockPlan
 from flax_linattn.ops.engine.forms import PARALLEL_LENGTH, PARALLEL_SCORES, BlockSizes, choose_form
-from flax_linattn.ops.mechanisms.softmax import SOFTMAX
 from tests.compilation import compile_as_users
 
 
@@ -130,11 +129,11 @@ def test_a_window_makes_the_blocks_of_its_band_alone() -> None:
     sizes = BlockSizes(1, 1, 64, 64)
 
     def pairs(length: int) -> int:
-        plan = Plan(SOFTMAX, sizes, length, length)
+        plan = BlockPlan(sizes, length, length)
         return len(plan.pairs(Visibility(is_causal=True, window=mechanism.window)))
 
     assert pairs(64 * 64) == 2 * 64 - 1
-    with_cache = Plan(SOFTMAX, sizes, 128, 128 + 64)
+    with_cache = BlockPlan(sizes, 128, 128 + 64)
     assert len(with_cache.pairs(Visibility(is_causal=True, cached=64, window=64))) == 4
 
 

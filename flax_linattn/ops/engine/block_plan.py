@@ -1,0 +1,124 @@
+"""How pairs of queries and keys are worked off: in blocks, some batches and heads at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flax_linattn.ops.contract.masks import Visibility
+from flax_linattn.ops.contract.numerics import vary_alike
+from flax_linattn.ops.engine.forms import BlockSizes
+from flax_linattn.typing import Array, Visible
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockPlan:
+    """What is known when the program is made.
+
+    Attributes:
+        sizes: what a block holds.
+        queries: T.
+        keys: S.
+    """
+
+    sizes: BlockSizes
+    queries: int
+    keys: int
+
+    def pairs(self, visibility: Visibility) -> np.ndarray[Any, Any]:
+        """Int [pairs, 2], the blocks of queries and keys to make, one row of blocks at a time."""
+        rows, columns = self.sizes.queries, self.sizes.keys
+        row, column = np.indices((-(-self.queries // rows), -(-self.keys // columns)))
+        made = np.ones_like(row, bool)
+        if visibility.is_causal:  # the block's first key comes before its last query
+            made = column * columns - visibility.cached < (row + 1) * rows
+        if visibility.window is not None:  # its last key comes within the first query's window
+            last = (column + 1) * columns - 1 - visibility.cached
+            made &= row * rows - visibility.window < last
+        return np.stack([row[made], column[made]], axis=1).astype(np.int32)
+
+    def visible(self, visibility: Visibility, row: Array, column: Array) -> Visible:
+        """Bool [B or 1, rows, columns] of a block; nothing beyond the ends sees or is seen."""
+        query = row * self.sizes.queries + jnp.arange(self.sizes.queries, dtype=jnp.int32)
+        key = column * self.sizes.keys + jnp.arange(self.sizes.keys, dtype=jnp.int32)
+        return visibility.block(query, key, self.keys) & (query < self.queries)[:, None]
+
+    def over_heads(
+        self, function: Callable[..., Any], results: Any, of_batch: Any, *trees: Any
+    ) -> Any:
+        """``function(of_batch, *trees)``, of some batches and heads at a time.
+
+        Arrays are [B, T, H, ...], those of the results too; others would be moved as a whole.
+
+        Args:
+            function: of some of each, gives so many of the results.
+            results: arrays to write them into.
+            of_batch: a tree of arrays [B, ...], the same for all heads.
+            *trees: trees of arrays.
+        """
+
+        def without_sums(_: None, *some: Any) -> tuple[Any, None]:
+            return function(*some), None
+
+        return self.over_heads_with_sums(without_sums, results, None, of_batch, *trees)[0]
+
+    def over_heads_with_sums(
+        self, function: Callable[..., Any], results: Any, sums: Any, of_batch: Any, *trees: Any
+    ) -> tuple[Any, Any]:
+        """``over_heads`` of a function that adds to sums as well, over all batches and heads.
+
+        Args:
+            function: (sums, of_batch, *trees) -> (some of the results, sums).
+            results: as in ``over_heads``.
+            sums: a tree of arrays of any shapes.
+            of_batch: as in ``over_heads``.
+            *trees: as in ``over_heads``.
+
+        Returns:
+            The results and the sums.
+        """
+        batches, heads = self.sizes.batches, self.sizes.heads
+        batch, _, every = jax.tree.leaves(trees)[0].shape[:3]
+        if (batches, heads) == (batch, every):
+            return function(sums, of_batch, *trees)
+
+        def body(i: Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+            b, h = i // (every // heads) * batches, i % (every // heads) * heads
+
+            def of_batches(x: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(x, b, batches, axis=0)
+
+            def mine(x: Array) -> Array:
+                return jax.lax.dynamic_slice_in_dim(of_batches(x), h, heads, axis=2)
+
+            def put(x: Array, some: Array) -> Array:
+                return jax.lax.dynamic_update_slice(x, some, (b, 0, h, 0)[: x.ndim])
+
+            results, sums = carry
+            some = jax.tree.map(of_batches, of_batch), *jax.tree.map(mine, trees)
+            some_results, sums = function(sums, *some)
+            return jax.tree.map(put, results, some_results), sums
+
+        turns = (batch // batches) * (every // heads)
+        begin = vary_alike((results, sums, of_batch, trees))[:2]
+        return jax.lax.fori_loop(0, turns, body, begin)
+
+
+def block(x: Array, size: int, index: Array, axis: int) -> Array:
+    """Block number ``index`` of so many tokens."""
+    return jax.lax.dynamic_slice_in_dim(x, index * size, size, axis=axis)
+
+
+def put_block(x: Array, values: Array, index: Array, axis: int) -> Array:
+    """``x`` with a block written into it."""
+    return jax.lax.dynamic_update_slice_in_dim(x, values, index * values.shape[axis], axis=axis)
+
+
+def add_block(x: Array, values: Array, index: Array, axis: int) -> Array:
+    """``x`` with values added to a block."""
+    return put_block(x, block(x, values.shape[axis], index, axis) + values, index, axis)
