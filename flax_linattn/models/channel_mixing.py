@@ -28,8 +28,15 @@ def check_channel_mechanism(name: str) -> ops.Mechanism:
     """
     try:
         mechanism = nn.resolve_mechanism(name)
-    except ValueError as error:
-        raise OptionError(str(error), "channel_mechanism") from None
+    except (TypeError, ValueError) as error:
+        what, known = str(error), ops.list_mechanisms()
+        if (unknown := name.partition(":")[0]) not in known:
+            those = [each for each in known if ops.get_mechanism(each).capabilities.noncausal]
+            what = (
+                f"unknown mechanism {unknown!r}; channels have no order, and those for them are: "
+                f"{', '.join(those)}."
+            )
+        raise OptionError(what, "channel_mechanism") from None
     if not mechanism.capabilities.noncausal:
         raise OptionError(
             f"channels have no order, and {name!r} is causal only; choose another mechanism for "
@@ -88,8 +95,11 @@ class ChannelMixing(nnx.Module):
                 rngs.params(), (num_channels, layers.features), param_dtype
             )
         )
-        without = dataclasses.replace(layers, rotary=False)
-        self.block = without.block(sized(found, num_channels), rngs, **parameters)
+        try:
+            found = sized(found, num_channels)
+        except ValueError as error:
+            raise OptionError(str(error), "channel_mechanism") from None
+        self.block = dataclasses.replace(layers, rotary=False).block(found, rngs, **parameters)
 
     @automatic(3)
     def __call__(

@@ -371,6 +371,9 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
         ({"channel_mechanism": "gated_linear"}, "channels have no order"),
         ({"channel_mechanism": "softmax:window=2"}, "'softmax:window=2' is causal only"),
         ({"channel_mechanism": "nothing"}, "unknown mechanism"),
+        ({"channel_mechanism": "nothing:order=2"}, "those for them are: softmax, "),
+        ({"channel_mechanism": "softmax:order=2"}, "has no hyperparameter 'order'"),
+        ({"channel_mechanism": "aft:max_length=1"}, "is to have 1 positions"),
         ({"channel_mechanism": "softmax", "targets": (0,)}, "no other to look at"),
     ],
 )
