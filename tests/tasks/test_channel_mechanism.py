@@ -38,6 +38,7 @@ def test_a_run_learns_what_another_channel_tells(run_dir):
     The other tells of sales, half of all, how far they are from the mean of a window of 8.
     """
     report = json.loads((run_dir / "test.json").read_text())
+    assert report["channel_mechanism"] == "softmax"
     test = np.loadtxt(run_dir.parent / "sales.csv", delimiter=",", skiprows=1)[480:]
     scale = tasks.load_run(run_dir).problem.standardizer.std
     variance = np.mean(np.var(test, axis=0) / np.square(scale))

@@ -83,10 +83,12 @@ def evaluate_forecaster(run: Run, windows: data.Windows) -> dict[str, Any]:
 def facts_of(run: Run, windows: data.Windows) -> dict[str, Any]:
     """What a report says of a run before its errors; see ``evaluate_forecaster``."""
     config, problem = run.config, run.problem
+    channels = config.model.channel_mechanism
     return {
         "dataset": problem.dataset,
         "model": config.model.model,
         "mechanism": mechanism_name(config.layers),
+        **({"channel_mechanism": channels} if channels else {}),
         "input_length": config.data.input_length,
         "horizon": config.data.horizon,
         "targets": ", ".join(problem.target_names),
