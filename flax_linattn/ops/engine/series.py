@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
+from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.numerics import safe_divide
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array
@@ -91,6 +92,31 @@ def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
 
     (s_a, z_a), (s_b, z_b) = moved(earlier), moved(later)
     return SeriesState(smallest, s_a + s_b, z_a + z_b)
+
+
+def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
+    """The state of tokens [B, T, H, K], of those that bool [B, T] keeps, by one sum over all.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> one = jnp.ones((1, 2, 1, 1))
+        >>> total(one, 3 * one, None, order=2).s.ravel().tolist()      # of weights relative to e^-1
+        [6.0, 6.0, 6.0]
+    """
+    k, v = zero_padding(k, keep), zero_padding(v, keep)
+    size = jnp.abs(k)
+    if keep is not None:
+        size = jnp.where(keep[..., None, None], size, jnp.inf)
+    smallest = jax.lax.stop_gradient(jnp.min(size, axis=1))
+    nearest = jnp.where(jnp.isinf(smallest), 0, smallest)[:, None]
+    first = zero_padding(weight(k, nearest), keep)
+    # Where a weight is 0, powers of a large key would be an infinite factor of its gradient.
+    z = geometric(first, jnp.where(first > 0, k / unit(nearest), 0), order)
+    return SeriesState(
+        smallest,
+        stack([jnp.sum(x * v, axis=1) for x in z]),
+        stack([jnp.sum(x, axis=1) for x in z]),
+    )
 
 
 def stack(sums: Sequence[Array]) -> Array:

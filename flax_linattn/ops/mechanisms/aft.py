@@ -25,12 +25,12 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
+from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import softmax_by_channel
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
-from flax_linattn.ops.contract.masks import longest
 from flax_linattn.ops.contract.state import StateSizes
-from flax_linattn.ops.engine import exponential
+from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.cache import KVCache
 from flax_linattn.ops.engine.channel_blocks import beside_channels
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
@@ -106,10 +106,10 @@ class AFT(ChannelwiseSoftmax):
 
     def _check_length(self, length: int, mask: Array | None, parameters: Parameters) -> None:
         bias = parameters.get("position_bias")
-        if bias is not None and longest(length, mask) > bias.shape[0]:
+        if bias is not None and masks.longest(length, mask) > bias.shape[0]:
             raise ValueError(
                 f"position_bias holds {bias.shape[0]} positions, got sequences of "
-                f"{longest(length, mask)}; make it larger."
+                f"{masks.longest(length, mask)}; make it larger."
             )
 
     def _check_capacity(self, max_length: int | None) -> None:
@@ -186,6 +186,15 @@ class AFTSimple(StreamingMechanism):
     def read(self, q: Array | None, state: ExponentialState) -> Array:
         q = self._query(q)
         return gated(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)
+
+    def _monoid(self, q: Array, identity: ExponentialState) -> prefix.Monoid:
+        def total(tokens: dict[str, Array], keep: Array | None) -> ExponentialState:
+            score, v = tokens["k"], masks.zero_padding(tokens["v"], keep)
+            if keep is not None:
+                score = jnp.where(keep[..., None, None], score, -jnp.inf)
+            return exponential.summarise(score, v, axis=1)
+
+        return super()._monoid(q, identity)._replace(total=total)
 
     def _causal(
         self, call: Call, q: Array, tokens: dict[str, Array]

@@ -41,7 +41,7 @@ from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import exp_difference, safe_divide
 from flax_linattn.ops.contract.state import StateSizes
-from flax_linattn.ops.engine import series
+from flax_linattn.ops.engine import prefix, series
 from flax_linattn.ops.engine.channelwise import ChannelwiseSoftmax
 from flax_linattn.ops.engine.series import SeriesState
 from flax_linattn.ops.engine.series_scan import series_scan
@@ -203,6 +203,12 @@ take 2 or 4, or allow_odd_order=True.
         x, f = series.argument(self._query(q), jax.lax.stop_gradient(state.smallest), self.order)
         s, z = (series.polynomial(series.unstack(sums), x, f) for sums in state[1:])
         return safe_divide(s, z)
+
+    def _monoid(self, q: Array, identity: SeriesState) -> prefix.Monoid:
+        def total(tokens: dict[str, Array], keep: Array | None) -> SeriesState:
+            return series.total(tokens["k"], tokens["v"], keep, self.order)
+
+        return super()._monoid(q, identity)._replace(total=total)
 
     def _causal(
         self, call: Call, q: Array, tokens: dict[str, Array]
