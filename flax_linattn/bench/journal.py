@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -31,7 +32,8 @@ class Journal:
 
     A file that was not finished, and whose head is the same but for the date, is continued: its
     rows are not measured again, and several processes may share it. A finished one is replaced,
-    and one of a changed ("-dirty") commit, whose rows may be of other code.
+    and one of a changed ("-dirty") commit, whose rows may be of other code; one with another head
+    that was not finished gets another name (``results.unfinished-1.json``).
 
     Args:
         path: the JSON file; its folder is made.
@@ -58,17 +60,40 @@ class Journal:
         self._progress = progress
         self._stored = self._unfinished_rows()
 
-    def _unfinished_rows(self) -> list[dict[str, Any]]:
+    def _unfinished(self) -> dict[str, Any] | None:
+        """What the file holds, if it was not finished."""
         try:
             stored = json.loads(self.path.read_text())
         except (OSError, ValueError):
+            return None
+        whole = not isinstance(stored, dict) or stored.get("finished", True)
+        return None if whole else stored
+
+    def _differing(self, stored: dict[str, Any]) -> list[str]:
+        """What its head has otherwise."""
+        return [k for k, v in self._head.items() if k != "date" and stored.get(k) != v]
+
+    def _unfinished_rows(self) -> list[dict[str, Any]]:
+        stored = self._unfinished()
+        if stored is None or _is_dirty(self._head) or self._differing(stored):
             return []
-        if not isinstance(stored, dict) or stored.get("finished", True):
-            return []
-        if str(self._head.get("commit", "")).endswith("-dirty"):
-            return []
-        same = all(stored.get(k) == v for k, v in self._head.items() if k != "date")
-        return stored["rows"] if same else []
+        rows: list[dict[str, Any]] = stored["rows"]
+        return rows
+
+    def _set_aside(self) -> None:
+        """Keeps the rows of an unfinished file with another head, which may have taken hours."""
+        stored = self._unfinished()
+        if stored is None or _is_dirty(stored) or not stored.get("rows"):
+            return
+        if differing := self._differing(stored):
+            names = (self.path.with_suffix(f".unfinished-{n}.json") for n in itertools.count(1))
+            kept = next(name for name in names if not name.exists())
+            self.path.rename(kept)
+            print(
+                f"note: {self.path.name} had rows with another {', '.join(differing)}; it is "
+                f"{kept.name} now",
+                file=sys.stderr,
+            )
 
     def row(self, key: dict[str, Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The row of that key: stored, or measured and written.
@@ -88,6 +113,7 @@ class Journal:
             line = f"{line}: done before"
         self.rows.append(row)
         with locked(self.path):
+            self._set_aside()
             self._add([*self._unfinished_rows(), row])  # another process may have written
             self._write(self._stored, finished=False)
         if self._progress:
@@ -106,3 +132,7 @@ class Journal:
         results = {**self._head, "finished": finished, "rows": rows}
         write_json(self.path, results)
         return results
+
+
+def _is_dirty(head: dict[str, Any]) -> bool:
+    return str(head.get("commit", "")).endswith("-dirty")

@@ -42,6 +42,20 @@ def test_a_finished_or_different_run_is_replaced(tmp_path: Path) -> None:
         assert measured(path, {**head, "commit": "def-dirty"}, finish=False) == 2
 
 
+def test_rows_of_another_setting_are_not_lost(tmp_path: Path, capsys: Any) -> None:
+    """They may have taken hours; those of a changed commit are no results."""
+    path, head = tmp_path / "results.json", {"command": "c", "commit": "abc-dirty", "cores": 1}
+    measured(path, head, finish=False)
+    measured(path, {**head, "commit": "abc"}, finish=False)
+    for cores in (2, 4):
+        measured(path, {**head, "commit": "abc", "cores": cores}, finish=False)
+    kept = sorted(path.parent.glob("*.unfinished-*.json"))
+    assert [file.name for file in kept] == [f"results.unfinished-{n}.json" for n in (1, 2)]
+    assert [json.loads(file.read_text())["cores"] for file in kept] == [1, 2]
+    assert len(json.loads(kept[0].read_text())["rows"]) == 2
+    assert "note: results.json had rows with another cores; it is" in capsys.readouterr().err
+
+
 def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text('{"rows": [')
