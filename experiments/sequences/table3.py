@@ -65,9 +65,10 @@ class Size:
     seeds: int = 3
 
 
-def options_of(name: str) -> dict[str, Any]:
-    """Beside those of the data set."""
-    return {"test_lengths": LENGTHS} if name == LISTOPS else {}
+def options_of(name: str, mechanism: str) -> dict[str, Any]:
+    """Beside those of the data set; what is learned of each position says nothing beyond them."""
+    of_positions = hasattr(ops.get_mechanism(mechanism), "max_length")
+    return {"test_lengths": LENGTHS} if name == LISTOPS and not of_positions else {}
 
 
 def measure(size: Size, journal: Journal) -> None:
@@ -82,7 +83,7 @@ def measure(size: Size, journal: Journal) -> None:
                 data_folder(),
                 mechanism=SIZED.get(mechanism, mechanism),
                 seed=seed,
-                **options_of(name),
+                **options_of(name, mechanism),
             )
             if config is None:
                 continue

@@ -272,3 +272,11 @@ def test_the_mechanism_as_coded_stays_out_of_the_registry():
     with pytest.raises(ValueError, match="stage must be one of"):
         AsCoded(stage="half")
     assert dataclasses.replace(AsCoded(), is_half=False).capabilities.forms[1:] == FORMS
+
+
+@pytest.mark.parametrize("mechanism", table3.mechanisms())
+def test_lists_of_many_lengths_are_asked_of_those_that_can(mechanism):
+    """What is learned of each position says nothing of longer lists, which the task refuses."""
+    options = table3.options_of(problems.LISTOPS, mechanism)
+    config = problems.config_of(problems.LISTOPS, None, mechanism=mechanism, **options)
+    assert bool(config.data.test_lengths) == (mechanism not in ("linformer", "aft"))
