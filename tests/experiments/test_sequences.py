@@ -12,7 +12,7 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 
 from experiments.intervals import Interval
 from experiments.options import configured
-from experiments.sequences import memory, rules, table4
+from experiments.sequences import memory, problems, rules, table3, table4
 from experiments.sequences.as_coded import FORMS, STAGES, AsCoded, half, sizes_noted
 from experiments.sequences.watched import train_watched
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError
