@@ -12,6 +12,7 @@ from flax_linattn.ops.engine.forms import block_sizes
 from tests.ops.mechanisms.tokens import jitted
 
 LENGTH, HEADS, KEY_DIM = 70, 6, 16
+FAST, SLOW = ((True, "packed"), (False, "padded")), pytest.mark.slow
 
 
 def tokens_and_table(dtype: Any) -> tuple[Any, Any]:
@@ -32,9 +33,15 @@ def seen(how: str) -> dict[str, Any]:
     return {"segment_ids": np.arange(LENGTH) // np.array([[40], [LENGTH]])}
 
 
-@pytest.mark.parametrize("how", ["all", "padded", "packed"])
-@pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("name", ["elementwise", "aft"])
+@pytest.mark.parametrize(
+    ("name", "is_causal", "how"),
+    [
+        pytest.param(name, is_causal, how, marks=[] if (is_causal, how) in FAST else SLOW)
+        for name in ("elementwise", "aft")
+        for is_causal in (True, False)
+        for how in ("all", "padded", "packed")
+    ],
+)
 def test_gradients_over_several_turns(name: str, is_causal: bool, how: str) -> None:
     """Some channels of one batch at a time, in blocks that the length is no multiple of."""
     sizes = block_sizes(2, HEADS * KEY_DIM, 64, LENGTH, LENGTH).cpu
