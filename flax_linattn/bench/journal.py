@@ -33,7 +33,8 @@ class Journal:
     A file that was not finished, and whose head is the same but for the date, is continued: its
     rows are not measured again, and several processes may share it. A finished one is replaced,
     and one of a changed ("-dirty") commit, whose rows may be of other code; one with another head
-    that was not finished gets another name (``results.unfinished-1.json``).
+    that was not finished gets another name (``results.unfinished-1.json``): given the old name
+    again, it is continued.
 
     Args:
         path: the JSON file; its folder is made.
@@ -66,8 +67,8 @@ class Journal:
             stored = json.loads(self.path.read_text())
         except (OSError, ValueError):
             return None
-        whole = not isinstance(stored, dict) or stored.get("finished", True)
-        return None if whole else stored
+        going_on = isinstance(stored, dict) and not stored.get("finished", True)
+        return stored if going_on else None
 
     def _differing(self, stored: dict[str, Any]) -> list[str]:
         """What its head has otherwise."""
@@ -87,8 +88,8 @@ class Journal:
             return
         if differing := self._differing(stored):
             names = (self.path.with_suffix(f".unfinished-{n}.json") for n in itertools.count(1))
-            kept = next(name for name in names if not name.exists())
-            self.path.rename(kept)
+            kept = next(name for name in names if not name.exists() or _same(name, stored))
+            self.path.replace(kept)
             print(
                 f"note: {self.path.name} had rows with another {', '.join(differing)}; it is "
                 f"{kept.name} now",
@@ -123,6 +124,7 @@ class Journal:
     def finish(self) -> dict[str, Any]:
         """Marks the file as complete; returns what it holds."""
         with locked(self.path):
+            self._set_aside()
             return self._write(self.rows, finished=True)
 
     def _add(self, rows: list[dict[str, Any]]) -> None:
@@ -136,3 +138,14 @@ class Journal:
 
 def _is_dirty(head: dict[str, Any]) -> bool:
     return str(head.get("commit", "")).endswith("-dirty")
+
+
+def _same(path: Path, stored: dict[str, Any]) -> bool:
+    """Whether a file holds the first of these rows, of the same head: of a run that took turns."""
+    try:
+        earlier = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return False
+    return {**earlier, "rows": []} == {**stored, "rows": []} and all(
+        row in stored["rows"] for row in earlier["rows"]
+    )

@@ -87,6 +87,7 @@ def test_every_page_has_stored_results_or_is_named() -> None:
             "sequences",
         )
         for path in ROOT.glob(f"{folder}/*.json")
+        if ".unfinished-" not in path.name
     ),
     ids=lambda path: path.stem,
 )

@@ -1,4 +1,7 @@
-"""How pairs of queries and keys are worked off: in blocks, some batches and heads at a time."""
+"""How pairs of queries and keys are worked off: in blocks, some batches and heads at a time.
+
+Channels that weigh by themselves are heads here, too.
+"""
 
 from __future__ import annotations
 

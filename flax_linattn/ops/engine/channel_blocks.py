@@ -35,19 +35,13 @@ from flax_linattn.typing import Array, Visible
 
 
 class ChannelWeighing(Protocol):
-    """How scores are made and become weights: hashable, known when the program is made."""
+    """What ``ChannelwiseSoftmax`` is here: hashable, known when the program is made."""
 
-    def scores(self, q: Array, k: Array, bias: Array | None) -> Array:
-        """[B, T, 1, ...], [B, 1, S, ...] and what pairs add [B, T, S] -> [B, T, S, ...]."""
-        ...
+    def scores(self, q: Array, k: Array, bias: Array | None) -> Array: ...
 
-    def relative(self, score: Array, maximum: Array) -> Array:
-        """The weight of a score over that of the maximum, at most 1; both may be -inf."""
-        ...
+    def relative(self, score: Array, maximum: Array) -> Array: ...
 
-    def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array:
-        """Logarithms of weights, of the shapes of ``scores``, for their gradient alone."""
-        ...
+    def log_weight(self, q: Array, k: Array, bias: Array | None) -> Array: ...
 
 
 class Tokens(NamedTuple):
@@ -73,6 +67,7 @@ def visible_scores(
     visible: Visible,
 ) -> Array:
     """Scores [B, T, S, ...], -inf where a query does not see a key."""
+    bias = None if bias is None else bias.astype(k.dtype)
     score = weighing.scores(q[:, :, None], k[:, None], bias)
     hidden = jnp.asarray(-jnp.inf, score.dtype)
     return jnp.where(beside_channels(visible, score), score, hidden)
@@ -83,7 +78,7 @@ def beside_channels(of_pairs: Array, channels: Array) -> Array:
     return of_pairs.reshape(of_pairs.shape + (1,) * (channels.ndim - of_pairs.ndim))
 
 
-def see(
+def sums_after(
     weighing: ChannelWeighing,
     sums: ExponentialState,
     tokens: Tokens,
@@ -142,13 +137,13 @@ def attend_by_channel(
         return jnp.zeros_like(tokens.q)
     if table is not None:
         # No position lies beyond the keys; the rest of a large table has no gradient to add up.
-        table = table[: lengths[1], : lengths[1]]
+        table = table[: lengths[1], : lengths[1]].astype(tokens.k.dtype)
     # All channels on one axis, as heads are of which a block holds some: a CPU took 1.5 times as
     # long with an axis of 1 before them, and 4 times with one behind.
     tokens = Tokens(*(x.reshape(*x.shape[:2], -1) for x in tokens))
     sizes = block_sizes(shape[0], tokens.q.shape[2], most, *lengths)
     plans = PerPlatform(*(Plan(size, *lengths, weighing) for size in sizes))
-    around = Around(visibility, positions)
+    around = Around(visibility, None if table is None else positions)
     return _attend(plans, *vary_alike((tokens, table, around))).reshape(shape)
 
 
@@ -183,10 +178,10 @@ class Plan(BlockPlan):
         """The block of keys ``index``."""
         return block(x, self.sizes.keys, index, axis=1)
 
-    def block(
+    def of_pair(
         self, tokens: Tokens, positions: Positions | None, row: Array, column: Array
     ) -> tuple[Tokens, Positions | None]:
-        """Of filled tokens and positions."""
+        """The blocks ``row`` of queries and ``column`` of keys, of filled tokens and positions."""
         q, k, v = tokens
         tokens = Tokens(self.row(q, row), self.column(k, column), self.column(v, column))
         if positions is None:
@@ -227,10 +222,10 @@ def _forward(plan: Plan, tokens: Tokens, table: Array | None, around: Around) ->
 
         def body(p: Array, sums: ExponentialState) -> ExponentialState:
             row, column = jnp.asarray(pairs)[p]
-            here, places = plan.block(filled, positions, row, column)
+            here, places = plan.of_pair(filled, positions, row, column)
             visible = plan.visible(around.visibility, row, column)
             before: ExponentialState = jax.tree.map(lambda x: plan.row(x, row), sums)
-            after = see(plan.weighing, before, here, bias_of(table, places), visible)
+            after = sums_after(plan.weighing, before, here, bias_of(table, places), visible)
             return jax.tree.map(lambda x, new: put_block(x, new, row, axis=1), sums, after)
 
         begin = exponential.empty(filled.q.shape, filled.q.shape, filled.q.dtype)
@@ -263,7 +258,7 @@ def _backward(
         def body(p: Array, gradients: tuple[Tokens, Array | None]) -> tuple[Tokens, Array | None]:
             dx, dtable = gradients
             row, column = jnp.asarray(pairs)[p]
-            (q, k, v), places = plan.block(filled, positions, row, column)
+            (q, k, v), places = plan.of_pair(filled, positions, row, column)
             visible = plan.visible(around.visibility, row, column)
             mean, largest, dmean = (plan.row(x, row)[:, :, None] for x in (y, maximum, dy))
 
@@ -271,8 +266,8 @@ def _backward(
             score = visible_scores(plan.weighing, q, k, bias, visible)
             weight = plan.weighing.relative(score, largest) * dmean
             _, backward = jax.vjp(plan.weighing.log_weight, q[:, :, None], k[:, None], bias)
-            dq, dk, dbias = backward(weight * (v[:, None] - mean))
-            if dtable is not None and places is not None:
+            dq, dk, dbias = backward(weight * v[:, None] - weight * mean)
+            if dtable is not None and places is not None:  # both or none are there
                 at = dtable.at[places.query[:, :, None], places.key[:, None, :]]
                 dtable = at.add(dbias, mode="drop")
             dx = Tokens(

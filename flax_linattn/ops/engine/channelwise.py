@@ -16,7 +16,7 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.numerics import accumulation_dtype, exp_difference
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.cache import CacheMechanism, Pairs, Positions
-from flax_linattn.ops.engine.channel_blocks import Tokens, attend_by_channel, bias_of, see
+from flax_linattn.ops.engine.channel_blocks import Tokens, attend_by_channel, bias_of, sums_after
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.exponential import ExponentialState
 from flax_linattn.typing import Array, Outputs, Parameters, Visible
@@ -27,7 +27,7 @@ class ChannelwiseSoftmax(CacheMechanism):
     """Softmax over the visible tokens in every channel, given by its ``scores``.
 
     Attributes:
-        chunk_size: queries a block, and keys a block within it.
+        chunk_size: queries a block in the chunked form, and keys, at most.
     """
 
     chunk_size: int = 64
@@ -79,9 +79,14 @@ class ChannelwiseSoftmax(CacheMechanism):
     def _chunked(self, pairs: Pairs, visibility: masks.Visibility) -> Array:
         dtype = accumulation_dtype(pairs.q.dtype)
         tokens = Tokens(*(x.astype(dtype) for x in pairs[:3]))
-        table = self.table(pairs.parameters)
-        table = None if table is None else table.astype(dtype)
-        y = attend_by_channel(self, tokens, table, visibility, pairs.positions, self.chunk_size)
+        y = attend_by_channel(
+            self,
+            tokens,
+            self.table(pairs.parameters),
+            visibility,
+            pairs.positions,
+            self.chunk_size,
+        )
         return self.finish(y, tokens.q)
 
     @property
@@ -92,9 +97,8 @@ class ChannelwiseSoftmax(CacheMechanism):
         return exponential.empty(q.shape, q.shape, q.dtype)
 
     def see(self, sums: Any, pairs: Pairs, visible: Visible) -> ExponentialState:
-        table = self.table(pairs.parameters)
-        bias = bias_of(None if table is None else table.astype(pairs.k.dtype), pairs.positions)
-        return see(self, sums, Tokens(pairs.q, pairs.k, pairs.v), bias, visible)
+        bias = bias_of(self.table(pairs.parameters), pairs.positions)
+        return sums_after(self, sums, Tokens(pairs.q, pairs.k, pairs.v), bias, visible)
 
     def mean(self, sums: Any, q: Array) -> Array:
         return self.finish(sums.mean, q)

@@ -7,8 +7,9 @@ k^n exp(-k^2), which vanish in float32 beyond |k| = 10, are kept relative to the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,29 +95,105 @@ def merge(earlier: SeriesState, later: SeriesState) -> SeriesState:
     return SeriesState(smallest, s_a + s_b, z_a + z_b)
 
 
+def relative_to(k: Array, smallest: Array, keep: Array | None) -> tuple[Array, Array]:
+    """The weights of keys [..., H, K] beside a smallest |k|, 0 for those not kept, and k / r.
+
+    ``keep`` is bool and broadcasts.
+    """
+    first = weight(k, smallest)
+    if keep is not None:
+        # Before any token the smallest is infinite, and 0 times that has no gradient.
+        first = jnp.where(keep, weight(k, jnp.where(keep, smallest, 0)), 0)
+    # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
+    return first, jnp.where(first > 0, k / unit(smallest), 0)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
 def total(k: Array, v: Array, keep: Array | None, order: int) -> SeriesState:
     """The state of tokens [B, T, H, K], of those that bool [B, T] keeps, by one sum over all.
+
+    Its derivative is written out: compilers make JAX's own, of a chain of powers, several times
+    over.
 
     Example:
         >>> import jax.numpy as jnp
         >>> one = jnp.ones((1, 2, 1, 1))
-        >>> total(one, 3 * one, None, order=2).s.ravel().tolist()      # of weights relative to e^-1
+        >>> total(one, 3 * one, None, 2).s.ravel().tolist()      # of weights relative to e^-1
         [6.0, 6.0, 6.0]
     """
     k, v = zero_padding(k, keep), zero_padding(v, keep)
-    size = jnp.abs(k)
-    if keep is not None:
-        size = jnp.where(keep[..., None, None], size, jnp.inf)
-    smallest = jax.lax.stop_gradient(jnp.min(size, axis=1))
-    nearest = jnp.where(jnp.isinf(smallest), 0, smallest)[:, None]
-    first = zero_padding(weight(k, nearest), keep)
-    # Where a weight is 0, powers of a large key would be an infinite factor of its gradient.
-    z = geometric(first, jnp.where(first > 0, k / unit(nearest), 0), order)
-    return SeriesState(
-        smallest,
-        stack([jnp.sum(x * v, axis=1) for x in z]),
-        stack([jnp.sum(x, axis=1) for x in z]),
-    )
+    size, kept = jnp.abs(k), None if keep is None else keep[..., None, None]
+    size = size if kept is None else jnp.where(kept, size, jnp.inf)
+    smallest = jnp.min(size, axis=1)
+    z = geometric(*relative_to(k, smallest[:, None], kept), order)
+    return SeriesState(smallest, _sums(x * v for x in z), _sums(z))
+
+
+@total.defjvp
+def _total_jvp(order: int, primals: Any, tangents: Any) -> tuple[SeriesState, SeriesState]:
+    """The smallest |k| cancels from outputs, a constant."""
+    k, v, keep = primals
+    dk, dv = tangents[:2]
+    state = total(k, v, keep, order)
+    k, v = zero_padding(k, keep), zero_padding(v, keep)
+    smallest, kept = state.smallest[:, None], None if keep is None else keep[..., None, None]
+    z = geometric(*relative_to(k, smallest, kept), order)
+    shorter = [jnp.zeros_like(k), *(n * x / unit(smallest) for n, x in enumerate(z[:-1], 1))]
+    slopes = [less - 2 * k * x for less, x in zip(shorter, z, strict=True)]
+    ds = _sums(slope * v * dk + x * dv for slope, x in zip(slopes, z, strict=True))
+    dz = _sums(slope * dk for slope in slopes)
+    return state, SeriesState(jnp.zeros_like(state.smallest), ds, dz)
+
+
+def _sums(terms: Iterable[Array]) -> Array:
+    """Over time, of the terms [B, T, H, K] of each exponent: [B, N, H, K]."""
+    return stack([jnp.sum(x, axis=1) for x in terms])
+
+
+class Read(NamedTuple):
+    """What sums tell of queries, [..., H, K] each: y, 1 / D and dy/dq."""
+
+    y: Array
+    inverse: Array
+    slope: Array
+
+
+def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array]) -> Read:
+    """Equations 14-16, of sums by exponent."""
+    # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
+    x, f = argument(q, smallest, len(s) - 1)
+    inverse = reciprocal(polynomial(z, x, f))
+    y = polynomial(s, x, f) * inverse
+    slope = jnp.zeros_like(y)
+    if len(s) > 1:
+        slope = polynomial(s[1:], x, f) - y * polynomial(z[1:], x, f)
+        slope = 2 * unit(smallest) * f * inverse * slope
+    return Read(y, inverse, slope)
+
+
+@jax.custom_jvp
+def read(q: Array, state: SeriesState) -> Array:
+    """y of queries [..., H, K] and states whose leading axes broadcast with theirs.
+
+    Its derivative is written out, as that of ``total``.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> one = jnp.ones((1, 2, 1, 1))
+        >>> read(one[:, 0], total(one, 3 * one, None, 2)).item()
+        3.0
+    """
+    return read_sums(q, state.smallest, unstack(state.s), unstack(state.z)).y
+
+
+@read.defjvp
+def _read_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (q, state), (dq, dstate) = primals, tangents
+    s, z = unstack(state.s), unstack(state.z)
+    y, inverse, slope = read_sums(q, state.smallest, s, z)
+    x, f = argument(q, state.smallest, len(s) - 1)
+    ds, dz = (polynomial(unstack(sums), x, f) for sums in dstate[1:])
+    return y, slope * dq + inverse * (ds - y * dz)
 
 
 def stack(sums: Sequence[Array]) -> Array:

@@ -39,14 +39,13 @@ from flax_linattn.ops.engine.series import (
     geometric,
     merge,
     passage,
-    polynomial,
     polynomial_terms,
-    reciprocal,
+    read_sums,
+    relative_to,
     smaller,
     stack,
     unit,
     unstack,
-    weight,
 )
 from flax_linattn.ops.engine.tiles import (
     after_each,
@@ -133,19 +132,9 @@ class Tokens(NamedTuple):
         size = jax.lax.stop_gradient(jnp.abs(self.k))
         return size if self.mask is None else jnp.where(self.mask, size, jnp.inf)
 
-    def weight(self, smallest: Array) -> Array:
-        """exp(a^2 - k^2), 0 for padding."""
-        if self.mask is None:
-            return weight(self.k, smallest)
-        # At padding before any token the smallest is infinite, and 0 times that has no gradient.
-        own = weight(self.k, jnp.where(self.mask, smallest, 0))
-        return jnp.where(self.mask, own, 0)
-
     def relative_to(self, smallest: Array) -> tuple[Array, Array]:
-        """The weight and k / r."""
-        weight = self.weight(smallest)
-        # Powers of a key so large that its weight is 0 would overflow, and 0 times inf is NaN.
-        return weight, jnp.where(weight > 0, self.k / unit(smallest), 0)
+        """The weight, 0 for padding, and k / r."""
+        return relative_to(self.k, smallest, self.mask)
 
     def since(self, smallest: Array) -> Array:
         """The smallest |k| before this token, in its own segment: inf where one starts."""
@@ -189,17 +178,9 @@ class Sums(NamedTuple):
         return Sums(smallest, [f * x + p * token.v for f, x, p in s], [f * x + p for f, x, p in z])
 
     def read(self, q: Array) -> Rows:
-        """Equations 14-16, and what the backward pass keeps."""
-        # x^n f^(N - n) stays in range for any query; its common factor cancels between s and z.
+        """What the backward pass keeps."""
         smallest = jax.lax.stop_gradient(self.smallest)
-        x, f = argument(q, smallest, len(self.s) - 1)
-        inverse = reciprocal(polynomial(self.z, x, f))
-        y = polynomial(self.s, x, f) * inverse
-        slope = jnp.zeros_like(y)
-        if len(self.s) > 1:
-            slope = polynomial(self.s[1:], x, f) - y * polynomial(self.z[1:], x, f)
-            slope = 2 * unit(smallest) * f * inverse * slope
-        return Rows(y, inverse, slope, self.smallest)
+        return Rows(*read_sums(q, smallest, self.s, self.z), self.smallest)
 
 
 def _unstacked(state: SeriesState) -> Sums:

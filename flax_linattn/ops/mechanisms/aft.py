@@ -29,6 +29,7 @@ from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import softmax_by_channel
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
+from flax_linattn.ops.contract.numerics import exp_difference
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.cache import KVCache
@@ -45,7 +46,7 @@ class AFT(ChannelwiseSoftmax):
     """AFT-full, with learned position biases (module docstring: symbols, departures).
 
     Attributes:
-        chunk_size: queries a block, and keys a block within it.
+        chunk_size: queries a block in the chunked form, and keys, at most.
         max_length: N, positions that a layer learns biases for; only they are limited.
             ``attend`` and ``step`` take them as ``position_bias=`` [N, N]; without, they are 0.
         gate: multiply by sigmoid(q); without, it is equation 19 of the element-wise attention
@@ -192,7 +193,9 @@ class AFTSimple(StreamingMechanism):
             score, v = tokens["k"], masks.zero_padding(tokens["v"], keep)
             if keep is not None:
                 score = jnp.where(keep[..., None, None], score, -jnp.inf)
-            return exponential.summarise(score, v, axis=1)
+            m = jnp.max(score, axis=1)  # which has a gradient: it is given out, with the state
+            weight = exp_difference(score, m[:, None])
+            return ExponentialState(m, jnp.sum(weight, axis=1), jnp.sum(weight * v, axis=1))
 
         return super()._monoid(q, identity)._replace(total=total)
 

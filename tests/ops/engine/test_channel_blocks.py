@@ -78,3 +78,50 @@ def test_nothing_to_see() -> None:
     y, pull = jax.vjp(lambda *x: mechanism.attend(*x, form="chunked"), q, k, v)
     np.testing.assert_array_equal(y, np.zeros_like(q))
     np.testing.assert_array_equal(pull(y)[0], np.zeros_like(q))
+
+
+@pytest.mark.parametrize("name", ["elementwise", "aft"])
+def test_second_derivatives_and_no_forward_mode(name: str) -> None:
+    with jax.enable_x64(True):
+        mechanism = ops.get_mechanism(name, chunk_size=2)
+        tokens = tuple(x[:, :5, :1, :3] for x in tokens_and_table(np.float64)[0])
+
+        def second(attend: Any, **form: str) -> Any:
+            def steepness(tokens: Any) -> Any:
+                loss = lambda x: jnp.sum(jnp.sin(attend(*x, is_causal=True, **form)))  # noqa: E731
+                return sum(jnp.sum(g**2) for g in jax.grad(loss)(tokens))
+
+            return jax.jit(jax.grad(steepness))(tokens)
+
+        got, want = second(mechanism.attend, form="chunked"), second(mechanism.reference)
+        jax.tree.map(
+            lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-10), got, want
+        )
+        with pytest.raises(
+            TypeError, match=r"form='chunked' has a gradient .* use form='parallel'"
+        ):
+            jax.jvp(lambda *t: mechanism.attend(*t, form="chunked"), tokens, tokens)
+
+
+def test_a_table_of_half_precision_and_one_too_small() -> None:
+    """Entries are numbers of the sums, wherever they are read; beyond the table there are none."""
+    (q, k, v), table = tokens_and_table(np.float32)
+    mask = np.arange(LENGTH) < np.array([[LENGTH], [9]])
+    rounded = table.astype(jnp.bfloat16)
+    attend = jitted("aft", is_causal=True, form="chunked")
+    got = attend(q, k, v, mask=mask, position_bias=rounded)
+    want = attend(q, k, v, mask=mask, position_bias=rounded.astype(jnp.float32))
+    np.testing.assert_array_equal(got, want)
+    gradient = jax.grad(lambda p: attend(q, k, v, mask=mask, position_bias=p).sum())(rounded)
+    assert gradient.dtype == jnp.bfloat16 and np.isfinite(gradient.astype(np.float32)).all()
+    y = attend(q, k, v, mask=mask, position_bias=table[:10, :10])
+    assert np.isnan(y[0, 10:]).all() and np.isfinite(y[0, :10]).all() and np.isfinite(y[1]).all()
+
+
+def test_large_values_have_finite_gradients() -> None:
+    """Their differences may be beyond the dtype, and those weigh nothing by themselves."""
+    q = k = jnp.zeros((1, 3, 1, 1))
+    v = jnp.array([3e38, -3e38, 3e38])[None, :, None, None]
+    attend = jitted("elementwise", is_causal=True, form="chunked")
+    gradients = jax.grad(lambda *x: attend(*x)[:, :1].sum(), argnums=(0, 1, 2))(q, k, v)
+    assert all(np.isfinite(x).all() for x in gradients)

@@ -82,3 +82,24 @@ def test_aft_where_an_output_is_not_wanted() -> None:
         for which in ("attend", "reference")
     )
     np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["aft_simple", "elementwise_series"])
+def test_states_have_the_gradients_of_causal_ones(name: str) -> None:
+    """Not causal, all tokens are added up at once; the state is the same function of them."""
+    _, k, v = qkv(9)
+    mask = np.arange(9) < np.array([[9], [5]])
+
+    def gradients(is_causal: bool) -> list[np.ndarray]:
+        def leaves(k, v):
+            attend = jitted(name, is_causal=is_causal, return_state=True)
+            return attend(jnp.ones_like(k), k, v, mask=mask)[1]
+
+        state, pull = jax.vjp(leaves, k, v)
+        of_leaf = lambda i: pull(  # noqa: E731
+            type(state)(*(jnp.full_like(x, i == j) for j, x in enumerate(state)))
+        )
+        return jax.tree.leaves([of_leaf(i) for i in range(3)])
+
+    for got, want in zip(gradients(False), gradients(True), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
