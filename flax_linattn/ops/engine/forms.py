@@ -98,7 +98,7 @@ TaylorShift of 64 channels was 1.6 times as fast with one head after another."""
 
 
 class BlockSizes(NamedTuple):
-    """What a block of scores holds: batches, heads (or channels that weigh alone), queries, keys."""
+    """What a block of scores holds: batches, heads or single channels, queries and keys."""
 
     batches: Any
     heads: int
