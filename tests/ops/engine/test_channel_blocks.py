@@ -87,8 +87,10 @@ def test_second_derivatives_and_no_forward_mode(name: str) -> None:
         tokens = tuple(x[:, :5, :1, :3] for x in tokens_and_table(np.float64)[0])
 
         def second(attend: Any, **form: str) -> Any:
+            def loss(tokens: Any) -> Any:
+                return jnp.sum(jnp.sin(attend(*tokens, is_causal=True, **form)))
+
             def steepness(tokens: Any) -> Any:
-                loss = lambda x: jnp.sum(jnp.sin(attend(*x, is_causal=True, **form)))  # noqa: E731
                 return sum(jnp.sum(g**2) for g in jax.grad(loss)(tokens))
 
             return jax.jit(jax.grad(steepness))(tokens)

@@ -96,10 +96,8 @@ def test_states_have_the_gradients_of_causal_ones(name: str) -> None:
             return attend(jnp.ones_like(k), k, v, mask=mask)[1]
 
         state, pull = jax.vjp(leaves, k, v)
-        of_leaf = lambda i: pull(  # noqa: E731
-            type(state)(*(jnp.full_like(x, i == j) for j, x in enumerate(state)))
-        )
-        return jax.tree.leaves([of_leaf(i) for i in range(3)])
+        ones_at = [[jnp.full_like(x, i == j) for j, x in enumerate(state)] for i in range(3)]
+        return jax.tree.leaves([pull(type(state)(*leaves)) for leaves in ones_at])
 
     for got, want in zip(gradients(False), gradients(True), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
