@@ -166,8 +166,9 @@ def read_sums(q: Array, smallest: Array, s: Sequence[Array], z: Sequence[Array])
     y = polynomial(s, x, f) * inverse
     slope = jnp.zeros_like(y)
     if len(s) > 1:
-        slope = polynomial(s[1:], x, f) - y * polynomial(z[1:], x, f)
-        slope = 2 * unit(smallest) * f * inverse * slope
+        # Taken apart before they are summed up: later, what both have in common costs digits.
+        centered = [a - y * b for a, b in zip(s[1:], z[1:], strict=True)]
+        slope = 2 * unit(smallest) * f * inverse * polynomial(centered, x, f)
     return Read(y, inverse, slope)
 
 
