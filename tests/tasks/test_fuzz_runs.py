@@ -41,14 +41,14 @@ OPTIONS = {
     },
 }
 STORED_TASKS = ("classify", "forecast")
-"""Those of which there are runs of an earlier version."""
+"""Those of which there are stored runs."""
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 @pytest.fixture(scope="module", params=STORED_TASKS)
 def stored(request, tmp_path_factory) -> Path:
-    """A run of an earlier version, which takes no training."""
+    """A stored run, which takes no training."""
     folder = tmp_path_factory.mktemp("stored")
     with tarfile.open(STORED) as archive:
         archive.extractall(folder, filter="data")
