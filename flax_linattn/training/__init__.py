@@ -33,12 +33,18 @@ from flax_linattn.training.many import (
     read_runs,
 )
 from flax_linattn.training.objective import LossFn, Objective, Validate
-from flax_linattn.training.optimizers import decays, lamb
+from flax_linattn.training.optimizers import (
+    OptimizerOptions,
+    decays,
+    lamb,
+    make_optimizer,
+    make_schedule,
+)
 from flax_linattn.training.parallel import Parallel
 from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.processes import LostProcessError, is_main, start_process
 from flax_linattn.training.report import learning_curve
-from flax_linattn.training.schedules import reciprocal_sqrt, warmup_cosine
+from flax_linattn.training.schedules import linear_warmup, reciprocal_sqrt, warmup_cosine
 from flax_linattn.training.session import Session
 from flax_linattn.training.signals import Interrupted
 from flax_linattn.training.state import TrainState
@@ -59,6 +65,7 @@ __all__ = [
     "ManyResult",
     "NonFiniteLossError",
     "Objective",
+    "OptimizerOptions",
     "Parallel",
     "Placement",
     "RunResult",
@@ -76,12 +83,15 @@ __all__ = [
     "is_main",
     "lamb",
     "learning_curve",
+    "linear_warmup",
     "list_checkpoints",
     "load_best",
     "load_checkpoint",
     "load_run",
     "load_runs",
     "make_evaluation_step",
+    "make_optimizer",
+    "make_schedule",
     "make_train_step",
     "pinball_loss",
     "read_runs",
