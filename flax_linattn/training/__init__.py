@@ -21,9 +21,6 @@ Beside these, ``state`` is what a step updates on the devices, ``history`` what 
 ``placement`` where arrays live.
 """
 
-from typing import TYPE_CHECKING
-
-from flax_linattn import _moved
 from flax_linattn.training.batches import BatchSource, Splits
 from flax_linattn.training.checkpointer import (
     Checkpoint,
@@ -35,7 +32,13 @@ from flax_linattn.training.fit import FitResult, fit
 from flax_linattn.training.losses import pinball_loss, smoothed_cross_entropy
 from flax_linattn.training.nonfinite import NonFiniteLossError
 from flax_linattn.training.objective import LossFn, Objective, Validate
-from flax_linattn.training.optimizers import decays, lamb
+from flax_linattn.training.optimizers import (
+    OptimizerOptions,
+    decays,
+    lamb,
+    make_optimizer,
+    make_schedule,
+)
 from flax_linattn.training.parallel import Parallel
 from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.processes import LostProcessError, is_main, start_process
@@ -49,7 +52,7 @@ from flax_linattn.training.results import (
     load_runs,
     read_runs,
 )
-from flax_linattn.training.schedules import reciprocal_sqrt, warmup_cosine
+from flax_linattn.training.schedules import linear_warmup, reciprocal_sqrt, warmup_cosine
 from flax_linattn.training.session import Session
 from flax_linattn.training.signals import Interrupted
 from flax_linattn.training.state import TrainState
@@ -70,6 +73,7 @@ __all__ = [
     "LostProcessError",
     "NonFiniteLossError",
     "Objective",
+    "OptimizerOptions",
     "Parallel",
     "Placement",
     "RunResult",
@@ -86,12 +90,15 @@ __all__ = [
     "is_main",
     "lamb",
     "learning_curve",
+    "linear_warmup",
     "list_checkpoints",
     "load_best",
     "load_checkpoint",
     "load_run",
     "load_runs",
     "make_evaluation_step",
+    "make_optimizer",
+    "make_schedule",
     "make_train_step",
     "pinball_loss",
     "read_runs",
@@ -100,6 +107,3 @@ __all__ = [
     "start_process",
     "warmup_cosine",
 ]
-
-if not TYPE_CHECKING:  # a type checker reads the names above
-    __getattr__ = _moved.old_names(__name__, load_many="load_run")

@@ -91,7 +91,7 @@ class History:
         monitor: As in Objective.
         monitor_mode: Its ``mode``.
         steps_per_epoch: Training batches in an epoch.
-        batch_size: Rows of a training batch; None in checkpoints of earlier versions.
+        batch_size: Rows of a training batch.
         runs: What each run has come to; of a single model one.
         is_stacked: Whether the runs are an axis of all arrays; False for a single model.
         seconds: Training time spent in the unfinished period.
@@ -109,7 +109,7 @@ class History:
     monitor: str
     monitor_mode: str
     steps_per_epoch: int
-    batch_size: int | None = None
+    batch_size: int
     runs: list[RunProgress] = dataclasses.field(default_factory=lambda: [RunProgress()])
     is_stacked: bool = False
     seconds: float = 0.0
@@ -325,7 +325,7 @@ class History:
         fixed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size")
         for name in (*fixed, "validate_every"):
             before, value = getattr(self, name), getattr(now, name)
-            if before is not None and before != value:
+            if before != value:
                 name = name.removeprefix("monitor_")
                 raise OptionError(
                     f"The run to resume was made with {name}={before!r}, but now {name} is "
