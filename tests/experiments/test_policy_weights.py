@@ -1,9 +1,14 @@
 """Policies of Stable-Baselines3 against their equations, and against what they played."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
-from flax_linattn.control import make_environments, play, read_policy
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.decide.weights import read_policy
+from flax_linattn.control import make_environments, play
 from flax_linattn.data.files import DataFormatError
 
 RNG = np.random.default_rng(0)
@@ -199,7 +204,9 @@ def test_real_policies_reach_their_returns(name, data_dir):
     policy = read_policy(data_dir / "rl_policies" / f"{name}-v3.npz")
     mean, error = RETURNS[name]
     env_id = f"{name.split('_')[1]}-v5"
-    with make_environments(env_id, 2, observation_dim=policy.observation_dim) as environments:
+    with closing(
+        make_environments(env_id, 2, observation_dim=policy.observation_dim)
+    ) as environments:
         episodes = play(policy, environments, [0, 1])
     assert episodes.lengths.tolist() == [1000, 1000]
     assert abs(episodes.returns.mean() - mean) < error
