@@ -104,7 +104,7 @@ def without(*names):
 HIDDEN = "mlp_extractor.policy_net"
 DAMAGED = [
     (PPO | {"critic.weight": np.zeros(3)}, r"knows no array critic\.weight"),
-    ({"times": np.zeros(3)}, "expected arrays .*, got times.npy"),
+    ({"times": np.zeros(3)}, "expected arrays .*, got times"),
     (without("action_net.weight"), "expected an array action_net.weight, got none"),
     (without("obs_mean", "epsilon"), "norm_obs is True, and there is no obs_mean, epsilon"),
     (PPO | {"action_net.weight": np.zeros((2, 5))}, r"action_net\.weight: expected \[n, 6\]"),
