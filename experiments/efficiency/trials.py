@@ -264,15 +264,14 @@ class Trial:
 
     def _torch(self, features: int, layers: list[Any]) -> Trained:
         """A training of PyTorch's model with such layers."""
-        torch, learned, fit = import_torch(), self.learned, self.config.fit
+        torch, learned, options = import_torch(), self.learned, self.config.fit.optimizer
         modules = torch_models.modules(torch)
         encoder = modules.Encoder(learned.num_channels, self.length, features, layers)
         model = getattr(modules, learned.head)(encoder, learned.outputs)
         optimizer = getattr(torch.optim, learned.torch_optimizer)(
-            model.parameters(), lr=fit.learning_rate
+            model.parameters(), lr=options.learning_rate
         )
-        clip_norm = getattr(fit, "clip_norm", None)
-        step = torch_models.training_step(torch, model, optimizer, clip_norm, self.batch)
+        step = torch_models.training_step(torch, model, optimizer, options.clip_norm, self.batch)
         return Trained(step, {"parameters": torch_models.num_parameters(model)})
 
     def _recurrent_features(self, gates: int) -> int:

@@ -165,8 +165,8 @@ def _all_failed(
 
 def _hyperparameters(config: SymbolsConfig, cell: Cell) -> dict[str, float]:
     """Those of the optimizer in which runs differ."""
-    if config.fit.optimizer == "adam":
+    if config.fit.optimizer.optimizer == "adam":
         return {"learning_rate": cell.learning_rate}
-    if config.fit.lower_at:
+    if config.fit.optimizer.lower_at:
         return {"momentum": cell.momentum}
     return {"learning_rate": cell.learning_rate, "momentum": cell.momentum}

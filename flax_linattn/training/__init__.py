@@ -7,9 +7,6 @@ training batches; a *period* is what lies between two validations. A *split* is 
 and the *placement* where arrays live.
 """
 
-from typing import TYPE_CHECKING
-
-from flax_linattn import _moved
 from flax_linattn.training.batches import BatchSource, Splits
 from flax_linattn.training.checkpoint import (
     Checkpoint,
@@ -33,12 +30,18 @@ from flax_linattn.training.many import (
     read_runs,
 )
 from flax_linattn.training.objective import LossFn, Objective, Validate
-from flax_linattn.training.optimizers import decays, lamb
+from flax_linattn.training.optimizers import (
+    OptimizerOptions,
+    decays,
+    lamb,
+    make_optimizer,
+    make_schedule,
+)
 from flax_linattn.training.parallel import Parallel
 from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.processes import LostProcessError, is_main, start_process
 from flax_linattn.training.report import learning_curve
-from flax_linattn.training.schedules import reciprocal_sqrt, warmup_cosine
+from flax_linattn.training.schedules import linear_warmup, reciprocal_sqrt, warmup_cosine
 from flax_linattn.training.session import Session
 from flax_linattn.training.signals import Interrupted
 from flax_linattn.training.state import TrainState
@@ -59,6 +62,7 @@ __all__ = [
     "ManyResult",
     "NonFiniteLossError",
     "Objective",
+    "OptimizerOptions",
     "Parallel",
     "Placement",
     "RunResult",
@@ -76,12 +80,15 @@ __all__ = [
     "is_main",
     "lamb",
     "learning_curve",
+    "linear_warmup",
     "list_checkpoints",
     "load_best",
     "load_checkpoint",
     "load_run",
     "load_runs",
     "make_evaluation_step",
+    "make_optimizer",
+    "make_schedule",
     "make_train_step",
     "pinball_loss",
     "read_runs",
@@ -90,6 +97,3 @@ __all__ = [
     "start_process",
     "warmup_cosine",
 ]
-
-if not TYPE_CHECKING:  # a type checker reads the names above
-    __getattr__ = _moved.old_names(__name__, load_many="load_run")

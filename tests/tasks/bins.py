@@ -151,7 +151,7 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsProblem]):
             continued = inference.generate(model, probe[:, :8], 4).tokens
             return {"exact_matches": float(jnp.mean(continued == probe[:, 8:12]))}
 
-        optimizer = optax.adam(config.fit.learning_rate)
+        optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(loss, optimizer, validate=validate)
 
     def observation(self, problem):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from flax_linattn.checks import OptionError, at_least, positive
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import CLASSIFIER_LAYERS, Layers
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.training import OptimizerOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,20 +95,9 @@ class ClassifyModel(ModelOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyFit(FitOptions):
-    """How the classifier is trained, by RAdam.
+    """How the classifier is trained, by RAdam."""
 
-    Attributes:
-        schedule: "constant", or "steps": after every fifth epoch e the rate becomes
-            learning_rate * 0.5**(e - 1), as Time-Series-Library had it until the end of 2024.
-        clip_norm: largest global norm of the gradients.
-    """
-
-    schedule: Literal["constant", "steps"] = "constant"
-    clip_norm: float = 4.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(clip_norm=self.clip_norm)
+    optimizer: OptimizerOptions = OptimizerOptions("radam", clip_norm=4.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,23 +166,3 @@ def tslib(config: ClassifyConfig) -> ClassifyConfig:
         padding="seen",
         schedule="steps",
     )
-
-
-def upgrade(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of format 1, which had a ``protocol``, and "auto" for what it stands for.
-
-    Example:
-        >>> upgrade({"protocol": "tslib", "schedule": "constant", "pooling": "auto"})
-        {'schedule': 'constant', 'pooling': 'flatten', 'select_on': 'test', 'scaling': 'each'}
-    """
-    options = dict(options)
-    library = options.pop("protocol", "honest") == "tslib"
-    meant = (tslib(ClassifyConfig()) if library else ClassifyConfig()).to_json()
-    for name in ("pooling", "embedding", "padding", "schedule"):
-        if options.get(name) == "auto":
-            options[name] = meant[name]
-    scaling = meant["scaling"]
-    # The library scales one data set in a way of its own, which format 1 knew by its name.
-    if library and Path(options.get("train_file") or "").name.startswith("EthanolConcentration"):
-        scaling = "each-across-channels"
-    return {**options, "select_on": meant["select_on"], "scaling": scaling}

@@ -30,9 +30,8 @@ from flax_linattn.tasks.classify.model import (
     build_classifier,
     classification_loss,
     logits_of,
-    make_optimizer,
 )
-from flax_linattn.tasks.classify.options import ClassifyConfig, tslib, upgrade
+from flax_linattn.tasks.classify.options import ClassifyConfig, tslib
 from flax_linattn.tasks.classify.predict import predict
 from flax_linattn.tasks.classify.problem import ClassifyProblem
 from flax_linattn.tasks.classify.stream import ClassifyStream, ClassifyStreamOptions
@@ -72,10 +71,6 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         """The two files."""
         return dict(zip(("train_file", "test_file"), files, strict=True))
 
-    def upgrade(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options before presets."""
-        return upgrade(options)
-
     def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
         """Sequences that are split over devices are padded for it."""
         if placement.spans > 1 and config.model.sees_padding:
@@ -91,13 +86,6 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
     def load(self, config: ClassifyConfig) -> Sequences:
         """The sequences, and which of them validate."""
         return self.parts(load_data(config.data), config)
-
-    def as_kept(
-        self, data_: Sequences, config: ClassifyConfig, problem: ClassifyProblem
-    ) -> Sequences:
-        """Labels that index the run's classes: of older runs these are in the order of text."""
-        train, test = (part.with_classes(problem.classes) for part in data_.files)
-        return self.parts((train, test), config)
 
     def parts(
         self,
@@ -177,7 +165,7 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         of_library = config.data.select_on == "test"
         return training.Objective(
             classification_loss,
-            make_optimizer(config.fit, steps_per_epoch),
+            config.fit.make_optimizer(steps_per_epoch),
             monitor="accuracy" if of_library else "loss",
             mode="max" if of_library else "min",
         )

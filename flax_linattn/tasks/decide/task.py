@@ -26,7 +26,7 @@ from flax_linattn.tasks.decide.data import (
     split_data,
 )
 from flax_linattn.tasks.decide.figures import draw_episodes
-from flax_linattn.tasks.decide.model import build_model, decision_loss, make_optimizer
+from flax_linattn.tasks.decide.model import build_model, decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
 from flax_linattn.tasks.decide.predict import predict
 from flax_linattn.tasks.decide.problem import DecideProblem
@@ -137,7 +137,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         self, config: DecideConfig, problem: DecideProblem, steps_per_epoch: int
     ) -> training.Objective:
         """The error of actions, AdamW; selected by it, or by returns."""
-        optimizer = make_optimizer(config.fit)
+        optimizer = config.fit.make_optimizer(steps_per_epoch)
         if config.fit.select_on == "validation":
             return training.Objective(decision_loss, optimizer)
 

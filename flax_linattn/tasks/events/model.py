@@ -1,20 +1,17 @@
-"""The model of a run on events, its loss and its optimizer."""
+"""The model of a run on events and its loss."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.tasks.events.data import END, EVENT
-from flax_linattn.tasks.events.options import EventsConfig, EventsFit
+from flax_linattn.tasks.events.options import EventsConfig
 from flax_linattn.tasks.events.problem import EventsProblem
 from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
-CLIP_NORM = 1.0
-"""Of gradients: a gap far out in a tail has a steep one."""
 NO_EVENT = 1e-3
 """Events that a batch of survivals alone counts as, so that its mean and its sum both exist."""
 
@@ -64,12 +61,3 @@ def events_loss(
         "mark_nll": (mark, count),
         "mark_accuracy": (jnp.sum(jnp.where(right, event, 0)), count),
     }
-
-
-def make_optimizer(fit: EventsFit, steps_per_epoch: int) -> optax.GradientTransformation:
-    """Adam with the run's learning rate at each step, on clipped gradients."""
-    schedule: float | optax.Schedule = fit.learning_rate
-    if fit.schedule == "cosine":
-        steps = fit.steps or fit.epochs * steps_per_epoch
-        schedule = optax.cosine_decay_schedule(fit.learning_rate, steps)
-    return optax.chain(optax.clip_by_global_norm(CLIP_NORM), optax.adam(schedule))
