@@ -29,9 +29,9 @@ from experiments.options import configured
 from flax_linattn import training
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.tasks import get_task
-from flax_linattn.training.evaluation import metric_names
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.train_step import update_of
+from flax_linattn.training.step import update_of
+from flax_linattn.training.validation import metric_names
 
 AGAIN = ", the same again"
 TRANSFORMER = "PyTorch, transformer"

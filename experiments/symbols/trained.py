@@ -74,7 +74,7 @@ def make_runs(config: SymbolsConfig, cells: Sequence[Cell], alone: Sequence[str]
     return Runs(models, splits, apart, objective)
 
 
-def train_runs(runs: Runs, config: SymbolsConfig, cells: Sequence[Cell]) -> training.ManyResult:
+def train_runs(runs: Runs, config: SymbolsConfig, cells: Sequence[Cell]) -> training.FitResult:
     """Trains them in one program, and leaves their best parameters in them.
 
     Raises:
@@ -82,7 +82,7 @@ def train_runs(runs: Runs, config: SymbolsConfig, cells: Sequence[Cell]) -> trai
     """
     fit = config.fit
     with tempfile.TemporaryDirectory() as folder:
-        return training.fit_many(
+        return training.fit(
             runs.models,
             runs.objective,
             runs.splits,

@@ -171,7 +171,7 @@ class Config:
         """A name for the run folder."""
         return as_name(mechanism_name(self.layers), self.seeds)
 
-    def of_run(self, which: int) -> Self:
+    def of_run(self, seed_index: int) -> Self:
         """That of one of its runs, counted from 0: as of a single run, with a seed of its own.
 
         Example:
@@ -181,7 +181,7 @@ class Config:
             >>> fit.seed, fit.runs
             (10, 1)
         """
-        return self.replace(seed=self.seed + which, runs=1)
+        return self.replace(seed=self.seed + seed_index, runs=1)
 
     def resolve(self) -> Self:
         """With absolute paths."""

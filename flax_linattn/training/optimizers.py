@@ -204,7 +204,7 @@ def make_optimizer(
         total_steps: Steps of training, where a cosine ends.
         steps_per_epoch: Steps of an epoch, which some schedules and ``lower_at`` count in.
         inject_hyperparams: Whether the learning rate and the like are held in the optimizer's
-            state, see ``optax.inject_hyperparams``, so that runs of ``fit_many`` may differ in
+            state, see ``optax.inject_hyperparams``, so that several runs of ``fit`` may differ in
             them. A learning rate that follows a schedule is computed from the step nevertheless.
 
     Raises:

@@ -12,7 +12,6 @@ from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classes.loss import make_label_loss
 from flax_linattn.tasks.classify.options import ClassifyConfig
 from flax_linattn.tasks.classify.problem import ClassifyProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 AMONG_LATENTS = "softmax"
@@ -36,7 +35,7 @@ def build_classifier(
         ValueError: an option that the model does not take.
     """
     model = config.model
-    layers, rngs = placed_layers(config.layers, placement), nnx.Rngs(config.seed)
+    layers, rngs = config.layers.map_mechanisms(placement.mechanism), nnx.Rngs(config.seed)
     if model.latents is not None:
         if len(set(layers.mechanisms)) > 1:
             raise OptionError("latents read once, by one mechanism.", "mechanism", "latents")

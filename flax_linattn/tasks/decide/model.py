@@ -8,7 +8,6 @@ from flax import nnx
 from flax_linattn import models, training
 from flax_linattn.tasks.decide.options import DecideConfig
 from flax_linattn.tasks.decide.problem import DecideProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 
@@ -27,7 +26,7 @@ def build_model(
         problem.action_dim,
         position=config.model.position,
         max_length=config.model.max_length,
-        layers=placed_layers(config.layers, placement),
+        layers=config.layers.map_mechanisms(placement.mechanism),
         rngs=nnx.Rngs(config.seed),
     )
 

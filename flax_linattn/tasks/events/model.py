@@ -9,7 +9,6 @@ from flax_linattn import models, training
 from flax_linattn.tasks.events.data import END, EVENT
 from flax_linattn.tasks.events.options import EventsConfig
 from flax_linattn.tasks.events.problem import EventsProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 NO_EVENT = 1e-3
@@ -32,7 +31,7 @@ def build_model(
         periods=problem.all_periods,
         spread=problem.spread,
         num_components=config.model.num_components,
-        layers=placed_layers(config.layers, placement),
+        layers=config.layers.map_mechanisms(placement.mechanism),
         max_length=problem.lengths[-1],
         rngs=nnx.Rngs(config.seed),
     )

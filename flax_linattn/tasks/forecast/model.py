@@ -12,7 +12,6 @@ from flax import nnx
 from flax_linattn import models, training
 from flax_linattn.tasks.forecast.options import ForecastConfig
 from flax_linattn.tasks.forecast.problem import ForecastProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 Model = models.Forecaster | models.EncoderDecoder | models.PatchForecaster
@@ -38,7 +37,7 @@ def build_forecaster(
         "num_marks": len(problem.marks) + problem.num_flags,
         "targets": problem.targets,
         "max_length": length,
-        "layers": placed_layers(config.layers, placement),
+        "layers": config.layers.map_mechanisms(placement.mechanism),
         "rngs": nnx.Rngs(config.seed),
     }
     channels, horizon = problem.num_inputs, config.data.horizon

@@ -11,7 +11,6 @@ import optax
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.tasks.symbols.options import SymbolsConfig
 from flax_linattn.tasks.symbols.problem import SymbolsProblem
 from flax_linattn.typing import Array
@@ -29,7 +28,7 @@ def build_model(
     Raises:
         ValueError: an option that the model does not take.
     """
-    layers, context = placed_layers(config.layers, placement), config.data.context
+    layers, context = config.layers.map_mechanisms(placement.mechanism), config.data.context
     rngs = nnx.Rngs(config.seed)
     if config.data.recalls:
         position = config.model.position
