@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,9 @@ from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
 
 
 class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
@@ -208,7 +211,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         """The action after each observation."""
         return DecideStream(run, options)
 
-    def agent(self, run: Run, environments: control.Environments, **how: Any) -> control.Agent:
+    def agent(self, run: Run, environments: VectorEnv, **how: Any) -> control.Agent:
         """Acts by the window, the stream or restarts, as the run's options or ``how`` say."""
-        num_rows, max_steps = environments.num_envs, environments.max_steps
+        num_rows, max_steps = environments.num_envs, control.max_episode_steps(environments)
         return make_agent(run, num_rows, max_steps, **how)
