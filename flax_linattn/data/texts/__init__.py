@@ -2,9 +2,8 @@
 
 from flax_linattn.data.texts.bytes import TextBatches, taylorshift_bytes
 from flax_linattn.data.texts.load import load_texts
-from flax_linattn.data.texts.packed import pack_texts
 from flax_linattn.data.texts.pairs import TextPairs, load_pairs
-from flax_linattn.data.texts.texts import LabelledTexts
+from flax_linattn.data.texts.texts import LabelledTexts, pack_texts
 
 __all__ = [
     "LabelledTexts",
