@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import import_extra
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -17,12 +19,7 @@ def check_pillow() -> None:
     Raises:
         ValueError: It is not installed.
     """
-    try:
-        import PIL  # noqa: F401
-    except ImportError as error:
-        raise ValueError(
-            'changing pictures takes Pillow: pip install "flax-linattn[images]"'
-        ) from error
+    import_extra("PIL", 'changing pictures takes Pillow: pip install "flax-linattn[images]"')
 
 
 def to_pillow(pixels: NDArray[np.uint8]) -> Image.Image:

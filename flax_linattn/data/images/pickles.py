@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.files import report_damage
 
 _OPCODES = (
     *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "GLOBAL", "STACK_GLOBAL"),
@@ -152,7 +152,8 @@ def read_pickle(place: str, content: bytes) -> Any:
         ...
         flax_linattn.data.files.DataFormatError: a: expected a pickle of plain values and arrays...
     """
-    try:
+    expected = "a pickle of plain values and arrays uint8"
+    with report_damage(place, expected, "fetch it again from its official source"):
         value = _Unpickler(io.BytesIO(content), encoding="latin1").load()
         if not isinstance(value, dict):
             return _plain(value)
@@ -160,11 +161,6 @@ def read_pickle(place: str, content: bytes) -> Any:
             key.decode("latin1") if isinstance(key, bytes) else key: _plain(part)
             for key, part in value.items()
         }
-    except Exception as error:  # what a damaged one may raise is no short list
-        raise DataFormatError(
-            f"{place}: expected a pickle of plain values and arrays uint8, got a damaged one, or "
-            f"another kind of file ({shown(error, 100)}); fetch it again from its official source"
-        ) from error
 
 
 def _plain(value: Any) -> Any:
