@@ -30,8 +30,8 @@ from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks import Run, get_task
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.classify import evaluate as classify
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.classify.series import evaluate as classify
 from flax_linattn.tasks.forecast import evaluate as forecast
 
 RESULTS = Path(__file__).with_suffix(".json")

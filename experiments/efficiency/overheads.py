@@ -27,7 +27,7 @@ from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks.classify import ClassifyProblem
-from flax_linattn.tasks.classify import model as classify_model
+from flax_linattn.tasks.classify.series import model as classify_model
 
 NEVER = 10**9
 BATCH_SIZE = 16

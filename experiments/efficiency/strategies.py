@@ -28,7 +28,7 @@ from flax_linattn import data, training
 from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks.classify import ClassifyProblem
-from flax_linattn.tasks.classify import model as classify_model
+from flax_linattn.tasks.classify.series import model as classify_model
 from flax_linattn.training.evaluation import metric_names
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.train_step import make_train_step

@@ -31,8 +31,8 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.nn import Attention
 from flax_linattn.ops.mechanisms.taylorshift import TaylorShift
-from flax_linattn.tasks.image.model import logits_of as of_images
-from flax_linattn.tasks.sequence.model import logits_of as of_sequences
+from flax_linattn.tasks.classify.images.model import logits_of as of_images
+from flax_linattn.tasks.classify.tokens.model import logits_of as of_sequences
 from flax_linattn.typing import Array
 
 EDGES = np.linspace(-8, 8, 321)

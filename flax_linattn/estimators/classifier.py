@@ -18,7 +18,7 @@ from flax_linattn.data.dataset import in_order
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.sequences import Sequences, as_sequences, check_features
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.classify.predict import predict_proba
+from flax_linattn.tasks.classify.series.predict import predict_proba
 from flax_linattn.tasks.in_memory import fit_data
 
 

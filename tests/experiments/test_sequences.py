@@ -120,8 +120,8 @@ def test_a_training_without_numbers_ends(monkeypatch):
     monkeypatch.setattr("experiments.sequences.watched.LOSS_SCALE", 2.0)
     layers = {"mechanism": AsCoded(), "dtype": "float16", "learning_rate": 1e-3, "steps": 9}
     config = small(**layers, pooling="mean")
-    task_model = "flax_linattn.tasks.sequence.task.SequenceTask.model"
-    from flax_linattn.tasks.sequence.model import build_model
+    task_model = "flax_linattn.tasks.classify.tokens.task.SequenceTask.model"
+    from flax_linattn.tasks.classify.tokens.model import build_model
 
     def large(self, config, problem, placement=None):
         model = build_model(config, problem)

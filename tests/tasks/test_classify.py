@@ -15,9 +15,9 @@ from flax import nnx
 
 from flax_linattn import cli, data, tasks, training
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem, ClassifyStream
-from flax_linattn.tasks.classify.data import checksum_of, load_data, make_batches, notes
-from flax_linattn.tasks.classify.evaluate import load_test, prepared_train
-from flax_linattn.tasks.classify.stream import parse_observations
+from flax_linattn.tasks.classify.series.data import checksum_of, load_data, make_batches, notes
+from flax_linattn.tasks.classify.series.evaluate import load_test, prepared_train
+from flax_linattn.tasks.classify.series.stream import parse_observations
 from flax_linattn.tasks.run import keep_problem, read_problem, write_config
 from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, succeed
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flax_linattn.tasks.classes.figures import draw_confusion
-from flax_linattn.tasks.classes.metrics import class_figures
+from flax_linattn.tasks.classify.figures import draw_confusion
+from flax_linattn.tasks.classify.metrics import class_figures
 
 
 def test_a_class_without_examples_or_predictions_has_no_share():

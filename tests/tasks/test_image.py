@@ -10,8 +10,8 @@ import pytest
 from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
-from flax_linattn.tasks.image import ImageConfig, ImageProblem
-from flax_linattn.tasks.image.options import PRESETS
+from flax_linattn.tasks.classify.images import ImageConfig, ImageProblem
+from flax_linattn.tasks.classify.images.options import PRESETS
 from tests.data.images.samples import write_cifar10, write_image_folder
 from tests.tasks.commands import fail, one_line, succeed
 

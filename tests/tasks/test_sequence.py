@@ -17,13 +17,11 @@ from flax import nnx
 from flax_linattn import tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.sets.listops import LISTOPS_TOKENS, evaluate_listops
-from flax_linattn.tasks.classes.loss import make_label_loss
-from flax_linattn.tasks.classes.recipe import RecipeFit, make_optimizer
-from flax_linattn.tasks.sequence import SequenceConfig
-from flax_linattn.tasks.sequence.alphabets import ALPHABETS
-from flax_linattn.tasks.sequence.model import logits_of
-from flax_linattn.tasks.sequence.presets import PRESETS
-from flax_linattn.tasks.sequence.yardsticks import (
+from flax_linattn.tasks.classify.loss import make_label_loss
+from flax_linattn.tasks.classify.recipe import RecipeFit, make_optimizer
+from flax_linattn.tasks.classify.tokens import SequenceConfig
+from flax_linattn.tasks.classify.tokens.alphabets import ALPHABETS
+from flax_linattn.tasks.classify.tokens.baselines import (
     ORDERS,
     Example,
     FirstToken,
@@ -31,6 +29,8 @@ from flax_linattn.tasks.sequence.yardsticks import (
     examples,
     runs_of,
 )
+from flax_linattn.tasks.classify.tokens.model import logits_of
+from flax_linattn.tasks.classify.tokens.presets import PRESETS
 from tests.data.images.samples import write_image_folder, write_texts
 from tests.tasks.commands import fail, one_line, succeed
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flax_linattn import data, tasks
-from flax_linattn.tasks.classes import yardsticks as classes
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.classify import evaluate as classify
+from flax_linattn.tasks.classify import baselines as classes
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.classify.series import evaluate as classify
 from flax_linattn.tasks.forecast import evaluate as forecast
 from flax_linattn.tasks.forecast import yardsticks as forecasts
 from flax_linattn.tasks.yardsticks import Yardsticks

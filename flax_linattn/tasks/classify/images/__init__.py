@@ -1,0 +1,6 @@
+"""Classes of images, by a vision transformer: files of your own, or drawn ones."""
+
+from flax_linattn.tasks.classify.images.options import ImageConfig, ImageData, ImageFit, ImageModel
+from flax_linattn.tasks.classify.images.problem import ImageProblem
+
+__all__ = ["ImageConfig", "ImageData", "ImageFit", "ImageModel", "ImageProblem"]

@@ -1,0 +1,20 @@
+"""Classes of long sequences of tokens: ListOps, Pathfinder, bytes of texts, pixels of images."""
+
+from flax_linattn.tasks.classify.tokens.options import (
+    SequenceConfig,
+    SequenceData,
+    SequenceFit,
+    SequenceModel,
+)
+from flax_linattn.tasks.classify.tokens.problem import SequenceProblem
+from flax_linattn.tasks.classify.tokens.stream import SequenceStream, SequenceStreamOptions
+
+__all__ = [
+    "SequenceConfig",
+    "SequenceData",
+    "SequenceFit",
+    "SequenceModel",
+    "SequenceProblem",
+    "SequenceStream",
+    "SequenceStreamOptions",
+]
