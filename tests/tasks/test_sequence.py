@@ -318,17 +318,16 @@ def test_examples_leave_out_padding_and_filler():
 # -- loss and recipe -----------------------------------------------------------------------
 
 
-def test_the_loss_smooths_and_mixes_in_training_only():
+def test_the_loss_smooths_in_training_only():
     logits = jnp.array([[2.0, 0.0, -1.0], [0.5, 0.5, 3.0]])
     batch = {
         "labels": jnp.array([0, 1]),
         "weight": jnp.array([1.0, 0.0]),
-        "targets": jnp.array([[0.25, 0.75, 0.0], [1.0, 0.0, 0.0]]),
     }
     loss_fn = make_label_loss(lambda model, batch, key: logits, 0.1)
     logs = np.log(np.exp([2.0, 0.0, -1.0]) / np.exp([2.0, 0.0, -1.0]).sum())
     assert loss_fn(None, batch, None)[0] == pytest.approx(-logs[0], rel=1e-6)
-    target = 0.9 * np.array([0.25, 0.75, 0.0]) + 0.1 / 3
+    target = 0.9 * np.array([1.0, 0.0, 0.0]) + 0.1 / 3
     loss, metrics = loss_fn(None, batch, jax.random.key(0))
     assert loss == pytest.approx(-(target * logs).sum(), rel=1e-6)
     assert [float(x) for x in metrics["accuracy"]] == [1.0, 1.0]

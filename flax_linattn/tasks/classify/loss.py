@@ -41,10 +41,8 @@ def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> traini
     ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
         logits, labels = logits_of(model, batch, dropout_key), batch["labels"]
         weight = batch.get("weight", jnp.ones(labels.shape, jnp.float32))
-        trains = dropout_key is not None
-        targets = batch.get("targets", labels) if trains else labels
-        smoothing = label_smoothing if trains else 0.0
-        losses = training.smoothed_cross_entropy(logits, targets, smoothing)
+        smoothing = 0.0 if dropout_key is None else label_smoothing
+        losses = training.smoothed_cross_entropy(logits, labels, smoothing)
         hits = (jnp.argmax(logits, axis=-1) == labels).astype(weight.dtype)
         total, count = jnp.sum(losses * weight), jnp.sum(weight)
         return total / count, {"loss": (total, count), "accuracy": (jnp.sum(hits * weight), count)}

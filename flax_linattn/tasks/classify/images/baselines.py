@@ -37,6 +37,6 @@ def _train(run: Run) -> training.BatchSource:
     images.check_same(run, own=True)
     plain = run.config
     if run.config.data.folder is not None:
-        plain = run.config.replace(augmentation="none", mix=False)
+        plain = run.config.replace(augmentation="none")
     batches: training.BatchSource = images.splits(plain, run.problem).train
     return batches

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.data.augment import DEIT, LIGHT, NONE, Augmentation, ImageBatches, Mix
-from flax_linattn.data.images import LabelledImages
+from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
+from flax_linattn.data.images.batches import Augmentation
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.tasks.classify.archives import read_images
 from flax_linattn.tasks.classify.drawn import (
@@ -30,7 +30,7 @@ from flax_linattn.tasks.classify.images.problem import ImageProblem
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.run_types import Run
 
-AUGMENTATIONS: dict[str, Augmentation] = {"none": NONE, "light": LIGHT, "deit": DEIT}
+AUGMENTATIONS: dict[str, Augmentation | None] = {"none": None, "light": shift_and_flip}
 SMALLEST_DEVIATION = 1e-3
 """Of a channel, from 0 to 1, so that one that is all of a colour is not divided by 0."""
 
@@ -153,12 +153,10 @@ class FileImages(Images):
         return ImageBatches(
             images,
             config.fit.batch_size,
-            augmentation=AUGMENTATIONS[options.augmentation] if training else NONE,
-            mix=Mix() if training and options.mix else None,
+            augmentation=AUGMENTATIONS[options.augmentation] if training else None,
             seed=config.seed if training else None,
             mean=problem.mean,
             std=problem.deviation,
-            num_classes=len(problem.classes),
         )
 
 

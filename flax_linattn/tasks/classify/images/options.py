@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from flax_linattn.checks import at_least
-from flax_linattn.models import Layers, vit_layers
+from flax_linattn.models import Layers
 from flax_linattn.tasks.classify.recipe import RecipeFit
 from flax_linattn.tasks.classify.sources import OF_DRAWN, OF_FILES, ClassesData
 from flax_linattn.tasks.files import as_name
@@ -22,19 +22,16 @@ class ImageData(ClassesData):
         folder: of images, or an archive: a folder for each class under train and under val or test,
             or an official form of CIFAR-10, MNIST or Tiny-ImageNet; default drawn ones, of
             Pathfinder, 32 x 32.
-        augmentation: of training images: "none"; "light" (shifts and flips); or "deit", as DeiT's,
-            whose mixtures of images are an option of their own.
-        mix: mix training images and their labels: mixup and cutmix, as DeiT.
+        augmentation: of training images: "none", or "light": random shifts and flips.
     """
 
     folder: Path | None = None
-    augmentation: Literal["none", "light", "deit"] = "none"
-    mix: bool = False
+    augmentation: Literal["none", "light"] = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.folder is None:
-            self.refuse(("augmentation", "mix", *OF_FILES), "drawn images", "folder")
+            self.refuse(("augmentation", *OF_FILES), "drawn images", "folder")
         else:
             self.refuse(OF_DRAWN, "a folder", "folder")
 
@@ -48,7 +45,7 @@ IMAGE_LAYERS = Layers(
     norm="pre",
     dropout_rate=0.0,
 )
-"""Small ones of a vision transformer's kind; its own sizes are presets."""
+"""Small layers of a vision transformer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,45 +96,3 @@ class ImageConfig(Config):
         folder = self.data.folder
         data = "pathfinder" if folder is None else folder.name.partition(".")[0]
         return as_name("image", data, mechanism_name(self.layers), self.seeds)
-
-
-def ti(config: ImageConfig) -> ImageConfig:
-    """TaylorShift's ImageNet, size Ti: 12 layers of 192, 224 x 224 in patches of 16, 300 epochs.
-
-    Departures: DeiT's augmentation, where the paper has DeiT III's of three operations; mixup
-    beside CutMix; a tenth of the training images selects the parameters; images are brought to
-    their size before they are cropped. All images are held in memory: at this size some 57,000.
-    """
-    return _of_paper(config, "ti")
-
-
-def s(config: ImageConfig) -> ImageConfig:
-    """The same, size S: 12 layers of 384."""
-    return _of_paper(config, "s")
-
-
-def _of_paper(config: ImageConfig, size: Literal["ti", "s"]) -> ImageConfig:
-    layers = vit_layers(size, mechanism=config.layers.mechanism)
-    of_layers: dict[str, Any] = {
-        field.name: getattr(layers, field.name) for field in dataclasses.fields(layers)
-    }
-    return config.replace(
-        **of_layers,
-        image_size=224,
-        patch_size=16,
-        pooling="class",
-        position="learned",
-        **({} if config.data.folder is None else {"augmentation": "deit", "mix": True}),
-        optimizer="fused_lamb",
-        schedule="cosine",
-        learning_rate=3e-3,
-        weight_decay=1e-3,
-        label_smoothing=0.1,
-        batch_size=2048,
-        epochs=300,
-        warmup=5 / 300,
-    )
-
-
-PRESETS = {"ti": ti, "s": s}
-"""Published protocols by name."""

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flax_linattn.data.augment import ImageBatches
 from flax_linattn.data.file_tree import FileTree
-from flax_linattn.data.images import LabelledImages
+from flax_linattn.data.images import ImageBatches, LabelledImages
 from flax_linattn.data.images.decode import decode_images, is_image
 from flax_linattn.tasks.classify.images.model import logits_of
 from flax_linattn.tasks.classify.predictions import class_table, probabilities_of
@@ -37,7 +36,6 @@ def predict(run: Run, file: Path | None) -> Table:
         seed=None,
         mean=run.problem.mean,
         std=run.problem.deviation,
-        num_classes=len(classes),
     )
     return class_table(probabilities_of(run.model, batches, logits_of), classes, names)
 

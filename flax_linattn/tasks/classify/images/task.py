@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from flax_linattn.tasks.classify.figures import draw_confusion
 from flax_linattn.tasks.classify.images.baselines import YARDSTICKS, yardstick_values
 from flax_linattn.tasks.classify.images.data import Images, load_images_of
 from flax_linattn.tasks.classify.images.model import build_model, logits_of
-from flax_linattn.tasks.classify.images.options import PRESETS, ImageConfig
+from flax_linattn.tasks.classify.images.options import ImageConfig
 from flax_linattn.tasks.classify.images.predict import predict
 from flax_linattn.tasks.classify.images.problem import ImageProblem
 from flax_linattn.tasks.classify.metrics import run_values
@@ -39,7 +39,6 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
     Config = ImageConfig
     Problem = ImageProblem
     StreamOptions = ImageStreamOptions
-    presets: ClassVar[Mapping[str, Any]] = PRESETS
     kinds = (IMAGES,)
 
     def mechanisms(self) -> Sequence[str]:
