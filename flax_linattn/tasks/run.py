@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -26,8 +26,8 @@ CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
 TEST_FILE = "test.json"
 FORMAT = 2
-"""Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
-stood for several."""
+"""Format number of config.json and problem.json; a change that older files do not fit takes a new
+number."""
 Checkpoint: TypeAlias = Literal["best", "last"]
 """Which parameters of a run."""
 
@@ -40,7 +40,7 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
 
     Raises:
         FileNotFoundError: there is no such run.
-        ValueError: config.json is damaged, of a later version, or of a task that is not known.
+        ValueError: config.json is damaged, has another format, or names an unknown task.
     """
     path = run_dir / CONFIG_FILE
     if not path.is_file():
@@ -48,15 +48,15 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
             f"{run_dir} is no run folder: it has no {CONFIG_FILE}; train a run there first."
         )
     values = read_json(path)
-    name, form = str(values.get("task")), values.get("format", 1)
+    name, form = str(values.get("task")), values.get("format")
     if name not in list_tasks():
         raise ValueError(
             f"{run_dir} is a run of task {shown(name)}, expected one of {', '.join(list_tasks())}."
         )
-    if form not in range(1, FORMAT + 1):
+    if form != FORMAT:
         raise ValueError(
-            f"{path} has the format {shown(form)}, this version knows up to {FORMAT}; use the "
-            "version that made the run."
+            f"{path} has the format {shown(form)}, this version reads {FORMAT}; use the version "
+            "that made the run."
         )
     return get_task(name)
 
@@ -78,8 +78,6 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
     values = read_json(run_dir / CONFIG_FILE)
     options = {name: value for name, value in values.items() if name not in ("task", "format")}
     try:
-        if values.get("format", 1) == 1:
-            options = of_run.upgrade(options)
         return of_run.Config.from_json(options)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -144,13 +142,29 @@ def check_same_data(run_dir: Path, kept: Problem, given: Problem) -> None:
         given: what the data given now say.
 
     Raises:
-        ValueError: they are others.
+        ValueError: they are others, or problem.json was changed by hand.
     """
-    if kept.to_json()["checksum"] != given.to_json()["checksum"]:
+    before, now = kept.to_json(), given.to_json()
+    if before["checksum"] != now["checksum"]:
         raise ValueError(
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
+    differing = [name for name in now if _exact(before[name]) != _exact(now[name])]
+    if differing:
+        raise ValueError(
+            f"the data do not fit {run_dir / PROBLEM_FILE}, which has another {differing[0]}; "
+            "restore the file from a copy."
+        )
+
+
+def _exact(value: Any) -> Any:
+    """A JSON value without its floats, whose last bits depend on the machine that computed them."""
+    if isinstance(value, Mapping):
+        return {name: _exact(of_name) for name, of_name in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(entry) for entry in value]
+    return None if isinstance(value, float) else value
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:

@@ -101,10 +101,6 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Options that train on a data set of the catalogue, by name."""
         return {}
 
-    def upgrade(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options of a config.json of format 1 (before 2026-11-23), as they are called now."""
-        return options
-
     def check(self, config: C, placement: training.Placement) -> None:
         """Refuses options that do not go together with the devices, before data are read.
 
@@ -120,14 +116,6 @@ class Task(abc.ABC, Generic[C, D, P]):
             ValueError: a damaged file, or data that do not fit.
             FileNotFoundError: a file is missing.
         """
-
-    def as_kept(self, data: D, config: C, problem: P) -> D:
-        """The data of a run that goes on, in the terms of what it remembers of them.
-
-        Raises:
-            ValueError: they are others.
-        """
-        return data
 
     @abc.abstractmethod
     def describe(self, data: D, config: C) -> P:

@@ -7,9 +7,6 @@ training batches; a *period* is what lies between two validations. A *split* is 
 and the *placement* where arrays live.
 """
 
-from typing import TYPE_CHECKING
-
-from flax_linattn import _moved
 from flax_linattn.training.batches import BatchSource, Splits
 from flax_linattn.training.checkpoint import (
     Checkpoint,
@@ -90,6 +87,3 @@ __all__ = [
     "start_process",
     "warmup_cosine",
 ]
-
-if not TYPE_CHECKING:  # a type checker reads the names above
-    __getattr__ = _moved.old_names(__name__, load_many="load_run")

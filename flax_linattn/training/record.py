@@ -33,7 +33,7 @@ class RunRecord:
         monitor: As in Objective.
         monitor_mode: Its ``mode``.
         steps_per_epoch: Training batches in an epoch.
-        batch_size: Rows of a training batch; None in checkpoints of earlier versions.
+        batch_size: Rows of a training batch.
         best_value: The best monitored value so far; None before the first validation.
         best_epoch: Its epoch, counted from 1.
         best_step: The training steps done then.
@@ -55,7 +55,7 @@ class RunRecord:
     monitor: str
     monitor_mode: str
     steps_per_epoch: int
-    batch_size: int | None = None
+    batch_size: int
     best_value: float | None = None
     best_epoch: int | None = None
     best_step: int | None = None
@@ -226,7 +226,7 @@ class RunRecord:
         fixed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size")
         for name in (*fixed, "validate_every"):
             before, value = getattr(self, name), getattr(now, name)
-            if before is not None and before != value:
+            if before != value:
                 name = name.removeprefix("monitor_")
                 raise OptionError(
                     f"The run to resume was made with {name}={before!r}, but now {name} is "

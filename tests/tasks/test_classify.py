@@ -1,8 +1,6 @@
 """Classification: what its folder holds, its streams, its flags; and what bad input says."""
 
-import dataclasses
 import gzip
-import importlib
 import json
 import shutil
 import subprocess
@@ -13,12 +11,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from flax_linattn import cli, data, tasks, training
+from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem, ClassifyStream
-from flax_linattn.tasks.classify.series.data import checksum_of, load_data, make_batches, notes
-from flax_linattn.tasks.classify.series.evaluate import load_test, prepared_train
+from flax_linattn.tasks.classify.series.data import load_data, make_batches, notes
 from flax_linattn.tasks.classify.series.stream import parse_observations
-from flax_linattn.tasks.run import keep_problem, read_problem, write_config
 from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, succeed
 
 CLASSIFY = tasks.get_task("classify")
@@ -414,56 +410,3 @@ def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
             "values to train so far out that they flatten all others of their channel: 1 (dim_0 "
             "1e+30, sequence 3, step 0, from 0); write ? where one stands for a missing value",
         ]
-
-
-@pytest.fixture
-def older(tmp_path):
-    """A run of when classes were in the order of text, without its checkpoints; and its labels."""
-    header = "@timestamps false\n@univariate true\n@classLabel true 1 2 10\n@data\n"
-    paths = tmp_path / "T_TRAIN.ts", tmp_path / "T_TEST.ts"
-    for path, count in zip(paths, (18, 6), strict=True):
-        lines = [f"{i},{i}.5:{(1, 2, 10)[i % 3]}" for i in range(count)]
-        path.write_text(header + "\n".join(lines) + "\n")
-    config = ClassifyConfig.of(train_file=paths[0], test_file=paths[1], batch_size=8).resolve()
-    loaded = CLASSIFY.load(config)
-    assert loaded.files[0].classes == ("1", "2", "10")
-    parts = [part.with_classes(("1", "10", "2")) for part in loaded.files]
-    problem = dataclasses.replace(
-        CLASSIFY.describe(loaded, config),
-        classes=("1", "10", "2"),
-        checksum={"train": checksum_of(parts[0]), "test": checksum_of(parts[1])},
-    )
-    folder = tmp_path / "run"
-    folder.mkdir()
-    write_config(folder, CLASSIFY, config)
-    keep_problem(folder, problem)
-    return folder, config, parts[0].labels
-
-
-def test_a_run_of_classes_in_the_order_of_text_finds_its_data(older):
-    folder, config, labels = older
-    run = tasks.Run(CLASSIFY, config, read_problem(folder, CLASSIFY), None, None)
-    np.testing.assert_array_equal(prepared_train(run).arrays["labels"], labels)
-    assert checksum_of(load_test(run)) == run.problem.checksum["test"]
-
-
-def test_a_run_of_classes_in_the_order_of_text_goes_on_with_it(older, monkeypatch):
-    """With the labels that its logits stand for, and the same sequences held out."""
-    folder, config, labels = older
-    module = importlib.import_module("flax_linattn.tasks.train")
-    monkeypatch.setattr(module, "check_model", lambda *args: None)
-    monkeypatch.setattr(type(CLASSIFY), "model", lambda *args: None)
-    used = []
-
-    def batches(task, data_, config, problem, spans):
-        used.extend((data_, problem))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(type(CLASSIFY), "batches", batches)
-    with pytest.raises(KeyboardInterrupt):
-        tasks.train(CLASSIFY, config, training.Session(folder, resume=True))
-    given, problem = used
-    kept, held_out = data.stratified_split(labels, config.data.validation_fraction, config.seed)
-    np.testing.assert_array_equal(given.fitted.labels, labels[kept])
-    np.testing.assert_array_equal(given.validation.labels, labels[held_out])
-    assert problem.classes == given.test.classes == ("1", "10", "2")

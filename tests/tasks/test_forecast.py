@@ -26,7 +26,6 @@ from flax_linattn.tasks.forecast.evaluate import (
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
 from flax_linattn.tasks.forecast.model import learning_rate, make_loss
 from flax_linattn.tasks.forecast.rows import parse_rows
-from tests.tasks import states
 from tests.tasks.commands import command_line, fail, one_line, succeed
 
 FORECAST = tasks.get_task("forecast")
@@ -456,21 +455,6 @@ def test_rows_of_one_time_are_taken_once_each(run_dir, csv, tmp_path, capsys, ta
     found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
     whole = succeed(capsys, *args[:4]).splitlines()[1:]
     assert len(whole) == 17 and found == whole[9 + taken :]
-
-
-def test_a_state_that_does_not_count_the_rows_of_its_time_has_one(run_dir, csv, tmp_path, capsys):
-    """As those of older versions."""
-    lines, source = csv.read_text().splitlines(keepends=True), tmp_path / "lines.csv"
-    state = tmp_path / "state.npz"
-    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state), "--skip-seen"]
-    source.write_text("".join(lines[:5]))
-    succeed(capsys, *args)
-    entries = states.entries_of(state)
-    facts = states.facts_of(entries)
-    assert facts.pop("at_last") == 1
-    states.with_facts(state, entries, facts)
-    source.write_text("".join(lines[:8]))
-    assert len(succeed(capsys, *args).splitlines()) == 1 + 3
 
 
 def test_a_forecast_that_is_nan_is_not_printed(run_dir, tmp_path, capsys):

@@ -395,18 +395,6 @@ def test_mixtures_with_a_rare_event_have_its_condition():
     assert SymbolsConfig.of(rules="nt+nt-r", condition="x1=1").data.condition == "x1=1"
 
 
-@pytest.mark.usefixtures("no_steps")
-def test_runs_of_before_may_have_options_that_change_nothing(tmp_path, capsys):
-    succeed(capsys, "train", "symbols", *SEQUENCES, "--rules", "parity", "--run", str(tmp_path))
-    file = tmp_path / "config.json"
-    kept = json.loads(file.read_text())
-    older = {"delay": 1, "condition": "x1=1", "num_pairs": 2, "readout": "last", "init_scale": 1.0}
-    file.write_text(json.dumps(kept | older))
-    assert tasks.load_run(tmp_path).config.to_json() == {
-        name: value for name, value in kept.items() if name not in ("task", "format")
-    }
-
-
 def test_test_files_are_refused(run_dir, tmp_path, capsys):
     file = str(tmp_path / "config.json")
     assert "drawn, not read" in fail(capsys, "evaluate", run_dir, "--test-file", file)

@@ -11,7 +11,6 @@ import optax
 import pytest
 from flax import nnx
 
-from flax_linattn import training
 from flax_linattn.training import (
     FitConfig,
     Interrupted,
@@ -405,11 +404,6 @@ def test_reading_what_is_not_there(tmp_path):
         read_runs(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"variable|not the one"):
         load_run(Net(width=5), tmp_path / "many", 0)
-
-
-def test_the_old_name_of_load_run_warns():
-    with pytest.warns(DeprecationWarning, match="load_many is flax_linattn.training.load_run"):
-        assert training.load_many is load_run
 
 
 def test_another_number_of_runs_cannot_go_on(tmp_path):

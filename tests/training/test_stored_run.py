@@ -1,4 +1,4 @@
-"""A run of an earlier version is read, and goes on."""
+"""A run that an earlier commit made is read, and goes on."""
 
 import json
 import tarfile
@@ -12,8 +12,8 @@ from flax_linattn.training import list_checkpoints, load_best
 from tests.training.problem import Net, train
 
 STORED = Path(__file__).parent / "stored" / "run.tar.gz"
-"""Commit d0a68ad: ``train(run_dir, train=signal_at(make_batches(), 12), keep_latest=1,
-monitor="accuracy", monitor_mode="max")``, interrupted in the third of three epochs."""
+"""Of 0.1.0: ``train(run_dir, train=signal_at(make_batches(), 12), keep_latest=1,
+monitor="accuracy", mode="max")``, interrupted in the third of three epochs."""
 
 
 @pytest.fixture

@@ -63,10 +63,6 @@ class KVCache:
         key, value, length, *rest = parts
         return cls(key, value, length, static[0], rest[0] if rest else {})
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of pickles as well that are older than ``per_token``."""
-        self.__dict__.update({"per_token": {}, **state})
-
     @property
     def capacity(self) -> int:
         """L, the number of slots."""

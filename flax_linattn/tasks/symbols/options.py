@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from flax_linattn.checks import OptionError, at_least, positive, rate
 from flax_linattn.models import Layers, window_layers
@@ -135,19 +135,6 @@ class SymbolsConfig(Config):
                 "features",
                 "base",
             )
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """As ``Config.from_json``; options that change nothing are left out.
-
-        Runs of before 2026-11-24 may have such, which are refused now.
-
-        Example:
-            >>> SymbolsConfig.from_json({"rules": "parity", "delay": 5}).data.delay
-            2
-        """
-        none = _not_taken(_DEFAULTS | dict(values))
-        return super().from_json({n: value for n, value in values.items() if n not in none})
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least, positive
 from flax_linattn.models import CLASSIFIER_LAYERS, Layers
@@ -176,23 +176,3 @@ def tslib(config: ClassifyConfig) -> ClassifyConfig:
         padding="seen",
         schedule="steps",
     )
-
-
-def upgrade(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of format 1, which had a ``protocol``, and "auto" for what it stands for.
-
-    Example:
-        >>> upgrade({"protocol": "tslib", "schedule": "constant", "pooling": "auto"})
-        {'schedule': 'constant', 'pooling': 'flatten', 'select_on': 'test', 'scaling': 'each'}
-    """
-    options = dict(options)
-    library = options.pop("protocol", "honest") == "tslib"
-    meant = (tslib(ClassifyConfig()) if library else ClassifyConfig()).to_json()
-    for name in ("pooling", "embedding", "padding", "schedule"):
-        if options.get(name) == "auto":
-            options[name] = meant[name]
-    scaling = meant["scaling"]
-    # The library scales one data set in a way of its own, which format 1 knew by its name.
-    if library and Path(options.get("train_file") or "").name.startswith("EthanolConcentration"):
-        scaling = "each-across-channels"
-    return {**options, "select_on": meant["select_on"], "scaling": scaling}

@@ -32,7 +32,7 @@ from flax_linattn.tasks.classify.series.model import (
     logits_of,
     make_optimizer,
 )
-from flax_linattn.tasks.classify.series.options import ClassifyConfig, tslib, upgrade
+from flax_linattn.tasks.classify.series.options import ClassifyConfig, tslib
 from flax_linattn.tasks.classify.series.predict import predict
 from flax_linattn.tasks.classify.series.problem import ClassifyProblem
 from flax_linattn.tasks.classify.series.stream import ClassifyStream, ClassifyStreamOptions
@@ -72,10 +72,6 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         """The two files."""
         return dict(zip(("train_file", "test_file"), files, strict=True))
 
-    def upgrade(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options before presets."""
-        return upgrade(options)
-
     def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
         """Sequences that are split over devices are padded for it."""
         if placement.spans > 1 and config.model.sees_padding:
@@ -91,13 +87,6 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
     def load(self, config: ClassifyConfig) -> Sequences:
         """The sequences, and which of them validate."""
         return self.parts(load_data(config.data), config)
-
-    def as_kept(
-        self, data_: Sequences, config: ClassifyConfig, problem: ClassifyProblem
-    ) -> Sequences:
-        """Labels that index the run's classes: of older runs these are in the order of text."""
-        train, test = (part.with_classes(problem.classes) for part in data_.files)
-        return self.parts((train, test), config)
 
     def parts(
         self,
