@@ -29,9 +29,9 @@ from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.tasks.classify import ClassifyProblem
 from flax_linattn.tasks.classify.series import model as classify_model
-from flax_linattn.training.evaluation import metric_names
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.train_step import make_train_step
+from flax_linattn.training.step import make_train_step
+from flax_linattn.training.validation import metric_names
 
 
 @dataclasses.dataclass(frozen=True)

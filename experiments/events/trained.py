@@ -35,7 +35,7 @@ def _tested(run: tasks.Run) -> dict[str, Any]:
     found = score(run.model, batches.events, run.problem)
     values = test_values(run, found)
     return {
-        "seed": run.config.seed + (run.which or 0),
+        "seed": run.config.seed + (run.seed_index or 0),
         **{name: values.get(f"test_{name}") for name in KEPT},
         "num_test_events": values["num_test_events"],
         "quantiles": [round(float(x), 5) for x in np.quantile(found.rescaled, SHARES)],

@@ -19,7 +19,7 @@ from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.sequences import Sequences, as_sequences, check_features
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.classify.series.predict import predict_proba
-from flax_linattn.tasks.in_memory import fit_data
+from flax_linattn.tasks.train import fit_data
 
 
 class Classifier(Estimator):

@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
@@ -18,7 +17,6 @@ from flax_linattn import tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.sets.listops import LISTOPS_TOKENS, evaluate_listops
 from flax_linattn.tasks.classify.loss import make_label_loss
-from flax_linattn.tasks.classify.recipe import RecipeFit, make_optimizer
 from flax_linattn.tasks.classify.tokens import SequenceConfig
 from flax_linattn.tasks.classify.tokens.alphabets import ALPHABETS
 from flax_linattn.tasks.classify.tokens.baselines import (
@@ -332,26 +330,6 @@ def test_the_loss_smooths_in_training_only():
     assert loss == pytest.approx(-(target * logs).sum(), rel=1e-6)
     assert [float(x) for x in metrics["accuracy"]] == [1.0, 1.0]
     assert make_label_loss(make_label_loss) is make_label_loss(make_label_loss)
-
-
-@pytest.mark.parametrize("optimizer", ["lamb", "fused_lamb", "adamw"])
-@pytest.mark.parametrize("schedule", ["cosine", "reciprocal_sqrt", "constant"])
-def test_recipes_warm_up(optimizer, schedule):
-    options = {"warmup": 0.2, "epochs": 2, "learning_rate": 0.01}
-    fit = RecipeFit(optimizer=optimizer, schedule=schedule, **options)
-    made = make_optimizer(fit, steps_per_epoch=10)
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
-    state, sizes = made.init(params), []
-    with jax.numpy_dtype_promotion("standard"):  # optax's own powers of a count
-        for _ in range(8):
-            updates, state = made.update(jax.tree.map(jnp.ones_like, params), state, params)
-            sizes.append(float(optax.tree.norm(updates)))
-    assert sizes[0] < sizes[2] < sizes[4]
-
-
-def test_a_warm_up_longer_than_training_is_refused():
-    with pytest.raises(OptionError, match=r"warmup must be in \[0, 1\)"):
-        RecipeFit(warmup=1.0)
 
 
 PARAMETERS = {

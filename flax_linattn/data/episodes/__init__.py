@@ -13,12 +13,13 @@ from flax_linattn.data.episodes.scores import (
 )
 from flax_linattn.data.episodes.split import split_episodes
 from flax_linattn.data.episodes.statistics import describe_episodes, episodes_as_text
-from flax_linattn.data.episodes.write import write_episodes
+from flax_linattn.data.episodes.write import check_episode_file, write_episodes
 
 __all__ = [
     "REFERENCE_RETURNS",
     "EpisodeFormat",
     "Episodes",
+    "check_episode_file",
     "describe_episodes",
     "episodes_as_text",
     "family_of",

@@ -42,8 +42,7 @@ def load_episodes(
         keep_unfinished: Whether episodes whose end is not known are taken, as if cut by time.
 
     Raises:
-        FileNotFoundError: There is no such file or folder, or what collects episodes to it has not
-            finished.
+        FileNotFoundError: There is no such file or folder.
         OptionError: There is no such format.
         ValueError: No path is given, files do not go together, or h5py is not installed.
         DataFormatError: A file breaks its format; the message names it, the key and the row.
@@ -61,7 +60,6 @@ def load_episodes(
         paths = [paths]
     parts = []
     for path in paths:
-        _refuse_unfinished(Path(path))
         chosen = _format(Path(path)) if file_format == "auto" else file_format
         parts.append(_READERS[chosen](path, keep_unfinished=keep_unfinished))
     if len(parts) > 1:
@@ -72,16 +70,6 @@ def load_episodes(
 def _with_its_name(part: Episodes) -> Episodes:
     """Its notes say which file they are of: the same words of two files are two notes."""
     return dataclasses.replace(part, notes=tuple(f"{part.name}: {note}" for note in part.notes))
-
-
-def _refuse_unfinished(path: Path) -> None:
-    """A file that is not there yet, whose parts ``control.collect`` keeps beside it."""
-    parts = path.with_name(f"{path.name}.parts") if path.name else path
-    if not path.exists() and parts.is_dir():
-        raise FileNotFoundError(
-            f"expected episodes at {path}, found only {parts}, the parts of a rollout that has not "
-            "finished; give the same rollout again: it goes on from there"
-        )
 
 
 def _format(path: Path) -> str:

@@ -258,9 +258,6 @@ def test_files_of_other_kinds(tmp_path):
             load_episodes(path)
     with pytest.raises(FileNotFoundError, match="found nothing there"):
         load_episodes(tmp_path / "none.hdf5")
-    (tmp_path / "none.hdf5.parts").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"not finished; give the same rollout again"):
-        load_episodes(tmp_path / "none.hdf5")
     with pytest.raises(OptionError, match="file_format must be one of auto, d4rl, minari, npz"):
         load_episodes(path, "hdf5")
     with pytest.raises(ValueError, match="expected episodes to join, got none"):

@@ -7,7 +7,6 @@ from flax import nnx
 from flax_linattn import models, training
 from flax_linattn.tasks.classify.images.options import ImageConfig
 from flax_linattn.tasks.classify.images.problem import ImageProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 
@@ -31,7 +30,7 @@ def build_model(
         embedding=options.patches,
         position=options.position,
         pooling=options.pooling,
-        layers=placed_layers(config.layers, placement),
+        layers=config.layers.map_mechanisms(placement.mechanism),
         rngs=nnx.Rngs(config.seed),
     )
 

@@ -8,10 +8,11 @@ from typing import Literal
 
 from flax_linattn.checks import at_least
 from flax_linattn.models import Layers
-from flax_linattn.tasks.classify.recipe import RecipeFit
+from flax_linattn.tasks.classify.recipe import RECIPE, RecipeFit
 from flax_linattn.tasks.classify.sources import OF_DRAWN, OF_FILES, ClassesData
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
+from flax_linattn.training import OptimizerOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +73,10 @@ class ImageModel(ModelOptions):
         at_least(1, 2**10, patch_size=self.patch_size)
 
 
+LAMB = dataclasses.replace(RECIPE, learning_rate=2e-3)
+"""The optimizer, unless another is given."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageFit(RecipeFit):
     """How the classifier is trained."""
@@ -79,7 +84,7 @@ class ImageFit(RecipeFit):
     epochs: int = 20
     patience: int = 10**6
     batch_size: int = 64
-    learning_rate: float = 2e-3
+    optimizer: OptimizerOptions = LAMB
 
 
 @dataclasses.dataclass(frozen=True)

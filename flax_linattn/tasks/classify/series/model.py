@@ -1,19 +1,17 @@
-"""The model of a classification run, its loss and its optimizer."""
+"""The model of a classification run and its loss."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TypeAlias
 
-import optax
 from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classify.loss import make_label_loss
-from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyFit
+from flax_linattn.tasks.classify.series.options import ClassifyConfig
 from flax_linattn.tasks.classify.series.problem import ClassifyProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 AMONG_LATENTS = "softmax"
@@ -37,7 +35,7 @@ def build_classifier(
         ValueError: an option that the model does not take.
     """
     model = config.model
-    layers, rngs = placed_layers(config.layers, placement), nnx.Rngs(config.seed)
+    layers, rngs = config.layers.map_mechanisms(placement.mechanism), nnx.Rngs(config.seed)
     if model.latents is not None:
         if len(set(layers.mechanisms)) > 1:
             raise OptionError("latents read once, by one mechanism.", "mechanism", "latents")
@@ -71,18 +69,3 @@ def logits_of(model: Classifier, batch: dict[str, Array], dropout_key: Array | N
 
 classification_loss = make_label_loss(logits_of)
 """Mean cross-entropy over the batch's real examples, and (sum, weight) of the metrics."""
-
-
-def make_optimizer(fit: ClassifyFit, steps_per_epoch: int) -> optax.GradientTransformation:
-    """RAdam with the run's learning rate at each step, on clipped gradients."""
-    schedule: float | optax.Schedule = fit.learning_rate
-    if fit.schedule == "steps":
-        passes = fit.passes(steps_per_epoch)
-        schedule = optax.join_schedules(
-            [
-                optax.constant_schedule(fit.learning_rate * (0.5 ** (e - 1) if e else 1.0))
-                for e in range(0, passes + 1, 5)
-            ],
-            [e * steps_per_epoch for e in range(5, passes + 1, 5)],
-        )
-    return optax.chain(optax.clip_by_global_norm(fit.clip_norm), optax.radam(schedule))

@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from flax_linattn.checks import OptionError, at_least, positive
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import CLASSIFIER_LAYERS, Layers
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.training import OptimizerOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,20 +95,9 @@ class ClassifyModel(ModelOptions):
 
 @dataclasses.dataclass(frozen=True)
 class ClassifyFit(FitOptions):
-    """How the classifier is trained, by RAdam.
+    """How the classifier is trained, by RAdam."""
 
-    Attributes:
-        schedule: "constant", or "steps": after every fifth epoch e the rate becomes
-            learning_rate * 0.5**(e - 1), as Time-Series-Library had it until the end of 2024.
-        clip_norm: largest global norm of the gradients.
-    """
-
-    schedule: Literal["constant", "steps"] = "constant"
-    clip_norm: float = 4.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(clip_norm=self.clip_norm)
+    optimizer: OptimizerOptions = OptimizerOptions("radam", clip_norm=4.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,6 @@ from flax_linattn.tasks.classify.series.model import (
     build_classifier,
     classification_loss,
     logits_of,
-    make_optimizer,
 )
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, tslib
 from flax_linattn.tasks.classify.series.predict import predict
@@ -166,7 +165,7 @@ class ClassifyTask(Task[ClassifyConfig, Sequences, ClassifyProblem]):
         of_library = config.data.select_on == "test"
         return training.Objective(
             classification_loss,
-            make_optimizer(config.fit, steps_per_epoch),
+            config.fit.make_optimizer(steps_per_epoch),
             monitor="accuracy" if of_library else "loss",
             mode="max" if of_library else "min",
         )

@@ -11,7 +11,6 @@ from flax_linattn import models, training
 from flax_linattn.models import Embedding
 from flax_linattn.tasks.classify.tokens.options import SequenceConfig
 from flax_linattn.tasks.classify.tokens.problem import SequenceProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 
@@ -26,7 +25,7 @@ def build_model(
         ValueError: an option that the model does not take.
     """
     options, rngs = config.model, nnx.Rngs(config.seed)
-    layers = placed_layers(config.layers, placement)
+    layers = config.layers.map_mechanisms(placement.mechanism)
     backbone = models.Backbone(
         _embedding(config, problem, rngs),
         layers,

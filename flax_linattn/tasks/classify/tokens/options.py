@@ -131,7 +131,6 @@ class SequenceFit(RecipeFit):
     epochs: int = 10
     patience: int = 10**6
     batch_size: int = 32
-    learning_rate: float = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)

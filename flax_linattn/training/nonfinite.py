@@ -1,33 +1,34 @@
-"""Why a loss, a gradient or a parameter is not finite: for the message that ends the run."""
+"""Why a loss, a gradient or a parameter is not finite: the message that ends a run."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from flax_linattn.checkpoint.arrays import named_leaves
 from flax_linattn.training.batches import Batch
-from flax_linattn.training.checkpoint.folder import list_checkpoints
-from flax_linattn.training.gradients import batch_gradients
+from flax_linattn.training.checkpointer import list_checkpoints
 from flax_linattn.training.objective import LossFn
 from flax_linattn.training.placement import ONE_DEVICE, Placement
 from flax_linattn.training.state import TrainState
+from flax_linattn.training.step import batch_gradients
 
-NAMED = 4
-"""Parameters and arrays that a message names."""
+MAX_NAMES = 4
+"""Number of parameters and arrays that a message names."""
 
 
 class NonFiniteLossError(RuntimeError):
     """The loss, a gradient or a parameter became NaN or infinite.
 
     Attributes:
-        steps: Of many runs, the step in which each did.
+        steps: Of several runs, the step in which each did.
     """
 
     def __init__(self, message: str, steps: Sequence[int] = ()) -> None:
@@ -94,7 +95,7 @@ def likely_cause(arrays: Sequence[str], run_dir: str | Path) -> str:
     last = checkpoints[-1].path if checkpoints else "none was saved yet"
     if arrays:
         cause = (
-            f"The data holds NaN or inf: {'; '.join(arrays[:NAMED])}. If these are not masked "
+            f"The data holds NaN or inf: {'; '.join(arrays[:MAX_NAMES])}. If these are not masked "
             "out, clean them (for gaps in series: data.interpolate_missing)."
         )
     else:
@@ -107,5 +108,23 @@ def likely_cause(arrays: Sequence[str], run_dir: str | Path) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
+def non_finite_arrays(batch: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns a phrase for each array of a batch that holds NaN or inf: its name and where first.
+
+    Example:
+        >>> non_finite_arrays({"x": np.array([[1.0, np.nan]]), "label": np.array([0])})
+        ["'x' at index (0, 1)"]
+    """
+    phrases = []
+    for name, array in batch.items():
+        array = np.asarray(array)
+        if not jnp.issubdtype(array.dtype, jnp.inexact):
+            continue
+        bad = np.argwhere(~np.isfinite(array))
+        if len(bad):
+            phrases.append(f"{name!r} at index {tuple(bad[0].tolist())}")
+    return phrases

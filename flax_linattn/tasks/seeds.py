@@ -1,10 +1,10 @@
-"""The test of the runs in a folder: of a single one its own, of many a summary.
+"""The test of the runs in a folder: that of a single run, or a summary over several seeds.
 
-In a summary a number is the mean over the runs, with their sample deviation beside it as
-``<name>_sd``; a text, or a whole number, that is the same of all is kept once. ``runs`` is a table
-with a row for each of them. Lists and tables of each run are left out, and the figures are those
-of the run with the best validation value. A run that failed before it was validated has nothing to
-test: its row tells the step, and the means are over the others.
+In a summary a number is the mean over the runs, followed by their sample standard deviation as
+``<name>_sd``; a text, or an integer, that is the same for all runs stands once. ``runs`` is a table
+with a row for each run. Lists and tables of each run are left out, and the figures are those of the
+run with the best validation value. A run that failed before it was validated has nothing to test:
+its row names the step, and the means are over the other runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from flax_linattn.tasks.task import Report
 
 
 def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource) -> Report:
-    """Tests runs, and what they have to beat once for all.
+    """Tests the runs of a folder, and once for all what they have to beat.
 
     Args:
         run_dir: their folder.
-        runs: those of them that have parameters, as ``load_runs`` gives them.
+        runs: the runs that have parameters, as ``load_runs`` gives them.
         batches: the test data.
     """
     first = runs[0]
-    reports = {run.which: first.task.test(run, batches) for run in runs}
+    reports = {run.seed_index: first.task.test(run, batches) for run in runs}
     report = reports.get(None) or _summary(run_dir, first.config, reports)
     yardsticks = first.task.yardsticks(first, batches)
     return dataclasses.replace(report, values=_joined(report.values, yardsticks))
@@ -59,7 +59,7 @@ def stream_error(runs: Sequence[Run], batches: training.BatchSource) -> dict[str
 
 
 def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Report:
-    """Of the reports on runs, by their numbers."""
+    """The summary of the reports on several runs, by their seed indices."""
     results = training.read_runs(run_dir)
     best = reports[training.best_run(run_dir)]
     names = [name for name, value in best.values.items() if not isinstance(value, list | dict)]
@@ -69,12 +69,12 @@ def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Re
     for name, column in columns.items():
         values |= _moments(name, column) if name in differing else {name: column[0]}
     rows = []
-    for which, result in enumerate(results):
-        tested = reports[which].values if which in reports else {}
+    for index, result in enumerate(results):
+        tested = reports[index].values if index in reports else {}
         rows.append(
             {
-                "run": which,
-                "seed": config.of_run(which).seed,
+                "run": index,
+                "seed": config.of_run(index).seed,
                 **{name: tested.get(name) for name in differing},
                 **({} if config.fit.by_steps else {"best_epoch": result.best_epoch}),
                 "best_step": result.best_step,
@@ -93,7 +93,7 @@ def _is_common(column: Sequence[Any]) -> bool:
 
 
 def _moments(name: str, column: Sequence[Any]) -> dict[str, float]:
-    """Mean and deviation of what is a number; nothing of what is none."""
+    """Mean and standard deviation of numbers; nothing of other values."""
     known = [value for value in column if value is not None]
     if not known or not all(isinstance(value, int | float) for value in known):
         return {}

@@ -1,17 +1,17 @@
 """The small set that comes with the package, ``data/sets/pendulum.npz``, as it was made.
 
-``python -m flax_linattn.control.pendulum FILE`` makes it again.
+``python -m experiments.decide.pendulum FILE`` makes it again.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
-from flax_linattn.control.agent import Agent
-from flax_linattn.control.environments import Environments, make_environments
-from flax_linattn.control.play import play
-from flax_linattn.control.policies import Noisy, RandomPolicy, SwingUp
+from experiments.decide.policies import Noisy, RandomPolicy, SwingUp
+from flax_linattn.control import Agent, make_environments, play
 from flax_linattn.data.episodes import Episodes, join_episodes, write_episodes
 
 ENV_ID = "Pendulum-v1"
@@ -22,7 +22,7 @@ EPISODES = 20
 ABOUT = {
     "source": "random actions, and an energy controller (Astrom and Furuta, 2000) with noise",
     "environment": "Pendulum-v1 of gymnasium (MIT licence)",
-    "made by": "python -m flax_linattn.control.pendulum",
+    "made by": "python -m experiments.decide.pendulum",
 }
 
 
@@ -34,9 +34,10 @@ def make_pendulum() -> Episodes:
         >>> episodes.num_episodes, episodes.num_steps, episodes.env_id
         (100, 20000, 'Pendulum-v1')
     """
-    with make_environments(ENV_ID, EPISODES) as environments:
-        agents = [_random(environments)]
-        agents += [_noisy(environments, deviation) for deviation in DEVIATIONS]
+    with closing(make_environments(ENV_ID, EPISODES)) as environments:
+        space: Any = environments.single_action_space
+        agents: list[Agent] = [RandomPolicy(space.low, space.high)]
+        agents += [Noisy(SwingUp(), own, space.low, space.high) for own in DEVIATIONS]
         return join_episodes(
             [
                 play(agent, environments, range(number * EPISODES, (number + 1) * EPISODES))
@@ -45,15 +46,7 @@ def make_pendulum() -> Episodes:
         )
 
 
-def _random(environments: Environments) -> Agent:
-    return RandomPolicy(environments.action_low, environments.action_high)
-
-
-def _noisy(environments: Environments, deviation: float) -> Agent:
-    return Noisy(SwingUp(), deviation, environments.action_low, environments.action_high)
-
-
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m flax_linattn.control.pendulum FILE.npz")
+        sys.exit("usage: python -m experiments.decide.pendulum FILE.npz")
     write_episodes(Path(sys.argv[1]), make_pendulum(), ABOUT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from flax_linattn.checks import at_least, listed, shown
 from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.files import DataFormatError
+from flax_linattn.safe_npz import NpzFile
 
 _MOST_LAYERS = 10
 _LINEAR = "action_net"
@@ -157,9 +157,9 @@ def read_policy(path: str | Path, *, max_steps: int = 1000) -> NetworkPolicy:
     at_least(1, max_steps=max_steps)
     path = Path(path)
     arrays = read_arrays(path, _KEYS)
-    with zipfile.ZipFile(path) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-    if unknown := [name for name in names if name not in _KEYS]:
+    with open(path, "rb") as file:
+        unknown = [shown(name, 80)[1:-1] for name in NpzFile(file).sizes if name not in _KEYS]
+    if unknown:
         raise DataFormatError(
             f"{path}: expected the weights of a policy, and knows no array {listed(unknown, 3)}; "
             "give a file with the names of Stable-Baselines3's weights"

@@ -1,6 +1,5 @@
-"""Many runs at once: each is the run that ``fit`` would train alone."""
+"""Several runs at once: each is the run that ``fit`` trains alone."""
 
-import json
 import re
 import signal
 
@@ -12,17 +11,10 @@ import pytest
 from flax import nnx
 
 from flax_linattn.training import (
-    FitConfig,
     Interrupted,
-    JsonLines,
     NonFiniteLossError,
-    Objective,
     Parallel,
-    Session,
-    Splits,
     best_run,
-    fit,
-    fit_many,
     learning_curve,
     list_checkpoints,
     load_best,
@@ -31,14 +23,12 @@ from flax_linattn.training import (
     load_runs,
     read_runs,
 )
-from flax_linattn.training.many.groups import CACHE, over_runs
-from flax_linattn.training.many.placed import place_runs
+from flax_linattn.training.run_groups import CACHE, over_runs
+from tests.training import problem
 from tests.training.problem import (
     Net,
     Source,
     bits,
-    fingerprint,
-    loss_fn,
     make_batches,
     poison_at,
     read_metrics,
@@ -46,52 +36,20 @@ from tests.training.problem import (
 )
 
 RUNS = 4
-OPTIMIZER = optax.adamw(0.05)
 RATES = optax.inject_hyperparams(optax.sgd, hyperparam_dtype=np.float32)(
     learning_rate=0.1, momentum=0.5
 )
 SCHEDULED = optax.inject_hyperparams(optax.sgd)(learning_rate=lambda step: 0.1)
 
 
-def splits_of(runs=RUNS, train=None):
-    """Batches in an order of its own for each run."""
-    validation = make_batches(count=10, seed=None)
-    trains = [make_batches(seed=r) for r in range(runs)] if train is None else train
-    return [Splits(batches, validation) for batches in trains]
+def train(run_dir, *, runs=RUNS, **options):
+    return problem.train(run_dir, runs=runs, **options)
 
 
-def train(run_dir, *, runs=RUNS, models=None, splits=None, optimizer=OPTIMIZER, rates=None,
-          loss=loss_fn, monitor="loss", mode="min", validate=None, resume=False, parallel=None,
-          trackers=(), **config):  # fmt: skip
-    models = [Net(seed) for seed in range(runs)] if models is None else models
-    config = {"epochs": 3, "seed": 3} | config
-    result = fit_many(
-        models,
-        Objective(loss, optimizer, monitor, mode, validate),
-        splits_of(runs) if splits is None else splits,
-        config=FitConfig(**config),
-        hyperparameters=rates,
-        session=Session(
-            run_dir,
-            resume=resume,
-            progress=False,
-            parallel=Parallel("none") if parallel is None else parallel,
-            trackers=trackers,
-        ),
-    )
-    return models, result
-
-
-def train_alone(run_dir, r, optimizer=OPTIMIZER, loss=loss_fn, **config):
-    model, config = Net(r), {"epochs": 3, "seed": 3 + r} | config
-    result = fit(
-        model,
-        Objective(loss, optimizer),
-        splits_of()[r],
-        config=FitConfig(**config),
-        session=Session(run_dir, progress=False, parallel=Parallel("none")),
-    )
-    return model, result
+def train_alone(run_dir, r, **options):
+    """The single run that run r is to be."""
+    alone = {"seed": 3 + r, "model": Net(r), "train": make_batches(seed=r)}
+    return problem.train(run_dir, **alone, **options)
 
 
 def assert_close(model, other):
@@ -117,44 +75,12 @@ def test_each_run_is_the_one_that_fit_trains(tmp_path, config):
     assert result.steps == len(result.history) * 5 if "steps" not in config else 12
 
 
-def test_a_run_goes_on_to_equal_bits_after_every_step(tmp_path):
-    whole = tmp_path / "whole"
-    models, result = train(whole)
-    parts = tmp_path / "parts"
-    for step in range(result.steps):
-        first, *rest = [make_batches(seed=r) for r in range(RUNS)]
-        with pytest.raises(Interrupted):
-            train(parts, splits=splits_of(train=[signal_at(first, step), *rest]), resume=step > 0)
-        assert list_checkpoints(parts)[-1].step == step + 1
-    resumed, _ = train(parts, resume=True)
-    for part in ("metrics", "arrays"):
-        assert fingerprint(parts)[part] == fingerprint(whole)[part]
-    assert [bits(m) for m in resumed] == [bits(m) for m in models]
-    assert read_metrics(whole)[-1]["runs"]["best_step"] == [run.best_step for run in result.runs]
-
-
-def test_a_kill_between_checkpoints_is_made_up_for(tmp_path):
-    models, _ = train(tmp_path / "whole", checkpoint_every_steps=4)
-
-    class Killed(BaseException):
-        pass
-
-    def kill(_):
-        raise Killed
-
-    killed = [Source(make_batches(seed=r), 10, kill) for r in range(RUNS)]
-    with pytest.raises(Killed):
-        train(tmp_path / "killed", splits=splits_of(train=killed), checkpoint_every_steps=4)
-    resumed, _ = train(tmp_path / "killed", resume=True, checkpoint_every_steps=4)
-    assert [bits(m) for m in resumed] == [bits(m) for m in models]
-
-
 @pytest.mark.slow
 def test_learning_rates_side_by_side(tmp_path):
     rates = [{"learning_rate": rate} for rate in (0.3, 0.1, 0.03, 0.01)]
-    models, _ = train(tmp_path / "many", optimizer=RATES, rates=rates)
+    models, _ = train(tmp_path / "many", optimizer=RATES, hyperparameters=rates)
     for r, rate in enumerate(rates):
-        alone, _ = train_alone(tmp_path / f"alone{r}", r, optax.sgd(**rate, momentum=0.5))
+        alone, _ = train_alone(tmp_path / f"alone{r}", r, optimizer=optax.sgd(**rate, momentum=0.5))
         assert_close(models[r], alone)
 
 
@@ -163,7 +89,7 @@ def test_a_run_that_fails_ends_alone(tmp_path):
     healthy, _ = train(tmp_path / "healthy")
     trains[1] = poison_at(trains[1], 7)
     trains[2] = poison_at(trains[2], 0)
-    models, result = train(tmp_path / "many", splits=splits_of(train=trains))
+    models, result = train(tmp_path / "many", train=trains)
     assert [run.failed_step for run in result.runs] == [None, 8, 1, None]
     assert [run.best_step for run in result.runs][1:3] == [5, None]
     assert list(load_runs(Net(), tmp_path / "many")) == [0, 1, 3]
@@ -180,7 +106,7 @@ def test_if_all_runs_fail_it_is_an_error(tmp_path):
     before = [Net(r) for r in range(RUNS)]
     message = r"All 4 .* first in step 1 .* last in step 4"
     with pytest.raises(NonFiniteLossError, match=message) as raised:
-        train(tmp_path, models=before, splits=splits_of(train=poisoned))
+        train(tmp_path, model=before, train=poisoned)
     assert raised.value.steps == (1, 2, 3, 4)
     assert [bits(m) for m in before] == [bits(Net(r)) for r in range(RUNS)]
 
@@ -188,7 +114,7 @@ def test_if_all_runs_fail_it_is_an_error(tmp_path):
 def test_if_all_runs_fail_later_their_best_stay(tmp_path):
     """What a run came to does not depend on whether others fail, too."""
     poisoned = [poison_at(make_batches(seed=r), 5 + r) for r in range(RUNS)]
-    models, result = train(tmp_path / "many", splits=splits_of(train=poisoned))
+    models, result = train(tmp_path / "many", train=poisoned)
     assert [run.failed_step for run in result.runs] == [6, 7, 8, 9]
     assert [run.best_step for run in result.runs] == [5] * RUNS
     healthy, _ = train(tmp_path / "healthy", epochs=1)
@@ -213,17 +139,17 @@ def test_batches_that_cannot_be_hashed(tmp_path):
         __hash__ = None
 
     plain = Plain(make_batches(seed=0), at=-1, action=None)
-    _, result = train(tmp_path, splits=splits_of(train=[plain] * RUNS), epochs=1)
+    _, result = train(tmp_path, train=[plain] * RUNS, epochs=1)
     assert result.epochs == 1
 
 
 def test_other_hyperparameters_cannot_go_on(tmp_path):
     rates = [{"learning_rate": rate} for rate in (0.1, 0.2, 0.3, 0.4)]
-    train(tmp_path, optimizer=RATES, rates=rates)
+    train(tmp_path, optimizer=RATES, hyperparameters=rates)
     for others in (rates[::-1], None):
         with pytest.raises(ValueError, match="Run 0 to resume was started with the hyperparameter"):
-            train(tmp_path, optimizer=RATES, rates=others, resume=True, epochs=4)
-    _, result = train(tmp_path, optimizer=RATES, rates=rates, resume=True, epochs=4)
+            train(tmp_path, optimizer=RATES, hyperparameters=others, resume=True, epochs=4)
+    _, result = train(tmp_path, optimizer=RATES, hyperparameters=rates, resume=True, epochs=4)
     assert result.epochs == 4
 
 
@@ -234,7 +160,7 @@ def test_patience_counts_for_each_run(tmp_path):
         return {"slow": abs(float(model.layers[0].kernel[0, 0])) + step * 1e-9}
 
     _, result = train(
-        tmp_path / "many", optimizer=RATES, rates=rates, epochs=6, patience=2,
+        tmp_path / "many", optimizer=RATES, hyperparameters=rates, epochs=6, patience=2,
         monitor="slow", validate=validate,
     )  # fmt: skip
     stopped = [run.stopped_early for run in result.runs]
@@ -257,7 +183,7 @@ def test_patience_counts_for_each_run(tmp_path):
 def test_groups_of_runs_go_one_after_another(tmp_path, at_once, devices):
     """Six runs, of which 4 leave a smaller group over; three on each of two devices."""
     runs = 6
-    settings = {"epochs": 2, "runs": runs, "splits": splits_of(runs)}
+    settings = {"epochs": 2, "runs": runs}
     expected, one = train(
         tmp_path / "whole", parallel=Parallel("none", runs_at_once=99), **settings
     )
@@ -280,8 +206,7 @@ def test_groups_go_on_to_equal_bits(tmp_path, devices):
     whole, _ = train(tmp_path / "whole", parallel=parallel, epochs=2)
     first, *rest = [make_batches(seed=r) for r in range(RUNS)]
     with pytest.raises(Interrupted):
-        stopping = splits_of(train=[signal_at(first, 6), *rest])
-        train(tmp_path / "parts", splits=stopping, parallel=parallel, epochs=2)
+        train(tmp_path / "parts", train=[signal_at(first, 6), *rest], parallel=parallel, epochs=2)
     resumed, _ = train(tmp_path / "parts", resume=True, parallel=parallel, epochs=2)
     assert [bits(m) for m in resumed] == [bits(m) for m in whole]
 
@@ -291,7 +216,7 @@ def test_a_run_that_fails_ends_alone_in_its_group(tmp_path):
     parallel = Parallel("none", runs_at_once=2)
     healthy, _ = train(tmp_path / "healthy", parallel=parallel)
     trains[1] = poison_at(trains[1], 7)
-    models, result = train(tmp_path / "many", splits=splits_of(train=trains), parallel=parallel)
+    models, result = train(tmp_path / "many", train=trains, parallel=parallel)
     assert [run.failed_step for run in result.runs] == [None, 8, None, None]
     for r in (0, 2, 3):
         assert bits(models[r]) == bits(healthy[r])
@@ -314,14 +239,14 @@ def sizes_of_groups(function, *arrays, placement):
     ],
 )
 def test_on_a_cpu_groups_fit_the_cache(numbers, runs, loops):
-    placement, _ = place_runs(Parallel("none"), runs, 1)
+    placement = Parallel("none").place(1, num_runs=runs)
     x = np.ones((runs, numbers), np.float32)
     assert sizes_of_groups(lambda x: (x + 1).sum(), x, placement=placement) == loops
 
 
 def test_what_counts_is_the_largest_array_within(monkeypatch):
     """Also of what loops and compiled functions compute; on accelerators nothing does."""
-    placement, _ = place_runs(Parallel("none"), 4, 1)
+    placement = Parallel("none").place(1, num_runs=4)
     x = np.ones((4, 3), np.float32)
 
     @jax.jit
@@ -342,8 +267,8 @@ def test_devices_split_the_runs(tmp_path, devices):
         assert_close(model, other)
     with pytest.raises(Interrupted):
         first, *rest = [make_batches(seed=r) for r in range(RUNS)]
-        stopping = splits_of(train=[signal_at(first, 6, signal.SIGTERM), *rest])
-        train(tmp_path / "stopped", splits=stopping, parallel=mesh)
+        stopping = [signal_at(first, 6, signal.SIGTERM), *rest]
+        train(tmp_path / "stopped", train=stopping, parallel=mesh)
     resumed, _ = train(tmp_path / "stopped", resume=True, parallel=mesh)
     assert [bits(m) for m in resumed] == [bits(m) for m in models]
     assert len(result.runs) == RUNS
@@ -373,25 +298,15 @@ def test_of_a_value_to_raise_the_best_is_the_largest(tmp_path):
 def test_before_any_validation_no_run_is_the_best(tmp_path):
     first, *rest = [make_batches(seed=r) for r in range(RUNS)]
     with pytest.raises(Interrupted):
-        train(tmp_path, splits=splits_of(train=[signal_at(first, 1), *rest]))
+        train(tmp_path, train=[signal_at(first, 1), *rest])
     for read in (best_run, lambda run_dir: load_runs(Net(), run_dir)):
         with pytest.raises(ValueError, match=r"no run in .* was validated yet"):
             read(tmp_path)
 
 
-def test_trackers_get_means_and_the_speed_of_all_runs(tmp_path):
-    path = tmp_path / "steps.jsonl"
-    _, result = train(tmp_path, trackers=[JsonLines(path)])
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["step"] for line in lines] == [line["step"] for line in result.history]
-    for line, kept in zip(lines, result.history, strict=True):
-        assert line["validation_loss"] == kept["validation_loss"]
-        assert line["examples_per_second"] > 0
-
-
 def test_reading_what_is_not_there(tmp_path):
     train(tmp_path / "many")
-    with pytest.raises(ValueError, match="which"):
+    with pytest.raises(ValueError, match="seed_index"):
         load_run(Net(), tmp_path / "many", RUNS)
     with pytest.raises(ValueError, match="holds 4 runs; read one of them with load_run"):
         load_best(Net(), tmp_path / "many")
@@ -417,13 +332,16 @@ def test_another_number_of_runs_cannot_go_on(tmp_path):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"models": []}, "expected a model for each run, got none"),
-        ({"splits": splits_of(3)}, "expected splits of each of the 4 runs .* got 3"),
-        ({"rates": [{}] * 2}, "expected hyperparameters of each of the 4 runs .* got 2"),
-        ({"models": [Net(0), Net(1), Net(2), Net(3, width=5)]}, "runs 0 and 3 have other"),
-        ({"rates": [{"learning_rate": 0.1}] * 4}, "no hyperparameter .*inject_hyperparams"),
+        ({"model": []}, "expected a model for each run, got none"),
+        ({"train": [make_batches()] * 3}, "expected splits of each of the 4 runs .* got 3"),
+        ({"hyperparameters": [{}] * 2}, "expected hyperparameters of each of the 4 runs .* got 2"),
+        ({"model": [Net(0), Net(1), Net(2), Net(3, width=5)]}, "runs 0 and 3 have other"),
         (
-            {"rates": [{"learning_rate": 0.1}] * 4, "optimizer": SCHEDULED},
+            {"hyperparameters": [{"learning_rate": 0.1}] * 4},
+            "no hyperparameter .*inject_hyperparams",
+        ),
+        (
+            {"hyperparameters": [{"learning_rate": 0.1}] * 4, "optimizer": SCHEDULED},
             "learning_rate follows a schedule",
         ),
         ({"seed": 2**32 - 2}, "too large for 4 runs"),
@@ -444,7 +362,7 @@ def test_batches_of_other_shapes(tmp_path):
     trains = [make_batches(seed=r) for r in range(RUNS)]
     trains[2] = make_batches(seed=2, size=10, count=50)
     with pytest.raises(ValueError, match="batches of one shape in a step"):
-        train(tmp_path / "shapes", splits=splits_of(train=trains))
+        train(tmp_path / "shapes", train=trains)
     trains[2] = make_batches(seed=2, count=60)
     with pytest.raises(ValueError, match="equally many batches"):
-        train(tmp_path / "numbers", splits=splits_of(train=trains))
+        train(tmp_path / "numbers", train=trains)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import LARGEST_SEED, OptionError, at_least
-from flax_linattn.control.agent import Agent, DrawingAgent
+from flax_linattn.control import Agent, DrawingAgent
 
 
 class RandomPolicy:

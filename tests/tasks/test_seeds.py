@@ -1,4 +1,4 @@
-"""Many runs in a folder: trained at once, tested together, loaded and streamed one by one."""
+"""Several seeds in a folder: trained at once, tested together, loaded and streamed one by one."""
 
 import json
 import shutil
@@ -13,8 +13,8 @@ from flax import nnx
 from flax_linattn import cli, tasks, training
 from flax_linattn.tasks import Report, Run
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyTask
-from flax_linattn.tasks.many import report_on
 from flax_linattn.tasks.run import read_config
+from flax_linattn.tasks.seeds import report_on
 from flax_linattn.tasks.symbols import SymbolsConfig
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import fail, succeed
@@ -113,7 +113,7 @@ def test_a_run_is_the_single_one_of_its_seed(tmp_path):
     train_symbols(tmp_path / "many", runs=2, **five)
     train_symbols(tmp_path / "one", runs=1, seed=OPTIONS["seed"] + 1, **five)
     many, (one,) = tasks.load_runs(tmp_path / "many")[1], tasks.load_runs(tmp_path / "one")
-    assert (many.which, one.which) == (1, None)
+    assert (many.seed_index, one.seed_index) == (1, None)
     for name, (value, other) in _pairs(many.model, one.model):
         np.testing.assert_allclose(value, other, rtol=1e-4, atol=1e-6, err_msg=name)
 
@@ -126,15 +126,15 @@ def _pairs(model, other):
 def test_one_run_of_many(run_dir):
     rows = json.loads((run_dir / "test.json").read_text())["runs"]
     best = tasks.load_run(run_dir)
-    assert best.which == min(range(RUNS), key=lambda which: rows[which]["best_value"])
+    assert best.seed_index == min(range(RUNS), key=lambda index: rows[index]["best_value"])
     every = tasks.load_runs(run_dir)
-    assert [run.which for run in every] == list(range(RUNS))
-    for which, row in enumerate(rows):
-        run = tasks.load_run(run_dir, which)
-        assert_same_bits(nnx.state(run.model), nnx.state(every[which].model))
+    assert [run.seed_index for run in every] == list(range(RUNS))
+    for index, row in enumerate(rows):
+        run = tasks.load_run(run_dir, index)
+        assert_same_bits(nnx.state(run.model), nnx.state(every[index].model))
         tested = run.task.test(run, run.task.test_batches(run, None)).values
         assert tested["test_accuracy"] == pytest.approx(row["test_accuracy"])
-    with pytest.raises(ValueError, match="which must be at most 2, got 3"):
+    with pytest.raises(ValueError, match="seed_index must be at most 2, got 3"):
         tasks.load_run(run_dir, RUNS)
 
 
@@ -146,9 +146,9 @@ def test_the_run_of_a_folder_of_one(classify_run, tmp_path):
     del config["runs"]  # as the folders of before
     (tmp_path / "config.json").write_text(json.dumps(config))
     (run,) = tasks.load_runs(tmp_path)
-    assert run.which is None
+    assert run.seed_index is None
     assert_same_bits(nnx.state(run.model), nnx.state(tasks.load_run(tmp_path, 0).model))
-    with pytest.raises(ValueError, match="holds a single run, got which=1"):
+    with pytest.raises(ValueError, match="holds a single run, got seed_index=1"):
         tasks.load_run(tmp_path, 1)
     with pytest.raises(ValueError, match="has runs=1, got 3; a resumed run may change only"):
         train(tmp_path, resume=True, **own | {"runs": RUNS})
@@ -157,19 +157,21 @@ def test_the_run_of_a_folder_of_one(classify_run, tmp_path):
 
 def test_streams_of_runs(run_dir, tmp_path, capsys):
     args = ["stream", str(run_dir), "--sequence", "3"]
-    outputs = [succeed(capsys, *args, "--which", str(which)) for which in range(RUNS)]
+    outputs = [succeed(capsys, *args, "--seed-index", str(index)) for index in range(RUNS)]
     assert len(set(outputs)) == RUNS
-    best = tasks.load_run(run_dir).which
+    best = tasks.load_run(run_dir).seed_index
     assert cli.main(args) == 0
     streams = capsys.readouterr()
     assert streams.out == outputs[best]
-    assert f"# run {best} of 3, the best by validation (--which)" in streams.err
+    assert f"# run {best} of 3, the best by validation (--seed-index)" in streams.err
     kept = [*args, "--state", str(tmp_path / "state.npz")]
-    assert succeed(capsys, *kept, "--which", "0") == outputs[0]
-    message = fail(capsys, *kept, "--which", "1")
-    assert "is the state of a stream of another run" in message and "--which" in message
-    assert "its which is 0, here 1" in message
-    assert "which must be at most 2, got 3. (--which)" in fail(capsys, *args, "--which", "3")
+    assert succeed(capsys, *kept, "--seed-index", "0") == outputs[0]
+    message = fail(capsys, *kept, "--seed-index", "1")
+    assert "is the state of a stream of another run" in message and "--seed-index" in message
+    assert "its seed_index is 0, here 1" in message
+    assert "seed_index must be at most 2, got 3. (--seed-index)" in fail(
+        capsys, *args, "--seed-index", "3"
+    )
 
 
 def test_resume_goes_on_to_the_same_bits(run_dir, tmp_path, capsys):
@@ -197,12 +199,12 @@ def test_a_run_that_fails_is_told_and_not_tested(tmp_path, capsys):
     row = report["runs"][1]
     assert (row["failed_step"], row["best_step"], row["test_accuracy"]) == (2, None, None)
     assert (report["num_runs"], report["num_failed"]) == (RUNS, 1)
-    others = [report["runs"][which]["test_accuracy"] for which in (0, 2)]
+    others = [report["runs"][index]["test_accuracy"] for index in (0, 2)]
     assert report["test_accuracy"] == pytest.approx(np.mean(others))
     assert tasks.evaluate_run(tmp_path)["runs"][1] == row
-    assert [run.which for run in tasks.load_runs(tmp_path)] == [0, 2]
-    assert tasks.load_run(tmp_path).which in (0, 2)
-    message = fail(capsys, "stream", str(tmp_path), "--which", "1", "--sequence", "0")
+    assert [run.seed_index for run in tasks.load_runs(tmp_path)] == [0, 2]
+    assert tasks.load_run(tmp_path).seed_index in (0, 2)
+    message = fail(capsys, "stream", str(tmp_path), "--seed-index", "1", "--sequence", "0")
     assert "run 1 in" in message and "failed in step 2, before it was validated" in message
     all_fail = pytest.raises(training.NonFiniteLossError, match="All 3 runs became NaN")
     with training_batches(poisoned, of_runs=range(RUNS)), all_fail:
@@ -216,7 +218,7 @@ def test_runs_that_devices_cannot_share(tmp_path):
 
 @pytest.mark.slow
 def test_devices_split_the_runs(tmp_path):
-    """What they train is a fast test of ``tests/training/test_many.py``."""
+    """What they train is a fast test of ``tests/training/test_runs.py``."""
     report = train_symbols(tmp_path, runs=4, parallel=training.Parallel("jit", "data=2"))
     evaluated = tasks.evaluate_run(tmp_path)
     for name in ("test_loss", "test_accuracy"):
@@ -261,7 +263,7 @@ def summary(tmp_path, monkeypatch, *values):
     monkeypatch.setattr(training, "read_runs", lambda run_dir: results)
     monkeypatch.setattr(training, "best_run", lambda run_dir: 0)
     config = ClassifyConfig.of(runs=len(values))
-    runs = [Run(Told(), config, None, v, which=which) for which, v in enumerate(values)]
+    runs = [Run(Told(), config, None, v, seed_index=index) for index, v in enumerate(values)]
     return report_on(tmp_path, runs, [])
 
 

@@ -1,4 +1,4 @@
-"""Runs in groups: on each device one group after another, inside one program."""
+"""A computation of one run, of several runs: on each device one group of them after another."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import jax
 from jax.extend.core import Jaxpr, jaxprs_in_params
 from jax.sharding import PartitionSpec
 
-from flax_linattn.training.many.placed import RunsPlacement
-from flax_linattn.training.placement import DATA
+from flax_linattn.training.placement import DATA, Placement
 
 CACHE = 2**20
 """Bytes of the second-level cache of a CPU's core, about."""
@@ -19,8 +18,8 @@ OfRuns = Callable[..., Any]
 """A function of arrays with R in front, all of them, that returns such."""
 
 
-def over_runs(of_one: Callable[..., Any], placement: RunsPlacement) -> OfRuns:
-    """What is computed of one run, computed of R runs, to be compiled.
+def over_runs(of_one: Callable[..., Any], placement: Placement) -> OfRuns:
+    """Returns a computation of one run as one of R runs, to be compiled.
 
     Each device takes its own runs in groups of ``placement.runs_at_once``; the last group may be
     smaller, which costs the compilation of a second program. By default all go at once, but for
@@ -34,21 +33,20 @@ def over_runs(of_one: Callable[..., Any], placement: RunsPlacement) -> OfRuns:
     Example:
         >>> import jax.numpy as jnp
         >>> from flax_linattn.training import Parallel
-        >>> from flax_linattn.training.many.placed import place_runs
-        >>> placement, _ = place_runs(Parallel("none", runs_at_once=2), 5, batch_size=1)
+        >>> placement = Parallel("none", runs_at_once=2).place(1, num_runs=5)
         >>> over_runs(jnp.sum, placement)(jnp.ones((5, 3))).tolist()
         [3.0, 3.0, 3.0, 3.0, 3.0]
     """
 
     def of_runs(*arrays: Any) -> Any:
-        runs = jax.tree.leaves(arrays)[0].shape[0] // placement.devices
+        runs = jax.tree.leaves(arrays)[0].shape[0] // placement.num_shards
         size = placement.runs_at_once
         if size is None:
             size = fitting_at_once(of_one, arrays, runs) if placement.platform == "cpu" else runs
         if size >= runs:
             return jax.vmap(of_one)(*arrays)
         groups = _in_groups(of_one, size)
-        if placement.devices == 1:
+        if placement.num_shards == 1:
             return groups(*arrays)
         # A loop over an axis that is split would fetch each run from its device; so each loops
         # over its own. What mechanisms carry through their scans is not marked as split: no check.

@@ -1,10 +1,15 @@
 """Random actions, the swing-up and noise."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.decide.policies import Noisy, RandomPolicy, SwingUp
 from flax_linattn.checks import OptionError
-from flax_linattn.control import DrawingAgent, Noisy, RandomPolicy, SwingUp, make_environments, play
+from flax_linattn.control import DrawingAgent, make_environments, play
 
 SEEN, REWARDS = np.zeros((4, 3), np.float32), np.zeros(4, np.float32)
 BEGINS, GOES_ON = np.ones(4, bool), np.zeros(4, bool)
@@ -79,7 +84,7 @@ def test_noise_passes_on_whose_episodes_begin():
 
 
 def test_the_swing_up_swings_up_from_everywhere():
-    with make_environments("Pendulum-v1", 20) as environments:
+    with closing(make_environments("Pendulum-v1", 20)) as environments:
         good = play(SwingUp(), environments, range(20))
         bad = play(RandomPolicy([-2.0], [2.0]), environments, range(20))
     # Upright and at rest for the last quarter of each episode.

@@ -1,9 +1,14 @@
 """Policies of Stable-Baselines3 against their equations, and against what they played."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
-from flax_linattn.control import make_environments, play, read_policy
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.decide.weights import read_policy
+from flax_linattn.control import make_environments, play
 from flax_linattn.data.files import DataFormatError
 
 RNG = np.random.default_rng(0)
@@ -99,7 +104,7 @@ def without(*names):
 HIDDEN = "mlp_extractor.policy_net"
 DAMAGED = [
     (PPO | {"critic.weight": np.zeros(3)}, r"knows no array critic\.weight"),
-    ({"times": np.zeros(3)}, "expected arrays .*, got times.npy"),
+    ({"times": np.zeros(3)}, "expected arrays .*, got times"),
     (without("action_net.weight"), "expected an array action_net.weight, got none"),
     (without("obs_mean", "epsilon"), "norm_obs is True, and there is no obs_mean, epsilon"),
     (PPO | {"action_net.weight": np.zeros((2, 5))}, r"action_net\.weight: expected \[n, 6\]"),
@@ -199,7 +204,9 @@ def test_real_policies_reach_their_returns(name, data_dir):
     policy = read_policy(data_dir / "rl_policies" / f"{name}-v3.npz")
     mean, error = RETURNS[name]
     env_id = f"{name.split('_')[1]}-v5"
-    with make_environments(env_id, 2, observation_dim=policy.observation_dim) as environments:
+    with closing(
+        make_environments(env_id, 2, observation_dim=policy.observation_dim)
+    ) as environments:
         episodes = play(policy, environments, [0, 1])
     assert episodes.lengths.tolist() == [1000, 1000]
     assert abs(episodes.returns.mean() - mean) < error

@@ -5,7 +5,9 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from flax_linattn.control.pendulum import make_pendulum
+pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
+
+from experiments.decide.pendulum import make_pendulum
 from flax_linattn.data.episodes import Episodes, load_episodes
 
 
