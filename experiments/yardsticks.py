@@ -31,7 +31,6 @@ from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks import Run, get_task
 from flax_linattn.tasks.classify.metrics import averages, count
-from flax_linattn.tasks.classify.series import evaluate as classify
 from flax_linattn.tasks.forecast import evaluate as forecast
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -106,13 +105,13 @@ def forecasts(config: Any) -> dict[str, Report]:
 def simple_classes(config: Any) -> dict[str, Report]:
     """Those of a classification run."""
     run, batches = loaded("classify", config)
-    return _by_column(classify.evaluate_yardsticks(run, batches), SIMPLE)
+    return _by_column(run.task.yardsticks(run, batches), SIMPLE)
 
 
 def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
     """A published classifier, on the sequences as a run prepares them."""
     run, batches = loaded("classify", config)
-    train, test = classify.prepared_train(run).arrays, batches.arrays
+    train, test = run.task.train_batches(run).arrays, batches.arrays
     made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
                         PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
     made.fit(train["values"].transpose(0, 2, 1), train["labels"])

@@ -84,7 +84,7 @@ class ImageBatches(Batches):
         mean: float | Sequence[float],
         std: float | Sequence[float],
     ) -> None:
-        arrays = {"image": images.pixels, "labels": images.labels}
+        arrays: dict[str, NDArray] = {"image": images.pixels, "labels": images.labels}
         super().__init__(arrays, batch_size, seed=seed)
         if seed is None and augmentation is not None:
             raise OptionError(

@@ -1,69 +1,115 @@
-"""What a classifier has to beat: the nearest neighbour, and a ridge on the flattened series.
+"""Baselines of classifiers: the most frequent class, the nearest neighbor, a ridge on vectors.
 
-Both see what a model sees, prepared alike: each sequence standardised, without missing values,
-padded by zeros to the longest, as one vector of all its steps and channels. They may learn from the
-sequences that select the model's parameters, too: they have nothing to select. Where all would take
-long, they learn from as many of them, evenly spread, and the ridge from none where that would be
-fewer than two a class.
+Those that learn receive what a model receives, prepared alike: each sequence standardized, without
+missing values, padded by zeros to the longest, as one vector of all its steps and channels. They
+may learn from the sequences that select the model's parameters, too: they have nothing to select.
+Where all would take long, they learn from some of them, evenly spread, and the ridge from none
+where that would be fewer than two a class.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data, training
+from flax_linattn import training
 from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.yardsticks import at_hand
 
-WORK = 10**11
-"""Most multiplications of a yardstick: some ten seconds of a core."""
-LARGEST_GRAM = 3000
-"""Most rows of a matrix whose eigenvectors are taken: some ten seconds of a core."""
-KEPT = 2 * 10**7
-"""Most numbers of the ridge's examples, which it keeps in float64."""
-BLOCK = 2**24
-"""Most numbers that are made float64 at once."""
-MOST_ROWS = 2**12
-"""Of a block: a table of the distances between two of them is kept as well."""
-STRENGTHS = np.logspace(-4, 4, 17)
-"""Of the ridge, in mean eigenvalues of its Gram matrix."""
-
-MOST_NUMBERS = 2 * 10**8
-"""Most numbers of the vectors that are made of batches."""
+MAX_PRODUCTS = 10**11
+"""Multiplications of a baseline: some ten seconds of a core."""
+MAX_GRAM_ROWS = 3000
+"""Rows of a matrix whose eigenvectors are taken: some ten seconds of a core."""
+MAX_RIDGE_NUMBERS = 2 * 10**7
+"""Numbers of the ridge's examples, which it holds in float64."""
+MAX_BLOCK_NUMBERS = 2**24
+"""Numbers that are made float64 at once."""
+MAX_BLOCK_ROWS = 2**12
+"""Rows of a block: a table of the distances between two blocks is held as well."""
+RIDGE_STRENGTHS = np.logspace(-4, 4, 17)
+"""Regularization of the ridge, in mean eigenvalues of its Gram matrix."""
+MAX_VECTOR_NUMBERS = 2 * 10**8
+"""Numbers of the vectors that are made of batches."""
 
 Labels = NDArray[np.integer]
 
 
+class Vectors(NamedTuple):
+    """Labeled examples of one shape.
+
+    Attributes:
+        values: [N, T, C]; an example is the vector of all its numbers.
+        labels: [N].
+    """
+
+    values: NDArray
+    labels: Labels
+
+
 class Predicted(NamedTuple):
-    """What a yardstick says of the test data.
+    """What a baseline predicts for the test data.
 
     Attributes:
         labels: its predictions [N].
-        num_fitted: how many training examples it learned from.
+        num_fitted: number of training examples that it learned from.
     """
 
     labels: Labels
     num_fitted: int
 
 
-def predict(train: data.BucketBatches, test: data.BucketBatches) -> dict[str, Predicted]:
-    """The yardsticks' predictions of test sequences, in the order of ``test.arrays``.
+def baseline_values(
+    labels: Labels,
+    num_classes: int,
+    read_train: Callable[[], training.BatchSource],
+    predict: Callable[[Any], Mapping[str, Predicted]],
+) -> dict[str, Any]:
+    """Metrics of simple methods on the test data: the constant one, and those that learn.
 
-    Without the ridge where it could learn from fewer than two examples a class, of more that there
-    are; a note on standard error tells.
+    Args:
+        labels: the right labels, [N].
+        num_classes: number of classes.
+        read_train: reads the training data; where it cannot, a note on standard error says why, and
+            the methods that learn are left out.
+        predict: predictions by name, of methods that learn from the training data.
+
+    Returns:
+        ``<method>_<metric>``; ``num_train``, the number of training examples, and
+        ``<method>_learned_from``, how many of them a method learned from.
     """
-    fitted, tested = train.arrays["values"], test.arrays["values"]
-    length = max(fitted.shape[1], tested.shape[1])
-    x, new = _flat(fitted, length), _flat(tested, length)
-    labels = train.arrays["labels"]
-    few = _evenly(len(x), WORK // new.size)
-    found = {"nearest_neighbour": Predicted(nearest_neighbour(x[few], labels[few], new), len(few))}
-    few = _evenly(len(x), most_for_ridge(x.shape[1]))
+
+    def scored(name: str, predictions: Labels) -> dict[str, Any]:
+        values = averages(count(labels, predictions, num_classes))
+        return {f"{name}_{key}": value for key, value in values.items()}
+
+    most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
+    values = scored("constant", np.full(len(labels), most_frequent))
+    train = at_hand(read_train)
+    if train is not None:
+        values["num_train"] = count_examples(train)
+        for name, found in predict(train).items():
+            values |= scored(name, found.labels)
+            values[f"{name}_learned_from"] = found.num_fitted
+    return values
+
+
+def predict_vectors(train: Vectors, test: Vectors) -> dict[str, Predicted]:
+    """Predictions of the nearest neighbour and of the ridge, in the order of the test examples.
+
+    Without the ridge where it could learn from fewer than two examples a class although there are
+    more; a note on standard error says so.
+    """
+    length = max(train.values.shape[1], test.values.shape[1])
+    x, new, labels = _flat(train.values, length), _flat(test.values, length), train.labels
+    few = _evenly(len(x), MAX_PRODUCTS // new.size)
+    nearest = nearest_neighbour(x[few], labels[few], new)
+    found = {"nearest_neighbour": Predicted(nearest, len(few))}
+    few = _evenly(len(x), max_ridge_examples(x.shape[1]))
     num_classes = len(np.unique(labels))
     if len(few) < min(len(x), 2 * num_classes):
         print(
@@ -76,52 +122,25 @@ def predict(train: data.BucketBatches, test: data.BucketBatches) -> dict[str, Pr
     return found
 
 
-class Judged:
-    """Figures of simple methods on the same labels, to begin with those of the constant one.
-
-    Args:
-        labels: the right ones, [N].
-        num_classes: classes.
-
-    Attributes:
-        figures: accuracy and the like by ``<method>_<figure>``, and what the methods learned from.
-    """
-
-    def __init__(self, labels: Labels, num_classes: int) -> None:
-        self._labels, self._num_classes = labels, num_classes
-        self.figures: dict[str, Any] = {}
-        most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
-        self._add("constant", np.full(len(labels), most_frequent))
-
-    def add(self, name: str, found: Predicted) -> None:
-        """Those of a method that learned."""
-        self._add(name, found.labels)
-        self.figures[f"{name}_learned_from"] = found.num_fitted
-
-    def _add(self, name: str, labels: Labels) -> None:
-        values = averages(count(self._labels, labels, self._num_classes))
-        self.figures |= {f"{name}_{key}": value for key, value in values.items()}
-
-
-def num_examples(batches: training.BatchSource) -> int:
-    """Of one pass, without filler."""
+def count_examples(batches: training.BatchSource) -> int:
+    """Number of examples of one pass, without filler."""
     count = getattr(batches, "num_examples", None)
     if count is not None:
         return int(count)
     return len(batches) * len(batches.batch(0)["labels"])
 
 
-def as_vectors(batches: training.BatchSource, name: str) -> data.BucketBatches:
-    """Arrays of one shape as vectors, for ``predict``: all, or evenly spread as many as fit.
+def read_vectors(batches: training.BatchSource, name: str) -> Vectors:
+    """Examples of batches as vectors: all of one pass, or evenly spread as many as fit.
 
     Args:
-        batches: one pass of them; a "weight" of 0 tells filler.
-        name: of the array, [B, ...].
+        batches: of arrays of one shape; a "weight" of 0 marks filler.
+        name: name of the array, [B, ...].
     """
-    count = num_examples(batches)
+    count = count_examples(batches)
     size = int(np.prod(batches.batch(0)[name].shape[1:]))
     chosen = np.zeros(count, bool)
-    chosen[_evenly(count, MOST_NUMBERS // size)] = True
+    chosen[_evenly(count, MAX_VECTOR_NUMBERS // size)] = True
     values, labels, begin = [], [], 0
     for index in range(len(batches)):
         batch = batches.batch(index)
@@ -131,9 +150,7 @@ def as_vectors(batches: training.BatchSource, name: str) -> data.BucketBatches:
         begin += int(real.sum())
         values.append(batch[name][rows].reshape(len(rows), -1, 1).astype(np.float32))
         labels.append(batch["labels"][rows])
-    x = np.concatenate(values)
-    arrays = {"values": x, "labels": np.concatenate(labels), "mask": np.ones(x.shape[:2], bool)}
-    return data.BucketBatches(arrays, len(x), lengths=x.shape[1:2], seed=None)
+    return Vectors(np.concatenate(values), np.concatenate(labels))
 
 
 def nearest_neighbour(x: NDArray, labels: Labels, new: NDArray) -> Labels:
@@ -165,7 +182,7 @@ def nearest_neighbour(x: NDArray, labels: Labels, new: NDArray) -> Labels:
 def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
     """Ridge regression with an intercept on a target of 1 for the class, -1 for the others.
 
-    Its strength is that of the least square error over examples left out one at a time, which the
+    Its regularization has the least square error over examples left out one at a time, which the
     eigenvectors of the smaller Gram matrix give at once, as in Golub, Heath and Wahba, 1979.
 
     Args:
@@ -194,7 +211,7 @@ def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
         values, vectors = _eigen(_outer_gram(x, middle))
     projected = vectors.T @ centred
     unit = values.sum() / min(x.shape)
-    strength = min(STRENGTHS * unit, key=lambda s: _left_out(values, vectors, centred, s))
+    strength = min(RIDGE_STRENGTHS * unit, key=lambda s: _left_out(values, vectors, centred, s))
     shrunk = projected / (values + strength)[:, None]
     if right is not None:
         weights = right @ (np.sqrt(values)[:, None] * shrunk)
@@ -206,17 +223,17 @@ def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
     return classes[np.argmax(scores + mean, axis=1)]
 
 
-def most_for_ridge(num_features: int) -> int:
+def max_ridge_examples(num_features: int) -> int:
     """How many examples the ridge learns from at most.
 
     Example:
-        >>> [most_for_ridge(d) for d in (348, 3000, 8928)]
+        >>> [max_ridge_examples(d) for d in (348, 3000, 8928)]
         [57471, 6666, 2240]
     """
-    most = KEPT // num_features
-    if num_features <= LARGEST_GRAM:
-        return min(most, WORK // num_features**2)
-    return min(most, LARGEST_GRAM, math.isqrt(WORK // num_features))
+    most = MAX_RIDGE_NUMBERS // num_features
+    if num_features <= MAX_GRAM_ROWS:
+        return min(most, MAX_PRODUCTS // num_features**2)
+    return min(most, MAX_GRAM_ROWS, math.isqrt(MAX_PRODUCTS // num_features))
 
 
 def _left_out(values: NDArray, vectors: NDArray, centred: NDArray, strength: float) -> float:
@@ -238,7 +255,7 @@ def _eigen(gram: NDArray) -> tuple[NDArray, NDArray]:
 def _outer_gram(x: NDArray, middle: NDArray) -> NDArray:
     """Inner products of all pairs of examples [N, N], summed up over blocks of features."""
     gram = np.zeros((len(x), len(x)))
-    width = max(1, BLOCK // len(x))
+    width = max(1, MAX_BLOCK_NUMBERS // len(x))
     for first in range(0, x.shape[1], width):
         block = x[:, first : first + width] - middle[first : first + width]
         gram += block @ block.T
@@ -247,7 +264,7 @@ def _outer_gram(x: NDArray, middle: NDArray) -> NDArray:
 
 def _blocks(x: NDArray, middle: NDArray | float = 0.0) -> Iterator[tuple[slice, NDArray]]:
     """Rows less their middle, in float64, some at a time."""
-    height = max(1, min(MOST_ROWS, BLOCK // x.shape[1]))
+    height = max(1, min(MAX_BLOCK_ROWS, MAX_BLOCK_NUMBERS // x.shape[1]))
     for first in range(0, len(x), height):
         rows = slice(first, min(first + height, len(x)))
         yield rows, x[rows].astype(np.float64) - middle

@@ -1,9 +1,10 @@
-"""Figures of classification runs: confusions, and class probabilities over a stream."""
+"""Figures of classifiers: confusions, accuracy by length, class probabilities over a stream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from flax_linattn.tasks.figures import new_figure, save_figure
 
 
 def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
-    """Draws the counts to a PNG file, coloured by the share of each class.
+    """Draws the counts to a PNG file, colored by the fraction of each class.
 
     Raises:
         ValueError: matplotlib is not installed.
@@ -64,4 +65,26 @@ def draw_stream(
     axes.set(xlabel="observations so far", ylabel="class probability", ylim=(0, 1.02), title=title)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
+    save_figure(canvas, path)
+
+
+def draw_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draws accuracy against length to a PNG file.
+
+    Args:
+        rows: "length", "accuracy" from 0 to 1, and "trained_on", whether training had the length.
+        path: the file.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    canvas = new_figure(6, 3.6)
+    axes = canvas.subplots()
+    lengths = [row["length"] for row in rows]
+    axes.plot(lengths, [100 * row["accuracy"] for row in rows], marker="o", linewidth=2)
+    trained = [row["length"] for row in rows if row["trained_on"]]
+    if trained:
+        axes.axvspan(min(trained), max(trained), color="0.92", label="lengths of training")
+        axes.legend()
+    axes.set(xlabel="tokens", ylabel="accuracy, %", ylim=(0, 100))
     save_figure(canvas, path)

@@ -1,10 +1,10 @@
-"""What a classifier takes for what: counts, and the figures of each class."""
+"""The loss of a classifier, its metrics, and its confusions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,32 +13,102 @@ from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import training
-from flax_linattn.tasks.classify.loss import LogitsFn
-from flax_linattn.tasks.run_types import Run
 from flax_linattn.typing import Array
+
+LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]
+"""(model, batch, dropout key or None) -> logits [B, classes]."""
+
+
+@functools.lru_cache  # always the same function, so that steps stay compiled
+def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> training.LossFn:
+    """Mean cross-entropy over a batch's real examples, and (sum, weight) of the metrics.
+
+    A batch has "labels", int32 [B], or [B, T] where sequences are packed; and "weight", float32 of
+    that shape, 0 where there is no example. Without a dropout key, as in validation, nothing is
+    smoothed.
+
+    Args:
+        logits_of: logits of a batch.
+        label_smoothing: probability that all classes share in a target.
+
+    Example:
+        >>> loss_fn = make_label_loss(lambda model, batch, key: model * batch["x"])
+        >>> batch = {"x": jnp.array([[0.0, 1.0], [3.0, 0.0]]), "labels": jnp.array([1, 1])}
+        >>> loss, metrics = loss_fn(1.0, batch, None)
+        >>> [float(part) for part in metrics["accuracy"]]
+        [1.0, 2.0]
+    """
+
+    def loss_fn(
+        model: Any, batch: dict[str, Array], dropout_key: Array | None
+    ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+        logits, labels = logits_of(model, batch, dropout_key), batch["labels"]
+        weight = batch.get("weight", jnp.ones(labels.shape, jnp.float32))
+        smoothing = 0.0 if dropout_key is None else label_smoothing
+        losses = training.smoothed_cross_entropy(logits, labels, smoothing)
+        hits = (jnp.argmax(logits, axis=-1) == labels).astype(weight.dtype)
+        total, count = jnp.sum(losses * weight), jnp.sum(weight)
+        return total / count, {"loss": (total, count), "accuracy": (jnp.sum(hits * weight), count)}
+
+    return loss_fn
+
+
+OutputFn: TypeAlias = Callable[[Array, dict[str, Array]], tuple[Array, ...]]
+"""(logits [B, classes], batch) -> arrays [B, ...]."""
+
+
+def real_outputs(
+    model: Any, batches: training.BatchSource, logits_of: LogitsFn, output_of: OutputFn
+) -> Iterator[tuple[dict[str, Any], NDArray[np.bool_], tuple[NDArray, ...]]]:
+    """What a function makes of the logits of each batch of one pass.
+
+    Args:
+        model: the classifier.
+        batches: perhaps with a "weight" of 0 where a row is filler.
+        logits_of: logits of a batch.
+        output_of: function of the logits, compiled together with the model.
+
+    Yields:
+        Each batch; which of its rows are real, bool [B]; and the outputs of these rows alone.
+    """
+    compute = functools.partial(_compute, *nnx.split(model), logits_of, output_of)
+    for index in range(len(batches)):
+        batch = dict(batches.batch(index))
+        outputs = tuple(map(np.asarray, compute(batch)))
+        real = np.asarray(batch.get("weight", np.ones(len(outputs[0])))) > 0
+        yield batch, real, tuple(output[real] for output in outputs)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))  # compiled once for many runs
+def _compute(
+    graphdef: nnx.GraphDef[Any],
+    variables: Any,
+    logits_of: LogitsFn,
+    output_of: OutputFn,
+    batch: dict[str, Array],
+) -> tuple[Array, ...]:
+    return output_of(logits_of(nnx.merge(graphdef, variables), batch, None), batch)
 
 
 def classifier_values(
     model: Any, batches: training.BatchSource, logits_of: LogitsFn, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Metrics of a classifier, the figures of each class, and what it takes for what.
+    """Metrics of a classifier, the figures of each class, and its confusions.
 
     Args:
         model: the classifier.
         batches: with "labels", and perhaps a "weight" of 0 where a row is filler.
-        logits_of: its logits of a batch.
-        classes: their names.
+        logits_of: logits of a batch.
+        classes: names of the classes.
     """
-    tell = partial(_tell, *nnx.split(model), logits_of)
     counts = np.zeros((len(classes), len(classes)), np.int64)
     loss, examples = 0.0, 0
-    for index in range(len(batches)):
-        batch = batches.batch(index)
-        real = np.asarray(batch.get("weight", np.ones(len(batch["labels"])))) > 0
-        predictions, losses = map(np.asarray, tell(dict(batch)))
-        counts += count(batch["labels"][real], predictions[real], len(classes))
-        loss += float(losses[real].sum(dtype=np.float64))
-        examples += int(real.sum())
+    for batch, real, (predictions, losses) in real_outputs(
+        model, batches, logits_of, _predictions_and_losses
+    ):
+        counts += count(batch["labels"][real], predictions, len(classes))
+        loss += float(losses.sum(dtype=np.float64))
+        examples += len(losses)
     metrics = averages(counts) | {"loss": loss / examples}
     return {
         **{f"test_{name}": value for name, value in metrics.items()},
@@ -47,24 +117,7 @@ def classifier_values(
     }
 
 
-def run_values(run: Run, batches: training.BatchSource, logits_of: LogitsFn) -> dict[str, Any]:
-    """``classifier_values`` of a run, what they are of, and what selected its parameters."""
-    tested = classifier_values(run.model, batches, logits_of, run.problem.classes)
-    on_test = run.config.data.select_on == "test"
-    return {
-        "dataset": run.problem.dataset,
-        "selected_on": "TEST SET" if on_test else "data held out for validation",
-        "num_test": int(np.sum(tested["confusion"])),
-        **tested,
-    }
-
-
-@partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
-def _tell(
-    graphdef: nnx.GraphDef[Any], variables: Any, logits_of: LogitsFn, batch: dict[str, Array]
-) -> tuple[Array, Array]:
-    """Predictions and losses of a batch, [B] each."""
-    logits = logits_of(nnx.merge(graphdef, variables), batch, None)
+def _predictions_and_losses(logits: Array, batch: dict[str, Array]) -> tuple[Array, ...]:
     losses = training.smoothed_cross_entropy(logits, batch["labels"])
     return jnp.argmax(logits, axis=-1), losses
 

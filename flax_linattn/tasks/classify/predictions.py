@@ -1,19 +1,17 @@
-"""What a classifier says of examples: the likeliest class, and the probability of each."""
+"""Predictions of a classifier: the likeliest class of each example, and all probabilities."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.data.batching import ExampleBatches
-from flax_linattn.tasks.classify.loss import LogitsFn
+from flax_linattn.tasks.classify.metrics import LogitsFn, real_outputs
 from flax_linattn.tasks.predicted import Table
 from flax_linattn.typing import Array
 
@@ -26,18 +24,13 @@ def probabilities_of(
     Args:
         model: the classifier.
         batches: of the examples, perhaps with a "weight" of 0 where a row is filler.
-        logits_of: its logits of a batch.
+        logits_of: logits of a batch.
 
     Raises:
         ValueError: one is NaN.
     """
-    tell = partial(_tell, *nnx.split(model), logits_of)
-    found = []
-    for index in range(len(batches)):
-        batch = dict(batches.batch(index))
-        told = np.asarray(tell(batch))
-        found.append(told[np.asarray(batch.get("weight", np.ones(len(told)))) > 0])
-    probabilities = np.concatenate(found)
+    outputs = real_outputs(model, batches, logits_of, _softmax)
+    probabilities = np.concatenate([found for _, _, (found,) in outputs])
     if isinstance(batches, ExampleBatches):
         probabilities = probabilities[np.argsort(batches.order)]
     if np.isnan(probabilities).any():
@@ -49,11 +42,8 @@ def probabilities_of(
     return probabilities
 
 
-@partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
-def _tell(
-    graphdef: nnx.GraphDef[Any], variables: Any, logits_of: LogitsFn, batch: dict[str, Array]
-) -> Array:
-    return jax.nn.softmax(logits_of(nnx.merge(graphdef, variables), batch, None), axis=-1)
+def _softmax(logits: Array, batch: dict[str, Array]) -> tuple[Array, ...]:
+    return (jax.nn.softmax(logits, axis=-1),)
 
 
 def class_table(

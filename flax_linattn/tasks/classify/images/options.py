@@ -8,15 +8,20 @@ from typing import Literal
 
 from flax_linattn.checks import at_least
 from flax_linattn.models import Layers
-from flax_linattn.tasks.classify.recipe import RECIPE, RecipeFit
-from flax_linattn.tasks.classify.sources import OF_DRAWN, OF_FILES, ClassesData
+from flax_linattn.tasks.classify.label_options import (
+    OF_DRAWN,
+    OF_FILES,
+    RECIPE,
+    LabelData,
+    RecipeFit,
+)
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 from flax_linattn.training import OptimizerOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageData(ClassesData):
+class ImageData(LabelData):
     """Which images, and what is made of them.
 
     Attributes:

@@ -1,30 +1,34 @@
-"""The task of images, as the commands see it."""
+"""The task of classifying images, as the commands see it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
+from flax import nnx
 
-from flax_linattn import models, ops, training
+from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import IMAGES, Entry
-from flax_linattn.tasks.classify.figures import draw_confusion
-from flax_linattn.tasks.classify.images.baselines import YARDSTICKS, yardstick_values
-from flax_linattn.tasks.classify.images.data import Images, load_images_of
-from flax_linattn.tasks.classify.images.model import build_model, logits_of
+from flax_linattn.tasks.classify.baselines import Vectors, read_vectors
+from flax_linattn.tasks.classify.images.data import (
+    DrawnImages,
+    FileImages,
+    ImageProblem,
+    image_batches,
+    image_names,
+    read_unlabeled,
+)
 from flax_linattn.tasks.classify.images.options import ImageConfig
-from flax_linattn.tasks.classify.images.predict import predict
-from flax_linattn.tasks.classify.images.problem import ImageProblem
-from flax_linattn.tasks.classify.metrics import run_values
-from flax_linattn.tasks.classify.recipe import label_objective
-from flax_linattn.tasks.predicted import Table
+from flax_linattn.tasks.classify.label_task import (
+    SourceTask,
+    check_direction,
+    mechanisms_by_direction,
+)
 from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.task import Report, Task
+from flax_linattn.typing import Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +36,7 @@ class ImageStreamOptions:
     """Images do not stream."""
 
 
-class ImageTask(Task[ImageConfig, Images, ImageProblem]):
+class ImageTask(SourceTask[ImageConfig, ImageProblem]):
     """Classes of images."""
 
     name = "image"
@@ -43,9 +47,7 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
 
     def mechanisms(self) -> Sequence[str]:
         """Those that see a whole sequence."""
-        return tuple(
-            name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.noncausal
-        )
+        return mechanisms_by_direction(is_causal=False)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
         """The folder of the files."""
@@ -60,35 +62,22 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
         """
         if placement.spans > 1:
             raise OptionError("images are not split along their tokens; leave seq out.", "mesh")
-        for mechanism in config.layers.mechanisms:
-            if not mechanism.capabilities.noncausal:
-                raise OptionError(
-                    f"{mechanism.name!r} has no non-causal form; choose one of "
-                    f"{', '.join(self.mechanisms())}.",
-                    "mechanism",
-                )
+        check_direction(config, is_causal=False)
 
-    def load(self, config: ImageConfig) -> Images:
-        """Files, or what draws."""
-        return load_images_of(config.data)
+    def load(self, config: ImageConfig) -> DrawnImages | FileImages:
+        """Files, or generated images."""
+        options = config.data
+        return (
+            DrawnImages(options) if options.folder is None else FileImages(options, options.folder)
+        )
 
-    def describe(self, data: Images, config: ImageConfig) -> ImageProblem:
-        """Names, sizes, scales."""
-        return data.describe(config)
+    def of_file(self, config: ImageConfig, file: Path) -> ImageConfig:
+        """Options that name a folder or an archive."""
+        return config.replace(folder=file)
 
-    def about_data(self, data: Images, config: ImageConfig) -> str:
-        """Sizes and classes."""
-        return data.about(config)
-
-    def notes(self, data: Images) -> Sequence[str]:
-        """Of the files."""
-        return data.notes
-
-    def batches(
-        self, data: Images, config: ImageConfig, problem: ImageProblem, spans: int
-    ) -> training.Splits:
-        """Scaled images."""
-        return data.splits(config, problem)
+    def plain(self, config: ImageConfig) -> ImageConfig:
+        """Training images as they are."""
+        return config if config.data.folder is None else config.replace(augmentation="none")
 
     def model(
         self,
@@ -97,38 +86,45 @@ class ImageTask(Task[ImageConfig, Images, ImageProblem]):
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.ImageClassifier:
         """A ``models.ImageClassifier``."""
-        return build_model(config, problem, placement)
-
-    def objective(
-        self, config: ImageConfig, problem: ImageProblem, steps_per_epoch: int
-    ) -> training.Objective:
-        """Cross-entropy; selected by accuracy."""
-        return label_objective(logits_of, config.fit, steps_per_epoch)
-
-    def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
-        """The run's own, or those of another folder."""
-        options = (
-            run.config.data if file is None else dataclasses.replace(run.config.data, folder=file)
+        options = config.model
+        height, width, channels = problem.image_shape
+        return models.ImageClassifier(
+            (height, width),
+            options.patch_size,
+            len(problem.classes),
+            in_channels=channels,
+            embedding=options.patches,
+            position=options.position,
+            pooling=options.pooling,
+            layers=config.layers.map_mechanisms(placement.mechanism),
+            rngs=nnx.Rngs(config.seed),
         )
-        data = load_images_of(options) if run.data is None or file is not None else run.data
-        data.check_same(run, own=file is None)
-        test = data.splits(run.config, run.problem).test
-        assert test is not None
-        return test
 
-    def test(self, run: Run, batches: training.BatchSource) -> Report:
-        """Accuracy, figures of each class."""
-        values = run_values(run, batches, logits_of)
-        draw = partial(draw_confusion, np.array(values["confusion"]), run.problem.classes)
-        return Report(values, ("classes",), {"confusion.png": draw}, YARDSTICKS)
+    @staticmethod
+    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+        """Logits of a batch of scaled images."""
+        logits: Array = model(batch["image"], dropout_key=dropout_key)
+        return logits
 
-    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """The most frequent class, the nearest neighbour, a ridge."""
-        return yardstick_values(run, batches)
+    def vectors(self, batches: training.BatchSource) -> Vectors:
+        """Pixels."""
+        return read_vectors(batches, "image")
 
-    def predict(self, run: Run, file: Path | None) -> Table:
-        """The class of each image."""
-        return predict(run, file)
+    def predict_batches(
+        self, run: Run, file: Path | None
+    ) -> tuple[training.BatchSource, Sequence[str] | None]:
+        """Of a single image, or of all below a folder or in an archive, by name.
+
+        Without a file, or where a folder holds an official format, those that are tested on.
+
+        Raises:
+            ValueError: a damaged file, or one of another shape than the run was trained on.
+            FileNotFoundError: there is nothing.
+        """
+        names = [] if file is None else image_names(file)
+        if file is None or not names:
+            return self.test_batches(run, file), None
+        return image_batches(read_unlabeled(run, file, names), run.config, run.problem), names
 
     def stream(self, run: Run, options: ImageStreamOptions) -> NoReturn:
         """Refused: an image comes as a whole.

@@ -1,19 +1,153 @@
-"""The sequences of a classification run: read, completed, scaled, batched."""
+"""The time series of a classification run: read, completed, scaled, batched."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data
-from flax_linattn.checks import OptionError, listed
+from flax_linattn import data, training
+from flax_linattn.checks import OptionError, at_least, listed, same_number
 from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
-from flax_linattn.tasks.classify.series.problem import ClassifyProblem
+from flax_linattn.tasks.classify.sources import LabelProblem, Source, about_classes
 from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run_types import Run
+
+MAX_SEQUENCE_LENGTH = 2**24
+"""Steps of a sequence."""
+MAX_VALUE = float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyProblem(LabelProblem):
+    """What the training data say: kept in the run folder so that a run needs no training data.
+
+    Attributes:
+        dataset: its name.
+        channels: names of the observed channels.
+        classes: names of the classes, in the order of the logits.
+        lengths: lengths that sequences are padded to; the longest is that of all data.
+        standardizer: mean and standard deviation a channel.
+        checksum: of the training data ("train") and the test data ("test").
+    """
+
+    dataset: str
+    channels: tuple[str, ...]
+    classes: tuple[str, ...]
+    lengths: tuple[int, ...]
+    standardizer: data.Standardizer
+    checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence of training and test data."""
+        return self.lengths[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            **dataclasses.asdict(self),
+            "standardizer": json.loads(self.standardizer.to_json()),
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ClassifyProblem:
+        """Back from ``to_json``."""
+        return cls(
+            dataset=values["dataset"],
+            channels=tuple(values["channels"]),
+            classes=tuple(values["classes"]),
+            lengths=tuple(values["lengths"]),
+            standardizer=data.Standardizer.from_json(json.dumps(values["standardizer"])),
+            checksum=values["checksum"],
+        )
+
+    def check(self) -> None:
+        """Types, sizes, and as many of each as there are channels."""
+        super().check()
+        at_least(1, num_lengths=len(self.lengths), num_classes=len(self.classes))
+        for length in self.lengths:
+            at_least(1, MAX_SEQUENCE_LENGTH, lengths=length)
+        same_number(channels=self.channels, standardizer=self.standardizer.mean)
+
+
+class SeriesSource(Source[ClassifyConfig, ClassifyProblem]):
+    """Labeled time series, of which a stratified part is held out to select the parameters.
+
+    Args:
+        train: training series.
+        test: test series, of the same classes.
+        config: the run's options.
+
+    Attributes:
+        files: the training and the test series, as given.
+        fitted: what the parameters learn from, without missing values.
+        validation: what selects them.
+        test: what they are tested on.
+
+    Raises:
+        ValueError: the classes are too small for a part that validates.
+    """
+
+    def __init__(
+        self, train: data.TimeSeriesDataset, test: data.TimeSeriesDataset, config: ClassifyConfig
+    ) -> None:
+        self.name, self.classes = train.name, train.classes
+        self.files = train, test
+        self.fitted, self.test = complete(train), complete(test)
+        self.validation = self.test
+        if config.data.select_on != "test":
+            kept, held_out = data.stratified_split(
+                train.labels, config.data.validation_fraction, config.seed
+            )
+            train = self.fitted
+            self.fitted, self.validation = train.subset(kept), train.subset(held_out)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Missing values, outliers."""
+        return notes(*self.files)
+
+    def describe(self, config: ClassifyConfig) -> ClassifyProblem:
+        """Names, lengths, scales."""
+        train, test = self.files
+        return ClassifyProblem(
+            dataset=train.name,
+            channels=train.channels,
+            classes=train.classes,
+            lengths=_bucket_lengths(self.fitted, train, test, config.data.buckets),
+            standardizer=data.Standardizer.fit(self.fitted.series),
+            checksum={"train": checksum_of(train), "test": checksum_of(test)},
+        )
+
+    def about(self, config: ClassifyConfig) -> str:
+        """Sizes and classes."""
+        train, test = self.files
+        lengths = np.concatenate([train.lengths, test.lengths])
+        return (
+            f"{train.name}: {train.num_examples} sequences to train and {test.num_examples} to "
+            f"test, {train.num_channels} channels, {lengths.min()} to {lengths.max()} steps\n"
+            f"{about_classes(train.classes)}"
+        )
+
+    def splits(
+        self, config: ClassifyConfig, problem: ClassifyProblem, spans: int = 1
+    ) -> training.Splits:
+        """Sequences of one length a batch."""
+        batches = partial(make_batches, config=config, problem=problem, spans=spans)
+        return training.Splits(
+            batches(self.fitted, seed=config.seed),
+            batches(self.validation, seed=None),
+            batches(self.test, seed=None),
+        )
 
 
 def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
@@ -37,6 +171,52 @@ def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSer
     return train, test
 
 
+def load_train(run: Run) -> data.TimeSeriesDataset:
+    """A run's whole training data, with the sequences that select its parameters.
+
+    Raises:
+        ValueError: they have changed.
+        FileNotFoundError: the file is missing.
+    """
+    if run.data is not None:
+        train: data.TimeSeriesDataset = run.data.files[0]
+        return train
+    path = run.config.data.train_file
+    train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
+    train = train.with_classes(run.problem.classes)
+    if checksum_of(train) != run.problem.checksum.get("train"):
+        raise ValueError(f"{train.name} ({path}) has changed since.")
+    return train
+
+
+def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset:
+    """A run's test data, or those of another file, on the run's classes.
+
+    Raises:
+        ValueError: other channels or classes than the run was trained on; the run's own file has
+            changed.
+        FileNotFoundError: the file is missing.
+    """
+    path = run.config.data.test_file if test_file is None else test_file
+    if path is None:
+        test = data.japanese_vowels()[1]
+    else:
+        with reading_data(test_file is None):
+            test = data.load_dataset(path).with_classes(run.problem.classes)
+    if test.num_channels != len(run.problem.channels):
+        raise ValueError(
+            f"{test.name} has {test.num_channels} channels, the run was trained on "
+            f"{len(run.problem.channels)}; give a file of the same problem."
+        )
+    if test_file is None and checksum_of(test) != run.problem.checksum["test"]:
+        raise OptionError(
+            f"the data of the run have changed since ({test.name}, {test.num_examples} "
+            "sequences); give other data to test on.",
+            "test_file",
+        )
+    return test
+
+
 def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
     """Refuses values that float32 cannot hold.
 
@@ -48,16 +228,13 @@ def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
         ValueError: there is one; names its place.
     """
     for index, values in enumerate(dataset.series):
-        if (beyond := np.argwhere(np.abs(values) > _LARGEST)).size:
+        if (beyond := np.argwhere(np.abs(values) > MAX_VALUE)).size:
             step, channel = beyond[0].tolist()
             raise ValueError(
-                f"{source}: expected values up to {_LARGEST:.2g}, the largest of float32, got "
+                f"{source}: expected values up to {MAX_VALUE:.2g}, the largest of float32, got "
                 f"{values[step, channel]:g} for channel {dataset.channels[channel]} (sequence "
                 f"{index}, step {step}, from 0); write ? if it stands for a missing value."
             )
-
-
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
@@ -152,7 +329,7 @@ def _scale_across_channels(values: NDArray) -> NDArray:
     return centred / np.sqrt(centred.var(axis=1, keepdims=True) + 1e-5)
 
 
-def lengths_of(
+def _bucket_lengths(
     fitted: data.TimeSeriesDataset,
     train: data.TimeSeriesDataset,
     test: data.TimeSeriesDataset,

@@ -1,45 +1,21 @@
-"""A trained classifier over a stream: observations in, class probabilities out."""
+"""A trained classifier over a stream of observations of all channels."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import inference
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError
 from flax_linattn.data.cells import BadCellError, parse_numbers
-from flax_linattn.tasks.classify.figures import draw_stream
-from flax_linattn.tasks.classify.series.evaluate import load_test
-from flax_linattn.tasks.facts import read_count, read_numbers
-from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
+from flax_linattn.tasks.classify.series.data import load_test
+from flax_linattn.tasks.facts import read_numbers
 from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streaming import Streaming
-
-MOST_DRAWN = 10_000
-"""Predictions kept for a figure, so that an endless stream stays in constant memory."""
-
-Observation = NDArray[np.float64] | None
-"""Of all channels, NaN = missing; None = a new sequence begins."""
-
-
-class Prediction(NamedTuple):
-    """What is known after one observation.
-
-    Attributes:
-        step: observations of this sequence so far.
-        probabilities: float32 [classes].
-    """
-
-    step: int
-    probabilities: NDArray[np.float32]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +35,8 @@ class ClassifyStreamOptions:
     max_length: int | None = None
 
 
-class ClassifyStream(Streaming):
-    """Class probabilities as observations come, one compiled step each.
+class ClassifyStream(ClassStream[NDArray[np.float64]]):
+    """Class probabilities as observations of all channels come, NaN = missing.
 
     A missing value repeats the channel's last one, or the training mean if there is none.
 
@@ -74,36 +50,25 @@ class ClassifyStream(Streaming):
         ValueError: the model cannot stream, or an option is out of range.
     """
 
+    advice = "a causal embedding"
+    remedy: ClassVar[Mapping[str, Any]] = {"embedding": "causal"}
+
     def __init__(
         self, run: Run, *, sequence: int | None = None, max_length: int | None = None
     ) -> None:
-        at_least(1, max_length=max_length)
-        if not run.model.streams:
-            raise OptionError(
-                "the run cannot stream: its model looks at the future, or its mechanism keeps no "
-                "state. Train one that is causal, with a causal embedding and a mechanism that "
-                "has a state.",
-                "mechanism",
-                causal=True,
-                embedding="causal",
-            )
+        super().__init__(run, max_length=max_length)
         self._sequence = sequence
-        self._max_length = run.problem.max_length if max_length is None else max_length
-        super().__init__(
-            run,
-            inference.Stream(run.model, max_length=self._max_length),
-            ["step", "prediction", *(f"p({name})" for name in run.problem.classes)],
-            max_length=self._max_length,
-        )
-        self._last = np.asarray(run.problem.standardizer.mean, np.float64)
-        self._drawn: deque[Prediction] = deque(maxlen=MOST_DRAWN)
-        self._title = f"{run.problem.dataset}, {mechanism_name(run.config.layers)}"
+        self._last = self._mean
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Observation]:
+    @property
+    def _mean(self) -> NDArray[np.float64]:
+        return np.asarray(self._run.problem.standardizer.mean, np.float64)
+
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[NDArray[np.float64] | None]:
         """Reads one observation a line; see ``parse_observations``."""
         return parse_observations(lines, len(self._run.problem.channels), name)
 
-    def source(self) -> Iterator[Observation] | None:
+    def source(self) -> Iterator[NDArray[np.float64]] | None:
         """A sequence of the run's test data, where one is asked for.
 
         Raises:
@@ -123,62 +88,34 @@ class ClassifyStream(Streaming):
         print(f"# test sequence {index}, true class {truth}", file=sys.stderr)
         return iter(test.series[index])
 
-    def step(self, observation: Observation) -> Prediction | None:
+    def step(self, observation: NDArray[np.float64] | None) -> Prediction | None:
         """Takes in an observation; None begins a new sequence, and predicts nothing.
 
         Raises:
             ValueError: a sequence is longer than the model can take, or a value is out of range.
         """
-        standardizer, channels = self._run.problem.standardizer, self._run.problem.channels
-        if observation is None:
-            self._stream.reset()
-            self._last = np.asarray(standardizer.mean, np.float64)
-            self.num_breaks += 1
-            return None
-        last = np.where(np.isnan(observation), self._last, observation)
-        (scaled,) = standardizer.apply([last[None]], channels)
-        try:
-            logits = self._stream.step(scaled.astype(np.float32))
-        except OptionError as error:  # no room is left
-            message = f"{error} A blank line begins one."
-            raise OptionError(message, *error.options, **error.values) from error
-        self._last = last
-        self.num_steps += 1
-        probabilities = np.asarray(jax.nn.softmax(logits[0]))
-        if np.isnan(probabilities).any():
-            raise ValueError(
-                f"the answer to observation {self._stream.num_steps} of the sequence is NaN: the "
-                "model's numbers overflow, or its parameters hold NaN."
-            )
-        return Prediction(self._stream.num_steps, probabilities)
+        prediction = super().step(observation)
+        self._last = self._mean if observation is None else self._completed(observation)
+        return prediction
 
-    def cells(self, observation: Observation) -> Sequence[Any] | None:
-        """Step, most likely class, and the probability of each."""
-        prediction = self.step(observation)
-        if prediction is None:
-            return None
-        self._drawn.append(prediction)
-        best = self._run.problem.classes[int(np.argmax(prediction.probabilities))]
-        return [prediction.step, best, *(f"{p:.4f}" for p in prediction.probabilities)]
+    def _completed(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(np.isnan(observation), self._last, observation)
+
+    def _input(self, observation: NDArray[np.float64]) -> NDArray:
+        problem = self._run.problem
+        values = self._completed(observation)[None]
+        (scaled,) = problem.standardizer.apply([values], problem.channels)
+        return scaled.astype(np.float32)
 
     def facts(self) -> dict[str, Any]:
         """The last value of each channel, and the step within the sequence."""
-        return {"last": self._last.tolist(), "step": self._stream.num_steps}
+        return {"last": self._last.tolist(), **super().facts()}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on within the sequence."""
-        last, step = read_numbers(facts, "last", len(self._last)), read_count(facts, "step")
-        self._last, self._stream.num_steps = last, step
-
-    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
-        """The step within the sequence."""
-        return [read_count(facts, "step")]
-
-    def draw(self, path: Path) -> None:
-        """Draws the last 10,000 probabilities."""
-        steps = [prediction.step for prediction in self._drawn]
-        probabilities = np.stack([prediction.probabilities for prediction in self._drawn])
-        draw_stream(steps, probabilities, self._run.problem.classes, path, self._title)
+        last = read_numbers(facts, "last", len(self._last))
+        super().restore(facts)
+        self._last = last
 
 
 def parse_observations(

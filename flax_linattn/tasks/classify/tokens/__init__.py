@@ -1,13 +1,17 @@
 """Classes of long sequences of tokens: ListOps, Pathfinder, bytes of texts, pixels of images."""
 
+from flax_linattn.tasks.classify.tokens.data import SequenceProblem
 from flax_linattn.tasks.classify.tokens.options import (
     SequenceConfig,
     SequenceData,
     SequenceFit,
     SequenceModel,
 )
-from flax_linattn.tasks.classify.tokens.problem import SequenceProblem
-from flax_linattn.tasks.classify.tokens.stream import SequenceStream, SequenceStreamOptions
+from flax_linattn.tasks.classify.tokens.task import (
+    SequenceStream,
+    SequenceStreamOptions,
+    SequenceTask,
+)
 
 __all__ = [
     "SequenceConfig",
@@ -17,4 +21,5 @@ __all__ = [
     "SequenceProblem",
     "SequenceStream",
     "SequenceStreamOptions",
+    "SequenceTask",
 ]

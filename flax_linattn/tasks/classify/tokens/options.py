@@ -8,8 +8,7 @@ from typing import Literal
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import Layers
-from flax_linattn.tasks.classify.recipe import RecipeFit
-from flax_linattn.tasks.classify.sources import OF_DRAWN, OF_FILES, ClassesData
+from flax_linattn.tasks.classify.label_options import OF_DRAWN, OF_FILES, LabelData, RecipeFit
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, ModelOptions, mechanism_name
 
@@ -35,7 +34,7 @@ NOT_TAKEN = {
 
 
 @dataclasses.dataclass(frozen=True)
-class SequenceData(ClassesData):
+class SequenceData(LabelData):
     """Which sequences, and what is made of them.
 
     Attributes:

@@ -1,18 +1,17 @@
 """Images: what is read and drawn, scales, augmentation, what is refused."""
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flax_linattn import cli, tasks, training
+from flax_linattn import cli, tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
 from flax_linattn.tasks.classify.images import ImageConfig, ImageProblem
-from tests.data.images.samples import write_cifar10, write_image_folder
-from tests.tasks.commands import fail, one_line, succeed
+from tests.data.images.samples import write_image_folder
+from tests.tasks.commands import fail
 
 TASK = tasks.get_task("image")
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
@@ -69,23 +68,9 @@ def test_drawn_images_are_those_of_the_options(pictures):
     assert abs(batch["image"].mean()) < 0.2 and 0.7 < batch["image"].std() < 1.3
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"augmentation": "light"}, "augmentation changes nothing of drawn images"),
-        ({"folder": "a", "test_size": 9}, "test_size changes nothing of a folder"),
-        ({"validation_share": 0.0}, "validation_share must be between 0 and 1"),
-        ({"patch_size": 0}, "patch_size must be at least 1"),
-    ],
-)
-def test_options_that_do_not_go_together(options, message):
-    with pytest.raises(OptionError, match=message):
-        small(**options)
-
-
-def test_a_causal_mechanism_and_a_split_of_time_are_refused():
-    with pytest.raises(OptionError, match="images are not split along their tokens"):
-        TASK.check(small(), training.Parallel(mesh="seq=2").place(8))
+def test_runs_do_not_stream():
+    with pytest.raises(OptionError, match="does not stream, for an image comes as a whole"):
+        TASK.stream(None, TASK.StreamOptions())
 
 
 def test_problems_that_no_data_say():
@@ -101,40 +86,10 @@ def test_problems_that_no_data_say():
             problem.check()
 
 
-@pytest.mark.usefixtures("no_steps")
-def test_a_run_on_a_folder_and_one_on_official_files(pictures, tmp_path, capsys):
-    """It is tested on other images of its problem alone, and it does not stream."""
-    sizes = [
-        *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-        *("--warmup", "0", "--epochs", "1", "--batch-size", "16", "--parallel", "none"),
-    ]
-    run = tmp_path / "run"
-    succeed(capsys, "train", "image", "--folder", str(pictures), "--run", str(run), *sizes)
-    stored = json.loads((run / "test.json").read_text())
-    assert {"ridge_accuracy", "nearest_neighbour_accuracy", "constant_accuracy"} <= stored.keys()
-    assert "does not stream" in fail(capsys, "stream", str(run))
-    others = write_cifar10(tmp_path / "cifar")
-    message = fail(capsys, "evaluate", str(run), "--test-file", str(others))
-    assert "images of 32 x 32 x 3 of the classes airplane" in one_line(message)
-    (pictures / "train" / "down").rename(pictures / "train" / "up")
-    (pictures / "test" / "down").rename(pictures / "test" / "up")
-    assert "of the classes across, up" in one_line(fail(capsys, "evaluate", str(run)))
-
-
 def test_a_folder_that_is_not_there(tmp_path, capsys):
     args = ["train", "image", "--folder", str(tmp_path / "none"), "--run", str(tmp_path / "run")]
     assert str(tmp_path / "none") in fail(capsys, *args)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_what_is_learned(tmp_path):
-    """Stripes of ten kinds, better than by their neighbours."""
-    folder = tmp_path / "stripes"
-    write_image_folder(folder, tuple("abcdef"), 60, 16)
-    config = ImageConfig.of(folder=folder, epochs=20, warmup=0.1, features=32, num_layers=2)
-    values = tasks.train("image", config, training.Session(tmp_path / "run", progress=False))
-    assert values["test_accuracy"] > 0.9
 
 
 @pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")

@@ -311,12 +311,6 @@ class TestBadInput:
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run"), *arguments.split()]
         assert message in fail(capsys, *args)
 
-    def test_misspelled_choices_of_the_library(self):
-        with pytest.raises(ValueError, match="must be one of mean, last, flatten, got 'max'"):
-            ClassifyConfig.of(pooling="max")
-        with pytest.raises(ValueError, match="got 'poling'; did you mean 'pooling'"):
-            ClassifyConfig.of(poling="mean")
-
     @pytest.mark.slow
     def test_a_run_that_failed_at_once_can_start_anew(self, toy, tmp_path, capsys):
         args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
