@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import command
+from experiments.classification.problems import NAMES, problem
+from experiments.forecasting import aaren, elementwise
 from experiments.options import configured
+from experiments.store import Row
+from experiments.tables.table import data_folder
+from experiments.tables.yardsticks import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
@@ -33,10 +37,7 @@ from flax_linattn.tasks import Run, get_task
 from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast import evaluate as forecast
 
-RESULTS = Path(__file__).with_suffix(".json")
-FORECASTING = ("forecasting.aaren", "forecasting.elementwise")
-CLASSIFICATION = "classification"
-"""The table of all data sets: what they have to beat does not depend on a table's protocol."""
+FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
 SIMPLE = {
     "most frequent class": "constant",
     "nearest neighbour": "nearest_neighbour",
@@ -46,10 +47,6 @@ NAIVE = {"naive": "naive", "seasonal naive": "seasonal_naive", "ridge": "ridge"}
 PUBLISHED = {"MiniRocket": "MiniRocketClassifier", "Hydra": "HydraClassifier"}
 """Of aeon (BSD-3), by their defaults: 10,000 kernels, 64 groups of 8; both with a ridge."""
 SEEDS = 3
-
-Row = dict[str, Any]
-Report = dict[str, float]
-"""Numbers by the names of a trained run's."""
 
 
 class Job(NamedTuple):
@@ -68,23 +65,6 @@ class Job(NamedTuple):
     columns: tuple[str, ...]
     seed: int
     compute: Callable[[], dict[str, Report]]
-
-
-def reports(table: str, row: str, stored: Path = RESULTS) -> dict[str, dict[int, Report]]:
-    """What is stored for a row of a table, by column and seed.
-
-    Args:
-        table: the name of its module, such as "forecasting.aaren".
-        row: its name; of classification tables "DATA SET, PROTOCOL".
-        stored: the file.
-    """
-    if table.startswith(CLASSIFICATION):
-        table, row = CLASSIFICATION, row.split(", ")[0]
-    found: dict[str, dict[int, Report]] = {}
-    for one in _rows(stored):
-        if (one["table"], one["row"]) == (table, row):
-            found.setdefault(one["column"], {})[one["seed"]] = one["report"]
-    return found
 
 
 def loaded(task: str, config: Any) -> tuple[Run, Any]:
@@ -135,16 +115,11 @@ def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 
 def jobs() -> Iterator[Job]:
     """What can be computed with the data at hand."""
-    # Here, so that the tables themselves may import ``reports``.
-    from experiments.classification.problems import NAMES, problem
-    from experiments.tables.table import data_folder
-
     folder = data_folder()
     for table in FORECASTING:
-        experiment = importlib.import_module(f"experiments.{table}").EXPERIMENT
-        rows = {cell.row: cell.config for cell in experiment.cells(folder) if cell.config}
+        rows = {cell.row: cell.config for cell in table.cells(folder) if cell.config}
         for row, config in rows.items():
-            yield Job(table, row, tuple(NAIVE), 0, partial(forecasts, config))
+            yield Job(table.name_of, row, tuple(NAIVE), 0, partial(forecasts, config))
     configs = {
         name: configured("classify", **options)
         for name in NAMES
@@ -172,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for job in jobs():
         if options.rows not in job.row or not any(options.columns in c for c in job.columns):
             continue
-        columns = {row["column"] for row in _rows(stored) if _is_of(row, job)}
+        columns = {row["column"] for row in stored_rows(stored) if _is_of(row, job)}
         if (columns >= set(job.columns) and not options.again) or missing.keys() & job.columns:
             continue
         try:
@@ -181,7 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,yardsticks]'")
             continue
         key = {"table": job.table, "row": job.row, "seed": job.seed}
-        rows = [row for row in _rows(stored) if row["column"] not in found or not _is_of(row, job)]
+        rows = [
+            row for row in stored_rows(stored) if row["column"] not in found or not _is_of(row, job)
+        ]
         rows += [
             {**key, "column": column, "made": made, "report": report}
             for column, report in found.items()
@@ -195,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def render(stored: Path = RESULTS) -> str:
     """A table of what is stored: means over seeds."""
-    keys = dict.fromkeys((row["table"], row["row"]) for row in _rows(stored))
+    keys = dict.fromkeys((row["table"], row["row"]) for row in stored_rows(stored))
     lines = []
     for table, row in keys:
         names = ("accuracy",) if table == CLASSIFICATION else ("mse", "mae")
@@ -210,11 +187,6 @@ def render(stored: Path = RESULTS) -> str:
 
 def _is_of(row: Row, job: Job) -> bool:
     return (row["table"], row["row"], row["seed"]) == (job.table, job.row, job.seed)
-
-
-def _rows(stored: Path) -> list[Row]:
-    rows: list[Row] = json.loads(stored.read_text())["rows"] if stored.is_file() else []
-    return rows
 
 
 def _versions() -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import import_extra
 from flax_linattn.control.agent import Agent
 from flax_linattn.control.environments import make_environments
 from flax_linattn.control.play import play
@@ -20,6 +21,7 @@ from flax_linattn.storage import write_whole
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
+MISSING = 'drawing takes imageio: pip install "flax-linattn[rl]"'
 MAX_FRAMES_PER_SECOND = 25
 """A GIF of 125 frames a second takes much room, and few programs show it as fast."""
 MAX_SIDE = 240
@@ -54,7 +56,7 @@ def draw(
     Example:
         >>> draw(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
     """
-    imageio = _import_imageio()
+    imageio = import_extra("imageio.v2", MISSING)
     with closing(
         make_environments(
             env_id, 1, observation_dim=observation_dim, render=True, allow_import=allow_import
@@ -92,7 +94,7 @@ def check_drawing(
     Example:
         >>> check_drawing("Pendulum-v1")  # doctest: +SKIP
     """
-    _import_imageio()
+    import_extra("imageio.v2", MISSING)
     with closing(
         make_environments(
             env_id, 1, observation_dim=observation_dim, render=True, allow_import=allow_import
@@ -115,11 +117,3 @@ def _picture(environments: VectorEnv, env_id: str) -> NDArray[np.uint8]:
             "MuJoCo takes EGL (a graphics driver, or the packages libegl1 and libgl1) or OSMesa "
             "(libosmesa6): set MUJOCO_GL=egl or MUJOCO_GL=osmesa."
         ) from error
-
-
-def _import_imageio() -> Any:
-    try:
-        import imageio.v2 as imageio
-    except ImportError as error:
-        raise ValueError('drawing takes imageio: pip install "flax-linattn[rl]"') from error
-    return imageio

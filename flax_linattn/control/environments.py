@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError, at_least
+from flax_linattn.checks import OptionError, at_least, import_extra
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -116,10 +116,8 @@ def make_environments(
     """
     at_least(1, num_envs=num_envs)
     at_least(1, observation_dim=observation_dim)
-    try:
-        import gymnasium
-    except ImportError as error:
-        raise ValueError(MISSING) from error
+    gymnasium = import_extra("gymnasium", MISSING)
+    import_extra("gymnasium.vector", MISSING)
     name = _import_package(env_id, allow_import)
     spec = _find(name, gymnasium.registry)
     options: dict[str, Any] = {}
@@ -219,10 +217,7 @@ def _quiet_models(spec: Any) -> Iterator[None]:
     if not _is_of_mujoco(spec):
         yield
         return
-    try:
-        import mujoco
-    except ImportError as error:
-        raise ValueError(MISSING_MUJOCO.format(env_id=spec.id)) from error
+    mujoco = import_extra("mujoco", MISSING_MUJOCO.format(env_id=spec.id))
     said: list[str] = []
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(said.append)

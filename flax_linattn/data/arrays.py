@@ -8,8 +8,8 @@ from pathlib import Path
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
-from flax_linattn.data.files import DataFormatError, check_is_file
-from flax_linattn.safe_npz import NpzError, NpzFile
+from flax_linattn.data.files import DataFormatError, check_is_file, report_damage
+from flax_linattn.safe_npz import NpzFile
 
 MAX_BYTES = 2**31
 """Of all arrays that are read."""
@@ -38,32 +38,27 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
     """
     path = Path(path)
     check_is_file(path)
-    try:
-        with open(path, "rb") as file:
-            npz = NpzFile(file)
-            chosen = [name for name in names if name in npz.sizes]
-            if not chosen:
+    advice = "fetch it again, or save it with numpy.savez"
+    with report_damage(path, "a whole .npz file", advice), open(path, "rb") as file:
+        npz = NpzFile(file)
+        chosen = [name for name in names if name in npz.sizes]
+        if not chosen:
+            raise DataFormatError(
+                f"{path}: expected arrays {listed([*names])}, got "
+                f"{listed([shown(name, 80)[1:-1] for name in npz.sizes]) or 'none'}; save "
+                "them under these names"
+            )
+        total = sum(npz.sizes[name] for name in chosen)
+        if total > MAX_BYTES:
+            raise DataFormatError(
+                f"{path}: expected arrays of at most {MAX_BYTES:,} bytes, got {total:,} of "
+                f"{listed(chosen)}; split the file"
+            )
+        for name in chosen:
+            if npz.header(name).dtype.hasobject:
                 raise DataFormatError(
-                    f"{path}: expected arrays {listed([*names])}, got "
-                    f"{listed([shown(name, 80)[1:-1] for name in npz.sizes]) or 'none'}; save "
-                    "them under these names"
+                    f"{path}:{name}: expected numbers, got Python objects, whose pickles may "
+                    "run any program when they are read; save numbers: pad sequences of "
+                    "different lengths and add masks, or concatenate them and add lengths"
                 )
-            total = sum(npz.sizes[name] for name in chosen)
-            if total > MAX_BYTES:
-                raise DataFormatError(
-                    f"{path}: expected arrays of at most {MAX_BYTES:,} bytes, got {total:,} of "
-                    f"{listed(chosen)}; split the file"
-                )
-            for name in chosen:
-                if npz.header(name).dtype.hasobject:
-                    raise DataFormatError(
-                        f"{path}:{name}: expected numbers, got Python objects, whose pickles may "
-                        "run any program when they are read; save numbers: pad sequences of "
-                        "different lengths and add masks, or concatenate them and add lengths"
-                    )
-            return {name: npz.read(name) for name in chosen}
-    except NpzError as error:
-        raise DataFormatError(
-            f"{path}: expected a whole .npz file, got a damaged one, or another kind of file "
-            f"({error}); fetch it again, or save it with numpy.savez"
-        ) from error
+        return {name: npz.read(name) for name in chosen}

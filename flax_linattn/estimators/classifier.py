@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import shown
-from flax_linattn.data.dataset import in_order
+from flax_linattn.data.labels import in_order
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.sequences import Sequences, as_sequences, check_features
 from flax_linattn.registry import get_task

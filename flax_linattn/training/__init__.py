@@ -21,12 +21,9 @@ Beside these, ``state`` is what a step updates on the devices, ``history`` what 
 ``placement`` where arrays live.
 """
 
+from flax_linattn.checkpoint.arrays import CorruptCheckpointError
 from flax_linattn.training.batches import BatchSource, Splits
-from flax_linattn.training.checkpointer import (
-    Checkpoint,
-    CorruptCheckpointError,
-    list_checkpoints,
-)
+from flax_linattn.training.checkpointer import Checkpoint, list_checkpoints
 from flax_linattn.training.config import FitConfig
 from flax_linattn.training.fit import FitResult, fit
 from flax_linattn.training.losses import pinball_loss, smoothed_cross_entropy

@@ -191,7 +191,7 @@ def fit(
         True
     """
     is_stacked = not isinstance(model, nnx.Module)
-    models = list(model) if is_stacked else [model]
+    models = [model] if isinstance(model, nnx.Module) else list(model)
     run_splits = [splits] * len(models) if isinstance(splits, Splits) else list(splits)
     if not is_stacked and hyperparameters is not None:
         raise ValueError(
@@ -297,7 +297,7 @@ def start(
         TrainState.create(*parts, objective.optimizer, names, config.loss_scale)
         for parts in variables
     ]
-    if is_stacked:
+    if hyperparameters is not None:
         pairs = zip(states, hyperparameters, strict=True)
         states = [TrainState.stack([_with_hyperparameters(*pair) for pair in pairs])]
     state = placement.state(states[0])

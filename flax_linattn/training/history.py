@@ -236,7 +236,7 @@ class History:
         """
         columns = metric_columns("train", train, counted)
         columns |= metric_columns("validation", validation, counted)
-        line = {
+        line: dict[str, Any] = {
             "epoch": self.epoch_of(step),
             "step": step,
             # JSON has no NaN: a metric that no example counted for is null.

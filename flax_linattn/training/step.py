@@ -91,6 +91,7 @@ def make_train_step(
     seeds = run_seeds(seed, placement.num_runs)
 
     def train_runs(state: TrainState, batches: Batch) -> TrainState:
+        assert state.active is not None and state.done is not None
         before = state.runs
         after = over_runs(update, placement)(before, batches, seeds)
         after = select_runs(state.active, after, before)

@@ -4,7 +4,6 @@ from flax_linattn.data.episodes.d4rl import read_d4rl
 from flax_linattn.data.episodes.episodes import Episodes, join_episodes
 from flax_linattn.data.episodes.load import EpisodeFormat, load_episodes
 from flax_linattn.data.episodes.minari import read_minari
-from flax_linattn.data.episodes.npz import read_episode_npz
 from flax_linattn.data.episodes.scores import (
     REFERENCE_RETURNS,
     family_of,
@@ -27,7 +26,6 @@ __all__ = [
     "load_episodes",
     "normalized_score",
     "read_d4rl",
-    "read_episode_npz",
     "read_minari",
     "scores_of",
     "split_episodes",

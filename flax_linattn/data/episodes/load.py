@@ -12,8 +12,7 @@ from flax_linattn.data.episodes.d4rl import read_d4rl
 from flax_linattn.data.episodes.episodes import Episodes, join_episodes
 from flax_linattn.data.episodes.hdf5_file import SIGNATURE, Hdf5File
 from flax_linattn.data.episodes.minari import EPISODE, read_minari
-from flax_linattn.data.episodes.npz import read_episode_npz
-from flax_linattn.data.files import DataFormatError, LineReader
+from flax_linattn.data.files import DataFormatError, check_is_file
 
 EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
 """Formats of files; "auto" looks at them."""
@@ -21,7 +20,7 @@ EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
 _READERS: dict[str, Callable[..., Episodes]] = {
     "d4rl": read_d4rl,
     "minari": read_minari,
-    "npz": read_episode_npz,
+    "npz": read_d4rl,
 }
 
 
@@ -37,8 +36,8 @@ def load_episodes(
 
     Args:
         paths: The file or folder, or several of one environment.
-        file_format: "d4rl" (``read_d4rl``), "minari" (``read_minari``), "npz"
-            (``read_episode_npz``), or "auto".
+        file_format: "d4rl" (``read_d4rl``), "minari" (``read_minari``), "npz" (as
+            "d4rl"), or "auto".
         keep_unfinished: Whether episodes whose end is not known are taken, as if cut by time.
 
     Raises:
@@ -76,8 +75,7 @@ def _format(path: Path) -> str:
     """The format that a file or folder looks like."""
     if path.is_dir():
         return "minari"
-    with LineReader(path) as reader:  # there is such a file
-        path = reader.path
+    check_is_file(path)
     with open(path, "rb") as binary:
         start = binary.read(len(SIGNATURE))
     if start.startswith(b"PK"):
