@@ -33,8 +33,7 @@ from experiments.tables.yardsticks import CLASSIFICATION, RESULTS, Report, repor
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.classify import evaluate as classify
+from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast import evaluate as forecast
 
 FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
@@ -77,13 +76,13 @@ def forecasts(config: Any) -> dict[str, Report]:
 def simple_classes(config: Any) -> dict[str, Report]:
     """Those of a classification run."""
     run, batches = run_without_model("classify", config)
-    return _by_column(classify.evaluate_yardsticks(run, batches), SIMPLE)
+    return _by_column(run.task.yardsticks(run, batches), SIMPLE)
 
 
 def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
     """A published classifier, on the sequences as a run prepares them."""
     run, batches = run_without_model("classify", config)
-    train, test = classify.prepared_train(run).arrays, batches.arrays
+    train, test = run.task.train_batches(run).arrays, batches.arrays
     made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
                         PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
     made.fit(train["values"].transpose(0, 2, 1), train["labels"])
