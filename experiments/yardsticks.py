@@ -26,14 +26,13 @@ import numpy as np
 from experiments import command
 from experiments.classification.problems import NAMES, problem
 from experiments.forecasting import aaren, elementwise
-from experiments.options import configured
+from experiments.options import configured, run_without_model
 from experiments.store import Row
 from experiments.tables.table import data_folder
 from experiments.tables.yardsticks import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks import Run, get_task
 from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast import evaluate as forecast
 
@@ -67,30 +66,22 @@ class Job(NamedTuple):
     compute: Callable[[], dict[str, Report]]
 
 
-def loaded(task: str, config: Any) -> tuple[Run, Any]:
-    """A run without a model, and its batches of test data."""
-    kind, config = get_task(task), config.resolve()
-    data = kind.load(config)
-    problem = kind.describe(data, config)
-    return Run(kind, config, problem, None, data), kind.batches(data, config, problem, 1).test
-
-
 def forecasts(config: Any) -> dict[str, Report]:
     """The yardsticks of a forecasting run, on all its test windows."""
-    run, windows = loaded("forecast", config)
+    run, windows = run_without_model("forecast", config)
     values = forecast.evaluate_yardsticks(run, windows, forecast.fitted_ridge(run))
     return _by_column(values, NAIVE)
 
 
 def simple_classes(config: Any) -> dict[str, Report]:
     """Those of a classification run."""
-    run, batches = loaded("classify", config)
+    run, batches = run_without_model("classify", config)
     return _by_column(run.task.yardsticks(run, batches), SIMPLE)
 
 
 def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
     """A published classifier, on the sequences as a run prepares them."""
-    run, batches = loaded("classify", config)
+    run, batches = run_without_model("classify", config)
     train, test = run.task.train_batches(run).arrays, batches.arrays
     made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
                         PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip

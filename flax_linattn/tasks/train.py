@@ -150,10 +150,10 @@ def _train(
         ]
         for run in runs:
             if splits[0].validation is not None:
-                told = calibrate(run_dir, run, splits[0].validation)
-                if told is not None and session.progress and is_main():
+                calibration = calibrate(run_dir, run, splits[0].validation)
+                if calibration is not None and session.progress and is_main():
                     of_run = "" if run.seed_index is None else f"run {run.seed_index}: "
-                    print(f"note: {of_run}{told}", file=sys.stderr)
+                    print(f"note: {of_run}{calibration}", file=sys.stderr)
         tested = report_on(run_dir, runs, test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {

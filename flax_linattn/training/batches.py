@@ -1,4 +1,4 @@
-"""Batches as a training takes them, and how they come to its devices."""
+"""Batches of a training, and how they are loaded onto its devices."""
 
 from __future__ import annotations
 

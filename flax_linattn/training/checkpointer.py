@@ -8,7 +8,7 @@ done (of a run by epochs, the epochs finished). In it are
   step, metric sums; of several runs their parameters);
 - ``progress.json``: the host's history, the arrays' names and shapes, and every file's checksum.
 
-Arrays on disk that know nothing of runs are those of :mod:`flax_linattn.checkpoint`.
+The package :mod:`flax_linattn.checkpoint` writes and reads arrays that belong to no run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def checkpoints_folder(run_dir: str | Path) -> Path:
 
 
 def checkpoint_path(run_dir: str | Path, step: int, validations: int) -> Path:
-    """The folder of a checkpoint, after so many steps and validations."""
+    """The folder of a checkpoint after these numbers of steps and validations."""
     return checkpoints_folder(run_dir) / f"step_{step:09d}_epoch_{validations:05d}"
 
 
@@ -140,7 +140,7 @@ def clear_unfinished(run_dir: str | Path) -> None:
 
 
 def read_progress(path: Path) -> Progress:
-    """Reads what a checkpoint holds beside its arrays, which it does not check.
+    """Reads what a checkpoint holds besides its arrays, which it does not check.
 
     Raises:
         CorruptCheckpointError: It is missing, damaged, or has another format.
@@ -172,7 +172,7 @@ def is_whole(path: Path) -> bool:
 
 
 def read_newest(run_dir: str | Path) -> tuple[Path, Progress]:
-    """The newest checkpoint that is whole, and what it holds beside its arrays.
+    """The newest checkpoint that is whole, and what it holds besides its arrays.
 
     Raises:
         FileNotFoundError: There is no checkpoint.
@@ -232,33 +232,32 @@ def check_same_model(shapes: Any, run_dir: str | Path) -> None:
 # Resuming
 
 
-def restore(run_dir: str | Path, state: TrainState, begun: History) -> tuple[TrainState, History]:
+def restore(run_dir: str | Path, state: TrainState, new: History) -> tuple[TrainState, History]:
     """Reads the state and the history of the newest checkpoint that is intact.
 
     Args:
         run_dir: The run folder.
         state: One of the same structure: its shapes, dtypes and devices are used.
-        begun: The history that a new run would have: it has to be the same run.
+        new: The history of a new run: the restored one has to belong to the same run.
 
     Raises:
-        FileNotFoundError: If there is no checkpoint.
         ValueError: It is another run, no checkpoint can be read, or the model or optimizer is not
             the saved one.
     """
     on_main(partial(_set_aside_damaged, run_dir))
     for newest in list_checkpoints(run_dir)[-1:]:  # before arrays of other shapes are read
         with suppress(CorruptCheckpointError):  # none is intact, which is reported below
-            read_progress(newest.path).history.check_same_runs(begun)
+            read_progress(newest.path).history.check_same_runs(new)
     state, history = _restore_latest(run_dir, state)
-    history.check_same_training(begun)
+    history.check_same_training(new)
     return state, history
 
 
 def _set_aside_damaged(run_dir: str | Path) -> None:
     """Renames what is newer than the newest intact checkpoint to ``corrupt_...``, and warns.
 
-    Where none is intact all stay where they are. Where the best that the newest intact one knows of
-    is damaged, the best of those that are left takes its place, so that the run does not train to
+    Where none is intact all stay where they are. Where the best checkpoint that the newest intact
+    one names is damaged, the best remaining one takes its place, so that the run does not train to
     its end for parameters that nobody can read.
     """
     damaged: list[tuple[Path, CorruptCheckpointError]] = []
@@ -275,7 +274,7 @@ def _set_aside_damaged(run_dir: str | Path) -> None:
 
 
 def _check_best(run_dir: str | Path, checkpoint: Checkpoint, progress: Progress) -> None:
-    """Selects another best where the one that a checkpoint knows of is damaged or gone."""
+    """Selects another best where the one that a checkpoint names is damaged or missing."""
     history = progress.history
     best = best_path(run_dir, history)
     if best is None or best == checkpoint.path:
@@ -291,15 +290,14 @@ def _check_best(run_dir: str | Path, checkpoint: Checkpoint, progress: Progress)
     )
     values = {"record": history.to_json(), **progress.manifest}
     write_json(checkpoint.path / PROGRESS_FILE, values)
-    now = "none of those that are left was validated; the next validation selects"
+    now = "no remaining one was validated; the next validation selects"
     if (best_step := history.runs[0].best_step) is not None:
-        now = f"the best of those that are left, after step {best_step}, takes its place"
+        now = f"the best remaining one, after step {best_step}, takes its place"
     _set_aside(best, f"{reason} It was the best: {now}.")
 
 
 def _restore_latest(run_dir: str | Path, state: TrainState) -> tuple[TrainState, History]:
     """Reads the newest checkpoint that can be read; newer ones are set aside, and named."""
-    check_folder(run_dir, resume=True)
     checkpoints = list_checkpoints(run_dir)
     unread: list[tuple[Path, CorruptCheckpointError]] = []
     for checkpoint in reversed(checkpoints):
@@ -363,7 +361,7 @@ def write_checkpoint(run_dir: str | Path, snapshot: Snapshot, keep_latest: int) 
     """Writes a checkpoint, then removes those that are no longer needed.
 
     It gets its name only when it is complete, so that a kill at any moment leaves the earlier ones
-    as they were. Kept are the newest ``keep_latest`` and the best of each of these: if the newest
+    as they were. The newest ``keep_latest`` stay, and the best of each of these: if the newest
     turns out damaged, the one before it still has its best.
 
     Returns:
@@ -398,13 +396,13 @@ def _clear(partial_path: Path) -> None:
 
 def _remove_old(run_dir: str | Path, keep_latest: int) -> None:
     checkpoints = list_checkpoints(run_dir)
-    kept: set[Path | None] = set()
+    needed: set[Path | None] = set()
     for checkpoint in checkpoints[-keep_latest:]:
-        kept.add(checkpoint.path)
+        needed.add(checkpoint.path)
         with suppress(CorruptCheckpointError):  # Resuming deals with it.
-            kept.add(best_path(run_dir, read_progress(checkpoint.path).history))
+            needed.add(best_path(run_dir, read_progress(checkpoint.path).history))
     for checkpoint in checkpoints:
-        if checkpoint.path not in kept:
+        if checkpoint.path not in needed:
             shutil.rmtree(checkpoint.path)
 
 
@@ -488,7 +486,7 @@ class Checkpointer:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said: Orbax says first what it wrote, and deep below why it could not."""
+    """The system's reason: Orbax reports first what it wrote, and deep below why it could not."""
     of_system = re.search(r"([^:]+) \[os_error_code|(No space left on device)", str(error))
     if of_system is not None:
         return (of_system[1] or of_system[2]).strip()

@@ -49,7 +49,7 @@ Hyperparameters = Sequence[Mapping[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class FitResult:
-    """What a finished training came to.
+    """The result of a finished training.
 
     Args:
         runs: Each run; of a single model one.
@@ -301,9 +301,9 @@ def start(
         pairs = zip(states, hyperparameters, strict=True)
         states = [TrainState.stack([_with_hyperparameters(*pair) for pair in pairs])]
     state = placement.state(states[0])
-    history = begun = History.start(config, objective, len(train), batch_size, hyperparameters)
+    history = History.start(config, objective, len(train), batch_size, hyperparameters)
     if session.resume:
-        state, history = restore(run_dir, state, begun)
+        state, history = restore(run_dir, state, history)
     on_main(partial(history.write_metrics, run_dir))
     announce(f"Then start all processes again with the option resume: {run_dir}.")
     rows = (num_runs, num_runs) if is_stacked else (batch_size, validation_size)

@@ -1,4 +1,4 @@
-"""What the host knows of a training: what each run has come to, its metrics, and its time."""
+"""The host's record of a training: the progress of each run, its metrics, and its time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METRICS_FILE = "metrics.jsonl"
 
 @dataclasses.dataclass
 class RunProgress:
-    """What a run has come to.
+    """The progress of one run.
 
     Args:
         hyperparameters: Those of the optimizer that were given to it.
@@ -47,7 +47,7 @@ class RunProgress:
     stopped: bool = False
 
     def out_of_patience(self, patience: int | None) -> bool:
-        """Whether so many validations in a row were not better."""
+        """Whether as many validations in a row as ``patience`` were not better."""
         return self.stopped or (patience is not None and self.bad_epochs >= patience)
 
     def validate(self, value: float, step: int, epoch: int, mode: str) -> bool:
@@ -64,8 +64,8 @@ class RunProgress:
         return improved
 
 
-class Judgment(NamedTuple):
-    """What a validation says of each run: bool [R] each.
+class Selection(NamedTuple):
+    """The outcome of a validation for each run: bool [R] each.
 
     Attributes:
         improved: ``True`` marks the runs that are at their best.
@@ -92,7 +92,7 @@ class History:
         monitor_mode: Its ``mode``.
         steps_per_epoch: Training batches in an epoch.
         batch_size: Rows of a training batch.
-        runs: What each run has come to; of a single model one.
+        runs: The progress of each run; of a single model one.
         is_stacked: Whether the runs are an axis of all arrays; False for a single model.
         seconds: Training time spent in the unfinished period.
         examples: Training examples seen in the unfinished period, by all runs.
@@ -190,14 +190,14 @@ class History:
             run.failed_step is not None or run.out_of_patience(config.patience) for run in self.runs
         )
 
-    def judge(
+    def select(
         self,
         step: int,
         validation: Sequence[Means],
         bad_steps: Sequence[int],
         patience: int | None,
-    ) -> Judgment:
-        """Notes what the runs have come to at the end of a period.
+    ) -> Selection:
+        """Selects the runs that are at their best, and those that train on, after a validation.
 
         Args:
             step: Training steps done.
@@ -215,7 +215,7 @@ class History:
             improved[r] = run.validate(value, step, self.epoch_of(step), self.monitor_mode)
             run.stopped = run.out_of_patience(patience)
         counted = was_active & [run.failed_step is None for run in self.runs]
-        return Judgment(improved, self.active, counted)
+        return Selection(improved, self.active, counted)
 
     def end_period(
         self,
@@ -231,8 +231,8 @@ class History:
             step: Training steps done.
             train: Each run's mean training metrics of the period.
             validation: Each run's validation metrics.
-            counted: bool [R], as in ``Judgment``.
-            skipped: Updates left out so far because they were not finite.
+            counted: bool [R], as in ``Selection``.
+            skipped: Updates skipped so far because they were not finite.
         """
         columns = metric_columns("train", train, counted)
         columns |= metric_columns("validation", validation, counted)
@@ -252,7 +252,7 @@ class History:
         else:
             (run,) = self.runs
             line["best_epoch"] = run.best_epoch
-            # Of several validations in an epoch the step tells which.
+            # The step identifies one of several validations in an epoch.
             if any(other["step"] % self.steps_per_epoch for other in [*self.lines, line]):
                 line["best_step"] = run.best_step
             line |= {**self.speed(), **({"skipped_steps": skipped} if skipped else {})}
@@ -315,8 +315,8 @@ class History:
             **tokens,
         }
 
-    def check_same_training(self, now: History) -> None:
-        """Checks that a restored history belongs to the training that another one begins.
+    def check_same_training(self, new: History) -> None:
+        """Checks that a restored history belongs to the same training as a new one.
 
         Raises:
             OptionError: If the seed, the monitor, the number or size of batches, or the length of
@@ -324,7 +324,7 @@ class History:
         """
         fixed = ("seed", "monitor", "monitor_mode", "steps_per_epoch", "batch_size")
         for name in (*fixed, "validate_every"):
-            before, value = getattr(self, name), getattr(now, name)
+            before, value = getattr(self, name), getattr(new, name)
             if before != value:
                 name = name.removeprefix("monitor_")
                 raise OptionError(
@@ -335,13 +335,13 @@ class History:
                     "resume",
                 )
 
-    def check_same_runs(self, now: History) -> None:
-        """Checks that a restored history is of the same runs as one that begins.
+    def check_same_runs(self, new: History) -> None:
+        """Checks that a restored history has the same runs as a new one.
 
         Raises:
             OptionError: If there are more or fewer, or their hyperparameters differ.
         """
-        before, given = (len(x.runs) if x.is_stacked else "one" for x in (self, now))
+        before, given = (len(x.runs) if x.is_stacked else "one" for x in (self, new))
         if before != given:
             raise OptionError(
                 f"The folder to resume holds {before} run(s), but now there would be {given}; give "
@@ -349,7 +349,7 @@ class History:
                 "runs",
                 "resume",
             )
-        for r, (run, other) in enumerate(zip(self.runs, now.runs, strict=True)):
+        for r, (run, other) in enumerate(zip(self.runs, new.runs, strict=True)):
             if run.hyperparameters != other.hyperparameters:
                 raise OptionError(
                     f"Run {r} to resume was started with the hyperparameters "
@@ -381,7 +381,7 @@ class History:
             "positions": self.positions,
             "data_seconds": self.data_seconds,
             "saving_seconds": self.saving_seconds,
-            "history": list(self.lines),  # a thread writes it while the training goes on
+            "history": list(self.lines),  # a thread writes it while training continues
             "validate_every": self.validate_every,
             "runs": [dataclasses.asdict(run) for run in self.runs] if self.is_stacked else [],
         }

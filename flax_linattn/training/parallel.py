@@ -31,8 +31,8 @@ class Parallel:
         shard_parameters: split parameters and optimizer state over "data" too, each along its
             longest axis that divides evenly (FSDP, ZeRO 3); "jit" only. They are made on one
             device first.
-        accumulate: take the gradient of a batch in so many parts, one after another, for batches
-            whose gradient does not fit the memory.
+        accumulate: number of parts in which the gradient of a batch is computed, one after another,
+            for batches whose gradient does not fit the memory.
         time_arrays: arrays of a batch [B, T, ...] that "seq" splits along T.
         runs_at_once: of several runs (``fit`` with several models) the number that each device
             trains at once, one group after another. Default: all of them; on CPUs as many as keep

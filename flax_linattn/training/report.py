@@ -105,7 +105,7 @@ def _read_lines(source: Path) -> list[dict[str, Any]]:
             raise ValueError(
                 f"{source}:{number}: expected the JSON of a validation, got "
                 f"{shown(text.decode(errors='backslashreplace'), 80)}; resume the run, which "
-                "writes the file anew."
+                "rewrites the file."
             )
         lines.append(line)
     return lines

@@ -1,4 +1,4 @@
-"""What the runs in a folder have come to, and their parameters."""
+"""The results of the runs in a folder, and their parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flax_linattn.training.state import split_model
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What one run came to.
+    """The result of one run.
 
     Args:
         best_epoch: The epoch of its selected parameters, counted from 1; None if it failed before
@@ -124,13 +124,13 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
     except (CorruptCheckpointError, FileNotFoundError) as error:
         raise CorruptCheckpointError(
             f"{error} It is the best of the run: restore it from a copy, or resume the run, "
-            "which then selects the best of the checkpoints that are left."
+            "which then selects the best of the remaining checkpoints."
         ) from error
     return best
 
 
 def read_runs(run_dir: str | Path) -> tuple[RunResult, ...]:
-    """What each of several runs in a folder has come to, from its newest checkpoint.
+    """The results of several runs in a folder, from its newest checkpoint.
 
     Raises:
         FileNotFoundError: There is no checkpoint.
@@ -163,7 +163,7 @@ def load_run(model: nnx.Module, run_dir: str | Path, seed_index: int) -> RunResu
         seed_index: Which run, counted from 0.
 
     Returns:
-        What the run came to; where its ``best_step`` is None the parameters are its first.
+        The result of the run; where its ``best_step`` is None the parameters are its first.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
@@ -184,7 +184,7 @@ def load_runs(model: nnx.Module, run_dir: str | Path) -> dict[int, nnx.Module]:
         run_dir: The run folder that ``fit`` wrote for several models.
 
     Returns:
-        A model for each run, but for those that failed before they were validated.
+        A model for each run, except runs that failed before they were validated.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.

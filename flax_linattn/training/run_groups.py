@@ -22,9 +22,9 @@ def over_runs(of_one: Callable[..., Any], placement: Placement) -> OfRuns:
     """Returns a computation of one run as one of R runs, to be compiled.
 
     Each device takes its own runs in groups of ``placement.runs_at_once``; the last group may be
-    smaller, which costs the compilation of a second program. By default all go at once, but for
-    CPUs: on these the arrays of many runs push each other out of the cache, so that as many go at
-    once as keep their largest arrays there (``fitting_at_once``).
+    smaller, which costs the compilation of a second program. By default all runs go at once, except
+    on CPUs: there the arrays of several runs push each other out of the cache, so that a group is
+    as large as keeps its largest arrays in the cache (``fitting_at_once``).
 
     Args:
         of_one: a function of arrays, or of trees of them.

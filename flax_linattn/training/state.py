@@ -77,7 +77,7 @@ class TrainState:
         first_bad_step: int32 scalar, the first step whose loss, gradient or new parameters were
             not finite; -1 if none. From that step on nothing else changes, so that the parameters
             stay the last finite ones.
-        skipped: int32 scalar, updates left out because they were not finite.
+        skipped: int32 scalar, updates skipped because they were not finite.
         loss_scale: The factor of the loss, for float16; None without.
         best: Each run's parameters and other variables where its monitored metric was best. None
             for a single model, whose best is a checkpoint.

@@ -2,7 +2,7 @@
 
 :func:`make_train_step` compiles :func:`update_of`: the gradient of a batch
 (:func:`batch_gradients`), the optimizer's update, and what becomes of it where a number is not
-finite (:func:`judge`). Several runs are the same computation over an axis of runs
+finite (:func:`step_outcome`). Several runs are the same computation over an axis of runs
 (:func:`~flax_linattn.training.run_groups.over_runs`).
 """
 
@@ -54,7 +54,7 @@ def make_train_step(
 
     A step whose loss, gradient or new parameters are not finite changes nothing but
     ``first_bad_step``, and neither does any step after it: the host can look at that number as
-    seldom as it likes. The first ``max_skipped`` such updates are left out instead, and counted.
+    seldom as it likes. The first ``max_skipped`` such updates are skipped instead, and counted.
 
     Of several runs, run r draws as a single run with the seed ``seed + r`` does, and a run that is
     not active keeps its state.
@@ -66,7 +66,7 @@ def make_train_step(
         seed: Step n draws from ``fold_in(key(seed), n)``, so that a resumed run draws the same.
         placement: The devices, from ``Parallel.place``; the batches have to be placed there. With
             ``num_runs``, states and batches have an axis of runs.
-        max_skipped: How many updates may be left out because they are not finite.
+        max_skipped: Number of updates that may be skipped because they are not finite.
 
     Raises:
         OptionError: If a run would have a seed of more than 32 bits.
@@ -149,7 +149,7 @@ def update_of(
             params = optax.apply_updates(state.params, updates)
         finite = _all_finite((loss, grads, params))
         scale = state.loss_scale
-        verdict = judge(
+        outcome = step_outcome(
             max_skipped, finite, loss, state.step, state.skipped, state.first_bad_step, scale
         )
         new = dataclasses.replace(
@@ -159,15 +159,15 @@ def update_of(
             opt_state=opt_state,
             metrics=add_metrics(state.metrics, metrics),
         )
-        kept = jax.tree.map(lambda a, b: jnp.where(verdict.good, a, b), new, state)
+        selected = jax.tree.map(lambda a, b: jnp.where(outcome.good, a, b), new, state)
         if scale is not None:
             changed = scale.after(finite)
-            scale = jax.tree.map(lambda a, b: jnp.where(verdict.counts, a, b), changed, scale)
+            scale = jax.tree.map(lambda a, b: jnp.where(outcome.counts, a, b), changed, scale)
         return dataclasses.replace(
-            kept,
-            step=state.step + verdict.counts.astype(jnp.int32),
-            skipped=verdict.skipped,
-            first_bad_step=verdict.first_bad_step,
+            selected,
+            step=state.step + outcome.counts.astype(jnp.int32),
+            skipped=outcome.skipped,
+            first_bad_step=outcome.first_bad_step,
             loss_scale=scale,
         )
 
@@ -183,13 +183,13 @@ def _all_finite(tree: Any) -> jax.Array:
     return jnp.argmin(jnp.stack([*flags, jnp.array(False)])) == len(leaves)
 
 
-class Verdict(NamedTuple):
-    """What becomes of a step; scalars.
+class StepOutcome(NamedTuple):
+    """What a step does to the state; scalars.
 
     Attributes:
         good: bool, its update is made.
-        counts: bool, the run goes on to the next step.
-        skipped: int32, updates left out so far.
+        counts: bool, the run continues with the next step.
+        skipped: int32, updates skipped so far.
         first_bad_step: int32, the step that ends the run; -1 if none.
     """
 
@@ -199,7 +199,7 @@ class Verdict(NamedTuple):
     first_bad_step: jax.Array
 
 
-def judge(
+def step_outcome(
     max_skipped: int,
     finite: jax.Array,
     loss: jax.Array,
@@ -207,29 +207,29 @@ def judge(
     skipped: jax.Array,
     first_bad_step: jax.Array,
     loss_scale: LossScale | None,
-) -> Verdict:
-    """Decides about a step.
+) -> StepOutcome:
+    """Decides whether a step updates the state, is skipped, or ends the run.
 
     Args:
-        max_skipped: Updates that may be left out before the run ends.
+        max_skipped: Updates that may be skipped before the run ends.
         finite: bool, whether loss, gradients and new parameters are finite.
         loss: The loss, not scaled.
         step: The step's number.
-        skipped: Updates left out before.
+        skipped: Updates skipped before.
         first_bad_step: The step that ended the run before, -1 if none.
         loss_scale: A scale above 1 may be what a finite loss's gradient overflows by: that update
-            is left out, too, and a smaller scale is tried.
+            is skipped, too, and a smaller scale is tried.
     """
     open_ = first_bad_step == NO_BAD_STEP
     overflow = jnp.zeros((), bool)
     if loss_scale is not None:
         overflow = ~finite & jnp.isfinite(loss) & (loss_scale.value > 1)
-    left_out = ~finite & ~overflow & (skipped < max_skipped)
-    ends = open_ & ~finite & ~overflow & ~left_out
-    return Verdict(
+    is_skipped = ~finite & ~overflow & (skipped < max_skipped)
+    ends = open_ & ~finite & ~overflow & ~is_skipped
+    return StepOutcome(
         good=open_ & finite,
-        counts=open_ & (finite | overflow | left_out),
-        skipped=skipped + (open_ & left_out).astype(jnp.int32),
+        counts=open_ & (finite | overflow | is_skipped),
+        skipped=skipped + (open_ & is_skipped).astype(jnp.int32),
         first_bad_step=jnp.where(ends, step, first_bad_step),
     )
 

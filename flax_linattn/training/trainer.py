@@ -133,22 +133,24 @@ class Trainer:
             self._interrupt(self._asked_to_stop())
         if not history.is_stacked:
             self._check_monitored(validation[0][self.objective.monitor])
-        judgment = history.judge(self.step, validation, self.state.bad_steps, self.config.patience)
+        selection = history.select(
+            self.step, validation, self.state.bad_steps, self.config.patience
+        )
         self._check_any_left()
-        counted = judgment.counted
+        counted = selection.counted
         self._track(
             mean_columns("train", train, counted) | mean_columns("validation", validation, counted)
         )
         skipped = 0 if history.is_stacked else int(self.state.skipped)
         history.end_period(self.step, train, validation, counted, skipped)
         self.state = begin_period(
-            self.state, judgment.improved, judgment.active, self.loader.placement
+            self.state, selection.improved, selection.active, self.loader.placement
         )
         self.timer.restart()  # Validation is no training time.
         on_main(partial(history.append_metrics, self.run_dir))
         self.display.validation(history.lines[-1])
         # The best of several runs is in their state, whichever steps are saved.
-        improved = bool(judgment.improved[0]) and not history.is_stacked
+        improved = bool(selection.improved[0]) and not history.is_stacked
         at_validations = self.config.checkpoint_every_steps is None
         if at_validations or self._saves_at_step() or improved or history.is_over(self.config):
             self._save()
@@ -179,7 +181,7 @@ class Trainer:
     def _asked_to_stop(self, *, now: bool = False) -> int:
         """The signal that asked this process to stop, or another one; 0 if none.
 
-        Processes have to stop after the same step, which they tell each other now and then.
+        Processes have to stop after the same step, so they exchange signals now and then.
         """
         signum = self.stop.signum or 0
         if jax.process_count() == 1:

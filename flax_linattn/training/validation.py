@@ -54,7 +54,7 @@ def evaluate(model: nnx.Module, loss_fn: LossFn, batches: BatchSource) -> dict[s
         ValueError: If there are no batches.
 
     Example:
-        >>> import numpy as np
+        >>> import jax.numpy as jnp, numpy as np
         >>> from flax_linattn.data import Batches
         >>> def loss_fn(model, batch, dropout_key):
         ...     error = jnp.sum(batch["weight"] * (model(batch["x"])[:, 0] - batch["y"]) ** 2)

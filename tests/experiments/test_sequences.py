@@ -15,7 +15,7 @@ from experiments.options import configured
 from experiments.sequences import memory, problems, rules, table3, table4
 from experiments.sequences.as_coded import FORMS, STAGES, AsCoded, half, sizes_noted
 from experiments.sequences.watched import train_watched
-from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError
+from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError, opposite
 from flax_linattn import ops
 from flax_linattn.tasks.classify import SequenceTask
 
@@ -151,7 +151,7 @@ def test_acceptable_is_above_the_margin(interval, word):
 
 def test_convergence_overflow_and_length_have_words():
     assert rules.converges((2.3, 2.2)) == HOLDS and rules.converges((2.2, 2.3)) == OPEN
-    assert rules.converges(None) == FAILS and rules.opposite(rules.converges(None)) == HOLDS
+    assert rules.converges(None) == FAILS and opposite(rules.converges(None)) == HOLDS
     assert rules.overflows(65505.0) == HOLDS and rules.overflows(65504.0) == FAILS
     assert [rules.longer(x) for x in (1.2, 1.05, 1.0)] == [HOLDS, OPEN, FAILS]
 

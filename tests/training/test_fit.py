@@ -40,8 +40,8 @@ def progress_of(values, monitor="loss", mode="min", **config):
     for value in values:
         history.seconds = 1.0
         step, metrics = 4 * (history.epochs_done + 1), [{monitor: value}]
-        judgment = history.judge(step, metrics, [-1], config.patience)
-        history.end_period(step, [{}], metrics, judgment.counted)
+        selection = history.select(step, metrics, [-1], config.patience)
+        history.end_period(step, [{}], metrics, selection.counted)
         over.append(history.is_over(config))
     return history.runs[0], over
 
@@ -192,6 +192,11 @@ def test_an_unknown_monitor_names_the_known(tmp_path):
     with pytest.raises(ValueError, match=r"monitor is 'f1', but .* reports accuracy, loss"):
         train(tmp_path, monitor="f1")
     assert not any(tmp_path.iterdir())
+
+
+def test_hyperparameters_are_for_several_runs(tmp_path):
+    with pytest.raises(ValueError, match="for several runs, but there is one model"):
+        train(tmp_path, hyperparameters=[{"learning_rate": 0.1}])
 
 
 def test_a_model_without_parameters_is_refused(tmp_path):
