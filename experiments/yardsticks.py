@@ -32,7 +32,7 @@ from flax_linattn.bench.report import markdown
 from flax_linattn.tasks import Run, get_task
 from flax_linattn.tasks.classes.metrics import averages, count
 from flax_linattn.tasks.classify import evaluate as classify
-from flax_linattn.tasks.forecast import evaluate as forecast
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 
 RESULTS = Path(__file__).with_suffix(".json")
 FORECASTING = ("forecasting.aaren", "forecasting.elementwise")
@@ -99,7 +99,7 @@ def loaded(task: str, config: Any) -> tuple[Run, Any]:
 def forecasts(config: Any) -> dict[str, Report]:
     """The yardsticks of a forecasting run, on all its test windows."""
     run, windows = loaded("forecast", config)
-    values = forecast.evaluate_yardsticks(run, windows, forecast.fitted_ridge(run))
+    values = evaluate_baselines(run, windows)
     return _by_column(values, NAIVE)
 
 
