@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from flax_linattn import ops, training
 from flax_linattn.checks import OptionError, listed, shown
@@ -29,7 +28,7 @@ from flax_linattn.tasks.forecast.evaluate import (
     evaluate_model,
     stream_error,
 )
-from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
+from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
     MAX_NAMES,
@@ -120,7 +119,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastProblem]):
         """Mean square error, Adam."""
         return training.Objective(
             make_loss(config, problem),
-            optax.adam(learning_rate(config.fit, steps_per_epoch)),
+            config.fit.make_optimizer(steps_per_epoch),
             monitor="mse",
         )
 
