@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flax_linattn import training
 
@@ -30,21 +29,7 @@ def parser(
     made.add_argument("--output", type=Path, default=output, help="folder of results and page")
     if any(scales):
         made.add_argument("--scale", choices=scales, default=usual, help="default %(default)s")
-        made.add_argument(
-            "--size", dest="scale", choices=scales, action=_Renamed, help=argparse.SUPPRESS
-        )
     return made
-
-
-class _Renamed(argparse.Action):
-    """An older name of a flag, which works until 0.3, and says so."""
-
-    def __call__(
-        self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
-    ) -> None:
-        note = f"note: {option_string} is now --{self.dest}; the older name goes with 0.3."
-        print(note, file=sys.stderr)
-        setattr(namespace, self.dest, values)
 
 
 @contextmanager

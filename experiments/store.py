@@ -22,22 +22,11 @@ from experiments.options import Options, defaults, options_of
 from flax_linattn import training
 from flax_linattn.bench.journal import locked, write_json
 from flax_linattn.bench.provenance import provenance
-from flax_linattn.ops.registry import RENAMED
 from flax_linattn.storage import HeldError, held
-from flax_linattn.tasks import get_task, train
+from flax_linattn.tasks import train
 from flax_linattn.tasks.files import as_name
 
 Row = dict[str, Any]
-
-
-def upgrade(task: str, options: Options) -> Options:
-    """Options by the names of this version, from those by the names of an older one.
-
-    Args:
-        task: whose they are.
-        options: all those of a run or of a file's defaults, as an older version wrote them.
-    """
-    return get_task(task).upgrade(options) if "protocol" in options else options
 
 
 class Store:
@@ -167,7 +156,7 @@ class Store:
         """Reads the runs, each with all options of today; returns the defaults as stored."""
         stored: Row = {}
         if self.path.is_file():
-            stored = json.loads(self.path.read_text(), object_hook=renamed)
+            stored = json.loads(self.path.read_text())
         kept = stored.get("defaults", {})
         self._defaults = self._complete(kept)
         self._rows = [
@@ -181,8 +170,8 @@ class Store:
         write_json(self.path, {"task": self._task, "defaults": self._defaults, "runs": runs})
 
     def _complete(self, options: Options) -> Options:
-        """Stored options by today's names; one that came later has its default."""
-        return {**defaults(self._task), **upgrade(self._task, options)}
+        """Stored options; one that came later has its default."""
+        return {**defaults(self._task), **options}
 
     def _differences(self, options: Options) -> Options:
         """What differs from the defaults of the file."""
@@ -193,14 +182,6 @@ class Store:
 def _environment(made: Mapping[str, Any]) -> str:
     cores = f", {made['cores']} cores" if made.get("cores") else ""
     return f"jax {made['jax']}, Python {made['python']}, {made['device']}{cores}"
-
-
-def renamed(stored: dict[str, Any]) -> dict[str, Any]:
-    """What was stored, its mechanisms by their present names: for ``object_hook`` of ``json``."""
-    return {
-        key: RENAMED.get(value, value) if isinstance(value, str) else value
-        for key, value in stored.items()
-    }
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from jax.experimental import multihost_utils
 
 from flax_linattn.annotations import fits
 from flax_linattn.checkpoint.quiet import quiet_threads
-from flax_linattn.checkpoint.renamed import saved_names
 
 FOLDER = "arrays"
 """The folder of the arrays, in the folder that the functions here are given."""
@@ -173,10 +172,7 @@ def read_arrays(
         CorruptCheckpointError: Orbax cannot read them.
     """
     leaves = named_leaves(*trees)
-    signatures = _signatures(path, item, manifest)
-    names = saved_names(leaves, signatures)
-    new_names = {earlier: name for name, earlier in names.items()}
-    saved = {new_names.get(n, n): signature for n, signature in signatures.items()}
+    saved = _signatures(path, item, manifest)
     asked = {name: _signature(leaf) for name, leaf in leaves.items()}
     _check_same_arrays(path, saved, asked, other)
     converted = [name for name in leaves if saved[name] != asked[name]]
@@ -188,7 +184,7 @@ def read_arrays(
             file=sys.stderr,
         )
     try:
-        target = {names[name]: np.zeros(*_parse(saved[name])) for name in leaves}
+        target = {name: np.zeros(*_parse(saved[name])) for name in leaves}
     except (MemoryError, ValueError) as error:
         raise ValueError(f"The arrays of {path} do not fit into the memory: {error}.") from error
     nonempty = {name: array for name, array in target.items() if array.size}
@@ -204,7 +200,7 @@ def read_arrays(
         ) from error
     return jax.tree.unflatten(
         jax.tree.structure(trees),
-        [_to_device(arrays[names[name]], leaf) for name, leaf in leaves.items()],
+        [_to_device(arrays[name], leaf) for name, leaf in leaves.items()],
     )
 
 
@@ -224,8 +220,7 @@ def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None
     _check_manifest(path, manifest)
     signatures = _signatures(path, item, manifest)
     asked = {name: _signature(leaf) for name, leaf in named_leaves(*trees).items()}
-    names = saved_names(asked, signatures)
-    saved = {name: signatures[old] for name, old in names.items() if old in signatures}
+    saved = {name: signatures[name] for name in asked if name in signatures}
     _check_same_arrays(path, saved, asked, "model is not the one")
 
 

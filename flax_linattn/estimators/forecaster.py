@@ -21,9 +21,9 @@ from flax_linattn.tasks.forecast.predict import Ahead, forecast_after
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.task import Rows
-from flax_linattn.tasks.in_memory import fit_data
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.train import fit_data
 
 DATA_FILE = "data.csv"
 """The series in the folder of a run that is kept."""

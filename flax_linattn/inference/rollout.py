@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +16,6 @@ from flax_linattn.inference.prefill import check_prompt
 from flax_linattn.inference.state import check_rows
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Mask, State
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @exportable
@@ -113,27 +108,6 @@ def _unroll(
     return jnp.moveaxis(y, 0, 1), state
 
 
-def _takes_old_order(function: Callable[P, R]) -> Callable[P, R]:
-    """Takes ``rollout(model, state, x, num_steps)``, as it was before 2026-11-23; until 0.3."""
-
-    @functools.wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> R:
-        if len(args) != 4:
-            return function(*args, **options)
-        warnings.warn(
-            "rollout(model, state, x, num_steps) is rollout(model, x, num_steps, state=state) "
-            "since 2026-11-23; the old order works until 0.3.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        model, state, x, num_steps = args
-        now: Any = function
-        return now(model, x, num_steps, state=state, **options)
-
-    return call
-
-
-@_takes_old_order
 def rollout(
     model: StreamingModel,
     x: Array,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypeAlias, Unpack, get_args, get_origin
 
 import jax
@@ -143,6 +143,21 @@ class Layers:
         if isinstance(self.mechanism, tuple):
             return tuple(map(nn.resolve_mechanism, self.mechanism))
         return (nn.resolve_mechanism(self.mechanism),) * self.num_layers
+
+    def map_mechanisms(self, function: Callable[[ops.Mechanism], ops.Mechanism]) -> Self:
+        """The layers with the mechanisms that a function makes of theirs.
+
+        Args:
+            function: such as a method that splits a mechanism over devices.
+
+        Example:
+            >>> layers = Layers(num_layers=2, mechanism="elementwise_series")
+            >>> layers.map_mechanisms(lambda mechanism: ops.get_mechanism("aaren")).mechanism.name
+            'aaren'
+        """
+        mechanisms = tuple(map(function, self.mechanisms))
+        same = mechanisms == self.mechanisms
+        return self if same else dataclasses.replace(self, mechanism=mechanisms)
 
     @property
     def drop_path_rates(self) -> tuple[float, ...]:

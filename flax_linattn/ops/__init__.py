@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from flax_linattn import _moved
 from flax_linattn.ops import mechanisms
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.mechanism import Mechanism
@@ -67,4 +66,3 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a type checker reads the star above, and nothing more is here
     __all__ += mechanisms.__all__
-    __getattr__ = _moved.old_names(__name__, Hedgehog="TaylorFeatures")

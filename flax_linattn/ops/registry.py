@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
-import warnings
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
@@ -13,9 +12,6 @@ from typing import Any, Literal, get_args, get_origin
 from flax_linattn.annotations import hints_of
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms import REGISTRY
-
-RENAMED = {"hedgehog": "taylor_features"}
-"""Old name -> new name, since 2026-11-23 and until 0.3: what is stored stays readable."""
 
 LONGEST = 1000
 """Characters of hyperparameters: Python's parser needs a stack for what is nested."""
@@ -111,7 +107,7 @@ def register_mechanism(name: str, mechanism_class: type[Mechanism]) -> None:
     own = mechanism_class().name
     if own != name:
         raise ValueError(f"the class {_where(given)} has the name {own!r}, expected {name!r}.")
-    taken = REGISTRY.get(RENAMED.get(name, name), mechanism_class)
+    taken = REGISTRY.get(name, mechanism_class)
     if _where(taken) != _where(mechanism_class):
         raise ValueError(
             f"there is a mechanism {name!r} already, {_where(taken)}; choose another name."
@@ -124,15 +120,7 @@ def _where(kind: type) -> str:
 
 
 def _known(name: str) -> str:
-    """``name``, or the new one of what has been renamed; refuses an unknown one."""
-    if name in RENAMED:
-        new = RENAMED[name]
-        warnings.warn(
-            f"the mechanism {name!r} is {new!r} since 2026-11-23; the old name goes with 0.3.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
-        return new
+    """``name``, if it is registered; an error suggests the closest name."""
     if name in REGISTRY:
         return name
     close = difflib.get_close_matches(name, REGISTRY, n=1)

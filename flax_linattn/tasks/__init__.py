@@ -6,7 +6,6 @@ streamed by ``stream_run`` and loaded by ``load_run``, or ``load_runs`` where a 
 
 from flax_linattn.registry import get_task, list_tasks, register_task
 from flax_linattn.tasks.evaluate import evaluate_run
-from flax_linattn.tasks.old_names import old_name as __getattr__  # noqa: F401  (PEP 562)
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.tasks.predict import predict_run
 from flax_linattn.tasks.predicted import Table

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from flax_linattn.tasks.many import report_on, stream_error
 from flax_linattn.tasks.run import Checkpoint, load_run, load_runs
+from flax_linattn.tasks.seeds import report_on, stream_error
 from flax_linattn.tasks.task import Report
 
 

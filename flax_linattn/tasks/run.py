@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -19,15 +19,14 @@ from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.task import Task
-from flax_linattn.training.checkpoint import check_same_model
-from flax_linattn.training.checkpoint.read import read_newest
+from flax_linattn.training.checkpointer import check_same_model, read_newest
 
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
 TEST_FILE = "test.json"
 FORMAT = 2
-"""Of config.json and problem.json. Format 1 (before 2026-11-23) had no number, and options that
-stood for several."""
+"""Format number of config.json and problem.json; a change that older files do not fit takes a new
+number."""
 Checkpoint: TypeAlias = Literal["best", "last"]
 """Which parameters of a run."""
 
@@ -40,7 +39,7 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
 
     Raises:
         FileNotFoundError: there is no such run.
-        ValueError: config.json is damaged, of a later version, or of a task that is not known.
+        ValueError: config.json is damaged, has another format, or names an unknown task.
     """
     path = run_dir / CONFIG_FILE
     if not path.is_file():
@@ -48,15 +47,15 @@ def read_task(run_dir: Path) -> Task[Any, Any, Any]:
             f"{run_dir} is no run folder: it has no {CONFIG_FILE}; train a run there first."
         )
     values = read_json(path)
-    name, form = str(values.get("task")), values.get("format", 1)
+    name, form = str(values.get("task")), values.get("format")
     if name not in list_tasks():
         raise ValueError(
             f"{run_dir} is a run of task {shown(name)}, expected one of {', '.join(list_tasks())}."
         )
-    if form not in range(1, FORMAT + 1):
+    if form != FORMAT:
         raise ValueError(
-            f"{path} has the format {shown(form)}, this version knows up to {FORMAT}; use the "
-            "version that made the run."
+            f"{path} has the format {shown(form)}, this version reads {FORMAT}; use the version "
+            "that made the run."
         )
     return get_task(name)
 
@@ -78,8 +77,6 @@ def read_config(run_dir: Path, task: Task[Any, Any, Any] | None = None) -> Confi
     values = read_json(run_dir / CONFIG_FILE)
     options = {name: value for name, value in values.items() if name not in ("task", "format")}
     try:
-        if values.get("format", 1) == 1:
-            options = of_run.upgrade(options)
         return of_run.Config.from_json(options)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -144,13 +141,29 @@ def check_same_data(run_dir: Path, kept: Problem, given: Problem) -> None:
         given: what the data given now say.
 
     Raises:
-        ValueError: they are others.
+        ValueError: they are others, or problem.json was changed by hand.
     """
-    if kept.to_json()["checksum"] != given.to_json()["checksum"]:
+    before, now = kept.to_json(), given.to_json()
+    if before["checksum"] != now["checksum"]:
         raise ValueError(
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
+    differing = [name for name in now if _exact(before[name]) != _exact(now[name])]
+    if differing:
+        raise ValueError(
+            f"the data do not fit {run_dir / PROBLEM_FILE}, which has another {differing[0]}; "
+            "restore the file from a copy."
+        )
+
+
+def _exact(value: Any) -> Any:
+    """A JSON value without its floats, whose last bits depend on the machine that computed them."""
+    if isinstance(value, Mapping):
+        return {name: _exact(of_name) for name, of_name in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(entry) for entry in value]
+    return None if isinstance(value, float) else value
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
@@ -193,28 +206,30 @@ def reading_data(of_run: bool) -> Iterator[None]:
 
 
 def load_run(
-    run_dir: str | Path, which: int | None = None, *, checkpoint: Checkpoint = "best"
+    run_dir: str | Path, seed_index: int | None = None, *, checkpoint: Checkpoint = "best"
 ) -> Run:
     """Loads a run of any task, with its selected parameters or its last ones.
 
     Args:
         run_dir: the run folder.
-        which: of many runs in the folder this one, counted from 0; default that with the best
-            validation value (``Run.which`` tells).
-        checkpoint: "best", what was selected, or "last", what training ended with; of many runs
-            the best alone.
+        seed_index: index of the run in a folder of several seeds, from 0; default the run with the
+            best validation value (``Run.seed_index``).
+        checkpoint: "best", what was selected, or "last", what training ended with; of several
+            seeds the best alone.
 
     Raises:
         FileNotFoundError: there is no such run, or it has no checkpoint.
-        ValueError: its files are damaged; there is no such run of many, or it failed before it was
+        ValueError: its files are damaged; there is no such run, or it failed before it was
             validated.
     """
     choice(get_args(Checkpoint), checkpoint=checkpoint)
     run_dir = Path(run_dir)
     run = _unread(run_dir)
     if run.config.fit.runs == 1:
-        if which not in (None, 0):
-            raise OptionError(f"{run_dir} holds a single run, got which={which}.", "which")
+        if seed_index not in (None, 0):
+            raise OptionError(
+                f"{run_dir} holds a single run, got seed_index={seed_index}.", "seed_index"
+            )
         if checkpoint == "last":
             newest, _ = read_newest(run_dir)
             training.load_checkpoint(run.model, newest)
@@ -223,16 +238,18 @@ def load_run(
         return restore(run_dir, run)
     if checkpoint == "last":
         raise OptionError(
-            f"{run_dir} holds many runs, of which the best parameters alone can be loaded.",
+            f"{run_dir} holds several runs, of which the best parameters alone can be loaded.",
             "checkpoint",
         )
-    which = training.best_run(run_dir) if which is None else which
-    result = training.load_run(run.model, run_dir, which)
+    seed_index = training.best_run(run_dir) if seed_index is None else seed_index
+    result = training.load_run(run.model, run_dir, seed_index)
     if result.best_step is None:
         failed = f"failed in step {result.failed_step}, before it was validated"
         why = "was not validated yet" if result.failed_step is None else failed
-        raise OptionError(f"run {which} in {run_dir} {why}; it has no parameters.", "which")
-    return restore(run_dir, run._replace(which=which))
+        raise OptionError(
+            f"run {seed_index} in {run_dir} {why}; it has no parameters.", "seed_index"
+        )
+    return restore(run_dir, run._replace(seed_index=seed_index))
 
 
 def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
@@ -254,7 +271,7 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
         training.load_best(run.model, run_dir)
         return (restore(run_dir, run),)
     models = training.load_runs(run.model, run_dir)
-    runs = (run._replace(model=model, which=which) for which, model in models.items())
+    runs = (run._replace(model=model, seed_index=index) for index, model in models.items())
     return tuple(restore(run_dir, run) for run in runs)
 
 

@@ -6,19 +6,22 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.control import Agent, Environments
+from flax_linattn.control import Agent
 from flax_linattn.data.catalog import Entry
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.tasks.yardsticks import Yardsticks
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
 
 C = TypeVar("C", bound=Config)
 D = TypeVar("D")
@@ -101,10 +104,6 @@ class Task(abc.ABC, Generic[C, D, P]):
         """Options that train on a data set of the catalogue, by name."""
         return {}
 
-    def upgrade(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options of a config.json of format 1 (before 2026-11-23), as they are called now."""
-        return options
-
     def check(self, config: C, placement: training.Placement) -> None:
         """Refuses options that do not go together with the devices, before data are read.
 
@@ -120,14 +119,6 @@ class Task(abc.ABC, Generic[C, D, P]):
             ValueError: a damaged file, or data that do not fit.
             FileNotFoundError: a file is missing.
         """
-
-    def as_kept(self, data: D, config: C, problem: P) -> D:
-        """The data of a run that goes on, in the terms of what it remembers of them.
-
-        Raises:
-            ValueError: they are others.
-        """
-        return data
 
     @abc.abstractmethod
     def describe(self, data: D, config: C) -> P:
@@ -217,7 +208,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         """
         return {}
 
-    def agent(self, run: Run, environments: Environments, **how: Any) -> Agent:
+    def agent(self, run: Run, environments: VectorEnv, **how: Any) -> Agent:
         """What plays a run's model in environments, where the task is one of acting.
 
         Args:

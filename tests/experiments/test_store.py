@@ -98,24 +98,6 @@ def test_the_default_of_a_new_option_is_kept_before_it_changes(tmp_path, trained
     assert opened(tmp_path).of("r", "a")[0]["options"]["depth"] == 2
 
 
-def test_options_of_older_names_are_read_and_written_by_their_new_ones(
-    tmp_path, trained, monkeypatch
-):
-    opened(tmp_path).train("r", "a", Config(outcome=1.0, width=4), tmp_path, "")
-
-    def upgrade(task, values):
-        return {"features" if name == "width" else name: v for name, v in values.items()}
-
-    Config.known["features"] = Config.known.pop("width")
-    monkeypatch.setattr(store, "upgrade", upgrade)
-    opened(tmp_path).train("r", "a", Config(outcome=1.0, features=4), tmp_path, "")
-    assert trained == [1.0]
-    opened(tmp_path).keep_defaults()
-    stored = json.loads((tmp_path / "runs.json").read_text())
-    assert stored["defaults"]["features"] == 8
-    assert stored["runs"][0]["options"] == {"outcome": 1.0, "features": 4}
-
-
 def test_results_of_other_options_are_left_out(tmp_path, trained):
     for seed in range(2):
         opened(tmp_path).train("r", "a", Config(seed, outcome=1.0), tmp_path, "")
@@ -161,10 +143,9 @@ def test_every_published_run_has_the_options_that_its_table_asks_for(table):
                 for seed, run in runs.of(cell.row, cell.column).items():
                     config = options.changed(cell.config, seed=seed, **table.options(scale))
                     assert run["options"] == options.options_of(config)
-        file = json.loads(stored.read_text(), object_hook=store.renamed)
+        file = json.loads(stored.read_text())
         assert {(run["row"], run["column"]) for run in file["runs"]} <= {
             (cell.row, cell.column) for cell in table.cells(None)
         }
-        known = store.upgrade(table.task, file["defaults"])
-        missing = options.defaults(table.task).keys() - known.keys()
+        missing = options.defaults(table.task).keys() - file["defaults"].keys()
         assert not missing, "python -m experiments.report writes the defaults of new options down"

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import inference, models, nn
-from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.contract.tolerances import assert_close
 from tests.inference.cases import CHANNELS, Language, backbone, classifier, language
 from tests.nn.cases import call as compiled
 from tests.nn.cases import normal
@@ -131,17 +131,6 @@ def test_x_of_another_rank_is_named(kind, shape):
     message = refused(lambda: inference.prefill(model, jnp.ones(shape)))
     assert f"expected x as sequences of the model's observations, [B, T, ...], got float32{list(shape)}" in message  # fmt: skip  # noqa: E501
     refused(lambda: model.step(jnp.ones((2, 3, 1)), model.init_state(2)))
-
-
-def test_the_old_order_of_rollout_warns():
-    model = backbone()
-    x, state = normal(1, 2, CHANNELS), model.init_state(2)
-    want = inference.rollout(model, x, 2, feedback=back, state=state)
-    with pytest.warns(DeprecationWarning, match=r"2026-11-23; the old order works until 0\.3"):
-        got = inference.rollout(model, state, x, 2, feedback=back)
-    assert_same_bits(got, want)
-    # By name the order was never asked.
-    assert_same_bits(inference.rollout(model, state=state, x=x, num_steps=2, feedback=back), want)
 
 
 def back(y, x):

@@ -82,16 +82,6 @@ def test_an_unknown_name_is_near_to_one() -> None:
         ops.get_mechanism("x")
 
 
-def test_old_names_warn() -> None:
-    with pytest.warns(DeprecationWarning, match="'hedgehog' is 'taylor_features' since 2026-11-23"):
-        assert ops.get_mechanism("hedgehog:scale=1.0") == ops.TaylorFeatures(scale=1.0)
-    with pytest.warns(DeprecationWarning, match=r"ops\.Hedgehog is .*ops\.TaylorFeatures since"):
-        assert ops.Hedgehog is ops.TaylorFeatures
-    assert "hedgehog" not in ops.list_mechanisms() and "Hedgehog" not in ops.__all__
-    with pytest.raises(AttributeError, match=r"flax_linattn\.ops' has no attribute 'Nothing'"):
-        _ = ops.Nothing
-
-
 def test_one_line_registers_a_mechanism() -> None:
     """Its name, its class and what it is come from its home alone."""
     for name in ops.list_mechanisms():
@@ -177,7 +167,7 @@ def renamed(new: str) -> type[ops.Mechanism]:
 def test_what_is_no_mechanism_to_register() -> None:
     ops.register_mechanism("recent_2", Recent)
     names = ops.list_mechanisms()
-    for name in ("recent_2", "aaren", "hedgehog"):
+    for name in ("recent_2", "aaren"):
         with pytest.raises(ValueError, match=f"there is a mechanism '{name}' already, "):
             ops.register_mechanism(name, renamed(name))
     with pytest.raises(ValueError, match="Recent has the name 'recent_2', expected 'recent'"):

@@ -256,7 +256,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     assert stored.keys() - report.keys() == {"epochs", "train_seconds"}
     assert all(report[name] == stored[name] for name in stored.keys() & report.keys())
     assert report["stream_max_error"] < 1e-4
-    stream = ["stream", str(folder), "--input", str(lines), "--which"]
+    stream = ["stream", str(folder), "--input", str(lines), "--seed-index"]
     assert succeed(capsys, *stream, "0") != succeed(capsys, *stream, "1")
 
 
@@ -538,8 +538,10 @@ def test_damaged_files_are_named(copied, capsys, name, text):
 def test_options_and_formats_of_another_version(run_dir, copied, capsys):
     path = copied / "config.json"
     config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "format": 3}))
-    assert "has the format 3, this version knows up to 2" in fail(capsys, "evaluate", str(copied))
+    for number in (1, 3, None):
+        path.write_text(json.dumps({**config, "format": number}))
+        told = fail(capsys, "evaluate", str(copied))
+        assert f"has the format {number}, this version reads 2; use the version that made" in told
     path.write_text(json.dumps({**config, "colour": "red"}))
     assert "'colour'" in fail(capsys, "evaluate", str(copied))
     path.write_text(json.dumps({**config, "task": "tides"}))

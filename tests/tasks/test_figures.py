@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flax_linattn.tasks.classes.figures import draw_confusion, draw_stream
+from flax_linattn.tasks.classify.figures import draw_confusion, draw_stream
 from flax_linattn.tasks.forecast.figures import draw_windows
 
 pytest.importorskip("matplotlib")

@@ -24,9 +24,8 @@ from flax_linattn.tasks.forecast.evaluate import (
     evaluate_yardsticks,
 )
 from flax_linattn.tasks.forecast.metrics import seasonal_naive
-from flax_linattn.tasks.forecast.model import learning_rate, make_loss
+from flax_linattn.tasks.forecast.model import make_loss
 from flax_linattn.tasks.forecast.rows import parse_rows
-from tests.tasks import states
 from tests.tasks.commands import command_line, fail, one_line, succeed
 
 FORECAST = tasks.get_task("forecast")
@@ -176,27 +175,6 @@ def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
 def test_seasons_of_usual_steps(run_dir, step, season):
     problem = tasks.load_run(run_dir).problem
     assert dataclasses.replace(problem, step_seconds=step).season == season
-
-
-def test_the_rate_halves_as_in_the_library():
-    """Its first two epochs have the full rate."""
-    config = ForecastConfig.of(learning_rate=0.8, schedule="halving", epochs=5)
-    rate = learning_rate(config.fit, steps_per_epoch=3)
-    assert [float(rate(3 * epoch)) for epoch in range(5)] == pytest.approx(
-        [0.8, 0.8, 0.4, 0.2, 0.1]
-    )
-
-
-def test_the_rate_falls_by_steps():
-    """Half a cosine after a rise over a twentieth, the same for few and for many steps an epoch."""
-    config = ForecastConfig.of(learning_rate=0.8, schedule="cosine", epochs=5)
-    for steps_per_epoch, steps in ((8, 0), (40, 0), (3, 40)):
-        rate = learning_rate(config.replace(steps=steps).fit, steps_per_epoch)
-        last = steps or 5 * steps_per_epoch
-        rates = [float(rate(step)) for step in (last // 20, (last + last // 20) // 2, last)]
-        np.testing.assert_allclose(rates, [0.8, 0.404, 0.008], rtol=0.1)
-        assert rates[0] == pytest.approx(0.8) and rates[2] == pytest.approx(0.008)
-    assert float(learning_rate(config.fit, 1)(0)) == pytest.approx(0.8)  # no step to rise in
 
 
 @pytest.fixture(scope="module")
@@ -456,21 +434,6 @@ def test_rows_of_one_time_are_taken_once_each(run_dir, csv, tmp_path, capsys, ta
     found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
     whole = succeed(capsys, *args[:4]).splitlines()[1:]
     assert len(whole) == 17 and found == whole[9 + taken :]
-
-
-def test_a_state_that_does_not_count_the_rows_of_its_time_has_one(run_dir, csv, tmp_path, capsys):
-    """As those of older versions."""
-    lines, source = csv.read_text().splitlines(keepends=True), tmp_path / "lines.csv"
-    state = tmp_path / "state.npz"
-    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state), "--skip-seen"]
-    source.write_text("".join(lines[:5]))
-    succeed(capsys, *args)
-    entries = states.entries_of(state)
-    facts = states.facts_of(entries)
-    assert facts.pop("at_last") == 1
-    states.with_facts(state, entries, facts)
-    source.write_text("".join(lines[:8]))
-    assert len(succeed(capsys, *args).splitlines()) == 1 + 3
 
 
 def test_a_forecast_that_is_nan_is_not_printed(run_dir, tmp_path, capsys):

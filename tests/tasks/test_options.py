@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import pytest
 from flax import nnx
 
 from flax_linattn import data, models, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem
-from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream
+from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem
 from tests.contract.tolerances import assert_same_bits
 
 
@@ -49,23 +48,3 @@ def test_a_model_by_hand_is_the_command_s():
     command = tasks.get_task("forecast").model(encoder_decoder, rows)
     hand = models.EncoderDecoder(2, 96, label_length=48, rngs=nnx.Rngs(0))
     assert_same_bits(nnx.state(hand), nnx.state(command))
-
-
-def test_names_of_before_work_and_warn():
-    with pytest.warns(DeprecationWarning, match=r"tasks.classify.ClassifyConfig.of since 2026-11"):
-        old = tasks.ClassifyConfig
-    assert old(protocol="tslib", epochs=3, pooling="mean") == ClassifyConfig.of(
-        select_on="test", scaling="each", epochs=3,
-    )  # fmt: skip
-    with pytest.warns(DeprecationWarning, match="tasks.load_run"):
-        assert tasks.load_forecaster is tasks.load_run
-    with pytest.warns(DeprecationWarning, match="tasks.forecast.ForecastStream"):
-        assert tasks.ForecastStream is ForecastStream
-    for name in ("train_classifier", "train_forecaster", "build_classifier", "ClassifyRun", "Row"):
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            assert getattr(tasks, name) is not None
-        assert [w.category for w in seen] == [DeprecationWarning]
-        assert seen[0].filename == __file__
-    with pytest.raises(AttributeError, match="no attribute 'train_dancer'"):
-        tasks.train_dancer  # noqa: B018

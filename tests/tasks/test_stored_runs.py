@@ -1,4 +1,4 @@
-"""Runs of format 1, made by the version of 2026-11-23 before tasks had a protocol of their own."""
+"""Runs in the formats of 0.1.0, made by an earlier commit, are tested and go on as they were."""
 
 import json
 import tarfile
@@ -32,24 +32,23 @@ def test_they_are_tested_as_they_were(stored, name):
     assert {n: report[n] for n in tested} == pytest.approx({n: before[n] for n in tested}, rel=1e-4)
 
 
-def test_a_protocol_is_what_it_stood_for(stored):
+def test_options_are_those_that_were_stored(stored):
+    kept = json.loads((stored / "classify-tslib" / "config.json").read_text())
+    assert kept["select_on"] == "test" and kept["scaling"] == "each"
     config = tasks.load_run(stored / "classify-tslib").config
     assert config == config.of(**config.to_json())
-    preset = tasks.get_task("classify").presets["tslib"](type(config)())
-    for name in ("select_on", "scaling", "pooling", "embedding", "padding", "schedule"):
-        assert config.flat()[name] == preset.flat()[name]
-    assert tasks.load_run(stored / "classify").config.data.select_on == "validation"
+    read = {"format": 2, "task": "classify", **config.to_json()}
+    assert {name: read[name] for name in kept} == kept
 
 
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("name", ["classify", pytest.param("forecast", marks=pytest.mark.slow)])
 def test_they_go_on(stored, name, capsys):
-    """Parameters, optimizer and data position; the folder then is of today's format."""
+    """Parameters, optimizer and data position."""
     run = str(stored / name)
     succeed(capsys, "train", name, "--run", run, "--resume", "--epochs", "2", "--parallel", "none")
     lines = (stored / name / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
-    assert json.loads((stored / name / "config.json").read_text())["format"] == 2
     assert tasks.evaluate_run(run)["stream_max_error"] < 1e-4
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import OptionError, shown
+from flax_linattn.data.episodes.notes import environment_name
 from flax_linattn.data.episodes.numbers import LARGEST, as_float32, refuse_discrete
-from flax_linattn.data.episodes.texts import environment_name
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import import_extra
 from flax_linattn.data.episodes.hdf5_bounds import check_dataset
-from flax_linattn.data.episodes.texts import printed
-from flax_linattn.data.files import DataFormatError, LineReader
+from flax_linattn.data.episodes.notes import printed
+from flax_linattn.data.files import DataFormatError, check_is_file, report_damage
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of such a file."""
 
 _LONGEST_TEXT = 4096
 """Bytes of an attribute that is read."""
-
-_DAMAGE = (
-    *(OSError, RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError),
-    *(OverflowError, MemoryError, NotImplementedError, SystemError, zlib.error),
-)
-"""What reading a damaged file raises, in h5py and the library below it."""
 
 
 def import_h5py() -> Any:
@@ -36,13 +27,11 @@ def import_h5py() -> Any:
     Raises:
         ValueError: It is not installed; says how to.
     """
-    try:
-        return importlib.import_module("h5py")
-    except ImportError:
-        raise ValueError(
-            'reading HDF5 files takes h5py: pip install "flax-linattn[rl]". Files in .npz are read '
-            "without it."
-        ) from None
+    return import_extra(
+        "h5py",
+        'reading HDF5 files takes h5py: pip install "flax-linattn[rl]". Files in .npz are read '
+        "without it.",
+    )
 
 
 class Hdf5File:
@@ -70,8 +59,9 @@ class Hdf5File:
     """
 
     def __init__(self, path: str | Path) -> None:
-        with LineReader(path) as reader:  # there is such a file
-            self.path = reader.path
+        self.path = Path(path)
+        check_is_file(self.path)
+        self._guard = partial(report_damage, self.path, "a whole HDF5 file")
         self._h5py = import_h5py()
         self._bytes = 0
         with self._guard():
@@ -84,19 +74,6 @@ class Hdf5File:
     def __exit__(self, *_: object) -> None:
         with self._guard():
             self._file.close()
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Whatever a damaged file raises names it."""
-        try:
-            yield
-        except DataFormatError:
-            raise
-        except _DAMAGE as error:
-            raise DataFormatError(
-                f"{self.path}: expected a whole HDF5 file, got a damaged one, or another kind of "
-                f"file ({shown(error, 100)}); fetch it again"
-            ) from error
 
     def place(self, key: str) -> str:
         """Where a dataset is, for a message."""

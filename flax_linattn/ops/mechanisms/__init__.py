@@ -4,7 +4,6 @@
 
 from typing import TYPE_CHECKING
 
-from flax_linattn import _moved
 from flax_linattn.ops.contract.mechanism import Mechanism
 from flax_linattn.ops.mechanisms.softmax import SoftmaxAttention as SoftmaxAttention
 from flax_linattn.ops.mechanisms.aaren import Aaren as Aaren
@@ -40,4 +39,3 @@ REGISTRY: dict[str, type[Mechanism]] = {
 
 if not TYPE_CHECKING:  # a type checker reads the lines above, and nothing more is here
     __all__ = [each.__name__ for each in REGISTRY.values()]
-    __getattr__ = _moved.old_names(__name__, Hedgehog="TaylorFeatures")

@@ -1,8 +1,24 @@
-"""Time-series classification: JapaneseVowels, or a .ts/.arff pair of the user's own."""
+"""Classification: of time series, of sequences of tokens, of images."""
 
-from flax_linattn.tasks.classify.options import ClassifyConfig
-from flax_linattn.tasks.classify.problem import ClassifyProblem
-from flax_linattn.tasks.classify.stream import ClassifyStream, Prediction
-from flax_linattn.tasks.classify.task import ClassifyTask
+from flax_linattn.tasks.classify.images import ImageConfig, ImageProblem
+from flax_linattn.tasks.classify.series import (
+    ClassifyConfig,
+    ClassifyProblem,
+    ClassifyStream,
+    ClassifyTask,
+    Prediction,
+)
+from flax_linattn.tasks.classify.tokens import SequenceConfig, SequenceProblem, SequenceStream
 
-__all__ = ["ClassifyConfig", "ClassifyProblem", "ClassifyStream", "ClassifyTask", "Prediction"]
+__all__ = [
+    "ClassifyConfig",
+    "ClassifyProblem",
+    "ClassifyStream",
+    "ClassifyTask",
+    "ImageConfig",
+    "ImageProblem",
+    "Prediction",
+    "SequenceConfig",
+    "SequenceProblem",
+    "SequenceStream",
+]

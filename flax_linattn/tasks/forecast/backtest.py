@@ -254,7 +254,7 @@ class _Refitting:
         how: Mapping[str, Any],
     ) -> None:
         self._run, self._series, self._folder, self._how = run, series, folder, how
-        config = run.config.of_run(run.which or 0)
+        config = run.config.of_run(run.seed_index or 0)
         self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
     def _of_fold(self, part: range) -> Any:

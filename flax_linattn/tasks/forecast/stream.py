@@ -241,8 +241,7 @@ class ForecastStream(Streaming):
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on after that time."""
         last, time = read_numbers(facts, "last", len(self._last)), read_time(facts, "time")
-        # Older files do not tell it.
-        at_last = read_count({"at_last": int(time is not None), **facts}, "at_last")
+        at_last = read_count(facts, "at_last")
         if (at_last == 0) != (time is None) or at_last > read_count(facts, "num_steps"):
             raise ValueError(f"expected at_last as the rows of the last time, got {shown(at_last)}")
         self._last, self._time, self._restored = last, time, time

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from numpy.typing import NDArray
 
 from flax_linattn import data, ops, training
@@ -50,7 +49,7 @@ from flax_linattn.tasks.forecast.linear_path import (
     set_shares,
     set_to_ridge,
 )
-from flax_linattn.tasks.forecast.model import Model, build_forecaster, learning_rate, make_loss
+from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
 from flax_linattn.tasks.forecast.notes import notes
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.predict import predict
@@ -204,7 +203,7 @@ class ForecastTask(Task[ForecastConfig, Rows | Several, ForecastProblem]):
         """Mean square error, Adam."""
         return training.Objective(
             make_loss(config, problem),
-            optax.adam(learning_rate(config.fit, steps_per_epoch)),
+            config.fit.make_optimizer(steps_per_epoch),
             monitor="mse",
         )
 
