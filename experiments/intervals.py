@@ -40,8 +40,17 @@ def mean_text(numbers: Sequence[float], digits: int) -> str:
     """Mean and standard deviation for a table; "-" of no numbers."""
     if not numbers:
         return "-"
-    middle, deviation = spread(numbers)
-    return f"{middle:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+    return spread_text(*spread(numbers), digits)
+
+
+def spread_text(mean: float, deviation: float | None, digits: int) -> str:
+    """A mean, and its standard deviation where there is one, for a table."""
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def paired_differences(ours: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
+    """``ours`` minus ``other`` for each seed that both have, in the order of the seeds."""
+    return [ours[seed] - other[seed] for seed in sorted(ours.keys() & other.keys())]
 
 
 def interval(numbers: Sequence[float]) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from flax_linattn.tasks import get_task
+from flax_linattn.tasks import Run, get_task
 
 Options = dict[str, Any]
 """Plain values by name, as config.json holds them."""
@@ -31,6 +31,15 @@ def configured(task: str, *, preset: str | None = None, **options: Any) -> Any:
 def changed(config: Any, **options: Any) -> Any:
     """A configuration with other options."""
     return config.replace(**options)
+
+
+def run_without_model(task: str, config: Any) -> tuple[Run, Any]:
+    """A run of a configuration before any training, and its batches of test data."""
+    of_task, config = get_task(task), config.resolve()
+    data = of_task.load(config)
+    problem = of_task.describe(data, config)
+    run = Run(of_task, config, problem, None, data)
+    return run, of_task.batches(data, config, problem, 1).test
 
 
 def options_of(config: Any) -> Options:

@@ -68,6 +68,11 @@ CASES = Rule(
 )
 
 
+def opposite(word: Word) -> Word:
+    """The word on the contrary of what a word is on."""
+    return Word({HOLDS: FAILS, FAILS: HOLDS}.get(word, word), *word.rules)
+
+
 def all_of(words: Iterable[str]) -> Word:
     """The word of a claim over several cases.
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -25,19 +24,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments import command
-from experiments.options import configured
+from experiments.classification.problems import NAMES, problem
+from experiments.forecasting import aaren, elementwise
+from experiments.options import configured, run_without_model
+from experiments.store import Row
+from experiments.tables.table import data_folder
+from experiments.tables.yardsticks import CLASSIFICATION, RESULTS, Report, reports, stored_rows
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks import Run, get_task
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.classify import evaluate as classify
-from flax_linattn.tasks.forecast import evaluate as forecast
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 
-RESULTS = Path(__file__).with_suffix(".json")
-FORECASTING = ("forecasting.aaren", "forecasting.elementwise")
-CLASSIFICATION = "classification"
-"""The table of all data sets: what they have to beat does not depend on a table's protocol."""
+FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
 SIMPLE = {
     "most frequent class": "constant",
     "nearest neighbour": "nearest_neighbour",
@@ -47,10 +46,6 @@ NAIVE = {"naive": "naive", "seasonal naive": "seasonal_naive", "ridge": "ridge"}
 PUBLISHED = {"MiniRocket": "MiniRocketClassifier", "Hydra": "HydraClassifier"}
 """Of aeon (BSD-3), by their defaults: 10,000 kernels, 64 groups of 8; both with a ridge."""
 SEEDS = 3
-
-Row = dict[str, Any]
-Report = dict[str, float]
-"""Numbers by the names of a trained run's."""
 
 
 class Job(NamedTuple):
@@ -71,48 +66,23 @@ class Job(NamedTuple):
     compute: Callable[[], dict[str, Report]]
 
 
-def reports(table: str, row: str, stored: Path = RESULTS) -> dict[str, dict[int, Report]]:
-    """What is stored for a row of a table, by column and seed.
-
-    Args:
-        table: the name of its module, such as "forecasting.aaren".
-        row: its name; of classification tables "DATA SET, PROTOCOL".
-        stored: the file.
-    """
-    if table.startswith(CLASSIFICATION):
-        table, row = CLASSIFICATION, row.split(", ")[0]
-    found: dict[str, dict[int, Report]] = {}
-    for one in _rows(stored):
-        if (one["table"], one["row"]) == (table, row):
-            found.setdefault(one["column"], {})[one["seed"]] = one["report"]
-    return found
-
-
-def loaded(task: str, config: Any) -> tuple[Run, Any]:
-    """A run without a model, and its batches of test data."""
-    kind, config = get_task(task), config.resolve()
-    data = kind.load(config)
-    problem = kind.describe(data, config)
-    return Run(kind, config, problem, None, data), kind.batches(data, config, problem, 1).test
-
-
 def forecasts(config: Any) -> dict[str, Report]:
     """The yardsticks of a forecasting run, on all its test windows."""
-    run, windows = loaded("forecast", config)
-    values = forecast.evaluate_yardsticks(run, windows, forecast.fitted_ridge(run))
+    run, windows = run_without_model("forecast", config)
+    values = evaluate_baselines(run, windows)
     return _by_column(values, NAIVE)
 
 
 def simple_classes(config: Any) -> dict[str, Report]:
     """Those of a classification run."""
-    run, batches = loaded("classify", config)
-    return _by_column(classify.evaluate_yardsticks(run, batches), SIMPLE)
+    run, batches = run_without_model("classify", config)
+    return _by_column(run.task.yardsticks(run, batches), SIMPLE)
 
 
 def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
     """A published classifier, on the sequences as a run prepares them."""
-    run, batches = loaded("classify", config)
-    train, test = classify.prepared_train(run).arrays, batches.arrays
+    run, batches = run_without_model("classify", config)
+    train, test = run.task.train_batches(run).arrays, batches.arrays
     made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
                         PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
     made.fit(train["values"].transpose(0, 2, 1), train["labels"])
@@ -136,16 +106,11 @@ def _by_column(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
 
 def jobs() -> Iterator[Job]:
     """What can be computed with the data at hand."""
-    # Here, so that the tables themselves may import ``reports``.
-    from experiments.classification.problems import NAMES, problem
-    from experiments.tables.table import data_folder
-
     folder = data_folder()
     for table in FORECASTING:
-        experiment = importlib.import_module(f"experiments.{table}").EXPERIMENT
-        rows = {cell.row: cell.config for cell in experiment.cells(folder) if cell.config}
+        rows = {cell.row: cell.config for cell in table.cells(folder) if cell.config}
         for row, config in rows.items():
-            yield Job(table, row, tuple(NAIVE), 0, partial(forecasts, config))
+            yield Job(table.name_of, row, tuple(NAIVE), 0, partial(forecasts, config))
     configs = {
         name: configured("classify", **options)
         for name in NAMES
@@ -173,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for job in jobs():
         if options.rows not in job.row or not any(options.columns in c for c in job.columns):
             continue
-        columns = {row["column"] for row in _rows(stored) if _is_of(row, job)}
+        columns = {row["column"] for row in stored_rows(stored) if _is_of(row, job)}
         if (columns >= set(job.columns) and not options.again) or missing.keys() & job.columns:
             continue
         try:
@@ -182,7 +147,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             missing |= dict.fromkeys(job.columns, f"{error}; pip install '.[plots,yardsticks]'")
             continue
         key = {"table": job.table, "row": job.row, "seed": job.seed}
-        rows = [row for row in _rows(stored) if row["column"] not in found or not _is_of(row, job)]
+        rows = [
+            row for row in stored_rows(stored) if row["column"] not in found or not _is_of(row, job)
+        ]
         rows += [
             {**key, "column": column, "made": made, "report": report}
             for column, report in found.items()
@@ -196,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def render(stored: Path = RESULTS) -> str:
     """A table of what is stored: means over seeds."""
-    keys = dict.fromkeys((row["table"], row["row"]) for row in _rows(stored))
+    keys = dict.fromkeys((row["table"], row["row"]) for row in stored_rows(stored))
     lines = []
     for table, row in keys:
         names = ("accuracy",) if table == CLASSIFICATION else ("mse", "mae")
@@ -211,11 +178,6 @@ def render(stored: Path = RESULTS) -> str:
 
 def _is_of(row: Row, job: Job) -> bool:
     return (row["table"], row["row"], row["seed"]) == (job.table, job.row, job.seed)
-
-
-def _rows(stored: Path) -> list[Row]:
-    rows: list[Row] = json.loads(stored.read_text())["rows"] if stored.is_file() else []
-    return rows
 
 
 def _versions() -> dict[str, str]:

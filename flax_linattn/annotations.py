@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from flax_linattn.checks import shown
+from flax_linattn.checks import choice, shown
 
 
 def hints_of(kind: type) -> Mapping[str, Any]:
@@ -57,6 +57,19 @@ def of_types(part: Any) -> None:
     for name, hint in hints_of(type(part)).items():
         if hasattr(part, name) and get_origin(hint) is not typing.ClassVar:
             of_type(hint, **{name: getattr(part, name)})
+
+
+def check_fields(part: Any) -> None:
+    """Refuses a dataclass of options of which one is none of its choices, or of another type.
+
+    Raises:
+        ValueError: an option with named choices is none of them.
+        TypeError: an option is of another type than its annotation.
+    """
+    for name, hint in hints_of(type(part)).items():
+        if get_origin(hint) is Literal:
+            choice(get_args(hint), **{name: getattr(part, name)})
+        of_type(hint, **{name: getattr(part, name)})
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable, Sequence, Sized
 from typing import Any
 
@@ -193,3 +194,25 @@ def listed(names: Sequence[str], most: int = 20) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def import_extra(module: str, message: str) -> Any:
+    """A module that a plain installation lacks.
+
+    Args:
+        module: Its name.
+        message: What takes it, and how to install it.
+
+    Raises:
+        ValueError: It is not installed: the message.
+
+    Example:
+        >>> import_extra("nothing_of_this_name", "playing takes nothing: pip install nothing")
+        Traceback (most recent call last):
+        ...
+        ValueError: playing takes nothing: pip install nothing
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ValueError(message) from None

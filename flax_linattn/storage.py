@@ -189,6 +189,8 @@ def held(path: str | Path, what: str = "", *, wait: bool = False) -> Iterator[No
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Not filelock: version 3 empties the file before it asks for the lock, so that a process that
+    # is refused erases who holds it, and takes a file system that locks nothing for a held lock.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _lock(descriptor, path, what, wait)

@@ -15,6 +15,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -172,8 +173,8 @@ def episode(size: Size, way: str, steps: int) -> dict[str, Any]:
 
 def episodes(size: Size, way: str, rows: int) -> dict[str, Any]:
     """How many episodes of the robot are played in a minute, rows at once."""
-    with control.make_environments(ENVIRONMENT, rows) as environments:
-        agent = agent_of(size, way, rows, environments.max_steps)
+    with closing(control.make_environments(ENVIRONMENT, rows)) as environments:
+        agent = agent_of(size, way, rows, control.max_episode_steps(environments))
         act = actor(rows)
         act(agent, True)
         for _ in range(CONTEXT if way == "restart" else 0):

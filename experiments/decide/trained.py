@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
+from contextlib import closing
 from typing import Any
 
-from flax_linattn import control, tasks, training
+from flax_linattn import tasks, training
 from flax_linattn.data.episodes import Episodes, normalized_score
 from flax_linattn.tasks.decide import DecideConfig, evaluate
 from flax_linattn.tasks.decide.data import WindowBatches
@@ -49,14 +50,14 @@ def train_and_play(config: DecideConfig) -> dict[str, Any]:
     return found
 
 
-def environments_of(run: tasks.Run) -> control.Environments:
-    """Those of a run's test."""
+def environments_of(run: tasks.Run) -> closing[Any]:
+    """Those of a run's test, as a context that closes them."""
     environments = evaluate.environments_of(run.problem, run.config)
     assert environments is not None
-    return environments
+    return closing(environments)
 
 
-def timed(run: tasks.Run, environments: control.Environments, **how: Any) -> dict[str, Any]:
+def timed(run: tasks.Run, environments: Any, **how: Any) -> dict[str, Any]:
     """Plays, and tells the seconds too."""
     begun = time.perf_counter()
     played = play_run(run, environments, **how)

@@ -26,7 +26,7 @@ from flax_linattn import models, training
 from flax_linattn.bench import Journal, compile_program, run_in_turns, spread
 from flax_linattn.bench.report import markdown, number
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.train_step import make_train_step
+from flax_linattn.training.step import make_train_step
 
 MECHANISMS = ("elementwise_series:order=6", "aaren", "softmax")
 OPTIMIZER = optax.adamw(1e-4)

@@ -29,9 +29,9 @@ from experiments.options import configured
 from flax_linattn import training
 from flax_linattn.bench import compile_program, spread
 from flax_linattn.tasks import get_task
-from flax_linattn.training.evaluation import metric_names
 from flax_linattn.training.state import TrainState, split_model
-from flax_linattn.training.train_step import update_of
+from flax_linattn.training.step import update_of
+from flax_linattn.training.validation import metric_names
 
 AGAIN = ", the same again"
 TRANSFORMER = "PyTorch, transformer"
@@ -264,15 +264,14 @@ class Trial:
 
     def _torch(self, features: int, layers: list[Any]) -> Trained:
         """A training of PyTorch's model with such layers."""
-        torch, learned, fit = import_torch(), self.learned, self.config.fit
+        torch, learned, options = import_torch(), self.learned, self.config.fit.optimizer
         modules = torch_models.modules(torch)
         encoder = modules.Encoder(learned.num_channels, self.length, features, layers)
         model = getattr(modules, learned.head)(encoder, learned.outputs)
         optimizer = getattr(torch.optim, learned.torch_optimizer)(
-            model.parameters(), lr=fit.learning_rate
+            model.parameters(), lr=options.learning_rate
         )
-        clip_norm = getattr(fit, "clip_norm", None)
-        step = torch_models.training_step(torch, model, optimizer, clip_norm, self.batch)
+        step = torch_models.training_step(torch, model, optimizer, options.clip_norm, self.batch)
         return Trained(step, {"parameters": torch_models.num_parameters(model)})
 
     def _recurrent_features(self, gates: int) -> int:

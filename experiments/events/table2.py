@@ -19,7 +19,7 @@ import numpy as np
 from experiments.events.problems import PROBLEMS, config_of
 from experiments.events.rules import comparable
 from experiments.events.trained import SHARES, train_seeds, yardsticks
-from experiments.intervals import over_sets, spread, text
+from experiments.intervals import mean_text, over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
@@ -197,10 +197,10 @@ def losses(rows: Rows, mechanisms: list[str]) -> str:
 def _cell(values: list[float], digits: int, name: str) -> str:
     if not values:
         return "-"
+    if name not in ("rmse", "mae"):
+        return mean_text(values, digits)
     mean, deviation = spread(values)
-    if name in ("rmse", "mae"):
-        return f"{mean:.{digits}g}" + ("" if deviation is None else f" ± {deviation:.2g}")
-    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+    return f"{mean:.{digits}g}" + ("" if deviation is None else f" ± {deviation:.2g}")
 
 
 def _number(value: float, digits: int) -> str:

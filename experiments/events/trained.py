@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.options import run_without_model
 from flax_linattn import tasks, training
 from flax_linattn.tasks.events import EventsConfig
 from flax_linattn.tasks.events.evaluate import test_values
@@ -35,7 +36,7 @@ def _tested(run: tasks.Run) -> dict[str, Any]:
     found = score(run.model, batches.events, run.problem)
     values = test_values(run, found)
     return {
-        "seed": run.config.seed + (run.which or 0),
+        "seed": run.config.seed + (run.seed_index or 0),
         **{name: values.get(f"test_{name}") for name in KEPT},
         "num_test_events": values["num_test_events"],
         "quantiles": [round(float(x), 5) for x in np.quantile(found.rescaled, SHARES)],
@@ -44,9 +45,5 @@ def _tested(run: tasks.Run) -> dict[str, Any]:
 
 def yardsticks(config: EventsConfig) -> dict[str, Any]:
     """What the runs have to beat."""
-    task = tasks.get_task("events")
-    config = config.resolve()
-    data = task.load(config)
-    problem = task.describe(data, config)
-    run = tasks.Run(task, config, problem, None, data)
-    return task.yardsticks(run, task.batches(data, config, problem, 1).test)
+    run, batches = run_without_model("events", config)
+    return run.task.yardsticks(run, batches)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, text
+from experiments.intervals import interval, mean_text, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.problems import LISTOPS, config_of
 from experiments.sequences.rules import ahead, falls
@@ -121,8 +121,7 @@ def table(rows: Rows, size: Size) -> str:
             values = [
                 100 * row["lengths"][place]["accuracy"] for row in of(rows, mechanism, embedding)
             ]
-            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.1f}{spread}")
+            cells.append(mean_text(values, 1))
         inside = TRAINED[0] <= length <= TRAINED[1]
         lines.append([f"{length}" if inside else f"{length}, beyond", *cells])
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}"

@@ -134,8 +134,3 @@ def converges(losses: tuple[float, float] | None) -> Word:
 def overflows(largest: float) -> Word:
     """The word on the largest product."""
     return Word(HOLDS if largest > 65504 else FAILS, OVERFLOWS)
-
-
-def opposite(word: Word) -> Word:
-    """The word on the contrary."""
-    return Word({HOLDS: FAILS, FAILS: HOLDS}.get(word, word), *word.rules)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, mean_text, over_sets, text
+from experiments.intervals import interval, mean_text, over_sets, paired_differences, text
 from experiments.measured import Measured, Rows
 from experiments.sequences.problems import LISTOPS, PROBLEMS, config_of
 from experiments.sequences.rules import ahead, competitive, on_most
@@ -120,8 +120,7 @@ def accuracies(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> dic
 
 def differences(rows: Sequence[dict[str, Any]], data: str, ours: str, other: str) -> list[float]:
     """Of the seeds that both have."""
-    mine, theirs = (accuracies(rows, data, name) for name in (ours, other))
-    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+    return paired_differences(*(accuracies(rows, data, name) for name in (ours, other)))
 
 
 def sets_of(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -15,20 +15,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, mean_text, text
+from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
+from experiments.sequences import trained
 from experiments.sequences.as_coded import FORMS, LARGEST_HALF, STAGES, AsCoded
 from experiments.sequences.problems import PIXELS, config_of
-from experiments.sequences.rules import acceptable, ahead, converges, opposite, overflows
+from experiments.sequences.rules import acceptable, ahead, converges, overflows
 from experiments.sequences.watched import train_watched
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict, Word, all_of
+from experiments.verdicts import NotMeasuredError, Verdict, Word, all_of, opposite
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.sequence import SequenceConfig
+from flax_linattn.tasks.classify import SequenceConfig
 
 OURS, CODED = "ours", "as coded"
 FULL, HALF = "float32", "float16"
@@ -128,13 +129,12 @@ def rows_of(rows: Sequence[dict[str, Any]], **wanted: Any) -> list[dict[str, Any
 def accuracies(rows: Sequence[dict[str, Any]], stage: str, form: str) -> dict[int, float]:
     """In per cent by seed, in float32; of a run that failed 0."""
     wanted = {"run": ACCURACY, "by": OURS, "stage": stage, "form": form, "dtype": FULL}
-    return {row["seed"]: 100 * row.get("accuracy", 0.0) for row in rows_of(rows, **wanted)}
+    return trained.accuracies(rows, ", ".join(wanted.values()), **wanted)
 
 
 def differences(rows: Sequence[dict[str, Any]], stage: str, other: str, form: str) -> list[float]:
     """Of the accuracies of two stages, by seed."""
-    mine, theirs = (accuracies(rows, name, form) for name in (stage, other))
-    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+    return paired_differences(*(accuracies(rows, name, form) for name in (stage, other)))
 
 
 def plain_direct(rows: Sequence[dict[str, Any]]) -> Verdict:

@@ -8,16 +8,15 @@ Throughput and memory of the same are in ``experiments.efficiency.taylorshift_he
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, spread, text
+from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
+from experiments.sequences import trained
 from experiments.sequences.problems import PIXELS, config_of
 from experiments.sequences.rules import ahead
-from experiments.sequences.trained import train_and_test
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
@@ -52,7 +51,7 @@ def measure(size: Size, journal: Journal) -> None:
                 )
                 if config is not None:
                     key = {"mechanism": mechanism, "heads": heads, "seed": seed}
-                    journal.row(key, partial(train_and_test, "sequence", config))
+                    journal.row(key, partial(trained.train_and_test, "sequence", config))
 
 
 def accuracies(rows: Sequence[dict[str, Any]], mechanism: str, heads: int) -> dict[int, float]:
@@ -61,27 +60,21 @@ def accuracies(rows: Sequence[dict[str, Any]], mechanism: str, heads: int) -> di
     Raises:
         NotMeasuredError: nothing of it was trained.
     """
-    found = {
-        row["seed"]: 100 * row.get("accuracy", 0.0)
-        for row in rows
-        if (row["mechanism"], row["heads"]) == (mechanism, heads)
-    }
-    if not found:
-        raise NotMeasuredError(f"{mechanism} with {heads} heads")
-    return found
+    what = f"{mechanism} with {heads} heads"
+    return trained.accuracies(rows, what, mechanism=mechanism, heads=heads)
 
 
 def more_heads(rows: Sequence[dict[str, Any]]) -> Verdict:
     """The verdict on four heads beside one: dimension 16 beside 64, as the paper's best."""
     few, many = (accuracies(rows, "taylorshift", heads) for heads in (1, 4))
-    found = interval([many[seed] - few[seed] for seed in sorted(few.keys() & many.keys())])
+    found = interval(paired_differences(many, few))
     return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 64; paper +0.2)")
 
 
 def too_many(rows: Sequence[dict[str, Any]]) -> Verdict:
     """The verdict on the smallest heads beside the middle ones."""
     middle, most = (accuracies(rows, "taylorshift", heads) for heads in (4, 16))
-    found = interval([middle[seed] - most[seed] for seed in sorted(middle.keys() & most.keys())])
+    found = interval(paired_differences(middle, most))
     return Verdict(ahead(found), f"{text(found, 1)} points (heads of 16 against 4; paper +1.4)")
 
 
@@ -95,11 +88,9 @@ def table(rows: Rows, size: Size) -> str:
         cells = []
         for mechanism in size.mechanisms:
             try:
-                middle, deviation = spread(list(accuracies(rows, mechanism, heads).values()))
-            except (NotMeasuredError, statistics.StatisticsError):
+                cells.append(mean_text([*accuracies(rows, mechanism, heads).values()], 1))
+            except NotMeasuredError:
                 cells.append("not run")
-                continue
-            cells.append(f"{middle:.1f}" + ("" if deviation is None else f" ± {deviation:.1f}"))
         printed = PAPER.get(dim)
         lines.append([str(heads), str(dim), "-" if printed is None else f"{printed:.1f}", *cells])
     return f"Accuracy, per cent:\n\n{markdown(header, lines)}"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from experiments.intervals import interval, mean_text, text
+from experiments.intervals import interval, mean_text, paired_differences, text
 from experiments.measured import Measured, Rows
+from experiments.sequences import trained
 from experiments.sequences.problems import PROBLEMS, config_of
 from experiments.sequences.rules import ahead
-from experiments.sequences.trained import train_and_test
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Verdict
@@ -50,7 +50,7 @@ def measure(size: Size, journal: Journal) -> None:
                         continue
                     key = {"data": name, "mechanism": mechanism, "embedding": embedding}
                     journal.row(
-                        {**key, "seed": seed}, partial(train_and_test, problem.task, config)
+                        {**key, "seed": seed}, partial(trained.train_and_test, problem.task, config)
                     )
 
 
@@ -62,21 +62,15 @@ def accuracies(
     Raises:
         NotMeasuredError: nothing of it was trained.
     """
-    model = (data, mechanism, embedding)
-    found = {
-        row["seed"]: 100 * row.get("accuracy", 0.0)
-        for row in rows
-        if (row["data"], row["mechanism"], row["embedding"]) == model
-    }
-    if not found:
-        raise NotMeasuredError(f"{mechanism} on {data} with {embedding}")
-    return found
+    what = f"{mechanism} on {data} with {embedding}"
+    wanted = {"data": data, "mechanism": mechanism, "embedding": embedding}
+    return trained.accuracies(rows, what, **wanted)
 
 
 def gains(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> list[float]:
     """Of the convolutions, by seed."""
     linear, conv = (accuracies(rows, data, mechanism, name) for name in EMBEDDINGS)
-    return [conv[seed] - linear[seed] for seed in sorted(linear.keys() & conv.keys())]
+    return paired_differences(conv, linear)
 
 
 def gained(data: str, mechanism: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from experiments.verdicts import NotMeasuredError
 from flax_linattn import tasks, training
 from flax_linattn.tasks import Config, Options
 
@@ -76,6 +78,25 @@ def curve(folder: Path) -> list[dict[str, float]]:
     names = ("step", "train_loss", "validation_loss", "validation_accuracy")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [{name: line[name] for name in names if name in line} for line in lines]
+
+
+def accuracies(rows: Sequence[dict[str, Any]], what: str, **wanted: Any) -> dict[int, float]:
+    """The accuracies of the rows with these values, in per cent by seed; 0 for a failed run.
+
+    Args:
+        rows: the rows of an experiment.
+        what: the name of these rows for the error.
+        **wanted: values that the rows must have.
+
+    Raises:
+        NotMeasuredError: no row has these values.
+    """
+    found = {
+        row["seed"]: 100 * row.get("accuracy", 0.0) for row in rows if wanted.items() <= row.items()
+    }
+    if not found:
+        raise NotMeasuredError(what)
+    return found
 
 
 def yardsticks(task: str, config: Config) -> dict[str, Any]:

@@ -18,11 +18,10 @@ from experiments.symbols.rules import (
     learned,
     most,
     near,
-    opposite,
 )
 from experiments.symbols.search import Setting, stored_setting
 from experiments.symbols.trained import Cell, train_cells
-from experiments.verdicts import NotMeasuredError, Verdict
+from experiments.verdicts import NotMeasuredError, Verdict, opposite
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown

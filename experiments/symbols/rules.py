@@ -70,11 +70,6 @@ def most(share: Share, *rules: Rule) -> Word:
     return Word(word, *rules, MOST)
 
 
-def opposite(word: Word) -> Word:
-    """The word of the contrary."""
-    return Word({HOLDS: FAILS, FAILS: HOLDS}.get(word, word), *word.rules)
-
-
 def about(median: float, printed: float) -> Word:
     """The word of "the plateau is there"."""
     return Word(HOLDS if abs(median - printed) <= ABOUT else FAILS, PLATEAU)

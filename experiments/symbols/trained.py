@@ -1,4 +1,4 @@
-"""Many runs on symbols at once, and what each came to."""
+"""Several runs on symbols at once, and the result of each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def make_runs(config: SymbolsConfig, cells: Sequence[Cell], alone: Sequence[str]
     return Runs(models, splits, apart, objective)
 
 
-def train_runs(runs: Runs, config: SymbolsConfig, cells: Sequence[Cell]) -> training.ManyResult:
+def train_runs(runs: Runs, config: SymbolsConfig, cells: Sequence[Cell]) -> training.FitResult:
     """Trains them in one program, and leaves their best parameters in them.
 
     Raises:
@@ -82,7 +82,7 @@ def train_runs(runs: Runs, config: SymbolsConfig, cells: Sequence[Cell]) -> trai
     """
     fit = config.fit
     with tempfile.TemporaryDirectory() as folder:
-        return training.fit_many(
+        return training.fit(
             runs.models,
             runs.objective,
             runs.splits,
@@ -165,8 +165,8 @@ def _all_failed(
 
 def _hyperparameters(config: SymbolsConfig, cell: Cell) -> dict[str, float]:
     """Those of the optimizer in which runs differ."""
-    if config.fit.optimizer == "adam":
+    if config.fit.optimizer.optimizer == "adam":
         return {"learning_rate": cell.learning_rate}
-    if config.fit.lower_at:
+    if config.fit.optimizer.lower_at:
         return {"momentum": cell.momentum}
     return {"learning_rate": cell.learning_rate, "momentum": cell.momentum}

@@ -3,7 +3,7 @@
     python -m experiments.symbols.vmapped
 
 Not of the paper, which averages over 16 runs and does not say how long they take. Seconds an epoch
-of one run by ``fit`` and of 16 by ``fit_many``, as one group and in the groups of the default, in
+of one run and of 16 at once by ``training.fit``, as one group and in the groups of the default, in
 turns, batches and checkpoints left out.
 """
 
@@ -63,9 +63,7 @@ def time_all(size: Size, context: int) -> dict[str, Any]:
 
     def many(at_once: int | None, folder: str) -> Any:
         models = [task.model(config, problem) for config in configs]
-        return training.fit_many(
-            models, objective, splits, config=fit, session=session(folder, at_once)
-        )
+        return training.fit(models, objective, splits, config=fit, session=session(folder, at_once))
 
     ways: dict[str, Callable[[str], Any]] = {
         "one": one,

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from experiments.intervals import spread_text
 from experiments.margins import ERROR, Margin
 from experiments.store import Row, Store
 
@@ -38,9 +39,7 @@ class Metric:
 
     def text(self, mean: float, deviation: float | None, digits: int | None = None) -> str:
         """Mean and deviation."""
-        digits = self.digits if digits is None else digits
-        spread = "" if deviation is None else f" ± {deviation:.{digits}f}"
-        return f"{mean:.{digits}f}{spread}"
+        return spread_text(mean, deviation, self.digits if digits is None else digits)
 
 
 @dataclasses.dataclass(frozen=True)

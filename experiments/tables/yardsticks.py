@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from experiments import yardsticks
 from experiments.intervals import FEWEST, Interval, interval, spread, text
-from experiments.store import Store
+from experiments.store import Row, Store
 from experiments.tables.cells import Metric, Rows, by_data_set, columns_of, data_set, values
 from flax_linattn.bench.report import markdown
 
+RESULTS = Path(__file__).parents[1] / "yardsticks.json"
+CLASSIFICATION = "classification"
+"""The table of all data sets: what they have to beat does not depend on a table's protocol."""
+
 Numbers = Mapping[str, Sequence[float]]
 """By the yardstick's name; several where it draws at random."""
+Report = dict[str, float]
+"""Numbers by the names of a trained run's."""
 
 
 class Losses(NamedTuple):
@@ -37,6 +44,29 @@ class Losses(NamedTuple):
         return [f"{self.lost} of {self.rows}", by]
 
 
+def stored_rows(stored: Path = RESULTS) -> list[Row]:
+    """All stored results of ``python -m experiments.yardsticks``."""
+    rows: list[Row] = json.loads(stored.read_text())["rows"] if stored.is_file() else []
+    return rows
+
+
+def reports(table: str, row: str, stored: Path = RESULTS) -> dict[str, dict[int, Report]]:
+    """The stored results of a row of a table, by column and seed.
+
+    Args:
+        table: the name of its module, such as "forecasting.aaren".
+        row: its name; of classification tables "DATA SET, PROTOCOL".
+        stored: the file.
+    """
+    if table.startswith(CLASSIFICATION):
+        table, row = CLASSIFICATION, row.split(", ")[0]
+    found: dict[str, dict[int, Report]] = {}
+    for one in stored_rows(stored):
+        if (one["table"], one["row"]) == (table, row):
+            found.setdefault(one["column"], {})[one["seed"]] = one["report"]
+    return found
+
+
 def of_row(name: str, row: str, metric: Metric) -> Numbers:
     """Those of experiments/yardsticks.json that belong to a row.
 
@@ -48,7 +78,7 @@ def of_row(name: str, row: str, metric: Metric) -> Numbers:
     key = f"test_{metric.key}"
     found = {
         column: [metric.scale * report[key] for report in by_seed.values() if key in report]
-        for column, by_seed in yardsticks.reports(name, row).items()
+        for column, by_seed in reports(name, row).items()
     }
     return {column: numbers for column, numbers in found.items() if numbers}
 

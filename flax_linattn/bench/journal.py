@@ -15,8 +15,40 @@ from flax_linattn.storage import held, write_text
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes a file that is whole at any time: the old one until the new one is complete."""
-    write_text(path, json.dumps(values, indent=1) + "\n")
+    """Writes results as a JSON document with one row a line.
+
+    The file is whole at any time: the old one until the new one is complete.
+
+    Args:
+        path: the file; its folder is made.
+        values: JSON values by name. Rows are the entries of a list or dict that holds only dicts.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "results.json")
+        >>> write_json(path, {"size": {"n": 2}, "rows": [{"n": 1}, {"n": 2}]})
+        >>> print(path.read_text(), end="")
+        {
+        "size": {"n": 2},
+        "rows": [
+        {"n": 1},
+        {"n": 2}
+        ]
+        }
+    """
+    lines = (f"{json.dumps(name)}: {_rows_as_lines(value)}" for name, value in values.items())
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _rows_as_lines(value: Any) -> str:
+    """The JSON text of a value, with a line for each row that it holds."""
+    rows = list(value.values()) if isinstance(value, dict) else value
+    if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
+        return json.dumps(value)
+    if isinstance(value, dict):
+        lines = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in value.items()]
+        return "{\n" + ",\n".join(lines) + "\n}"
+    return "[\n" + ",\n".join(map(json.dumps, value)) + "\n]"
 
 
 def locked(path: Path) -> AbstractContextManager[None]:

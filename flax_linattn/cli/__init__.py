@@ -260,7 +260,7 @@ def _help() -> str:
         "backtest RUN": "test a forecaster over folds of later rows, as it is, or trained anew",
         "stream RUN": "what a run's model says after each observation of a stream",
         "state FILE": "what a stream's state file holds: whose it is, its rows, its last time",
-        "rollout POLICY": "play a policy or a run in an environment, and keep the episodes",
+        "rollout RUN": "play a run in an environment, and write the episodes",
         "data list": "public data sets that there are readers for",
         "data info NAME": "what one holds, its licence and files",
         "data fetch NAME": "download its official files",

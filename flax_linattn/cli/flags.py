@@ -56,9 +56,9 @@ def own(command: Callable[..., Any]) -> set[str]:
     """The options of a command: the parameters of its function that are not given by place.
 
     Example:
-        >>> def predict(run, /, out, which=None): ...
+        >>> def predict(run, /, out, seed_index=None): ...
         >>> sorted(own(predict))
-        ['out', 'which']
+        ['out', 'seed_index']
     """
     parameters = inspect.signature(command).parameters.values()
     return {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}

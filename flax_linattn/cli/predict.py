@@ -32,7 +32,7 @@ def _predict(
     /,
     out: Path,
     input: Path | None = None,
-    which: int | None = None,
+    seed_index: int | None = None,
     checkpoint: Checkpoint = "best",
 ) -> None:
     """Writes what a run's model predicts to a file.
@@ -48,8 +48,9 @@ def _predict(
             sequences, images or a folder of them for one on images, a file of lines as "stream"
             reads them for one on tokens or symbols, events, or episodes. Labels in it do not
             count. Default the run's own: its series up to the last row, else what it was tested on.
-        which: of many runs in the folder this one, from 0; default the best by validation.
+        seed_index: index of the run in a folder of several seeds, from 0; default the run that
+            validated best.
         checkpoint: best are the parameters that were selected, last those that training ended with.
     """
-    table = predict_run(run, input, out, which=which, checkpoint=checkpoint)
+    table = predict_run(run, input, out, seed_index=seed_index, checkpoint=checkpoint)
     print(f"# {table.num_rows:,} rows: {out}", file=sys.stderr)

@@ -23,7 +23,8 @@ class Files:
     """Whose stream it is, what it reads and writes.
 
     Attributes:
-        which: of many runs in the folder this one, from 0; default the best by validation.
+        seed_index: index of the run in a folder of several seeds, from 0; default the run that
+            validated best.
         input: a file to read instead of standard input (.gz and .xz too).
         state: a file to go on from, if it is there, and to save to: every so many rows, at the end,
             and on Ctrl-C or SIGTERM. "flax-linattn state FILE" shows what it holds.
@@ -33,7 +34,7 @@ class Files:
         figure: draw what came last to this PNG file (needs matplotlib).
     """
 
-    which: int | None = None
+    seed_index: int | None = None
     input: Path | None = None
     state: Path | None = None
     skip_seen: bool = False

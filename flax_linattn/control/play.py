@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from flax_linattn.checks import at_least
 from flax_linattn.control.agent import Agent, DrawingAgent
-from flax_linattn.control.environments import Environments
+from flax_linattn.control.environments import action_bounds
 from flax_linattn.data.episodes import Episodes
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
 
 
 def play(
     agent: Agent,
-    environments: Environments,
+    environments: VectorEnv,
     seeds: Sequence[int],
     *,
     on_step: Callable[[int, int], None] | None = None,
@@ -24,107 +30,109 @@ def play(
     alone, not on the number of environments, as far as the agent's rows are independent.
 
     Args:
-        agent: what plays. One that draws at random is told the seeds (``DrawingAgent``).
-        environments: where.
-        seeds: of the episodes, from 0.
-        on_step: called after each step of all rows, with the numbers of steps and of whole
+        agent: What plays. One that samples at random receives the seeds (``DrawingAgent``).
+        environments: Where, as from ``make_environments``: without automatic resets.
+        seeds: Of the episodes, from 0.
+        on_step: Called after each step of all rows, with the numbers of steps and of whole
             episodes so far; what it raises ends the play.
 
     Returns:
-        The episodes, in the order of the seeds. Their actions are those taken: what the agent
-        answered, clipped to the bounds of the environment.
+        The episodes, in the order of the seeds. Their actions are the agent's, clipped to the
+        bounds of the environment, as D4RL's environments do (``NormalizedBoxEnv``).
 
     Raises:
-        ValueError: there are no seeds; the agent's answers are not finite, or of another size.
+        ValueError: There are no seeds; the agent's actions are not finite, or of another size; the
+            environment shows a number that is not finite.
 
     Example:
-        >>> from flax_linattn.control import SwingUp, make_environments
-        >>> with make_environments("Pendulum-v1", 2) as environments:
-        ...     episodes = play(SwingUp(), environments, seeds=[0, 1, 2])
+        >>> from contextlib import closing
+        >>> from flax_linattn.control import make_environments
+        >>> class Damped:
+        ...     def act(self, observations, rewards, begins):
+        ...         return -observations[:, 2:]  # against the angular velocity
+        >>> with closing(make_environments("Pendulum-v1", 2)) as environments:
+        ...     episodes = play(Damped(), environments, seeds=[0, 1, 2])
         >>> episodes.num_episodes, episodes.lengths
         (3, array([200, 200, 200]))
     """
     if not len(seeds):
         raise ValueError("play takes a seed for each episode, got none.")
-    table = _Table(environments, len(seeds))
+    at_least(0, seed=min(seeds))
+    env_id = environments.spec.id if environments.spec is not None else None
+    reset: Any = environments.reset  # of one seed, by the types of its base class
     rows = environments.num_envs
-    observations = np.zeros((rows, environments.observation_dim), np.float32)
     rewards = np.zeros(rows, np.float32)
-    free = np.ones(rows, bool)
-    begun = steps = 0
-    while begun < len(seeds) or not free.all():
+    ended, playing = np.ones(rows, bool), np.zeros(rows, bool)
+    episode = np.zeros(rows, np.intp)  # its number in each row
+    terminated = np.zeros(len(seeds), bool)
+    steps: list[tuple[NDArray, NDArray, NDArray, NDArray]] = []
+    begun = count = 0
+    while begun < len(seeds) or playing.any():
         begins = np.zeros(rows, bool)
-        starting = np.flatnonzero(free)[: len(seeds) - begun].tolist()
-        if starting:
-            episodes = range(begun, begun + len(starting))
-            chosen = [int(seeds[episode]) for episode in episodes]
-            observations[starting] = environments.reset(starting, chosen)
-            rewards[starting] = 0
-            begins[starting] = True
-            free[starting] = False
-            if isinstance(agent, DrawingAgent):
-                agent.begin(starting, chosen)
-            table.begin(starting, episodes)
+        if ended.any():
+            starting = np.flatnonzero(ended)[: len(seeds) - begun]
+            chosen = [int(seed) for seed in seeds[begun : begun + len(starting)]]
+            by_row = dict(zip(starting.tolist(), chosen, strict=True))
+            shown, _ = reset(
+                seed=[by_row.get(row) for row in range(rows)], options={"reset_mask": ended}
+            )
+            observations = _observed(shown, env_id)
+            rewards[ended] = 0
+            begins[starting] = playing[starting] = True
+            episode[starting] = np.arange(begun, begun + len(starting))
             begun += len(starting)
+            if isinstance(agent, DrawingAgent):
+                agent.begin(starting.tolist(), chosen)
         answers = agent.act(observations.copy(), rewards.copy(), begins)
-        actions = environments.clip(answers, ~free)
-        seen, rewards, terminated, truncated = environments.step(actions, ~free)
-        table.add(np.flatnonzero(~free), observations, actions, rewards)
-        steps += int((~free).sum())
-        observations = seen
-        done = ~free & (terminated | truncated)
-        for row in np.flatnonzero(done):
-            table.end(int(row), bool(terminated[row]))
-        free |= done
+        actions = _clipped(answers, environments, playing)
+        shown, gained, terminations, truncations, _ = environments.step(actions)
+        rewards = gained.astype(np.float32)
+        if (wrong := np.flatnonzero(~np.isfinite(rewards))).size:
+            raise ValueError(f"{env_id} gave the reward {gained[wrong[0]]} in row {wrong[0]}.")
+        rows_of_steps = (episode, observations, actions, rewards)
+        steps.append(tuple(array[playing] for array in rows_of_steps))  # type: ignore[arg-type]
+        observations = _observed(shown, env_id)
+        count += int(playing.sum())
+        ended = terminations | truncations
+        terminated[episode[playing & terminations]] = True
+        playing &= ~ended
         if on_step is not None:
-            on_step(steps, begun - int((~free).sum()))
-    return table.episodes()
+            on_step(count, begun - int(playing.sum()))
+    numbers, *arrays = (np.concatenate(own) for own in zip(*steps, strict=True))
+    order = np.argsort(numbers, kind="stable")
+    observations, actions, rewards = (array[order] for array in arrays)
+    return Episodes(
+        name=f"episodes of {env_id}",
+        observations=observations,
+        actions=actions,
+        rewards=rewards,
+        starts=np.cumsum([0, *np.bincount(numbers)], dtype=np.int64),
+        terminated=terminated,
+        env_id=env_id,
+    )
 
 
-class _Table:
-    """What was played: a buffer of a whole episode a row, and the episodes that have ended."""
-
-    def __init__(self, environments: Environments, num_episodes: int) -> None:
-        self._env_id = environments.env_id
-        size = (environments.num_envs, environments.max_steps)
-        self._observations = np.empty((*size, environments.observation_dim), np.float32)
-        self._actions = np.empty((*size, environments.action_dim), np.float32)
-        self._rewards = np.empty(size, np.float32)
-        self._steps = np.zeros(environments.num_envs, np.intp)
-        self._episode = np.zeros(environments.num_envs, np.intp)
-        empty = np.empty(0, np.float32)
-        self._ended = [(empty, empty, empty)] * num_episodes
-        self._terminated = np.zeros(num_episodes, bool)
-
-    def begin(self, rows: Sequence[int], episodes: Sequence[int]) -> None:
-        self._episode[rows] = episodes
-        self._steps[rows] = 0
-
-    def add(
-        self, rows: np.ndarray, observations: np.ndarray, actions: np.ndarray, rewards: np.ndarray
-    ) -> None:
-        at = self._steps[rows]
-        self._observations[rows, at] = observations[rows]
-        self._actions[rows, at] = actions[rows]
-        self._rewards[rows, at] = rewards[rows]
-        self._steps[rows] += 1
-
-    def end(self, row: int, terminated: bool) -> None:
-        steps, episode = self._steps[row], self._episode[row]
-        arrays = (self._observations, self._actions, self._rewards)
-        observations, actions, rewards = (array[row, :steps].copy() for array in arrays)
-        self._ended[episode] = (observations, actions, rewards)
-        self._terminated[episode] = terminated
-
-    def episodes(self) -> Episodes:
-        observations, actions, rewards = zip(*self._ended, strict=True)
-        lengths = [len(reward) for reward in rewards]
-        return Episodes(
-            name=f"episodes of {self._env_id}",
-            observations=np.concatenate(observations),
-            actions=np.concatenate(actions),
-            rewards=np.concatenate(rewards),
-            starts=np.cumsum([0, *lengths], dtype=np.int64),
-            terminated=self._terminated,
-            env_id=self._env_id,
+def _observed(observations: NDArray, env_id: str | None) -> NDArray[np.float32]:
+    """Observations as float32 `[B, S]`, all finite."""
+    found = np.asarray(observations, np.float32)
+    wrong = ~np.isfinite(found).all(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"{env_id} shows numbers that are not finite in row {int(np.argmax(wrong))}."
         )
+    return found
+
+
+def _clipped(
+    answers: NDArray, environments: VectorEnv, playing: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """Actions, float32 `[B, A]`, between the bounds; only those of rows that play are checked."""
+    low, high = action_bounds(environments)
+    actions, shape = np.asarray(answers, np.float32), (environments.num_envs, len(low))
+    if actions.shape != shape:
+        raise ValueError(f"the environments take actions {[*shape]}, got {[*actions.shape]}.")
+    wrong = playing & ~np.isfinite(actions).all(axis=1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(f"actions must be finite, got {actions[row]} in row {row}.")
+    return np.clip(actions, low, high)

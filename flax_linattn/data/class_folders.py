@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from flax_linattn.checks import listed, shown
-from flax_linattn.data.dataset import in_order
 from flax_linattn.data.file_tree import ARCHIVES, FileTree
 from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.labels import in_order
 
 TRAIN = "train"
 TESTS = ("test", "val", "valid", "validation")
@@ -31,7 +31,7 @@ class ClassFolders(NamedTuple):
     """What a tree of folders holds.
 
     Attributes:
-        classes: In sorted order, see ``data.dataset.in_order``.
+        classes: In sorted order, see ``data.labels.in_order``.
         train: To learn from.
         test: To test on.
         notes: What is to be known about it.

@@ -1,18 +1,18 @@
 """A labelled collection of time series, as the archives' files hold it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
-from flax_linattn.data.cells import is_number
+from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
 
 
 @dataclass(frozen=True, eq=False)
-class TimeSeriesDataset:
+class TimeSeriesDataset(LabelledExamples):
     """Labelled time series, each of its own length.
 
     Attributes:
@@ -38,26 +38,11 @@ class TimeSeriesDataset:
     labels: NDArray[np.int32]
     classes: tuple[str, ...]
     channels: tuple[str, ...]
+    _examples: ClassVar[str] = "series"
 
     def __post_init__(self) -> None:
-        if self.labels.dtype != np.int32 or self.labels.shape != (len(self.series),):
-            raise ValueError(
-                f"expected labels int32 [{len(self.series)}], one for each series, got "
-                f"{self.labels.dtype} {list(self.labels.shape)}; make them one index a series"
-            )
-        if self.labels.size and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
-            raise ValueError(
-                f"expected labels in 0..{len(self.classes) - 1}, the indices of the classes, got "
-                f"{self.labels.min()}..{self.labels.max()}; index the labels into classes"
-            )
-        if tuple(self.classes) not in (
-            in_order(set(self.classes)),
-            tuple(sorted(set(self.classes))),
-        ):
-            raise ValueError(
-                f"expected distinct classes in sorted order, got {_shown(self.classes)}; sort them "
-                "and index the labels again"
-            )
+        check_labels(self.labels, len(self.series), self.classes)
+        check_classes(self.classes)
         for index, values in enumerate(self.series):
             fits = values.ndim == 2 and len(values) and values.shape[1] == len(self.channels)
             if not fits or values.dtype != np.float64:
@@ -65,11 +50,6 @@ class TimeSeriesDataset:
                     f"expected series {index} as float64 [length, {len(self.channels)}], got "
                     f"{values.dtype} {list(values.shape)}; time comes first, channels second"
                 )
-
-    @property
-    def num_examples(self) -> int:
-        """Number of series, N."""
-        return len(self.series)
 
     @property
     def num_channels(self) -> int:
@@ -80,25 +60,6 @@ class TimeSeriesDataset:
     def lengths(self) -> NDArray[np.int64]:
         """Number of time steps of each series, int64 ``[N]``."""
         return np.array([len(values) for values in self.series], np.int64)
-
-    def subset(self, indices: Sequence[int] | NDArray[Any]) -> "TimeSeriesDataset":
-        """Returns the examples at ``indices``, in that order, with the same classes.
-
-        Args:
-            indices: int ``[M]`` (negative ones count from the end) or bool ``[N]``.
-
-        Raises:
-            IndexError: An index is out of range.
-
-        Example:
-            >>> from flax_linattn.data import japanese_vowels
-            >>> train, _ = japanese_vowels()
-            >>> train.subset([0, -1]).labels.tolist()
-            [0, 8]
-        """
-        chosen = np.arange(self.num_examples)[indices]
-        series = tuple(self.series[index] for index in chosen)
-        return replace(self, series=series, labels=self.labels[chosen])
 
     def with_classes(self, classes: Sequence[str]) -> "TimeSeriesDataset":
         """Returns the same examples with labels that index ``classes``, say a training set's.
@@ -125,17 +86,6 @@ class TimeSeriesDataset:
             )
         table = np.array([position.get(label, -1) for label in self.classes], np.int32)
         return replace(self, labels=table[self.labels], classes=tuple(classes))
-
-
-def in_order(labels: Iterable[str]) -> tuple[str, ...]:
-    """Sorts class labels: by number if all are numbers, else as text.
-
-    Example:
-        >>> in_order(["10.0", "2.0", "1.0"]), in_order(["b", "10", "9"])
-        (('1.0', '2.0', '10.0'), ('10', '9', 'b'))
-    """
-    labels = sorted(labels)
-    return tuple(sorted(labels, key=float) if all(map(is_number, labels)) else labels)
 
 
 def _shown(classes: Sequence[str]) -> str:

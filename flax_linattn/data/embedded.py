@@ -4,7 +4,7 @@ import dataclasses
 from importlib import resources
 
 from flax_linattn.data.dataset import TimeSeriesDataset
-from flax_linattn.data.episodes import Episodes, read_episode_npz
+from flax_linattn.data.episodes import Episodes, read_d4rl
 from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.table import load_table
 from flax_linattn.data.ts import load_ts
@@ -71,4 +71,4 @@ def pendulum() -> Episodes:
         (-1214, -158)
     """
     with resources.as_file(resources.files("flax_linattn.data") / "sets" / "pendulum.npz") as path:
-        return dataclasses.replace(read_episode_npz(path), name="pendulum")
+        return dataclasses.replace(read_d4rl(path), name="pendulum")

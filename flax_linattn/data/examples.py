@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.cells import BadCellError, parse_numbers
-from flax_linattn.data.dataset import TimeSeriesDataset, in_order
+from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.files import MEND, LineReader
+from flax_linattn.data.labels import in_order
 
 MISSING = frozenset({"?", "nan"})
 """How files of examples write a missing value, in lower case."""

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from flax_linattn.checks import import_extra
 from flax_linattn.data.catalog import CATALOG, Entry, Source
 
 
@@ -62,13 +63,11 @@ def fetch(name: str, folder: str | Path, *, progress: bool = True) -> list[Path]
 
 
 def _download(url: str, scratch: Path, sources: list[Source], folder: Path) -> Path:
-    try:
-        import pooch
-    except ImportError:
-        raise ValueError(
-            "downloads need pooch: pip install 'flax-linattn[data]'. Or put "
-            f"{_names(sources)} from {url} into {folder} yourself."
-        ) from None
+    pooch = import_extra(
+        "pooch",
+        "downloads need pooch: pip install 'flax-linattn[data]'. Or put "
+        f"{_names(sources)} from {url} into {folder} yourself.",
+    )
     name = Path(urlsplit(url).path).name
     try:
         return Path(pooch.retrieve(url, known_hash=None, fname=name, path=scratch))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import io
-import lzma
 import os
 import stat
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from flax_linattn.checks import shown
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.files import DataFormatError, open_uncompressed, report_damage
 
 LARGEST_FILE = 2**30
 """Bytes of one file of a tree; the largest of the official sets take 35 million."""
@@ -27,16 +24,6 @@ DEEPEST = 12
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 """Suffixes of archives, for messages: what is read is known by its first bytes."""
-
-_OPENERS = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
-"""First bytes of compressed files, and what opens them."""
-
-_DAMAGE = (
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, gzip.BadGzipFile),
-    *(EOFError, OSError, RuntimeError, ValueError, TypeError, KeyError, IndexError),
-    *(OverflowError, NotImplementedError, AttributeError, MemoryError),
-)
-"""What reading a damaged archive raises, in Python's tarfile, zipfile and below them."""
 
 
 class _Member(NamedTuple):
@@ -82,6 +69,8 @@ class FileTree:
                 f"expected a folder or an archive at {self.path}, found nothing there; check the "
                 f"path, or download the files first (working folder: {Path.cwd()})"
             )
+        expected = "a folder, or a whole .tar, .tar.gz, .tar.xz or .zip"
+        self._guard = partial(report_damage, self.path, expected)
         self._is_folder, self._is_zip = self.path.is_dir(), False
         self._members: dict[str, _Member] = {}
         with self._guard():
@@ -195,26 +184,11 @@ class FileTree:
     @contextmanager
     def _opened_tar(self) -> Iterator[io.BufferedReader[Any]]:
         """What a compressed tar holds, buffered, since tarfile reads half a kilobyte at a time."""
-        start = self._start()
-        opener = next((how for magic, how in _OPENERS if start.startswith(magic)), open)
         with (
-            opener(self.path, "rb") as opened,
+            open_uncompressed(self.path) as opened,
             io.BufferedReader(cast("Any", opened), 2**18) as content,
         ):
             yield content
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Whatever a damaged archive raises names it."""
-        try:
-            yield
-        except DataFormatError:
-            raise
-        except _DAMAGE as error:
-            raise DataFormatError(
-                f"{self.path}: expected a folder, or a whole .tar, .tar.gz, .tar.xz or .zip, got a "
-                f"damaged one, or another kind of file ({shown(error, 100)}); fetch it again"
-            ) from error
 
 
 def _is_hidden(parts: Iterable[str]) -> bool:

@@ -1,19 +1,24 @@
 """Text files, plain or compressed, read line by line with their place kept for error messages."""
 
+import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, shown
 
-_COMPRESSED: dict[str, tuple[bytes, Callable[..., TextIO]]] = {
+_COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
     ".gz": (b"\x1f\x8b", gzip.open),
     ".xz": (b"\xfd7zXZ\x00", lzma.open),
+    ".bz2": (b"BZh", bz2.open),
 }
 """First bytes, and what opens it, by suffix."""
+_TEXTS = (".gz", ".xz")
+"""Suffixes of text files that are read compressed."""
 
 MEND = "correct the line, or fetch the file again if it is cut short or damaged"
 """What to do about a line that is not as it should be."""
@@ -22,7 +27,7 @@ LONGEST_LINE = 2**26
 """Characters of a line; the longest series of the archives takes some ten millions."""
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+STREAM_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class DataFormatError(OptionError):
@@ -41,6 +46,42 @@ def check_is_file(path: Path) -> None:
             f"expected a data file at {path}, found {got} there; check the path, or "
             f"download the file first (working folder: {Path.cwd()})"
         )
+
+
+@contextmanager
+def report_damage(
+    path: Path | str, expected: str, advice: str = "fetch it again"
+) -> Iterator[None]:
+    """A context in which whatever a damaged file raises becomes an error that names it.
+
+    Libraries raise nearly anything of damaged files, from KeyError to MemoryError.
+
+    Args:
+        path: The file.
+        expected: What it was expected to be, such as "a whole HDF5 file".
+        advice: What the user can do.
+
+    Raises:
+        DataFormatError: Anything was raised that is no ``OptionError`` already.
+    """
+    try:
+        yield
+    except OptionError:
+        raise
+    except Exception as error:
+        raise DataFormatError(
+            f"{path}: expected {expected}, got a damaged one, or another kind of file "
+            f"({shown(error, 100)}); {advice}"
+        ) from error
+
+
+def open_uncompressed(path: Path) -> IO[bytes]:
+    """Opens a file to read its bytes, uncompressed where it begins as gzip, xz or bzip2 do."""
+    with open(path, "rb") as file:
+        start = file.read(6)
+    openers = (how for magic, how in _COMPRESSED.values() if start.startswith(magic))
+    opened: IO[bytes] = next(openers, open)(path, "rb")
+    return opened
 
 
 class LineReader:
@@ -86,7 +127,8 @@ class LineReader:
         if start.startswith(_UTF16):
             raise self.error("UTF-8 text", "UTF-16", "save it as UTF-8")
         how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace"}
-        for suffix, (magic, opener) in _COMPRESSED.items():
+        for suffix in _TEXTS:
+            magic, opener = _COMPRESSED[suffix]
             if start.startswith(magic):
                 self._suffix = suffix
                 return opener(self.path, "rt", **how)
@@ -110,7 +152,7 @@ class LineReader:
     def __next__(self) -> str:
         try:
             text = self._file.readline(LONGEST_LINE + 1)
-        except _DAMAGE as damage:
+        except STREAM_DAMAGE as damage:
             raise self.error(
                 f"a whole {self._suffix} stream",
                 f"a damaged or truncated one ({damage})",

@@ -1,14 +1,70 @@
-"""Checks of labels and classes that collections of examples share."""
+"""Labels and classes, and what collections of labelled examples share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
-from flax_linattn.data.dataset import in_order
+from flax_linattn.data.cells import is_number
+
+
+class LabelledExamples:
+    """What collections of N labelled examples share; each is a dataclass with these fields.
+
+    Attributes:
+        labels: int32 ``[N]``, indices into ``classes``.
+        classes: The class names, in the order of ``in_order``, or in that of text.
+    """
+
+    labels: NDArray[np.int32]
+    classes: tuple[str, ...]
+    _examples: ClassVar[str]
+    """The field that holds the examples, an array or a tuple."""
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples, N."""
+        return len(self.labels)
+
+    def subset(self, indices: Sequence[int] | NDArray[Any] | slice) -> Self:
+        """Returns the examples at ``indices``, in that order, with the same classes.
+
+        Args:
+            indices: int ``[M]`` (negative ones count from the end), bool ``[N]``, or a slice.
+
+        Raises:
+            IndexError: An index is out of range.
+
+        Example:
+            >>> from flax_linattn.data import japanese_vowels
+            >>> train, _ = japanese_vowels()
+            >>> train.subset([0, -1]).labels.tolist()
+            [0, 8]
+        """
+        chosen = np.arange(self.num_examples)[indices]
+        examples = getattr(self, self._examples)
+        if isinstance(examples, np.ndarray):
+            taken: Any = examples[chosen]
+        else:
+            taken = tuple(examples[index] for index in chosen)
+        changes = {"labels": self.labels[chosen], self._examples: taken}
+        return cast("Self", dataclasses.replace(cast("Any", self), **changes))
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Sorts class labels: by number if all are numbers, else as text.
+
+    Example:
+        >>> in_order(["10.0", "2.0", "1.0"]), in_order(["b", "10", "9"])
+        (('1.0', '2.0', '10.0'), ('10', '9', 'b'))
+    """
+    labels = sorted(labels)
+    return tuple(sorted(labels, key=float) if all(map(is_number, labels)) else labels)
 
 
 def check_labels(labels: NDArray[np.int32], num_examples: int, classes: Sequence[str]) -> None:

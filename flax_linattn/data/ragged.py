@@ -17,7 +17,7 @@ class RaggedBatches(ExampleBatches):
     For sequences of which a few are much longer than the others, and for pieces that overlap, which
     may be views of one array. See ``BucketBatches`` for how batches are made up. Here the lengths
     follow one another in an order that is that of all seeds, so that runs of several seeds may be
-    trained at once (``training.fit_many``).
+    trained at once (``training.fit``).
 
     Args:
         arrays: By name, the arrays of every sequence, ``[length_i, ...]``; those of one sequence

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
-from flax_linattn.inference.archive import Archive, Stored, write_archive
+from flax_linattn.inference.archive import Archive, write_archive
 from flax_linattn.inference.differences import differences, layout
+from flax_linattn.safe_npz import ArrayHeader, NpzError
 from flax_linattn.storage import write_whole
 
 FORMAT = 1
@@ -178,7 +179,7 @@ def _reading(path: str | Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        why = str(error) if type(error) is ValueError else type(error).__name__
+        why = str(error) if type(error) in (ValueError, NpzError) else type(error).__name__
         raise ValueError(
             f"{path} is no state file, or a damaged one ({why}); give another name to begin anew."
         ) from error
@@ -199,7 +200,7 @@ def _named(names: list[str], count: int) -> list[str]:
     return [names[i] if i < len(names) else str(i) for i in range(count)]
 
 
-def _fits(stored: Stored, leaf: Any) -> bool:
+def _fits(stored: ArrayHeader, leaf: Any) -> bool:
     """Whether an array can be this leaf; dtypes that NumPy does not know come as raw bytes."""
     dtype = np.dtype(leaf.dtype)
     same = stored.dtype == (f"V{dtype.itemsize}" if dtype.kind == "V" else dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Self, TypeAlias, Unpack, get_args, get_origin
 
 import jax
@@ -144,6 +144,21 @@ class Layers:
             return tuple(map(nn.resolve_mechanism, self.mechanism))
         return (nn.resolve_mechanism(self.mechanism),) * self.num_layers
 
+    def map_mechanisms(self, function: Callable[[ops.Mechanism], ops.Mechanism]) -> Self:
+        """The layers with the mechanisms that a function makes of theirs.
+
+        Args:
+            function: such as a method that splits a mechanism over devices.
+
+        Example:
+            >>> layers = Layers(num_layers=2, mechanism="elementwise_series")
+            >>> layers.map_mechanisms(lambda mechanism: ops.get_mechanism("aaren")).mechanism.name
+            'aaren'
+        """
+        mechanisms = tuple(map(function, self.mechanisms))
+        same = mechanisms == self.mechanisms
+        return self if same else dataclasses.replace(self, mechanism=mechanisms)
+
     @property
     def drop_path_rates(self) -> tuple[float, ...]:
         """The rate of each block.
@@ -214,6 +229,21 @@ class Layers:
             rngs=rngs,
             **parameters,
         )
+
+
+def check_causal(layers: Layers) -> None:
+    """Refuses a mechanism that a model which never sees the future cannot use.
+
+    Raises:
+        OptionError: one has no causal form.
+    """
+    for mechanism in layers.mechanisms:
+        if not mechanism.capabilities.causal:
+            raise OptionError(
+                f"{mechanism.name!r} has no causal form, which this model needs; choose another "
+                "mechanism.",
+                "mechanism",
+            )
 
 
 def sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:

@@ -59,7 +59,8 @@ def restore(run_dir: Path, run: Run) -> Run:
 
 
 def _file(run_dir: Path, run: Run) -> Path:
-    return run_dir / ("calibration.npz" if run.which is None else f"calibration-{run.which}.npz")
+    index = "" if run.seed_index is None else f"-{run.seed_index}"
+    return run_dir / f"calibration{index}.npz"
 
 
 def _corrections(run: Run) -> nnx.State:

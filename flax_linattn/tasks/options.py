@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import Any, Self, get_args, get_origin
 
-from flax_linattn.annotations import hints_of, of_type
-from flax_linattn.checks import LARGEST, OptionError, at_least, choice, positive
+import optax
+
+from flax_linattn.annotations import check_fields, hints_of
+from flax_linattn.checks import LARGEST, OptionError, at_least, choice
 from flax_linattn.models import Layers
 from flax_linattn.ops import Mechanism
 from flax_linattn.tasks.files import as_name
+from flax_linattn.training import OptimizerOptions, make_optimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +27,9 @@ class Options:
     """
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name, hint in hints_of(type(self)).items():
             value = getattr(self, name)
-            if get_origin(hint) is Literal:
-                choice(get_args(hint), **{name: value})
-            of_type(hint, **{name: value})
             if Path in get_args(hint) and isinstance(value, str):
                 object.__setattr__(self, name, Path(value))
             if get_origin(hint) is tuple:  # of JSON a list
@@ -46,7 +47,7 @@ class FitOptions(Options):
         validate_every: training steps from one validation to the next; 0 = after each pass.
         patience: validations without improvement before stopping.
         batch_size: examples a step.
-        learning_rate: the first, or only, one.
+        optimizer: how parameters are updated.
         seed: of initialisation, order and dropout.
         runs: so many at once, on the same data: the first has the seed, each next one a seed more.
     """
@@ -56,7 +57,7 @@ class FitOptions(Options):
     validate_every: int = 0
     patience: int = 10
     batch_size: int = 16
-    learning_rate: float = 1e-3
+    optimizer: OptimizerOptions = OptimizerOptions()
     seed: int = 0
     runs: int = 1
 
@@ -68,16 +69,20 @@ class FitOptions(Options):
         at_least(0, steps=self.steps, validate_every=self.validate_every)
         at_least(1, 1024, runs=self.runs)
         at_least(0, LARGEST - self.runs + 1, seed=self.seed)
-        positive(learning_rate=self.learning_rate)
 
     @property
     def by_steps(self) -> bool:
         """Whether the run is counted in steps, as passes do not tell its end or its validations."""
         return bool(self.steps or self.validate_every)
 
-    def passes(self, steps_per_epoch: int) -> int:
-        """Passes over the training data, the last perhaps not whole."""
-        return -(-self.steps // steps_per_epoch) if self.steps else self.epochs
+    def make_optimizer(
+        self, steps_per_epoch: int, *, inject_hyperparams: bool = False
+    ) -> optax.GradientTransformation:
+        """The optimizer of a run, see ``training.make_optimizer``."""
+        total_steps = self.steps or self.epochs * steps_per_epoch
+        return make_optimizer(
+            self.optimizer, total_steps, steps_per_epoch, inject_hyperparams=inject_hyperparams
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +171,7 @@ class Config:
         """A name for the run folder."""
         return as_name(mechanism_name(self.layers), self.seeds)
 
-    def of_run(self, which: int) -> Self:
+    def of_run(self, seed_index: int) -> Self:
         """That of one of its runs, counted from 0: as of a single run, with a seed of its own.
 
         Example:
@@ -176,7 +181,7 @@ class Config:
             >>> fit.seed, fit.runs
             (10, 1)
         """
-        return self.replace(seed=self.seed + which, runs=1)
+        return self.replace(seed=self.seed + seed_index, runs=1)
 
     def resolve(self) -> Self:
         """With absolute paths."""

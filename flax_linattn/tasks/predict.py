@@ -15,7 +15,7 @@ def predict_run(
     input: str | Path | None = None,
     out: str | Path | None = None,
     *,
-    which: int | None = None,
+    seed_index: int | None = None,
     checkpoint: Checkpoint = "best",
 ) -> Table:
     """Predicts with a run, and writes a table.
@@ -28,7 +28,8 @@ def predict_run(
         input: data to predict from; default the run's own: its series up to the last row, or what
             it was tested on.
         out: a .csv, .json, .jsonl or .parquet file to write (the last takes pyarrow).
-        which: of many runs in the folder this one, from 0; default the best by validation.
+        seed_index: index of the run in a folder of several seeds, from 0; default the run that
+            validated best.
         checkpoint: the "best" parameters, those that were selected, or the "last" ones.
 
     Returns:
@@ -40,7 +41,7 @@ def predict_run(
     """
     if out is not None:
         check_out(Path(out))  # now, rather than after the model has run
-    run = load_run(run_dir, which, checkpoint=checkpoint)
+    run = load_run(run_dir, seed_index, checkpoint=checkpoint)
     table = predict(run, None if input is None else Path(input))
     if out is not None:
         write_table(Path(out), table)

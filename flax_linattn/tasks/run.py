@@ -19,8 +19,7 @@ from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.task import Task
-from flax_linattn.training.checkpoint import check_same_model
-from flax_linattn.training.checkpoint.read import read_newest
+from flax_linattn.training.checkpointer import check_same_model, read_newest
 
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
@@ -207,28 +206,30 @@ def reading_data(of_run: bool) -> Iterator[None]:
 
 
 def load_run(
-    run_dir: str | Path, which: int | None = None, *, checkpoint: Checkpoint = "best"
+    run_dir: str | Path, seed_index: int | None = None, *, checkpoint: Checkpoint = "best"
 ) -> Run:
     """Loads a run of any task, with its selected parameters or its last ones.
 
     Args:
         run_dir: the run folder.
-        which: of many runs in the folder this one, counted from 0; default that with the best
-            validation value (``Run.which`` tells).
-        checkpoint: "best", what was selected, or "last", what training ended with; of many runs
-            the best alone.
+        seed_index: index of the run in a folder of several seeds, from 0; default the run with the
+            best validation value (``Run.seed_index``).
+        checkpoint: "best", what was selected, or "last", what training ended with; of several
+            seeds the best alone.
 
     Raises:
         FileNotFoundError: there is no such run, or it has no checkpoint.
-        ValueError: its files are damaged; there is no such run of many, or it failed before it was
+        ValueError: its files are damaged; there is no such run, or it failed before it was
             validated.
     """
     choice(get_args(Checkpoint), checkpoint=checkpoint)
     run_dir = Path(run_dir)
     run = _unread(run_dir)
     if run.config.fit.runs == 1:
-        if which not in (None, 0):
-            raise OptionError(f"{run_dir} holds a single run, got which={which}.", "which")
+        if seed_index not in (None, 0):
+            raise OptionError(
+                f"{run_dir} holds a single run, got seed_index={seed_index}.", "seed_index"
+            )
         if checkpoint == "last":
             newest, _ = read_newest(run_dir)
             training.load_checkpoint(run.model, newest)
@@ -237,16 +238,18 @@ def load_run(
         return restore(run_dir, run)
     if checkpoint == "last":
         raise OptionError(
-            f"{run_dir} holds many runs, of which the best parameters alone can be loaded.",
+            f"{run_dir} holds several runs, of which the best parameters alone can be loaded.",
             "checkpoint",
         )
-    which = training.best_run(run_dir) if which is None else which
-    result = training.load_run(run.model, run_dir, which)
+    seed_index = training.best_run(run_dir) if seed_index is None else seed_index
+    result = training.load_run(run.model, run_dir, seed_index)
     if result.best_step is None:
         failed = f"failed in step {result.failed_step}, before it was validated"
         why = "was not validated yet" if result.failed_step is None else failed
-        raise OptionError(f"run {which} in {run_dir} {why}; it has no parameters.", "which")
-    return restore(run_dir, run._replace(which=which))
+        raise OptionError(
+            f"run {seed_index} in {run_dir} {why}; it has no parameters.", "seed_index"
+        )
+    return restore(run_dir, run._replace(seed_index=seed_index))
 
 
 def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
@@ -268,7 +271,7 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
         training.load_best(run.model, run_dir)
         return (restore(run_dir, run),)
     models = training.load_runs(run.model, run_dir)
-    runs = (run._replace(model=model, which=which) for which, model in models.items())
+    runs = (run._replace(model=model, seed_index=index) for index, model in models.items())
     return tuple(restore(run_dir, run) for run in runs)
 
 

@@ -46,11 +46,11 @@ class Run(NamedTuple):
 
     Attributes:
         task: whose run it is.
-        config: what the run was started with, resolved; of one of many, that of all.
+        config: what the run was started with, resolved; of one of several seeds, that of all.
         problem: what it learned of the data.
         model: an ``nnx.Module``.
         data: what its task loaded to train it; None in a run that comes from its folder.
-        which: its number among those that its folder holds, where these are many.
+        seed_index: its index among the runs of its folder, where these are several seeds.
     """
 
     task: Task[Any, Any, Any]
@@ -58,4 +58,4 @@ class Run(NamedTuple):
     problem: Any
     model: Any
     data: Any = None
-    which: int | None = None
+    seed_index: int | None = None

@@ -39,7 +39,7 @@ def stream_run(
     skip_seen: bool = False,
     save_every: int = SAVE_EVERY,
     figure: str | Path | None = None,
-    which: int | None = None,
+    seed_index: int | None = None,
     say: Say = say,
 ) -> None:
     """Prints what a run's model says after each observation, as CSV.
@@ -56,7 +56,8 @@ def stream_run(
             seen, by their times where they have any, else by their number.
         save_every: rows.
         figure: draw what came last to this PNG file (needs matplotlib).
-        which: of many runs in the folder this one, from 0; default the best by validation.
+        seed_index: index of the run in a folder of several seeds, from 0; default the run that
+            validated best.
         say: what tells about the stream, beside its lines; default to stderr.
 
     Raises:
@@ -72,9 +73,10 @@ def stream_run(
         raise OptionError("there is no state to save; give one.", "save_every", "state")
     if figure is not None:
         import_figure()  # now, rather than after the stream
-    run = load_run(run_dir, which)
-    if which is None and run.which is not None:
-        say(f"run {run.which} of {run.config.fit.runs}, the best by validation", "which")
+    run = load_run(run_dir, seed_index)
+    if seed_index is None and run.seed_index is not None:
+        runs = run.config.fit.runs
+        say(f"run {run.seed_index} of {runs}, the best by validation", "seed_index")
     options = run.task.StreamOptions() if options is None else options
     stream = run.task.stream(run, options)
     stream.run_dir = Path(run_dir)

@@ -44,8 +44,8 @@ class Streaming(abc.ABC):
         self, run: Run, stream: inference.Stream, header: Sequence[Any], **options: Any
     ) -> None:
         self._run, self._stream, self.header = run, stream, header
-        of_many = {} if run.which is None else {"which": run.which}
-        self._owner = {"model": fingerprint(run.model), **of_many, **options}
+        seed = {} if run.seed_index is None else {"seed_index": run.seed_index}
+        self._owner = {"model": fingerprint(run.model), **seed, **options}
         self.num_steps = self.num_breaks = 0
         self.run_dir: Path | None = None
 

@@ -6,19 +6,22 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.control import Agent, Environments
+from flax_linattn.control import Agent
 from flax_linattn.data.catalog import Entry
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.tasks.yardsticks import Yardsticks
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
 
 C = TypeVar("C", bound=Config)
 D = TypeVar("D")
@@ -205,7 +208,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         """
         return {}
 
-    def agent(self, run: Run, environments: Environments, **how: Any) -> Agent:
+    def agent(self, run: Run, environments: VectorEnv, **how: Any) -> Agent:
         """What plays a run's model in environments, where the task is one of acting.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from flax_linattn.checks import OptionError
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.calibration import calibrate
 from flax_linattn.tasks.files import write_json
-from flax_linattn.tasks.many import report_on
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run import (
     TEST_FILE,
@@ -29,8 +28,8 @@ from flax_linattn.tasks.run import (
     write_config,
 )
 from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.seeds import report_on
 from flax_linattn.tasks.task import Report, Task
-from flax_linattn.training.many.placed import place_runs
 from flax_linattn.training.processes import check_same, check_shared, is_main, largest, on_main
 
 LOSS_SCALE = 2.0**15
@@ -42,9 +41,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains, selects and tests a model; everything goes to the run folder.
 
-    With the option ``runs`` so many models are trained at once: run r has the model, the order of
-    the batches and the dropout of ``config.of_run(r)``. The data are those of ``config`` for all of
-    them, so that what its seed holds out for validation all runs hold out.
+    The option ``runs`` trains several seeds at once: run r has the model, the order of the batches
+    and the dropout of ``config.of_run(r)``. The data are those of ``config`` for all of them, so
+    that what its seed holds out for validation all runs hold out.
 
     Args:
         task: a task, or its name.
@@ -55,13 +54,13 @@ def train(
 
     Returns:
         What test.json holds: the metrics of the selected parameters, and how they were selected;
-        of many runs means, deviations and ``runs``, a row for each.
+        of several seeds means, standard deviations and ``runs``, a row for each.
 
     Raises:
         ValueError: bad options or data; a run folder that is taken; options that differ from
             those of the run to resume.
         FileNotFoundError: a data file, or on ``resume`` the run, is missing.
-        training.NonFiniteLossError: the loss was not finite; of many runs, those of all.
+        training.NonFiniteLossError: the loss was not finite; of several seeds that of all.
         training.Interrupted: a signal came; the run was saved.
         TypeError: options of another task.
     """
@@ -82,15 +81,15 @@ def train_report(
         )
     config, run_dir = config.resolve(), Path(session.run_dir)
     parallel = training.Parallel() if session.parallel is None else session.parallel
-    devices, placement = _place(parallel, config)
-    task.check(config, placement)
+    devices = _place(parallel, config)
+    task.check(config, devices.of_run)
     check_same(config.to_json)
     on_main(partial(check_run_dir, run_dir, task, config, resume=session.resume))
     with ExitStack() as ends:
         # At once where a run was begun; a new folder is made when all else was checked.
         if largest(is_main() and session.lock_file.exists()):
             ends.enter_context(session.holding())
-        return _train(task, config, session, devices, placement)
+        return _train(task, config, session, devices)
 
 
 def _train(
@@ -98,10 +97,9 @@ def _train(
     config: Config,
     session: training.Session,
     devices: training.Placement,
-    placement: training.Placement,
 ) -> Report:
-    """Trains on devices, each run placed on its own."""
-    run_dir = Path(session.run_dir)
+    """Trains on devices."""
+    run_dir, placement = Path(session.run_dir), devices.of_run
     data = task.load(config)
     if session.resume:
         check_shared(run_dir)
@@ -111,12 +109,12 @@ def _train(
         check_model(run_dir, task, config, problem)
     else:
         problem = task.describe(data, config)
-    of_runs = [config.of_run(which) for which in range(config.fit.runs)]
+    of_runs = [config.of_run(index) for index in range(config.fit.runs)]
     models = [task.model(of_run, problem, placement) for of_run in of_runs]
     splits = [task.batches(data, of_run, problem, placement.spans) for of_run in of_runs]
     test_batches = splits[0].test
     if test_batches is None:
-        raise ValueError(f"the task {task.name!r} gives no batches to test on (Splits.test).")
+        raise ValueError("the data have no test part; give test data, or another split.")
     task.begin(models, splits[0], config, problem)
     if is_main():
         for note in task.notes(data):
@@ -137,16 +135,25 @@ def _train(
     with session.holding():
         on_main(begin)
         objective = task.objective(config, problem, len(splits[0].train))
-        result, fitted = _fit(models, objective, splits, fit_config(config), session)
+        several = len(models) > 1
+        result = training.fit(
+            models if several else models[0],
+            objective,
+            splits if several else splits[0],
+            config=fit_config(config),
+            session=session,
+        )
         runs = [
-            Run(task, config, problem, model, data, which=which) for which, model in fitted.items()
+            Run(task, config, problem, model, data, seed_index=index if several else None)
+            for index, model in enumerate(models)
+            if result.runs[index].best_step is not None
         ]
         for run in runs:
             if splits[0].validation is not None:
-                told = calibrate(run_dir, run, splits[0].validation)
-                if told is not None and session.progress and is_main():
-                    of_run = "" if run.which is None else f"run {run.which}: "
-                    print(f"note: {of_run}{told}", file=sys.stderr)
+                calibration = calibrate(run_dir, run, splits[0].validation)
+                if calibration is not None and session.progress and is_main():
+                    of_run = "" if run.seed_index is None else f"run {run.seed_index}: "
+                    print(f"note: {of_run}{calibration}", file=sys.stderr)
         tested = report_on(run_dir, runs, test_batches)
         seconds = sum(line["seconds"] for line in result.history)
         values = {
@@ -159,44 +166,26 @@ def _train(
     return report
 
 
-def _place(
-    parallel: training.Parallel, config: Config
-) -> tuple[training.Placement, training.Placement]:
-    """The devices of a training, and those that each of its runs computes on."""
-    if config.fit.runs > 1:
-        return place_runs(parallel, config.fit.runs, config.fit.batch_size)
+def _place(parallel: training.Parallel, config: Config) -> training.Placement:
+    """The devices of a training."""
+    fit = config.fit
+    if fit.runs > 1:
+        return parallel.place(fit.batch_size, num_runs=fit.runs)
     if parallel.runs_at_once is not None:
         raise OptionError(
-            f"runs_at_once={parallel.runs_at_once} is for many runs, but there is one; leave it "
-            "out, or train several.",
+            f"runs_at_once={parallel.runs_at_once} is for several runs, but there is one; remove "
+            "it, or train several.",
             "runs_at_once",
             "runs",
         )
-    placement = parallel.place(config.fit.batch_size)
-    return placement, placement
+    return parallel.place(fit.batch_size)
 
 
-def _fit(
-    models: Sequence[nnx.Module],
-    objective: training.Objective,
-    splits: Sequence[training.Splits],
-    config: training.FitConfig,
-    session: training.Session,
-) -> tuple[training.FitResult | training.ManyResult, dict[int | None, nnx.Module]]:
-    """The result, and the models with selected parameters, by number; of a single run None."""
-    if len(models) == 1:
-        result = training.fit(models[0], objective, splits[0], config=config, session=session)
-        return result, {None: models[0]}
-    many = training.fit_many(models, objective, splits, config=config, session=session)
-    runs = enumerate(many.runs)
-    return many, {which: models[which] for which, run in runs if run.best_step is not None}
-
-
-def _length(result: training.FitResult | training.ManyResult, config: Config) -> dict[str, int]:
+def _length(result: training.FitResult, config: Config) -> dict[str, int]:
     """How long was trained, and where the best was: in steps where passes do not tell it."""
     by_steps = config.fit.by_steps
     done = {"steps": result.steps} if by_steps else {"epochs": result.epochs}
-    if isinstance(result, training.ManyResult):
+    if len(result.runs) > 1:
         return done
     best = {"best_step": result.best_step} if by_steps else {"best_epoch": result.best_epoch}
     return best | done
@@ -227,3 +216,47 @@ def fit_config(config: Config) -> training.FitConfig:
 def _print_summary(model: nnx.Module, observation: Any) -> None:
     if observation is not None:
         print(inference.summarize(model, observation), file=sys.stderr)
+
+
+def fit_data(
+    task: Task[Any, Any, Any], config: Config, data: Any, run_dir: str | Path | None = None
+) -> Run:
+    """Trains a model on data in memory and selects its parameters, on one device.
+
+    Task, model, objective and loop are those of ``train``; nothing is tested.
+
+    Args:
+        task: whose model it is.
+        config: the run's options; those that name files are only stored.
+        data: as ``task.load`` gives them.
+        run_dir: a folder for the run, which the commands then know; default a temporary one, of
+            which nothing stays.
+
+    Returns:
+        The run, with the data in it.
+
+    Raises:
+        ValueError: options or data that do not fit; the folder holds a run.
+        training.NonFiniteLossError: the loss was not finite.
+        training.Interrupted: a signal came.
+    """
+    task.check(config, training.ONE_DEVICE)
+    problem = task.describe(data, config)
+    model = task.model(config, problem)
+    splits = task.batches(data, config, problem, training.ONE_DEVICE.spans)
+    task.begin([model], splits, config, problem)
+    objective = task.objective(config, problem, len(splits.train))
+    with ExitStack() as ends:
+        if run_dir is None:
+            folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            folder = Path(run_dir)
+            check_run_dir(folder, task, config, resume=False)
+        session = training.Session(folder, progress=False, parallel=training.Parallel("none"))
+        ends.enter_context(session.holding())
+        keep_problem(folder, problem)
+        write_config(folder, task, config)
+        training.fit(model, objective, splits, config=fit_config(config), session=session)
+        run = Run(task, config, problem, model, data)
+        calibrate(folder, run, splits.validation)
+    return run

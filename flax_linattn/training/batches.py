@@ -1,11 +1,14 @@
-"""Batches as a training takes them."""
+"""Batches of a training, and how they are loaded onto its devices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
+from flax_linattn.training.placement import Placement
 
 Batch = Mapping[str, np.ndarray]
 
@@ -41,3 +44,93 @@ class Splits(NamedTuple):
     train: BatchSource
     validation: BatchSource
     test: BatchSource | None = None
+
+
+def check_batches(splits: Splits) -> None:
+    """Refuses what is no source of batches, or has none.
+
+    Raises:
+        TypeError: A source has no ``len`` or no ``batch``.
+        ValueError: A source has no batches.
+    """
+    sources = splits.train, splits.validation
+    for source in sources:
+        if not hasattr(source, "batch") or not hasattr(source, "__len__"):
+            raise TypeError(
+                "expected batches with len() and batch(step), such as data.Batches, got "
+                f"{type(source).__name__}; data.IteratorBatches makes them of a generator."
+            )
+    if not all(map(len, sources)):
+        raise ValueError(
+            f"There are {len(splits.train)} training and {len(splits.validation)} validation "
+            "batches; both must have at least one. Check the data set and its split."
+        )
+
+
+class StackedBatches:
+    """The batches of several runs as one: arrays ``[R, B, ...]``, whose rows are runs.
+
+    Args:
+        sources: One for each run, with equally many batches of equal shapes.
+
+    Raises:
+        ValueError: They have different numbers of batches.
+    """
+
+    def __init__(self, sources: Sequence[BatchSource]) -> None:
+        if len(set(map(len, sources))) > 1:
+            raise ValueError(
+                "the runs need equally many batches an epoch, got "
+                f"{', '.join(str(len(source)) for source in sources)}."
+            )
+        self._sources = tuple(sources)
+
+    def __len__(self) -> int:
+        return len(self._sources[0])
+
+    def batch(self, step: int, rows: slice = slice(None)) -> Batch:
+        """The batches of a step, of the runs that ``rows`` names."""
+        sources = self._sources[rows]
+        loaded = {id(source): source.batch(step) for source in sources}  # once where runs share it
+        batches = [loaded[id(source)] for source in sources]
+        names = set(batches[0])
+        shapes = [{name: np.shape(x) for name, x in batch.items()} for batch in batches]
+        if any(shape != shapes[0] for shape in shapes):
+            raise ValueError(
+                f"the runs need batches of one shape in a step, got {shapes[0]} and "
+                f"{next(shape for shape in shapes if shape != shapes[0])} in step {step}."
+            )
+        return {name: np.stack([np.asarray(b[name]) for b in batches]) for name in sorted(names)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loader:
+    """Loads batches, or this process's part of them, and places them.
+
+    Args:
+        source: The batches.
+        placement: The devices.
+        batch_size: Rows of a whole batch; of several runs their number.
+        whole: They are not taken in parts, as for validation.
+    """
+
+    source: BatchSource
+    placement: Placement
+    batch_size: int
+    whole: bool = False
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def load(self, step: int) -> tuple[Batch, Any]:
+        """The rows of a batch that this process needs, and the batch on its devices."""
+        rows = self.placement.rows(self.batch_size)
+        every = rows == slice(0, self.batch_size)
+        batch = self.source.batch(step) if every else self.source.batch(step, rows)
+        return batch, self.placement.batch(batch, self.batch_size, whole=self.whole)
+
+    @property
+    def share(self) -> float:
+        """Fraction of a batch's rows that this process loads."""
+        rows = self.placement.rows(self.batch_size)
+        return (rows.stop - rows.start) / self.batch_size

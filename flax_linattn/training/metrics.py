@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-# name -> (weighted sum, weight), float32 scalars.
+#: name -> (weighted sum, weight), float32 scalars, or float32 [R] of several runs.
 Metrics = Mapping[str, tuple[jax.Array, jax.Array]]
+#: name -> mean of one run.
+Means = Mapping[str, float]
 
 
-def zero_metrics(names: Iterable[str]) -> Metrics:
+def zero_metrics(names: Iterable[str], shape: tuple[int, ...] = ()) -> Metrics:
     """Returns empty sums for the metrics of these names."""
     # One array each: the training step donates them, and a buffer is donated only once.
-    return {name: (jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32)) for name in names}
+    return {name: (jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)) for name in names}
 
 
 def add_metrics(total: Metrics, batch: Metrics) -> Metrics:
@@ -31,11 +34,71 @@ def mean_metrics(total: Metrics) -> dict[str, float]:
         >>> mean_metrics({"accuracy": (jnp.float32(3.0), jnp.float32(4.0))})
         {'accuracy': 0.75}
     """
-    host = jax.device_get(total)
-    return {
-        name: float(sums) / float(weight) if weight > 0 else float("nan")
-        for name, (sums, weight) in sorted(host.items())
+    return run_means(total)[0]
+
+
+def run_means(total: Metrics) -> list[dict[str, float]]:
+    """Returns the weighted means of each run, of which there may be one.
+
+    Args:
+        total: Sums, scalars of one run or ``[R]``.
+
+    Example:
+        >>> run_means({"accuracy": (jnp.array([3.0, 1.0]), jnp.array([4.0, 0.0]))})
+        [{'accuracy': 0.75}, {'accuracy': nan}]
+    """
+    host = {
+        name: (np.atleast_1d(sums), np.atleast_1d(weights))
+        for name, (sums, weights) in sorted(jax.device_get(total).items())
     }
+    num_runs = len(next(iter(host.values()))[0])
+    return [
+        {
+            name: float(sums[r]) / float(weights[r]) if weights[r] > 0 else math.nan
+            for name, (sums, weights) in host.items()
+        }
+        for r in range(num_runs)
+    ]
+
+
+def metric_columns(
+    part: str, means: Sequence[Means], counted: np.ndarray
+) -> dict[str, list[float | None]]:
+    """Each metric of all runs, by the names that metrics.jsonl has for a part of the data.
+
+    Args:
+        part: "train" or "validation".
+        means: Each run's metrics.
+        counted: bool [R]; metrics of the other runs are None, and so is what is not finite.
+    """
+    return {
+        f"{part}_{name}": [
+            run[name] if counts and math.isfinite(run[name]) else None
+            for run, counts in zip(means, counted, strict=True)
+        ]
+        for name in means[0]
+    }
+
+
+def column_means(columns: Mapping[str, Sequence[float | None]]) -> dict[str, float | None]:
+    """The mean of each metric over the runs that have it; None where none does."""
+    known = {name: [v for v in column if v is not None] for name, column in columns.items()}
+    return {name: float(np.mean(values)) if values else None for name, values in known.items()}
+
+
+def mean_columns(part: str, means: Sequence[Means], counted: np.ndarray) -> dict[str, float]:
+    """The mean of each metric over the runs that count, by its name in metrics.jsonl.
+
+    Args:
+        part: "train" or "validation".
+        means: Each run's metrics.
+        counted: bool [R].
+
+    Returns:
+        Name -> mean; NaN where no run has the metric.
+    """
+    columns = column_means(metric_columns(part, means, counted))
+    return {name: math.nan if mean is None else mean for name, mean in columns.items()}
 
 
 def batch_metrics(loss: jax.Array, metrics: Metrics, batch: Mapping[str, Any]) -> Metrics:
@@ -63,21 +126,3 @@ def batch_metrics(loss: jax.Array, metrics: Metrics, batch: Mapping[str, Any]) -
                 f"got {jax.tree.map(jnp.shape, pair)}."
             )
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), pairs)
-
-
-def non_finite_arrays(batch: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns a phrase for each array of a batch that holds NaN or inf: its name and where first.
-
-    Example:
-        >>> non_finite_arrays({"x": np.array([[1.0, np.nan]]), "label": np.array([0])})
-        ["'x' at index (0, 1)"]
-    """
-    phrases = []
-    for name, array in batch.items():
-        array = np.asarray(array)
-        if not jnp.issubdtype(array.dtype, jnp.inexact):
-            continue
-        bad = np.argwhere(~np.isfinite(array))
-        if len(bad):
-            phrases.append(f"{name!r} at index {tuple(bad[0].tolist())}")
-    return phrases

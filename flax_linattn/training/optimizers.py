@@ -1,16 +1,251 @@
-"""LAMB, the optimizer of large batches, and which parameters decay."""
+"""Optimizers of runs, from their options; LAMB, and which parameters decay."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from flax_linattn.checks import OptionError, positive
+from flax_linattn.annotations import check_fields
+from flax_linattn.checks import LARGEST, OptionError, at_least, positive, rate
+from flax_linattn.training.schedules import (
+    five_epoch_decay,
+    halving,
+    linear_warmup,
+    reciprocal_sqrt,
+    step_decay,
+    warmup_cosine,
+)
 from flax_linattn.typing import Array
+
+DEFAULT_BETA2 = 0.999
+DEFAULT_MOMENTUM = 0.9
+WITH_WEIGHT_DECAY = ("adamw", "lamb", "fused_lamb")
+WITHOUT_WARMUP = ("halving", "steps")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerOptions:
+    """How parameters are updated; frozen and hashable.
+
+    Attributes:
+        optimizer: "adam", "adamw", "radam", "sgd"; "lamb", as published; or "fused_lamb", the same
+            without a bound of the weights' norm, and without the trust ratio for biases and norms,
+            as in apex.
+        learning_rate: the highest one, or the factor of the schedule "reciprocal_sqrt".
+        schedule: of the learning rate after the warm-up. "constant"; "linear_warmup": constant, but
+            the first step of the warm-up already has its part of the rate; "cosine" to
+            ``last_rate`` at the end of training (a patience as large as the number of epochs lets
+            it get there); "reciprocal_sqrt": learning_rate / sqrt(step), as in Long Range Arena;
+            "halving" after the second epoch and each that follows, and "steps": after every fifth
+            epoch e learning_rate * 0.5**(e - 1), both as in Time-Series-Library.
+        warmup: steps in which the learning rate grows from about 0; below 1 a fraction of all
+            steps. Default a twentieth of them before a cosine, else none.
+        last_rate: learning rate at the end of a cosine; default a hundredth of the highest.
+        lower_at: of the schedule "constant", the epoch after which the learning rate is a tenth;
+            0 = never.
+        weight_decay: decoupled, of adamw, lamb and fused_lamb.
+        decay_mask: parameters that weight decay shrinks: "matrices", without biases, norms, class
+            tokens and positions; or "all".
+        clip_norm: largest global norm of the gradients; default 1 for lamb and fused_lamb, as
+            published, and no limit for the others.
+        beta2: decay rate of the second moments, of all but sgd.
+        momentum: of sgd.
+
+    Raises:
+        ValueError: an option out of range, or options that do not go together.
+        TypeError: an option of another type than its annotation.
+
+    Example:
+        >>> OptimizerOptions("adamw", schedule="cosine", weight_decay=0.01).warmup_steps(1000)
+        50
+    """
+
+    optimizer: Literal["adam", "adamw", "radam", "sgd", "lamb", "fused_lamb"] = "adam"
+    learning_rate: float = 1e-3
+    schedule: Literal[
+        "constant", "linear_warmup", "cosine", "reciprocal_sqrt", "halving", "steps"
+    ] = "constant"
+    warmup: float | None = None
+    last_rate: float | None = None
+    lower_at: int = 0
+    weight_decay: float = 0.0
+    decay_mask: Literal["matrices", "all"] = "matrices"
+    clip_norm: float | None = None
+    beta2: float = DEFAULT_BETA2
+    momentum: float = DEFAULT_MOMENTUM
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        positive(learning_rate=self.learning_rate)
+        at_least(0, lower_at=self.lower_at)
+        rate(beta2=self.beta2, momentum=self.momentum)
+        for name in ("last_rate", "weight_decay"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise OptionError(f"{name} must be at least 0 and finite, got {value}.", name)
+        if self.clip_norm is not None:
+            positive(clip_norm=self.clip_norm)
+        self._check_warmup()
+        self._check_optimizer()
+
+    def _check_warmup(self) -> None:
+        warmup = self.warmup
+        if warmup is not None and not (
+            0 <= warmup < 1 or (warmup <= LARGEST and float(warmup).is_integer())
+        ):
+            raise OptionError(
+                "warmup must be a fraction of all steps in [0, 1), or a whole number of steps, got "
+                f"{warmup}.",
+                "warmup",
+            )
+        if self.schedule == "reciprocal_sqrt" and not warmup:
+            raise OptionError(
+                "the schedule reciprocal_sqrt begins with a warm-up; give its steps, or its "
+                "fraction of them.",
+                "warmup",
+                "schedule",
+            )
+        if warmup and self.schedule in WITHOUT_WARMUP:
+            raise OptionError(
+                f"the schedule {self.schedule} has no warm-up, got {warmup}; set it to 0, or "
+                "choose another schedule.",
+                "schedule",
+                warmup="0",
+            )
+        if self.lower_at and (warmup or self.schedule != "constant"):
+            raise OptionError(
+                f"lower_at={self.lower_at} is of a constant learning rate; leave it out, or choose "
+                'schedule "constant" without a warm-up.',
+                "lower_at",
+                "warmup",
+                schedule="constant",
+            )
+
+    def _check_optimizer(self) -> None:
+        name = self.optimizer
+        if self.weight_decay and name not in WITH_WEIGHT_DECAY:
+            raise OptionError(
+                f"{name} has no weight decay, got weight_decay={self.weight_decay}; set it to 0, "
+                f"or choose one of {', '.join(WITH_WEIGHT_DECAY)}.",
+                "optimizer",
+                weight_decay="0",
+            )
+        if self.momentum != DEFAULT_MOMENTUM and name != "sgd":
+            raise OptionError(
+                f"momentum is an option of the optimizer sgd, which {name} is not; leave it out.",
+                "momentum",
+                "optimizer",
+            )
+        if self.beta2 != DEFAULT_BETA2 and name == "sgd":
+            raise OptionError(
+                "beta2 is an option of all optimizers but sgd; leave it out.", "beta2", "optimizer"
+            )
+
+    def warmup_steps(self, total_steps: int) -> int:
+        """Steps of the warm-up, of so many steps of training."""
+        if self.warmup is None:
+            return int(0.05 * total_steps) if self.schedule == "cosine" else 0
+        return int(self.warmup * total_steps) if self.warmup < 1 else int(self.warmup)
+
+
+def make_schedule(
+    options: OptimizerOptions, total_steps: int, steps_per_epoch: int
+) -> float | optax.Schedule:
+    """The learning rate, or a schedule: int [] -> float32 [].
+
+    Args:
+        options: Of the optimizer.
+        total_steps: Steps of training.
+        steps_per_epoch: Steps of an epoch.
+
+    Raises:
+        OptionError: The warm-up leaves no steps for the cosine.
+
+    Example:
+        >>> make_schedule(OptimizerOptions(learning_rate=0.1), 100, 10)
+        0.1
+    """
+    peak, warmup_steps = options.learning_rate, options.warmup_steps(total_steps)
+    epochs = -(-total_steps // steps_per_epoch)
+    match options.schedule:
+        case "cosine":
+            last = peak / 100 if options.last_rate is None else options.last_rate
+            return warmup_cosine(peak, total_steps, warmup_steps=warmup_steps, last=last)
+        case "reciprocal_sqrt":
+            return reciprocal_sqrt(peak, max(1, warmup_steps))
+        case "linear_warmup":
+            return linear_warmup(peak, warmup_steps)
+        case "halving":
+            return halving(peak, steps_per_epoch, epochs)
+        case "steps":
+            return five_epoch_decay(peak, steps_per_epoch, epochs)
+    if options.lower_at:
+        return step_decay(peak, options.lower_at * steps_per_epoch)
+    return optax.linear_schedule(0.0, peak, warmup_steps) if warmup_steps else peak
+
+
+def make_optimizer(
+    options: OptimizerOptions,
+    total_steps: int,
+    steps_per_epoch: int,
+    *,
+    inject_hyperparams: bool = False,
+) -> optax.GradientTransformation:
+    """The optimizer of a run: clipping, the update rule and the learning rate at each step.
+
+    Args:
+        options: What it is.
+        total_steps: Steps of training, where a cosine ends.
+        steps_per_epoch: Steps of an epoch, which some schedules and ``lower_at`` count in.
+        inject_hyperparams: Whether the learning rate and the like are held in the optimizer's
+            state, see ``optax.inject_hyperparams``, so that several runs of ``fit`` may differ in
+            them. A learning rate that follows a schedule is computed from the step nevertheless.
+
+    Raises:
+        OptionError: The warm-up leaves no steps for the cosine.
+
+    Example:
+        >>> optimizer = make_optimizer(OptimizerOptions("sgd", 0.1, momentum=0.0), 100, 10)
+        >>> updates, _ = optimizer.update(jnp.ones(2), optimizer.init(jnp.ones(2)))
+        >>> updates
+        Array([-0.1, -0.1], dtype=float32)
+    """
+    schedule = make_schedule(options, total_steps, steps_per_epoch)
+    mask = decays if options.decay_mask == "matrices" else None
+    decay: dict[str, Any] = {"b2": options.beta2, "weight_decay": options.weight_decay}
+    make: Callable[..., optax.GradientTransformation]
+    arguments: dict[str, Any]
+    match options.optimizer:
+        case "sgd":
+            make, arguments = optax.sgd, {"momentum": options.momentum}
+        case "adam":
+            make, arguments = optax.adam, {"b2": options.beta2}
+        case "radam":
+            make, arguments = optax.radam, {"b2": options.beta2}
+        case "adamw":
+            make, arguments = optax.adamw, decay | {"mask": mask}
+        case name:
+            fused: dict[str, Any] = {"largest_norm": None, "always_adapt": False, "eps": 1e-7}
+            max_norm = 1.0 if options.clip_norm is None else options.clip_norm
+            make, arguments = lamb, decay | {"max_norm": max_norm}
+            arguments |= {"decay_mask": _every if mask is None else mask}
+            arguments |= fused if name == "fused_lamb" else {}
+    if inject_hyperparams:
+        # A mask is no schedule, and bounds are checked where they are numbers of Python.
+        names = inspect.signature(make).parameters if make in (optax.adamw, lamb) else ()
+        static = [name for name in names if name != "learning_rate"]
+        make = optax.inject_hyperparams(make, static, hyperparam_dtype=jnp.float32)
+    inner = make(learning_rate=schedule, **arguments)
+    if options.clip_norm is None or options.optimizer in ("lamb", "fused_lamb"):
+        return inner
+    return optax.chain(optax.clip_by_global_norm(options.clip_norm), inner)
+
 
 NEVER_DECAY = ("class_token", "position", "positions", "times")
 """Names of what is learned for a class token and for positions, whose tables have two axes."""
@@ -103,7 +338,9 @@ def lamb(
     )
 
     def adapted(updates: Any, params: Any) -> Any:
-        acts = jax.tree.map(lambda x: True, params) if always_adapt else decay_mask(params)
+        # optax.scale_by_trust_ratio has no bound of phi, no mask that leaves the optimizer's state
+        # as it is, and takes norms in the parameter's dtype, where those of float16 overflow.
+        acts = _every(params) if always_adapt else decay_mask(params)
         return jax.tree.map(
             lambda u, w, act: u * _trust_ratio(w, u, largest_norm) if act else u,
             updates,
@@ -130,6 +367,10 @@ def _trust_ratio(param: Array, update: Array, largest_norm: float | None) -> Arr
 
 def _norm(x: Array) -> Array:
     return jnp.linalg.norm(jnp.ravel(x).astype(jnp.promote_types(x.dtype, jnp.float32)))
+
+
+def _every(params: Any) -> Any:
+    return jax.tree.map(lambda x: True, params)
 
 
 def _name(key: Any) -> Any:

@@ -31,12 +31,12 @@ class Parallel:
         shard_parameters: split parameters and optimizer state over "data" too, each along its
             longest axis that divides evenly (FSDP, ZeRO 3); "jit" only. They are made on one
             device first.
-        accumulate: take the gradient of a batch in so many parts, one after another, for batches
-            whose gradient does not fit the memory.
+        accumulate: number of parts in which the gradient of a batch is computed, one after another,
+            for batches whose gradient does not fit the memory.
         time_arrays: arrays of a batch [B, T, ...] that "seq" splits along T.
-        runs_at_once: of many runs (``fit_many``) so many at once on each device, one group after
-            another. Default: all of them; on CPUs as many as keep their largest arrays in a core's
-            cache. Other groups change results by rounding.
+        runs_at_once: of several runs (``fit`` with several models) the number that each device
+            trains at once, one group after another. Default: all of them; on CPUs as many as keep
+            their largest arrays in a core's cache. Other groups change results by rounding.
 
     Raises:
         OptionError: a setting out of range.
@@ -78,16 +78,21 @@ class Parallel:
                 "shard_parameters",
             )
 
-    def place(self, batch_size: int, *other_sizes: int) -> Placement:
+    def place(self, batch_size: int, *other_sizes: int, num_runs: int | None = None) -> Placement:
         """The devices for batches of a size.
 
         Args:
             batch_size: rows of a training batch.
             *other_sizes: rows of other batches that are split over the same devices.
+            num_runs: the number of runs that are trained at once, which the devices split in place
+                of batches; None for a single model.
 
         Raises:
-            OptionError: more devices than there are, or a batch that does not divide evenly.
+            OptionError: more devices than there are, a batch or a number of runs that does not
+                divide evenly, or what runs are not split by.
         """
+        if num_runs is not None:
+            return self._place_runs(batch_size, num_runs)
         if batch_size % self.accumulate:
             raise OptionError(
                 f"a batch of {batch_size} rows cannot be taken in {self.accumulate} equal parts; "
@@ -145,6 +150,39 @@ class Parallel:
         )
         split_time = self.time_arrays if SEQUENCE in sizes else ()
         return Placement(strategy, mesh, self.shard_parameters, self.accumulate, split_time)
+
+    def _place_runs(self, batch_size: int, num_runs: int) -> Placement:
+        if jax.process_count() > 1:
+            raise OptionError(
+                "several runs at once are trained by one process, but there are "
+                f"{jax.process_count()}.",
+                "runs",
+            )
+        if self.strategy == "pmap" or self.shard_parameters or SEQUENCE in dict(self.mesh or ()):
+            raise OptionError(
+                "several runs at once are split over devices by runs alone, with strategy 'jit'; "
+                "remove pmap, shard_parameters and a mesh with seq.",
+                "strategy",
+                "shard_parameters",
+                "mesh",
+            )
+        every = jax.device_count() if self.strategy == "jit" else 1
+        devices = dict(self.mesh or ()).get(DATA, every)
+        if num_runs % devices:
+            raise OptionError(
+                f"{num_runs} runs cannot be split evenly over {devices} devices; change their "
+                "number, or the mesh.",
+                "runs",
+                "mesh",
+            )
+        placement = dataclasses.replace(self, accumulate=1).place(num_runs)
+        of_run = Parallel("none", accumulate=self.accumulate).place(batch_size)
+        return dataclasses.replace(
+            placement,
+            accumulate=of_run.accumulate,
+            num_runs=num_runs,
+            runs_at_once=self.runs_at_once,
+        )
 
 
 def _axes(mesh: Any) -> tuple[tuple[str, int], ...]:

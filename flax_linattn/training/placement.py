@@ -34,6 +34,9 @@ class Placement:
         shard_parameters: as in ``Parallel``.
         accumulate: as in ``Parallel``.
         time_arrays: arrays of a batch that are split along time.
+        num_runs: size of the axis of runs in front of every array, which the devices split in
+            place of batches; None without that axis.
+        runs_at_once: as in ``Parallel``.
     """
 
     strategy: str
@@ -41,6 +44,8 @@ class Placement:
     shard_parameters: bool
     accumulate: int
     time_arrays: tuple[str, ...]
+    num_runs: int | None = None
+    runs_at_once: int | None = None
 
     @property
     def axis_name(self) -> str | None:
@@ -51,6 +56,26 @@ class Placement:
     def spans(self) -> int:
         """Devices that a sequence is split over: its length has to be a multiple."""
         return 1 if self.mesh is None else self.mesh.shape.get(SEQUENCE, 1)
+
+    @property
+    def num_shards(self) -> int:
+        """Devices that batches, or runs, are split over."""
+        return 1 if self.mesh is None else self.mesh.shape.get(DATA, 1)
+
+    @property
+    def platform(self) -> str:
+        """Of the devices: "cpu", "gpu" or "tpu"."""
+        if self.mesh is None:
+            return jax.default_backend()
+        platform: str = self.mesh.devices.flat[0].platform
+        return platform
+
+    @property
+    def of_run(self) -> Placement:
+        """Where each run computes: of several runs each on one device."""
+        if self.num_runs is None:
+            return self
+        return dataclasses.replace(ONE_DEVICE, accumulate=self.accumulate)
 
     def __str__(self) -> str:
         there = jax.device_count()
@@ -96,15 +121,17 @@ class Placement:
         """The batch on its devices.
 
         Args:
-            batch: arrays ``[rows, ...]``, with the ``rows(batch_size)`` of this process.
+            batch: arrays ``[rows, ...]``, with the ``rows(batch_size)`` of this process; of several
+                runs a row is a run.
             batch_size: rows of the whole batch.
             whole: it is not taken in parts, as for evaluation.
 
         Raises:
             ValueError: its rows, or time steps, do not divide evenly.
         """
-        parts = 1 if self.mesh is None else self.mesh.shape.get(DATA, 1)
-        parts *= 1 if whole else self.accumulate
+        parts = self.num_shards
+        if not whole and self.num_runs is None:
+            parts *= self.accumulate
         own = self.rows(batch_size)
         if self.mesh is not None or parts > 1:
             _check_rows(batch, batch_size, own.stop - own.start, parts)
@@ -154,8 +181,10 @@ class Placement:
     def _of_leaf(self, leaf: Any) -> NamedSharding:
         assert self.mesh is not None
         spec = PartitionSpec()
-        if self.shard_parameters and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            devices = self.mesh.shape.get(DATA, 1)
+        if self.num_runs is not None:
+            spec = PartitionSpec(DATA) if leaf.ndim else spec
+        elif self.shard_parameters and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            devices = self.num_shards
             axes = [i for i, size in enumerate(leaf.shape) if size and size % devices == 0]
             if axes:
                 longest = max(axes, key=lambda i: leaf.shape[i])

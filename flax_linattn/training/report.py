@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from flax_linattn.annotations import fits
 from flax_linattn.checks import shown
 from flax_linattn.storage import write_whole
-from flax_linattn.training.record import METRICS_FILE
+from flax_linattn.training.history import METRICS_FILE
 
 
 class _Line(TypedDict):
@@ -24,7 +24,7 @@ class _Line(TypedDict):
 def learning_curve(run_dir: str | Path) -> Path | None:
     """Draws a run's loss and monitored metric over its epochs, or steps, with the best marked.
 
-    Of many runs in one folder it draws each, and their mean.
+    Of several runs in one folder it draws each, and their mean.
 
     Steps are drawn where validations lie within epochs.
 
@@ -86,7 +86,7 @@ def learning_curve(run_dir: str | Path) -> Path | None:
 
 
 def _of_runs(lines: list[dict[str, Any]], name: str) -> list[list[float]]:
-    """A metric of each of many runs, over the validations; none of a single run's."""
+    """A metric of each of several runs over the validations; empty for a single model."""
     columns = [line.get("runs", {}).get(name, ()) for line in lines]
     return [
         [float("nan") if value is None else value for value in run]
@@ -105,7 +105,7 @@ def _read_lines(source: Path) -> list[dict[str, Any]]:
             raise ValueError(
                 f"{source}:{number}: expected the JSON of a validation, got "
                 f"{shown(text.decode(errors='backslashreplace'), 80)}; resume the run, which "
-                "writes the file anew."
+                "rewrites the file."
             )
         lines.append(line)
     return lines

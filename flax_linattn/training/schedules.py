@@ -1,4 +1,4 @@
-"""Learning rates by the step: a warm-up, then a cosine or the reciprocal of a root."""
+"""Learning rate schedules: functions of the step, which counts from 0."""
 
 from __future__ import annotations
 
@@ -96,3 +96,101 @@ def reciprocal_sqrt(learning_rate: float, warmup_steps: int) -> optax.Schedule:
         return learning_rate * up / jnp.sqrt(jnp.maximum(now, warmup_steps))
 
     return rate
+
+
+def linear_warmup(learning_rate: float, warmup_steps: int) -> optax.Schedule:
+    """A warm-up whose first step counts: ``learning_rate * min(1, (step + 1) / warmup_steps)``.
+
+    ``optax.linear_schedule`` begins at 0, so that its first update changes nothing; here the first
+    of ten steps has a tenth of the learning rate, as in the decision transformer's public code.
+
+    Args:
+        learning_rate: From step ``warmup_steps - 1`` on.
+        warmup_steps: 0 begins with the learning rate.
+
+    Returns:
+        int [] -> float32 [].
+
+    Raises:
+        OptionError: A number is out of range.
+
+    Example:
+        >>> rate = linear_warmup(0.1, 4)
+        >>> [f"{rate(jnp.int32(step)):.3f}" for step in (0, 1, 3, 100)]
+        ['0.025', '0.050', '0.100', '0.100']
+    """
+    positive(learning_rate=learning_rate)
+    at_least(0, warmup_steps=warmup_steps)
+
+    def rate(step: Array) -> Array:
+        return learning_rate * jnp.minimum((step + 1) / max(warmup_steps, 1), 1.0)
+
+    return rate
+
+
+def step_decay(learning_rate: float, decay_step: int) -> optax.Schedule:
+    """The learning rate, and a tenth of it from ``decay_step`` on.
+
+    Example:
+        >>> rate = step_decay(0.1, 50)
+        >>> [f"{rate(jnp.int32(step)):.3f}" for step in (0, 49, 50)]
+        ['0.100', '0.100', '0.010']
+    """
+
+    def rate(step: Array) -> Array:
+        return jnp.where(step < decay_step, learning_rate, 0.1 * learning_rate)
+
+    return rate
+
+
+def halving(learning_rate: float, steps_per_epoch: int, epochs: int) -> optax.Schedule:
+    """Time-Series-Library's ``type1`` as it acts: two whole epochs, then half as much each epoch.
+
+    Args:
+        learning_rate: Of the first two epochs.
+        steps_per_epoch: Steps of an epoch.
+        epochs: Of training; the last one's rate is kept after them.
+
+    Returns:
+        int [] -> float32 [].
+
+    Example:
+        >>> rate = halving(0.8, 10, epochs=4)
+        >>> [f"{rate(jnp.int32(10 * epoch)):.1f}" for epoch in range(6)]
+        ['0.8', '0.8', '0.4', '0.2', '0.2', '0.2']
+    """
+    most = max(epochs - 2, 0)
+
+    def rate(step: Array) -> Array:
+        halvings = jnp.clip(step // steps_per_epoch - 1, 0, most)
+        return jnp.ldexp(jnp.asarray(learning_rate, jnp.float32), -halvings)
+
+    return rate
+
+
+def five_epoch_decay(learning_rate: float, steps_per_epoch: int, epochs: int) -> optax.Schedule:
+    """After each fifth epoch e the rate becomes ``learning_rate * 0.5**(e - 1)``.
+
+    That is how Time-Series-Library's classification trained until the end of 2024.
+
+    Args:
+        learning_rate: Of the first five epochs.
+        steps_per_epoch: Steps of an epoch.
+        epochs: Of training.
+
+    Returns:
+        int [] -> float32 [].
+
+    Example:
+        >>> rate = five_epoch_decay(1.0, 10, epochs=12)
+        >>> [f"{rate(jnp.int32(10 * epoch)):.5f}" for epoch in (0, 4, 5, 10)]
+        ['1.00000', '1.00000', '0.06250', '0.00195']
+    """
+    changes = range(5, epochs + 1, 5)
+    return optax.join_schedules(
+        [
+            optax.constant_schedule(learning_rate),
+            *(optax.constant_schedule(learning_rate * 0.5 ** (epoch - 1)) for epoch in changes),
+        ],
+        [epoch * steps_per_epoch for epoch in changes],
+    )

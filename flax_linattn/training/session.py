@@ -11,7 +11,7 @@ from typing import Literal
 
 from flax_linattn.checks import at_least
 from flax_linattn.storage import held
-from flax_linattn.training.checkpoint.folder import clear_unfinished
+from flax_linattn.training.checkpointer import clear_unfinished
 from flax_linattn.training.parallel import Parallel
 from flax_linattn.training.processes import on_main
 from flax_linattn.training.trackers import Tracker

@@ -1,4 +1,4 @@
-"""Where a run's numbers go while it trains."""
+"""Where a run's numbers go while it trains, and a trace of some of its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import jax
+
 from flax_linattn.storage import write_text
+
+WARM_UP_STEPS = 10
+"""Steps before a trace: the first ones compile."""
 
 
 class Tracker(Protocol):
@@ -92,3 +97,37 @@ class TensorBoard:
         """Writes what is left and closes the file."""
         if self._writer is not None:
             self._writer.close()
+
+
+class Profile:
+    """Traces some steps by ``jax.profiler`` into a folder for TensorBoard, XProf or Perfetto.
+
+    Args:
+        folder: The folder of the trace.
+        step: Steps done already.
+        count: Steps to trace; 0 = none.
+    """
+
+    def __init__(self, folder: Path, step: int, count: int) -> None:
+        self._folder = folder
+        self._first = step + WARM_UP_STEPS
+        self._end = self._first + count
+        self._tracing = False
+
+    def before(self, step: int) -> None:
+        """Begins the trace where it is to begin."""
+        if step == self._first < self._end:
+            jax.profiler.start_trace(str(self._folder))
+            self._tracing = True
+
+    def after(self, step: int, state: Any) -> None:
+        """Ends the trace where it is to end, once the state is computed."""
+        if self._tracing and step == self._end:
+            jax.block_until_ready(state)
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends the trace if it has begun."""
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False

@@ -1,4 +1,4 @@
-"""The validation metrics: means over batches, and what the objective's ``validate`` adds."""
+"""Metrics of a model without dropout: of any batches, and of each run at a validation."""
 
 from __future__ import annotations
 
@@ -7,22 +7,72 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 
 from flax_linattn.checks import OptionError
-from flax_linattn.training.diagnosis import NonFiniteLossError
-from flax_linattn.training.evaluation import EvaluationStep
-from flax_linattn.training.loader import Loader
+from flax_linattn.training.batches import Batch, BatchSource, Loader
 from flax_linattn.training.metrics import (
     Metrics,
+    batch_metrics,
     mean_metrics,
-    non_finite_arrays,
+    run_means,
     zero_metrics,
 )
-from flax_linattn.training.objective import Objective
+from flax_linattn.training.nonfinite import NonFiniteLossError, non_finite_arrays
+from flax_linattn.training.objective import LossFn, Objective
 from flax_linattn.training.processes import check_same, of_main
 from flax_linattn.training.signals import StopRequest
-from flax_linattn.training.state import TrainState
+from flax_linattn.training.state import TrainState, split_model
+from flax_linattn.training.step import EvaluationStep, make_evaluation_step
+
+
+def metric_names(model: nnx.Module, loss_fn: LossFn, batch: Batch) -> list[str]:
+    """Returns the names of the metrics that a loss function reports, without computing them."""
+    graphdef, state = nnx.split(model)
+
+    def names_of(state: nnx.State, batch: Batch) -> Metrics:
+        loss, metrics = loss_fn(nnx.merge(graphdef, state, copy=True), batch, None)
+        return batch_metrics(loss, metrics, batch)
+
+    return sorted(jax.eval_shape(names_of, state, batch))
+
+
+def evaluate(model: nnx.Module, loss_fn: LossFn, batches: BatchSource) -> dict[str, float]:
+    """Returns the weighted mean of each metric over one epoch of batches, without dropout.
+
+    Args:
+        model: The model; it is not changed.
+        loss_fn: ``(model, batch, dropout_key) -> (loss, metrics)``, called with no key. The loss is
+            a float32 scalar; ``metrics`` maps a name to (weighted sum, weight), float32 scalars.
+        batches: The batches; each example counts by its weight, so fillers count nothing.
+
+    Returns:
+        Name -> mean. "loss" is always among them.
+
+    Raises:
+        ValueError: If there are no batches.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np
+        >>> from flax_linattn.data import Batches
+        >>> def loss_fn(model, batch, dropout_key):
+        ...     error = jnp.sum(batch["weight"] * (model(batch["x"])[:, 0] - batch["y"]) ** 2)
+        ...     count = jnp.sum(batch["weight"])
+        ...     return error / count, {"squared_error": (error, count)}
+        >>> data = {"x": np.ones((5, 2), np.float32), "y": np.ones(5, np.float32)}
+        >>> model = nnx.Linear(2, 1, kernel_init=nnx.initializers.zeros, rngs=nnx.Rngs(0))
+        >>> evaluate(model, loss_fn, Batches(data, batch_size=2, seed=None))
+        {'loss': 1.0, 'squared_error': 1.0}
+    """
+    if not len(batches):
+        raise ValueError("There are no batches to evaluate on: the data set is empty.")
+    graphdef, params, model_state = split_model(model)
+    step = make_evaluation_step(graphdef, loss_fn)
+    total = zero_metrics(metric_names(model, loss_fn, batches.batch(0)))
+    for index in range(len(batches)):
+        total = step(params, model_state, total, batches.batch(index))
+    return mean_metrics(total)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,36 +91,42 @@ class Validation:
     loader: Loader
     evaluation_step: EvaluationStep
 
-    def metrics(self, state: TrainState, stop: StopRequest) -> dict[str, float] | None:
-        """Returns the validation metrics, the monitored one among them; None if asked to stop.
+    def metrics(self, state: TrainState, stop: StopRequest) -> list[dict[str, float]] | None:
+        """Returns each run's validation metrics; None if asked to stop.
+
+        ``Objective.validate`` is called for one run after another, but for those that have ended:
+        they have NaN in place of its numbers.
 
         Raises:
             ValueError: ``validate`` uses a name of the loss function, or nobody that of the
                 monitor.
             TypeError: ``validate`` returns other things than names and numbers.
-            NonFiniteLossError: It returns an infinite number.
+            NonFiniteLossError: For a single model it returns an infinite number. Of several runs
+                the metrics of that run are NaN.
         """
-        zeros = self.loader.placement.state(zero_metrics(state.metrics))
-        total = self._sums(zeros, state, stop)
-        if total is None:
-            return None
+        shape = np.shape(state.first_bad_step)  # (), or (R,)
+        total = self.loader.placement.state(zero_metrics(state.metrics, shape))
+        for index in range(len(self.loader)):
+            if self._stops(stop):
+                return None
+            _, batch = self.loader.load(index)
+            total = self.evaluation_step(state.params, state.model_state, total, batch)
+        means = run_means(total)
         if self.objective.validate is None:
-            return mean_metrics(total)
-        if jax.process_count() == 1 and stop.signum is not None:
-            return None
-        return self._joined(mean_metrics(total), state)
-
-    def _joined(self, means: dict[str, float], state: TrainState) -> dict[str, float]:
-        """These metrics and those that ``validate`` gives."""
-        numbers = self._numbers(state)
-        if both := sorted(means.keys() & numbers.keys()):
-            raise ValueError(
-                f"Objective.validate and the loss function both report {', '.join(both)}; "
-                "give what validate returns another name."
-            )
-        means |= numbers
-        check_monitor(self.objective, means)
-        return means
+            return means
+        for r in state.active_runs:
+            if self._stops(stop):
+                return None
+            try:
+                means[r] = self._joined(means[r], state.run(r))
+            except NonFiniteLossError:
+                if not state.is_stacked:
+                    raise
+                means[r] = {}  # it fails alone: its monitored metric is NaN
+        if not state.is_stacked:
+            return means
+        names = {self.objective.monitor: None} | {name: None for run in means for name in run}
+        return [{name: run.get(name, math.nan) for name in names} for run in means]
 
     def bad_arrays(self) -> list[str]:
         """A phrase for each array of the batches that holds NaN or inf."""
@@ -80,14 +136,21 @@ class Validation:
             for array in non_finite_arrays(self.loader.source.batch(index))
         ]
 
-    def _sums(self, total: Metrics, state: TrainState, stop: StopRequest) -> Metrics | None:
-        """Over all batches; None if asked to stop."""
-        for index in range(len(self.loader)):
-            if jax.process_count() == 1 and stop.signum is not None:
-                return None
-            _, batch = self.loader.load(index)
-            total = self.evaluation_step(state.params, state.model_state, total, batch)
-        return total
+    def _stops(self, stop: StopRequest) -> bool:
+        """Whether a signal ends the validation; several processes would lose each other."""
+        return jax.process_count() == 1 and stop.signum is not None
+
+    def _joined(self, means: dict[str, float], state: TrainState) -> dict[str, float]:
+        """The metrics of a run and those that ``validate`` gives."""
+        numbers = self._numbers(state)
+        if both := sorted(means.keys() & numbers.keys()):
+            raise ValueError(
+                f"Objective.validate and the loss function both report {', '.join(both)}; "
+                "give what validate returns another name."
+            )
+        means |= numbers
+        check_monitor(self.objective, means)
+        return means
 
     def _numbers(self, state: TrainState) -> dict[str, float]:
         """What ``validate`` returns in the main process."""

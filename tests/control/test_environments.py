@@ -3,91 +3,58 @@
 import subprocess
 import sys
 import warnings
+from contextlib import closing
 
 import gymnasium
 import numpy as np
 import pytest
 
 from flax_linattn.checks import OptionError
-from flax_linattn.control import Environments, make_environments
+from flax_linattn.control import make_environments, max_episode_steps
 from tests.control import toys
+
+
+def made(*args, **options):
+    """Environments, which the context closes."""
+    return closing(make_environments(*args, **options))
 
 
 def test_the_pendulum_moves_by_its_equations():
     """Float64: th'' = 3 g / (2 l) sin(th) + 3 u / (m l^2), g = 10, m = l = 1, dt = 0.05."""
-    actions = np.random.default_rng(0).uniform(-3, 3, (200, 1, 1)).astype(np.float32)
-    with make_environments("Pendulum-v1", 1) as environments:
-        cosine, sine, velocity = environments.reset([0], [3])[0].astype(np.float64)
+    actions = np.random.default_rng(0).uniform(-2, 2, (200, 1, 1)).astype(np.float32)
+    with made("Pendulum-v1", 1) as environments:
+        cosine, sine, velocity = environments.reset(seed=[3])[0][0].astype(np.float64)
         angle = np.arctan2(sine, cosine)
         for step, action in enumerate(actions):
-            torque = float(np.clip(action[0, 0], -2, 2))
+            torque = float(action[0, 0])
             wrapped = (angle + np.pi) % (2 * np.pi) - np.pi
             reward = -(wrapped**2 + 0.1 * velocity**2 + 0.001 * torque**2)
             velocity = np.clip(velocity + (15 * np.sin(angle) + 3 * torque) * 0.05, -8, 8)
             angle += velocity * 0.05
-            seen, rewards, terminated, truncated = environments.step(action)
+            shown, rewards, terminated, truncated, _ = environments.step(action)
             expected = [np.cos(angle), np.sin(angle), velocity]
-            np.testing.assert_allclose(seen[0], expected, atol=2e-4)
+            np.testing.assert_allclose(shown[0], expected, atol=2e-4)
             np.testing.assert_allclose(rewards[0], reward, atol=2e-3)
             assert (terminated[0], truncated[0]) == (False, step == 199)
 
 
-def test_rows_are_stepped_for_themselves():
-    with make_environments(toys.COUNTDOWN, 3) as environments:
-        first = environments.reset([2, 0], [5, 6])
-        assert first.dtype == np.float32
+def test_an_environment_without_a_seed_rests():
+    with made(toys.COUNTDOWN, 3) as environments:
+        first, _ = environments.reset(seed=[6, None, 5])
+        assert first.dtype == np.float32 and environments.spec.id == toys.COUNTDOWN
+        assert not first[1].any()
         actions = np.full((3, 2), 0.25, np.float32)
-        seen, rewards, terminated, truncated = environments.step(actions, np.array([1, 0, 0], bool))
-        np.testing.assert_array_equal(seen[2], first[0])  # as it was
-        assert seen[0, 0] == first[1, 0] - 1
-        assert seen.dtype == rewards.dtype == np.float32
-        assert terminated.dtype == truncated.dtype == bool
-        assert rewards[1:].tolist() == [0, 0]
-        with pytest.raises(ValueError, match="no episode is under way in row 1; reset it first"):
-            environments.step(actions, np.array([0, 1, 0], bool))
-
-
-def test_an_episode_depends_on_its_seed_alone():
-    with make_environments(toys.COUNTDOWN, 2) as environments:
-        one = environments.reset([0], [7])
-        environments.step(np.ones((2, 2), np.float32), np.array([True, False]))
-        again = environments.reset([1], [7])
-    np.testing.assert_array_equal(one, again)
-
-
-def test_an_ended_episode_is_not_stepped():
-    with make_environments(toys.COUNTDOWN, 1) as environments:
-        environments.reset([0], [0])
-        for _ in range(toys.LIMIT):
-            _, _, terminated, truncated = environments.step(np.zeros((1, 2), np.float32))
-            if terminated[0] or truncated[0]:
-                break
-        with pytest.raises(ValueError, match="row 0; reset it first"):
-            environments.step(np.zeros((1, 2), np.float32))
-
-
-@pytest.mark.parametrize(
-    ("actions", "message"),
-    [
-        (np.zeros((2, 1)), r"take actions \[2, 2\] and rows \[2\], got \[2, 1\] and \[2\]"),
-        (np.full((2, 2), np.nan), r"actions must be finite, got \[nan nan\] in row 0"),
-    ],
-)
-def test_actions_that_do_not_fit(actions, message):
-    with make_environments(toys.COUNTDOWN, 2) as environments:
-        environments.reset([0, 1], [0, 1])
-        with pytest.raises(ValueError, match=message):
-            environments.step(actions)
-
-
-def test_rows_and_seeds_that_do_not_fit():
-    with make_environments(toys.COUNTDOWN, 2) as environments:
-        with pytest.raises(ValueError, match="a seed for each row, got 1 for 2"):
-            environments.reset([0, 1], [0])
-        with pytest.raises(OptionError, match="row must be at most 1, got 2"):
-            environments.reset([2], [0])
-        with pytest.raises(OptionError, match="seed must be at least 0, got -1"):
-            environments.reset([0], [-1])
+        shown, rewards, terminated, truncated, infos = environments.step(actions)
+        assert shown.dtype == np.float32 and infos == {}
+        assert shown[0, 0] == first[0, 0] - 1 and rewards[0] != 0
+        for _ in range(2 * toys.LIMIT):  # it has no end
+            ended = terminated | truncated
+            if ended.any():
+                environments.reset(seed=[1, None, 2], options={"reset_mask": ended})
+            shown, rewards, terminated, truncated, _ = environments.step(actions)
+            assert not (shown[1].any() or rewards[1] or terminated[1] or truncated[1])
+        shown, _ = environments.reset(seed=[6] * 3, options={"reset_mask": np.ones(3, bool)})
+        np.testing.assert_array_equal(shown, np.tile(first[0], (3, 1)))
 
 
 @pytest.mark.parametrize(
@@ -158,10 +125,10 @@ def test_a_package_is_imported_where_the_user_names_it(package):
     with pytest.raises(OptionError, match=r"'own_robots:Own-v0' names .* import it first"):
         make_environments(name, 1)
     assert package not in sys.modules
-    with make_environments(name, 2, allow_import=True) as environments:
-        assert (environments.env_id, environments.max_steps) == (name, 7)
-    with make_environments(name, 1) as environments:  # it is imported now
-        assert environments.max_steps == 7
+    with made(name, 2, allow_import=True) as environments:
+        assert (environments.spec.id, max_episode_steps(environments)) == (name, 7)
+    with made(name, 1) as environments:  # it is imported now
+        assert max_episode_steps(environments) == 7
 
 
 @pytest.mark.parametrize(
@@ -176,18 +143,6 @@ def test_a_package_is_imported_where_the_user_names_it(package):
 def test_packages_that_do_not_do(name, message, package):
     with pytest.raises(OptionError, match=message):
         make_environments(name, 1, allow_import=True)
-
-
-def test_observations_that_are_no_numbers():
-    with toys.registered("Lost-v0", toys.Lost), make_environments("Lost-v0", 1) as environments:
-        environments.reset([0], [0])
-        with pytest.raises(ValueError, match="Lost-v0 shows numbers that are not finite in row 0"):
-            environments.step(np.zeros((1, 2), np.float32))
-
-
-def test_none_at_all():
-    with pytest.raises(TypeError, match="at least one environment"):
-        Environments([], "Pendulum-v1")
 
 
 def test_an_unknown_name_has_near_ones():
@@ -205,12 +160,12 @@ def test_ant_as_d4rl_has_it():
     own = gymnasium.make("Ant-v5", include_cfrc_ext_in_observation=False)
     expected, _ = own.reset(seed=4)
     own.close()
-    with make_environments("Ant-v5", 1, observation_dim=111) as environments:
-        seen = environments.reset([0], [4])[0]
+    with made("Ant-v5", 1, observation_dim=111) as environments:
+        seen = environments.reset(seed=[4])[0][0]
     np.testing.assert_array_equal(seen[:27], expected.astype(np.float32))
     assert not seen[27:].any() and len(seen) == 111
-    with make_environments("Ant-v5", 1, observation_dim=27) as environments:
-        np.testing.assert_array_equal(environments.reset([0], [4])[0], seen[:27])
+    with made("Ant-v5", 1, observation_dim=27) as environments:
+        np.testing.assert_array_equal(environments.reset(seed=[4])[0][0], seen[:27])
     with pytest.raises(OptionError, match="have 105 numbers, and 112 are expected"):
         make_environments("Ant-v5", 1, observation_dim=112)
 

@@ -1,15 +1,16 @@
 """Episodes against a plain loop over gymnasium's own environment."""
 
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn.control import Noisy, RandomPolicy, SwingUp, make_environments, play
+from flax_linattn.checks import OptionError
+from flax_linattn.control import make_environments, play
 from tests.control import toys
-
-LOW, HIGH = np.full(2, -1.0), np.full(2, 1.0)
 
 
 class Follow:
@@ -23,6 +24,13 @@ class Follow:
         self.sums = np.where(begins, 0, self.sums + rewards).astype(np.float32)
         pull = -0.1 * (self.sums + observations[:, 1])
         return np.stack([pull, 3 * pull], axis=1)
+
+
+class Push:
+    """Pushes the pendulum the way it goes, harder than the bounds allow."""
+
+    def act(self, observations, rewards, begins):
+        return 3 * np.sign(observations[:, 2:])
 
 
 def alone(env_id, agent, seed):
@@ -45,7 +53,7 @@ def alone(env_id, agent, seed):
 @pytest.mark.parametrize("num_envs", [1, 2, 5, 9])
 def test_episodes_are_those_of_a_plain_loop(num_envs):
     seeds = [4, 0, 11, 3, 7, 8, 2]
-    with make_environments(toys.COUNTDOWN, num_envs) as environments:
+    with closing(make_environments(toys.COUNTDOWN, num_envs)) as environments:
         episodes = play(Follow(num_envs), environments, seeds)
     assert episodes.env_id == toys.COUNTDOWN and episodes.num_episodes == len(seeds)
     assert set(episodes.terminated.tolist()) == {True, False}  # both ways to end
@@ -59,35 +67,60 @@ def test_episodes_are_those_of_a_plain_loop(num_envs):
 
 
 def test_the_pendulum_is_that_of_a_plain_loop():
-    with make_environments("Pendulum-v1", 2) as environments:
-        episodes = play(SwingUp(), environments, [3, 1, 2])
-    seen, actions, rewards, _ = alone("Pendulum-v1", SwingUp(), 1)
+    with closing(make_environments("Pendulum-v1", 2)) as environments:
+        episodes = play(Push(), environments, [3, 1, 2])
+    seen, actions, rewards, _ = alone("Pendulum-v1", Push(), 1)
     np.testing.assert_array_equal(episodes.observations[200:400], seen)
     np.testing.assert_array_equal(episodes.actions[200:400], actions)
     np.testing.assert_array_equal(episodes.rewards[200:400], rewards)
     assert not episodes.terminated.any()
 
 
+class Sampling:
+    """Samples actions by the seed of each episode."""
+
+    def __init__(self):
+        self.generators = {}
+
+    def begin(self, rows, seeds):
+        self.generators |= {
+            row: np.random.default_rng([seed, 1]) for row, seed in zip(rows, seeds, strict=True)
+        }
+
+    def act(self, observations, rewards, begins):
+        assert all(row in self.generators for row in np.flatnonzero(begins))
+        own = [self.generators.get(row) for row in range(len(begins))]
+        return np.array([[np.nan] * 2 if one is None else one.uniform(-1, 1, 2) for one in own])
+
+
 @given(
     seeds=st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=9),
     rows=st.tuples(st.integers(1, 7), st.integers(1, 7)),
-    is_noisy=st.booleans(),
 )
-def test_the_number_of_environments_changes_nothing(seeds, rows, is_noisy):
-    """Not the noise either, which has the seed of its episode."""
+def test_the_number_of_environments_changes_nothing(seeds, rows):
+    """Not what the agent samples either; what it answers for rows at rest does not count."""
     found = []
     for num_envs in rows:
-        agent = RandomPolicy(LOW, HIGH, seed=5)
-        if is_noisy:
-            agent = Noisy(agent, 0.3, LOW, HIGH, seed=6)
-        with make_environments(toys.COUNTDOWN, num_envs) as environments:
-            found.append(play(agent, environments, seeds).checksum())
+        with closing(make_environments(toys.COUNTDOWN, num_envs)) as environments:
+            found.append(play(Sampling(), environments, seeds).checksum())
     assert found[0] == found[1]
+
+
+def test_any_vector_without_automatic_resets_will_do():
+    """Such as that of gymnasium.make_vec, in which no environment rests."""
+    disabled = {"autoreset_mode": gymnasium.vector.AutoresetMode.DISABLED}
+    with (
+        closing(make_environments(toys.COUNTDOWN, 3)) as ours,
+        closing(gymnasium.make_vec(toys.COUNTDOWN, 3, vector_kwargs=disabled)) as theirs,
+    ):
+        found = [play(Follow(3), own, range(7)) for own in (ours, theirs)]
+    assert found[0].checksum() == found[1].checksum()
+    assert found[0].env_id == found[1].env_id == toys.COUNTDOWN
 
 
 def test_progress_counts_steps_and_whole_episodes():
     told = []
-    with make_environments(toys.COUNTDOWN, 3) as environments:
+    with closing(make_environments(toys.COUNTDOWN, 3)) as environments:
         agent = Follow(3)
         episodes = play(agent, environments, range(5), on_step=lambda *done: told.append(done))
     assert told[-1] == (episodes.num_steps, 5)
@@ -96,19 +129,43 @@ def test_progress_counts_steps_and_whole_episodes():
 
 def test_no_seeds():
     with (
-        make_environments(toys.COUNTDOWN, 1) as environments,
+        closing(make_environments(toys.COUNTDOWN, 1)) as environments,
         pytest.raises(ValueError, match="a seed for each episode, got none"),
     ):
         play(Follow(1), environments, [])
 
 
-def test_answers_of_another_size():
+def test_seeds_below_zero():
+    with (
+        closing(make_environments(toys.COUNTDOWN, 1)) as environments,
+        pytest.raises(OptionError, match="seed must be at least 0, got -1"),
+    ):
+        play(Follow(1), environments, [3, -1])
+
+
+def test_observations_that_are_no_numbers():
+    with (
+        toys.registered("Lost-v0", toys.Lost),
+        closing(make_environments("Lost-v0", 1)) as environments,
+        pytest.raises(ValueError, match="Lost-v0 shows numbers that are not finite in row 0"),
+    ):
+        play(Follow(1), environments, [0])
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        (np.zeros((2, 3)), r"take actions \[2, 2\], got \[2, 3\]"),
+        (np.full((2, 2), np.nan), r"actions must be finite, got \[nan nan\] in row 0"),
+    ],
+)
+def test_answers_that_do_not_fit(answers, message):
     class Wrong:
         def act(self, observations, rewards, begins):
-            return np.zeros((len(begins), 3), np.float32)
+            return answers
 
     with (
-        make_environments(toys.COUNTDOWN, 2) as environments,
-        pytest.raises(ValueError, match=r"take actions \[2, 2\] .* got \[2, 3\]"),
+        closing(make_environments(toys.COUNTDOWN, 2)) as environments,
+        pytest.raises(ValueError, match=message),
     ):
         play(Wrong(), environments, [0])

@@ -1,11 +1,9 @@
 """The command ``flax-linattn rollout``."""
 
 import json
-import signal
-import subprocess
 import sys
-import time
 import types
+from contextlib import closing
 
 import gymnasium
 import numpy as np
@@ -13,9 +11,10 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, tasks
-from flax_linattn.control import SwingUp, make_environments, play
+from flax_linattn.control import make_environments, play
 from flax_linattn.data.episodes import load_episodes
 from tests.control import toys
+from tests.control.test_play import Follow, Push
 
 
 def rollout(capsys, *args):
@@ -24,59 +23,14 @@ def rollout(capsys, *args):
     return status, said.out, said.err
 
 
-def test_a_row_an_episode(capsys):
-    status, out, err = rollout(
-        capsys, "swing-up", "--env", "Pendulum-v1", "--episodes", 3, "--seed", 7
-    )
-    assert (status, err) == (0, "")
-    with make_environments("Pendulum-v1", 2) as environments:
-        returns = play(SwingUp(), environments, [7, 8, 9]).returns
-    header, *rows, last = out.splitlines()
-    assert header.split() == ["seed", "steps", "return", "ended"]
-    expected = [[str(7 + row), "200", f"{returns[row]:.2f}", "time"] for row in range(3)]
-    assert [row.split() for row in rows] == expected
-    assert last.startswith(f"return {returns.mean():.2f} (sd {returns.std(ddof=1):.2f}), length")
-
-
-def test_weights_have_scores_where_there_are_references(capsys, tmp_path):
-    pytest.importorskip("mujoco")
-    path = tmp_path / "still.npz"
-    np.savez(path, **{"action_net.weight": np.zeros((3, 11), np.float32)})
-    status, out, _ = rollout(capsys, path, "--env", "Hopper-v5", "--episodes", 2, "--num-envs", 2)
-    assert status == 0 and "terminal" in out
-    header, row, *_ = out.splitlines()
-    score = 100 * (float(row.split()[2]) + 20.272305) / (3234.3 + 20.272305)
-    assert header.split()[-1] == "score" and row.split()[-1] == f"{score:.2f}"
-    assert "normalized score" in out.splitlines()[-1]
-
-
-def test_a_file_of_episodes(capsys, tmp_path):
-    path = tmp_path / "set.npz"
-    args = ("random", "--env", "Pendulum-v1", "--out", path, "--episodes", 3, "--noise", 0.1)
-    status, out, _ = rollout(capsys, *args)
-    assert status == 0 and f"{path}: 600 steps of 3 episodes" in out
-    assert load_episodes(path).num_episodes == 3
-    about = str(np.load(path)["about"])
-    assert '"policy": "random"' in about and '"noise": "0.1"' in about
-    status, _, err = rollout(capsys, *args)
-    assert status == 2 and "exists already; give another file, or remove it. (--out)" in err
-
-
-def test_the_checksum_of_weights_is_kept(capsys, tmp_path):
-    weights, path = tmp_path / "policy.npz", tmp_path / "set.npz"
-    np.savez(weights, **{"action_net.weight": np.zeros((1, 3), np.float32)})
-    rollout(capsys, weights, "--env", "Pendulum-v1", "--out", path, "--episodes", 1)
-    assert '"policy": "policy.npz", "policy_sha256": "' in str(np.load(path)["about"])
-
-
 def a_run(monkeypatch, **problem):
-    """A run that swings up the pendulum, and what is asked of it."""
+    """A run whose agent pushes the pendulum, and what is asked of it."""
     asked = []
 
     class Task:
         def agent(self, run, environments, **how):
-            asked.append((environments.env_id, how))
-            return SwingUp()
+            asked.append((environments.spec.id, how))
+            return Push()
 
     def load_run(path, *, checkpoint):
         asked.append(checkpoint)
@@ -125,8 +79,8 @@ def test_a_run_says_where_it_plays_and_from_which_seed(capsys, tmp_path, monkeyp
     run, asked = a_run(monkeypatch, env_id="Pendulum-v1")
     status, out, _ = rollout(capsys, tmp_path, "--episodes", 2)
     assert status == 0 and asked[-1] == ("Pendulum-v1", {})
-    with make_environments("Pendulum-v1", 2) as environments:
-        returns = play(SwingUp(), environments, [4000, 4001]).returns
+    with closing(make_environments("Pendulum-v1", 2)) as environments:
+        returns = play(Push(), environments, [4000, 4001]).returns
     rows = [line.split() for line in out.splitlines()[1:3]]
     assert [row[0] for row in rows] == ["4000", "4001"]
     assert [row[2] for row in rows] == [f"{value:.2f}" for value in returns]
@@ -137,12 +91,56 @@ def test_a_run_says_where_it_plays_and_from_which_seed(capsys, tmp_path, monkeyp
     assert out.splitlines()[1].split()[0] == "0"
 
 
+def test_a_row_an_episode(capsys, tmp_path, monkeypatch):
+    a_run(monkeypatch)
+    args = ("--env", "Pendulum-v1", "--episodes", 3, "--seed", 7)
+    status, out, err = rollout(capsys, tmp_path, *args)
+    assert (status, err) == (0, "")
+    with closing(make_environments("Pendulum-v1", 2)) as environments:
+        returns = play(Push(), environments, [7, 8, 9]).returns
+    header, *rows, last = out.splitlines()
+    assert header.split() == ["seed", "steps", "return", "ended"]
+    expected = [[str(7 + row), "200", f"{returns[row]:.2f}", "time"] for row in range(3)]
+    assert [row.split() for row in rows] == expected
+    assert last.startswith(f"return {returns.mean():.2f} (sd {returns.std(ddof=1):.2f}), length")
+
+
+def test_scores_where_there_are_references(capsys, tmp_path, monkeypatch):
+    pytest.importorskip("mujoco")
+    run, _ = a_run(monkeypatch, observation_dim=11)
+    run.task.agent = lambda run, environments: Still()
+    args = ("--env", "Hopper-v5", "--episodes", 2, "--num-envs", 2)
+    status, out, _ = rollout(capsys, tmp_path, *args)
+    assert status == 0 and "terminal" in out
+    header, row, *_ = out.splitlines()
+    score = 100 * (float(row.split()[2]) + 20.272305) / (3234.3 + 20.272305)
+    assert header.split()[-1] == "score" and row.split()[-1] == f"{score:.2f}"
+    assert "normalized score" in out.splitlines()[-1]
+
+
+class Still:
+    def act(self, observations, rewards, begins):
+        return np.zeros((len(begins), 3))
+
+
+def test_a_file_of_episodes(capsys, tmp_path, monkeypatch):
+    a_run(monkeypatch)
+    path = tmp_path / "set.npz"
+    args = (tmp_path, "--env", "Pendulum-v1", "--out", path, "--episodes", 3)
+    status, out, _ = rollout(capsys, *args)
+    assert status == 0 and f"{path}: 600 steps of 3 episodes" in out
+    assert load_episodes(path).num_episodes == 3
+    before = path.read_bytes()
+    status, _, err = rollout(capsys, *args)
+    assert status == 2 and "exists already; give another file, or remove it. (--out)" in err
+    assert path.read_bytes() == before
+
+
 def test_an_environment_has_to_be_named(capsys, tmp_path, monkeypatch):
     a_run(monkeypatch)
-    for policy in (tmp_path, "random"):
-        status, out, err = rollout(capsys, policy)
-        assert (status, out) == (2, "")
-        assert "names no environment; give one, such as Pendulum-v1. (--env)" in err
+    status, out, err = rollout(capsys, tmp_path)
+    assert (status, out) == (2, "")
+    assert "names no environment; give one, such as Pendulum-v1. (--env)" in err
 
 
 def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatch):
@@ -152,20 +150,22 @@ def test_a_package_is_imported_for_the_option_alone(capsys, tmp_path, monkeypatc
         "gymnasium.register('User-v0', entry_point=toys.Countdown, max_episode_steps=7)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    a_run(monkeypatch, env_id="user_robots:User-v0", observation_dim=2)
+    run, _ = a_run(monkeypatch, env_id="user_robots:User-v0", observation_dim=2)
     status, _, err = rollout(capsys, tmp_path)
     assert status == 2 and "for a name out of a file" in err and "(--env)" in err
     try:
         args = ("--env", "user_robots:User-v0", "--episodes", 1)
-        assert rollout(capsys, "random", *args)[0] == 0
+        monkeypatch.setattr(run.task, "agent", lambda run, environments: Follow(16))
+        assert rollout(capsys, tmp_path, *args)[0] == 0
     finally:
         gymnasium.registry.pop("User-v0", None)
         sys.modules.pop("user_robots", None)
 
 
 def test_pictures_are_tried_before_the_play(capsys, tmp_path, monkeypatch):
+    a_run(monkeypatch)
     gif, out = tmp_path / "first.gif", tmp_path / "set.npz"
-    args = ("swing-up", "--env", "Pendulum-v1", "--episodes", 1, "--gif", gif, "--out", out)
+    args = (tmp_path, "--env", "Pendulum-v1", "--episodes", 1, "--gif", gif, "--out", out)
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "imageio.v2", None)
         status, _, err = rollout(capsys, *args)
@@ -177,9 +177,10 @@ def test_pictures_are_tried_before_the_play(capsys, tmp_path, monkeypatch):
     assert gif.read_text() == "mine" and list(tmp_path.iterdir()) == [gif]
 
 
-def test_a_robot_that_cannot_be_drawn_is_not_played(capsys, tmp_path):
+def test_a_robot_that_cannot_be_drawn_is_not_played(capsys, tmp_path, monkeypatch):
     pytest.importorskip("imageio")
-    args = ("random", "--env", toys.COUNTDOWN, "--episodes", 1, "--gif", tmp_path / "first.gif")
+    a_run(monkeypatch, observation_dim=2)
+    args = (tmp_path, "--env", toys.COUNTDOWN, "--episodes", 1, "--gif", tmp_path / "first.gif")
     status, out, err = rollout(capsys, *args, "--out", tmp_path / "set.npz")
     assert (status, out) == (2, "") and "draws no pictures" in err
     assert list(tmp_path.iterdir()) == []
@@ -188,50 +189,23 @@ def test_a_robot_that_cannot_be_drawn_is_not_played(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ("nothing.npz --env Pendulum-v1", "no file or folder nothing.npz"),
-        ("random --env Pendulum-v1 --steps 5", "with a file .* (--steps, --out FILE)"),
-        ("random --env Pendulum-v9", "did you mean Pendulum-v1 .* (--env)"),
-        ("random --env Pendulum-v1 --noise -1", "deviation must be 0 or more, got -1.0. (--noise)"),
-        ("random --env Pendulum-v1 --num-envs 0", "num_envs must be at least 1, .* (--num-envs)"),
-        ("random --env Pendulum-v1 --episodes 0", "episodes must be at least 1, .* (--episodes)"),
-        ("random --env Pendulum-v1 --target-return 5", "is of a run, .* (--target-return)"),
-        ("random --env Pendulum-v1 --act window", "is of a run, .* (--act)"),
-        ("random --env Pendulum-v1 --checkpoint last", "is of a run, .* (--checkpoint)"),
-        ("random --env Pendulum-v1 --out x.csv --steps 5", "got x.csv. (--out)"),
-        ("random --env Pendulum-v1 --out x.npz", "one of them. (--steps, --episodes)"),
-        ("random --env Pendulum-v1 --gif x.png", "expected a file .gif, got x.png. (--gif)"),
+        ("--env Pendulum-v9", "did you mean Pendulum-v1 .* (--env)"),
+        ("--env Pendulum-v1 --num-envs 0", "num_envs must be at least 1, .* (--num-envs)"),
+        ("--env Pendulum-v1 --episodes 0", "episodes must be at least 1, .* (--episodes)"),
+        ("--env Pendulum-v1 --out x.csv", "path must end in .hdf5, .h5 or .npz, got .* (--out)"),
+        ("--env Pendulum-v1 --gif x.png", "expected a file .gif, got x.png. (--gif)"),
     ],
 )
 def test_wrong_use_names_the_flags(args, message, capsys, tmp_path, monkeypatch):
+    a_run(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    status, out, err = rollout(capsys, *args.split())
+    status, out, err = rollout(capsys, tmp_path, *args.split())
     assert (status, out) == (2, "")
     for part in message.split(" .* "):
         assert part in err
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_a_signal_ends_it_and_the_same_command_goes_on(tmp_path):
-    command = [sys.executable, "-m", "flax_linattn.cli", "rollout", "swing-up"]
-    command += ["--env", "Pendulum-v1", "--noise", "0.5", "--steps", "120000", "--num-envs", "4"]
-    stopped, whole, parts = (tmp_path / name for name in ("a.npz", "b.npz", "a.npz.parts"))
-    with subprocess.Popen(
-        [*command, "--out", str(stopped)], stderr=subprocess.PIPE, text=True
-    ) as process:
-        for _ in range(600):
-            if len(list(parts.glob("*.npz"))) > 2:
-                break
-            time.sleep(0.05)
-        second = subprocess.run(
-            [*command, "--out", str(stopped)], capture_output=True, text=True, check=False
-        )
-        assert second.returncode == 2 and "another process works with" in second.stderr
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate()
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "on the disk; the same command goes on from there." in err and not stopped.exists()
-    assert len(list(parts.glob("*.npz"))) > 2
-    subprocess.run([*command, "--out", str(stopped)], check=True, capture_output=True)
-    subprocess.run([*command, "--out", str(whole)], check=True, capture_output=True)
-    assert stopped.read_bytes() == whole.read_bytes() and not parts.exists()
+def test_what_is_no_run(capsys, tmp_path):
+    status, out, err = rollout(capsys, tmp_path / "nothing", "--env", "Pendulum-v1")
+    assert (status, out) == (2, "") and str(tmp_path / "nothing") in err

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flax_linattn.data import DataFormatError, TimeSeriesDataset, load_dataset, load_ts
-from flax_linattn.data.dataset import in_order
+from flax_linattn.data.labels import in_order
 
 HEADER = """#A comment
 @problemName Toy

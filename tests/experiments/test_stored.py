@@ -15,6 +15,7 @@ from experiments.experiment import Experiment
 from experiments.forecasting import streaming
 from experiments.measured import Measured
 from flax_linattn import bench
+from flax_linattn.bench.journal import write_json
 
 ROOT = Path(report.__file__).parent
 STORED = [(e, scale) for e in report.all_experiments() for scale in e.sizes]
@@ -63,6 +64,13 @@ def test_a_page_of_its_own_is_what_its_stored_results_say(
     shutil.copy(module.FOLDER / f"{name}.json", tmp_path)  # type: ignore[attr-defined]
     page = module.render(tmp_path)  # type: ignore[attr-defined]
     assert page == (module.FOLDER / f"{name}.md").read_text()  # type: ignore[attr-defined]
+
+
+def test_stored_results_have_one_row_a_line(tmp_path: Path) -> None:
+    """As ``write_json`` writes them, so that adding a row changes a line."""
+    for stored in sorted(path for path in ROOT.rglob("*.json") if "-quick" not in path.name):
+        write_json(tmp_path / "results.json", json.loads(stored.read_text()))
+        assert (tmp_path / "results.json").read_text() == stored.read_text(), stored
 
 
 def test_every_page_has_stored_results_or_is_named() -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 
 from experiments.symbols import figure6, ladder, recall, rules, search, snapshots
 from experiments.symbols.trained import Cell, train_cells
-from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError
+from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, opposite
 from flax_linattn import models
 from flax_linattn.tasks.symbols import SymbolsConfig
 
@@ -81,7 +81,7 @@ def test_intervals_of_shares(did, of, low, high, word):
     share = rules.Share(did, of)
     np.testing.assert_allclose(share.interval, (low, high), atol=1e-3)
     assert rules.most(share) == word
-    assert rules.opposite(rules.most(share)) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[word]
+    assert opposite(rules.most(share)) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[word]
 
 
 def test_when_runs_first_came_so_far():

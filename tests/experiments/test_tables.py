@@ -94,7 +94,7 @@ def store_of(tmp_path, values):
 )
 def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path, monkeypatch):
     naive = {"naive": {0: {"test_mse": 9.0}}}
-    monkeypatch.setattr("experiments.yardsticks.reports", lambda name, row: naive)
+    monkeypatch.setattr("experiments.tables.yardsticks.reports", lambda name, row: naive)
     cells = [
         tables.Cell("r", "a", None, {"MSE": (0.7, 0.1)}),
         tables.Cell("r", "b", None),
@@ -259,7 +259,7 @@ def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch
     runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1, "r, 1": 0.1})
     found = {"p, 1": 1.0, "p, 2": 2.0, "q, 1": 1.0, "r, 1": 1.0}
     monkeypatch.setattr(
-        "experiments.yardsticks.reports",
+        "experiments.tables.yardsticks.reports",
         lambda name, row: {"ridge": {0: {"test_mse": found[row]}}},
     )
     numbers = {row: yardsticks.of_row("t", row, METRICS[0]) for row in rows}
@@ -277,7 +277,7 @@ def test_a_model_that_loses_to_a_yardstick_is_said_to_lose(tmp_path, monkeypatch
 def test_a_yardstick_that_rows_share_is_printed_once(shared, tmp_path, monkeypatch):
     runs, rows = many_rows(tmp_path, {"p, 1": 0.2, "p, 2": 0.0, "q, 1": 0.1})
     monkeypatch.setattr(
-        "experiments.yardsticks.reports",
+        "experiments.tables.yardsticks.reports",
         lambda name, row: {"ridge": {0: {"test_mse": 7.0 if shared or row == "p, 1" else 8.0}}},
     )
     table = dataclasses.replace(
@@ -336,16 +336,6 @@ def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
     text = page.render(table, "cpu", store.Store(path, "classify"))
     assert "| r: MSE | 1 diverged (paper 0.70) | 0 |" in text
     assert "| rows without a run | s |" in text
-
-
-def test_a_result_is_read_by_the_present_name_of_its_mechanism(tmp_path):
-    """Results that name what is now ``taylor_features`` by its old name stand in its row."""
-    run = {"row": "hedgehog", "column": "causal", "seed": 0, "made": {"commit": "c"}}
-    run |= {"options": {"mechanism": "hedgehog"}, "report": {"test_accuracy": 1.0}}
-    path = tmp_path / "runs.json"
-    path.write_text(json.dumps({"runs": [run]}))
-    found = store.Store(path, "classify").of("taylor_features", "causal")
-    assert found[0]["options"]["mechanism"] == "taylor_features"
 
 
 def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):

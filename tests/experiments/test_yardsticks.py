@@ -9,6 +9,7 @@ pytest.importorskip("experiments", reason="the experiments are not part of the i
 
 from experiments import yardsticks
 from experiments.tables.table import DATA_FOLDER
+from experiments.tables.yardsticks import reports
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def test_what_can_be_computed_is_and_only_once(tmp_path, capsys):
     assert "seed 0" not in capsys.readouterr().err
     yardsticks.main([*args, "--again", "--columns", "ridge"])
     assert len(json.loads(path.read_text())["rows"]) == 3
-    found = yardsticks.reports("classification.aaren", "JapaneseVowels, honest", path)
+    found = reports("classification.aaren", "JapaneseVowels, honest", path)
     assert found["ridge"][0]["test_accuracy"] > 0.9
 
 
@@ -43,9 +44,9 @@ def test_what_is_stored_is_what_the_code_gives(tmp_path):
     """By the names of a run's numbers."""
     yardsticks.main(["--rows", "ETTh1, 6", "--output", str(tmp_path)])
     row = "forecasting.elementwise", "ETTh1, 6"
-    now, stored = yardsticks.reports(*row, tmp_path / "yardsticks.json"), yardsticks.reports(*row)
+    now, stored = reports(*row, tmp_path / "yardsticks.json"), reports(*row)
     assert list(now) == list(stored) == ["naive", "seasonal naive", "ridge"]
     for column, seeds in now.items():
         assert seeds[0] == pytest.approx(stored[column][0], rel=1e-6)
         assert {"test_mse", "test_mae", "test_original_rmse"} <= seeds[0].keys()
-    assert yardsticks.reports("forecasting.aaren", "none") == {}
+    assert reports("forecasting.aaren", "none") == {}

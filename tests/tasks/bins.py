@@ -26,7 +26,6 @@ from flax_linattn.tasks import (
 )
 from flax_linattn.tasks import Task as AnyTask
 from flax_linattn.tasks.files import as_name, checksum
-from flax_linattn.tasks.placed import placed_layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +135,7 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsProblem]):
         )
 
     def model(self, config, problem, placement=training.ONE_DEVICE):
-        layers = placed_layers(config.layers, placement)
+        layers = config.layers.map_mechanisms(placement.mechanism)
         return models.LanguageModel(
             config.data.num_symbols,
             layers=layers,
@@ -151,7 +150,7 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsProblem]):
             continued = inference.generate(model, probe[:, :8], 4).tokens
             return {"exact_matches": float(jnp.mean(continued == probe[:, 8:12]))}
 
-        optimizer = optax.adam(config.fit.learning_rate)
+        optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(loss, optimizer, validate=validate)
 
     def observation(self, problem):

@@ -37,9 +37,9 @@ def no_steps(monkeypatch):
     def validate(params, model_state, total, batch):
         return ones(total)
 
-    start = importlib.import_module("flax_linattn.training.start")
-    monkeypatch.setattr(start, "make_train_step", lambda *args: step)
-    monkeypatch.setattr(start, "make_evaluation_step", lambda *args: validate)
+    fit = importlib.import_module("flax_linattn.training.fit")
+    monkeypatch.setattr(fit, "make_train_step", lambda *args: step)
+    monkeypatch.setattr(fit, "make_evaluation_step", lambda *args: validate)
 
 
 @pytest.fixture(scope="session")

@@ -256,7 +256,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     assert stored.keys() - report.keys() == {"epochs", "train_seconds"}
     assert all(report[name] == stored[name] for name in stored.keys() & report.keys())
     assert report["stream_max_error"] < 1e-4
-    stream = ["stream", str(folder), "--input", str(lines), "--which"]
+    stream = ["stream", str(folder), "--input", str(lines), "--seed-index"]
     assert succeed(capsys, *stream, "0") != succeed(capsys, *stream, "1")
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from contextlib import closing
 
 import jax
 import numpy as np
@@ -545,7 +546,7 @@ def test_an_agent_plays_in_an_environment():
     """What is played holds the agent's actions, and what it was asked for falls by its rewards."""
     run = make_run(data.pendulum().take(range(10)), env="", act="restart", play_episodes=2)
     assert run.problem.env_id == "Pendulum-v1"
-    with control.make_environments("Pendulum-v1", 2) as environments:
+    with closing(control.make_environments("Pendulum-v1", 2)) as environments:
         agent = TASK.agent(run, environments, target_return=-300.0)
         assert isinstance(agent.memory, memory.RestartMemory)
         played = control.play(agent, environments, [3, 4])
@@ -574,7 +575,7 @@ def fed(stream, lines):
 def swings():
     """A run on the pendulum, and what it plays by its stream."""
     run = make_run(data.pendulum().take(range(10)), env="", act="stream", play_episodes=2)
-    with control.make_environments("Pendulum-v1", 2) as environments:
+    with closing(control.make_environments("Pendulum-v1", 2)) as environments:
         return run, evaluate.play_run(run, environments)
 
 

@@ -13,7 +13,7 @@ from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.symbols import SymbolsConfig, SymbolsData, recall
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
-from flax_linattn.tasks.symbols.model import make_loss, make_optimizer
+from flax_linattn.tasks.symbols.model import make_loss
 from flax_linattn.tasks.symbols.options import RECALL
 from flax_linattn.tasks.symbols.questions import Questions
 from flax_linattn.tasks.symbols.task import SymbolsTask
@@ -57,8 +57,8 @@ def test_the_default_model_is_that_of_the_paper():
     layers = config.layers
     assert (layers.features, layers.num_layers, layers.num_heads) == (16, 1, 1)
     assert (layers.norm, layers.activation, layers.dropout_rate) == ("pre", "tanh", 0)
-    assert (config.fit.optimizer, config.fit.loss) == ("sgd", "squared")
-    assert config.fit.momentum > 0
+    assert (config.fit.optimizer.optimizer, config.fit.loss) == ("sgd", "squared")
+    assert config.fit.optimizer.momentum > 0
     batch = make_batches(task.load(config), config).train.batch(0)
     assert batch["tokens"].shape == (40, 32)
     # Shifted windows of one series.
@@ -178,7 +178,7 @@ def test_a_mechanism_learns_a_small_rule(tmp_path):
 
 def test_the_learning_rate_is_lowered():
     config = tiny(lower_at=3)
-    optimizer = make_optimizer(config.fit)
+    optimizer = tasks.get_task("symbols").objective(config, None, 1).optimizer
     params = {"w": np.float32(1)}
     state, steps = optimizer.init(params), []
     for _ in range(5):
@@ -377,7 +377,7 @@ def test_an_interruption_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         (["--num-pairs", "2"], "num_pairs is an option of the rules recall, which nt is not"),
         (["--position", "none"], "position is an option of sequences that are no series, which"),
         (["--optimizer", "adam", "--momentum", "0.5"], "(--momentum, --optimizer)"),
-        (["--runs-at-once", "2"], "runs_at_once=2 is for many runs"),
+        (["--runs-at-once", "2"], "runs_at_once=2 is for several runs"),
         (["--runs", "2", "--runs-at-once", "0"], "runs_at_once must be at least 1, got 0"),
         (["--rules", "nt", "--init-scale", "0"], "init_scale must be positive"),
         (["--momentum", "1.5"], "momentum"),

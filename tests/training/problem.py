@@ -105,19 +105,32 @@ class Recorded:
         return batch
 
 
-def train(run_dir: Path, *, epochs=3, model=None, train=None, validation=None, parallel=None,
-          loss=loss_fn, optimizer=None, monitor="loss", mode="min", validate=None, resume=False,
-          trackers=(), **config):  # fmt: skip
-    """Fits the problem; returns the model and the result."""
-    model = Net() if model is None else model
+def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validation=None,
+          parallel=None, loss=loss_fn, optimizer=None, hyperparameters=None, monitor="loss",
+          mode="min", validate=None, resume=False, trackers=(), seed=3, **config):  # fmt: skip
+    """Fits the problem; returns the model and the result.
+
+    With ``runs`` there are as many seeds at once, and a list of models is returned. ``train`` may
+    then be a list of batches; otherwise it is that of the first run.
+    """
+    validation = make_batches(count=10, seed=None) if validation is None else validation
+    if runs is None:
+        model = Net() if model is None else model
+        splits = Splits(make_batches() if train is None else train, validation)
+    else:
+        model = [Net(r) for r in range(runs)] if model is None else model
+        batches = [make_batches(seed=r) for r in range(runs)]
+        if isinstance(train, list):
+            batches = train
+        elif train is not None:
+            batches[0] = train
+        splits = [Splits(own, validation) for own in batches]
     result = fit(
         model,
         Objective(loss, OPTIMIZER if optimizer is None else optimizer, monitor, mode, validate),
-        Splits(
-            make_batches() if train is None else train,
-            make_batches(count=10, seed=None) if validation is None else validation,
-        ),
-        config=FitConfig(epochs=epochs, seed=3, **config),
+        splits,
+        config=FitConfig(epochs=epochs, seed=seed, **config),
+        hyperparameters=hyperparameters,
         session=Session(
             run_dir,
             resume=resume,
@@ -154,5 +167,8 @@ def fingerprint(run_dir: Path) -> dict:
     }
 
 
-def bits(model: nnx.Module) -> list[bytes]:
+def bits(model: nnx.Module | list[nnx.Module]) -> list:
+    """The bytes of every array of a model, or of each of several."""
+    if isinstance(model, list):
+        return [bits(one) for one in model]
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(nnx.state(model))]

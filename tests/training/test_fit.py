@@ -17,7 +17,7 @@ from flax_linattn.training import (
     load_checkpoint,
     make_train_step,
 )
-from flax_linattn.training.record import RunRecord
+from flax_linattn.training.history import History
 from flax_linattn.training.state import split_model
 from tests.training.problem import (
     OPTIMIZER,
@@ -31,38 +31,40 @@ from tests.training.problem import (
 )
 
 
-def record_of(values, monitor="loss", mode="min", **config):
-    """A record after epochs of these validation losses, and after which of them it was over."""
+def progress_of(values, monitor="loss", mode="min", **config):
+    """What a run came to in epochs of these validation losses, and after which it was over."""
     config = FitConfig(epochs=10, **config)
     objective = Objective(loss_fn, OPTIMIZER, monitor, mode)
-    record = RunRecord.start(config, objective, steps_per_epoch=4, batch_size=8)
+    history = History.start(config, objective, steps_per_epoch=4, batch_size=8)
     over = []
     for value in values:
-        record.seconds = 1.0
-        record.end_period(4 * (record.epochs_done + 1), {}, {monitor: value})
-        over.append(record.is_over(config))
-    return record, over
+        history.seconds = 1.0
+        step, metrics = 4 * (history.epochs_done + 1), [{monitor: value}]
+        selection = history.select(step, metrics, [-1], config.patience)
+        history.end_period(step, [{}], metrics, selection.counted)
+        over.append(history.is_over(config))
+    return history.runs[0], over
 
 
 def test_early_stopping_counts_epochs_in_a_row():
-    record, over = record_of([3.0, 2.0, 2.5, 1.0, 1.5, 1.1], patience=2)
+    progress, over = progress_of([3.0, 2.0, 2.5, 1.0, 1.5, 1.1], patience=2)
     assert over == [False] * 5 + [True]
-    assert (record.best_epoch, record.best_step, record.best_value) == (4, 16, 1.0)
+    assert (progress.best_epoch, progress.best_step, progress.best_value) == (4, 16, 1.0)
 
 
 def test_a_tie_counts_as_better():
-    record, over = record_of([1.0, 2.0, 1.0, 2.0, 2.0], patience=2)
+    progress, over = progress_of([1.0, 2.0, 1.0, 2.0, 2.0], patience=2)
     assert over == [False] * 4 + [True]
-    assert record.best_epoch == 3
+    assert progress.best_epoch == 3
 
 
 def test_mode_max():
-    record, _ = record_of([0.5, 0.9, 0.7], monitor="accuracy", mode="max")
-    assert (record.best_epoch, record.best_value) == (2, 0.9)
+    progress, _ = progress_of([0.5, 0.9, 0.7], monitor="accuracy", mode="max")
+    assert (progress.best_epoch, progress.best_value) == (2, 0.9)
 
 
 def test_without_patience_all_epochs_run():
-    _, over = record_of([1.0] + [2.0] * 9)
+    _, over = progress_of([1.0] + [2.0] * 9)
     assert over == [False] * 9 + [True]
 
 
@@ -190,6 +192,11 @@ def test_an_unknown_monitor_names_the_known(tmp_path):
     with pytest.raises(ValueError, match=r"monitor is 'f1', but .* reports accuracy, loss"):
         train(tmp_path, monitor="f1")
     assert not any(tmp_path.iterdir())
+
+
+def test_hyperparameters_are_for_several_runs(tmp_path):
+    with pytest.raises(ValueError, match="for several runs, but there is one model"):
+        train(tmp_path, hyperparameters=[{"learning_rate": 0.1}])
 
 
 def test_a_model_without_parameters_is_refused(tmp_path):

@@ -1,4 +1,6 @@
-"""LAMB, learning rates and losses, against float64 NumPy."""
+"""LAMB, optimizers from their options, and losses, against float64 NumPy."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,10 @@ from hypothesis import strategies as st
 from flax_linattn import models
 from flax_linattn.checks import OptionError
 from flax_linattn.training import (
+    OptimizerOptions,
     decays,
     lamb,
+    make_optimizer,
     pinball_loss,
     reciprocal_sqrt,
     smoothed_cross_entropy,
@@ -170,75 +174,84 @@ def test_lamb_refuses(options, message):
         lamb(0.1, **options)
 
 
-STEPS = (0, 1, 2, 9, 10, 11, 54, 99, 100, 101, 4000, 2**24, 2**31 - 1)
+OPTIMIZERS = {
+    "adam": lambda rate: optax.adam(rate, b2=0.95),
+    "radam": lambda rate: optax.radam(rate, b2=0.95),
+    "adamw": lambda rate: optax.adamw(rate, b2=0.95, weight_decay=0.1, mask=decays),
+    "lamb": lambda rate: lamb(rate, b2=0.95, weight_decay=0.1),
+    "fused_lamb": lambda rate: lamb(
+        rate, b2=0.95, weight_decay=0.1, largest_norm=None, always_adapt=False, eps=1e-7
+    ),
+}
 
 
-def cosine_in_numpy(step, peak, total, warmup, first, last):
-    if step < warmup:
-        return first + (peak - first) * step / warmup
-    share = min(step - warmup, total - warmup) / (total - warmup)
-    return last + (peak - last) * 0.5 * (1 + np.cos(np.pi * share))
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_options_name_an_optimizer(name):
+    """To the bit; its numbers may be in the state, and its gradients clipped."""
+    decay = {"weight_decay": 0.1} if name in ("adamw", "lamb", "fused_lamb") else {}
+    options = OptimizerOptions(name, 0.01, beta2=0.95, **decay)
+    params, steps = arrays(), [arrays(seed) for seed in (1, 2)]
+    ours = trained(make_optimizer(options, 10, 10), params, steps)
+    theirs = trained(OPTIMIZERS[name](0.01), params, steps)
+    injected = trained(make_optimizer(options, 10, 10, inject_hyperparams=True), params, steps)
+    for key in params:
+        np.testing.assert_array_equal(ours[key], theirs[key])
+        np.testing.assert_allclose(ours[key], injected[key], rtol=1e-4, atol=1e-6)
+    clipping = make_optimizer(dataclasses.replace(options, clip_norm=1e-3), 10, 10)
+    clipped = trained(clipping, params, steps)
+    norms = [float(optax.tree.norm(grads)) for grads in steps]
+    small = [optax.tree.scale(1e-3 / norm, grads) for norm, grads in zip(norms, steps, strict=True)]
+    expected = trained(OPTIMIZERS[name](0.01), params, small)
+    for key in params:
+        np.testing.assert_allclose(clipped[key], expected[key], rtol=1e-4, atol=1e-6)
+
+
+def test_sgd_has_momentum_and_no_clipping():
+    options = OptimizerOptions("sgd", 0.1, momentum=0.5)
+    moved = trained(make_optimizer(options, 10, 10), {"w": jnp.zeros(1)}, [{"w": jnp.ones(1)}] * 3)
+    np.testing.assert_allclose(moved["w"], -0.1 * (1 + 1.5 + 1.75), rtol=1e-6)
+
+
+def test_weight_decay_of_all_parameters():
+    still = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    gradients = [jax.tree.map(jnp.zeros_like, still)]
+    for name in ("adamw", "lamb"):
+        for mask, left in (("matrices", 1.0), ("all", 0.99 if name == "adamw" else 0.9)):
+            options = OptimizerOptions(name, 0.1, weight_decay=0.1, decay_mask=mask)
+            moved = trained(make_optimizer(options, 10, 10), still, gradients)
+            np.testing.assert_allclose(moved["bias"], left, rtol=1e-5)
+            assert float(moved["kernel"][0, 0]) < 1
 
 
 @pytest.mark.parametrize(
-    ("total", "warmup", "peak", "first", "last"),
+    ("options", "message"),
     [
-        (100, 10, 1e-3, 1e-6, 1e-5),
-        (100, 0, 1e-3, 1e-6, 1e-5),
-        (100, 99, 5e-5, 1e-6, 1e-5),
-        (1, 0, 0.3, 0.0, 0.0),
-        (60_000, 1000, 3e-3, 0.0, 0.01),  # ends above its highest
-        (11, 1, 1.0, 2.0, 0.5),
+        ({"optimizer": "adm"}, "optimizer must be one of .*did you mean 'adam'"),
+        ({"schedule": "cosin"}, "schedule must be one of .*did you mean 'cosine'"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
+        ({"lower_at": -1}, "lower_at must be at least 0"),
+        ({"beta2": 1.0}, r"beta2 must be in \[0, 1\)"),
+        ({"last_rate": -1.0}, "last_rate must be at least 0 and finite"),
+        ({"weight_decay": float("nan")}, "weight_decay must be at least 0 and finite, got nan"),
+        ({"clip_norm": 0.0}, "clip_norm must be positive"),
+        ({"warmup": -0.1}, r"warmup must be a fraction .* in \[0, 1\), or a whole number of steps"),
+        ({"warmup": 1.5}, "or a whole number of steps, got 1.5"),
+        ({"schedule": "reciprocal_sqrt"}, "begins with a warm-up; give its steps"),
+        ({"schedule": "halving", "warmup": 0.1}, "halving has no warm-up, got 0.1"),
+        ({"schedule": "cosine", "lower_at": 3}, "lower_at=3 is of a constant learning rate"),
+        ({"weight_decay": 0.1}, "adam has no weight decay, got weight_decay=0.1"),
+        ({"momentum": 0.5}, "momentum is an option of the optimizer sgd, which adam is not"),
+        ({"optimizer": "sgd", "beta2": 0.9}, "beta2 is an option of all optimizers but sgd"),
     ],
 )
-def test_warmup_cosine(total, warmup, peak, first, last):
-    rate = warmup_cosine(peak, total, warmup_steps=warmup, first=first, last=last)
-    told = jax.jit(jax.vmap(rate))(jnp.asarray(STEPS, jnp.int32))
-    assert told.dtype == jnp.float32
-    expected = [cosine_in_numpy(step, peak, total, warmup, first, last) for step in STEPS]
-    np.testing.assert_allclose(told, expected, rtol=2e-5, atol=1e-6 * peak)
-
-
-@pytest.mark.parametrize("warmup", [1, 10, 1000, 8000])
-def test_reciprocal_sqrt(warmup):
-    """Long Range Arena's formula, a factor at a time as its code has it."""
-    told = jax.jit(jax.vmap(reciprocal_sqrt(0.05, warmup)))(jnp.asarray(STEPS, jnp.int32))
-    assert told.dtype == jnp.float32
-    expected = []
-    for step in STEPS:
-        value = 0.05
-        value *= min(1.0, step / warmup)
-        value /= np.sqrt(max(step, warmup))
-        expected.append(value)
-    np.testing.assert_allclose(told, expected, rtol=1e-6)
-    assert told[0] == 0
-
-
-def test_rates_of_python_numbers_are_those_of_arrays():
-    for rate in (warmup_cosine(1e-3, 20, warmup_steps=5), reciprocal_sqrt(0.1, 5)):
-        compiled = jax.jit(rate)
-        for step in (0, 3, 20):
-            np.testing.assert_allclose(rate(step), compiled(jnp.int32(step)), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: warmup_cosine(0.1, 10, warmup_steps=10),
-            "a warm-up of 10 steps leaves none of 10",
-        ),
-        (lambda: warmup_cosine(0.1, 0, warmup_steps=0), "total_steps must be at least 1, got 0"),
-        (lambda: warmup_cosine(0.1, 9, warmup_steps=-1), "warmup_steps must be at least 0, got -1"),
-        (lambda: warmup_cosine(0.0, 9, warmup_steps=1), "learning_rate must be positive"),
-        (lambda: warmup_cosine(1.0, 9, warmup_steps=1, last=-1.0), "last must be at least 0"),
-        (lambda: reciprocal_sqrt(0.1, 0), "warmup_steps must be at least 1, got 0"),
-        (lambda: reciprocal_sqrt(-0.1, 1), "learning_rate must be positive"),
-    ],
-)
-def test_schedules_refuse(make, message):
+def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
-        make()
+        OptimizerOptions(**options)
+
+
+def test_options_of_other_types_are_refused():
+    with pytest.raises(TypeError, match=r"learning_rate must be a number, got '0.1'"):
+        OptimizerOptions(learning_rate="0.1")
 
 
 @settings(max_examples=10, deadline=None)

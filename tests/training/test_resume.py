@@ -8,6 +8,7 @@ from flax_linattn.training import Interrupted, list_checkpoints
 from tests.training.problem import (
     STEPS_PER_EPOCH,
     Net,
+    Source,
     bits,
     fingerprint,
     make_batches,
@@ -17,54 +18,75 @@ from tests.training.problem import (
 )
 
 
+@pytest.fixture(scope="module", params=[None, 3], ids=["one run", "three seeds"])
+def runs(request):
+    """A single model, or an axis of runs."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
+def uninterrupted(tmp_path_factory, runs):
     run_dir = tmp_path_factory.mktemp("whole")
-    model, _ = train(run_dir)
+    model, _ = train(run_dir, runs=runs)
     return fingerprint(run_dir), bits(model)
 
 
-def test_interrupted_after_every_step(tmp_path, uninterrupted):
+def test_interrupted_after_every_step(tmp_path, runs, uninterrupted):
     steps = 3 * STEPS_PER_EPOCH
     for step in range(steps):
         with pytest.raises(Interrupted):
-            train(tmp_path, train=signal_at(make_batches(), step), resume=step > 0)
+            train(tmp_path, runs=runs, train=signal_at(make_batches(), step), resume=step > 0)
         assert list_checkpoints(tmp_path)[-1].step == step + 1
-    model, result = train(tmp_path, resume=True)
+    model, result = train(tmp_path, runs=runs, resume=True)
     assert result.steps == steps
     assert fingerprint(tmp_path)["metrics"] == uninterrupted[0]["metrics"]
     assert fingerprint(tmp_path)["arrays"] == uninterrupted[0]["arrays"]
     assert bits(model) == uninterrupted[1]
 
 
-def test_interrupted_during_validation(tmp_path):
+def test_interrupted_during_validation(tmp_path, runs):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     validation = make_batches(count=20, seed=None)
-    train(whole, validation=validation)
+    train(whole, runs=runs, validation=validation)
     with pytest.raises(Interrupted):
-        train(parts, validation=signal_at(validation, 1))
+        train(parts, runs=runs, validation=signal_at(validation, 1))
     newest = list_checkpoints(parts)[-1]
     assert (newest.step, newest.epochs_done) == (STEPS_PER_EPOCH, 0)
-    train(parts, validation=validation, resume=True)
+    train(parts, runs=runs, validation=validation, resume=True)
     assert fingerprint(parts) == fingerprint(whole)
 
 
-def test_checkpoints_within_the_epoch_change_nothing(tmp_path, uninterrupted):
-    train(tmp_path, checkpoint_every_steps=2)
+def test_checkpoints_within_the_epoch_change_nothing(tmp_path, runs, uninterrupted):
+    train(tmp_path, runs=runs, checkpoint_every_steps=2)
     assert fingerprint(tmp_path)["arrays"] == uninterrupted[0]["arrays"]
     assert read_metrics(tmp_path) == uninterrupted[0]["metrics"]
 
 
-def test_more_epochs_go_on_from_the_end(tmp_path, uninterrupted):
-    train(tmp_path, epochs=2)
-    model, _ = train(tmp_path, epochs=3, resume=True)
+def test_killed_between_checkpoints(tmp_path, runs, uninterrupted):
+    class Killed(BaseException):
+        pass
+
+    def kill(_):
+        raise Killed
+
+    with pytest.raises(Killed):
+        killed = Source(make_batches(), 10, kill)
+        train(tmp_path, runs=runs, train=killed, checkpoint_every_steps=4)
+    model, _ = train(tmp_path, runs=runs, resume=True, checkpoint_every_steps=4)
+    assert bits(model) == uninterrupted[1]
+
+
+def test_more_epochs_go_on_from_the_end(tmp_path, runs, uninterrupted):
+    train(tmp_path, runs=runs, epochs=2)
+    model, _ = train(tmp_path, runs=runs, epochs=3, resume=True)
     assert fingerprint(tmp_path) == uninterrupted[0]
     assert bits(model) == uninterrupted[1]
 
 
-def test_a_finished_run_returns_its_best(tmp_path):
-    first, before = train(tmp_path, epochs=2)
-    second, after = train(tmp_path, epochs=2, resume=True, model=Net(seed=9))
+def test_a_finished_run_returns_its_best(tmp_path, runs):
+    first, before = train(tmp_path, runs=runs, epochs=2)
+    others = Net(seed=9) if runs is None else [Net(seed=9) for _ in range(runs)]
+    second, after = train(tmp_path, runs=runs, epochs=2, resume=True, model=others)
     assert bits(first) == bits(second)
     assert before == after
 

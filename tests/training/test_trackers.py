@@ -16,6 +16,7 @@ from flax_linattn.training import (
     TensorBoard,
     fit,
 )
+from tests.training import problem
 from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches
 
 EPOCHS = 5
@@ -45,14 +46,18 @@ def train(run_dir: Path, **options: Any) -> None:
     )
 
 
-def test_trackers_get_steps_and_epochs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [None, 3], ids=["one run", "three seeds"])
+def test_trackers_get_steps_and_epochs(tmp_path: Path, runs: int | None) -> None:
     kept, path = Kept(), tmp_path / "steps.jsonl"
-    train(tmp_path, trackers=[kept, JsonLines(path)])
+    trackers = [kept, JsonLines(path)]
+    _, result = problem.train(tmp_path, runs=runs, epochs=EPOCHS, trackers=trackers)
     assert kept.closed
     assert [step for step, _ in kept.lines] == [5, 10, 15, 20, 20, 25]  # 20 = a step, and an epoch
     step, epoch = kept.lines[3][1], kept.lines[4][1]
     assert "train_loss" in step and "validation_loss" not in step
     assert epoch["validation_accuracy"] >= 0
+    assert epoch["validation_loss"] == result.history[3]["validation_loss"]
+    assert step["examples_per_second"] > 0
     assert "model_flops_per_second" not in epoch  # tokens are not known
     assert epoch["data_seconds"] <= epoch["seconds"]
     lines = [json.loads(line) for line in path.read_text().splitlines()]

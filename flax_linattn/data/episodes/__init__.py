@@ -1,24 +1,23 @@
 """Episodes of offline reinforcement learning, and the files that hold them."""
 
 from flax_linattn.data.episodes.d4rl import read_d4rl
-from flax_linattn.data.episodes.episodes import Episodes, join_episodes
+from flax_linattn.data.episodes.episodes import Episodes, join_episodes, split_episodes
 from flax_linattn.data.episodes.load import EpisodeFormat, load_episodes
 from flax_linattn.data.episodes.minari import read_minari
-from flax_linattn.data.episodes.npz import read_episode_npz
 from flax_linattn.data.episodes.scores import (
     REFERENCE_RETURNS,
     family_of,
     normalized_score,
     scores_of,
 )
-from flax_linattn.data.episodes.split import split_episodes
 from flax_linattn.data.episodes.statistics import describe_episodes, episodes_as_text
-from flax_linattn.data.episodes.write import write_episodes
+from flax_linattn.data.episodes.write import check_episode_file, write_episodes
 
 __all__ = [
     "REFERENCE_RETURNS",
     "EpisodeFormat",
     "Episodes",
+    "check_episode_file",
     "describe_episodes",
     "episodes_as_text",
     "family_of",
@@ -26,7 +25,6 @@ __all__ = [
     "load_episodes",
     "normalized_score",
     "read_d4rl",
-    "read_episode_npz",
     "read_minari",
     "scores_of",
     "split_episodes",

@@ -1,23 +1,41 @@
-"""Episodes in HDF5 files as D4RL has them."""
+"""Episodes in files as D4RL has them: arrays of steps one after the other."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import listed
+from flax_linattn.data.arrays import read_arrays
 from flax_linattn.data.episodes.episodes import Episodes
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
-from flax_linattn.data.episodes.texts import environment_name
-from flax_linattn.data.episodes.transitions import KEYS, check_keys, to_episodes
+from flax_linattn.data.episodes.notes import (
+    NO_TIMEOUTS,
+    about_cut_short,
+    about_left_out,
+    environment_name,
+    printed,
+)
+from flax_linattn.data.files import DataFormatError, check_is_file
+
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+"""Of every file."""
+KEYS = (*REQUIRED, "timeouts", "next_observations")
+"""All that are read."""
 
 
 def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
-    """Reads the steps of a file and finds its episodes.
+    """Reads the steps of an HDF5 or ``.npz`` file and finds its episodes.
 
     D4RL's keys: ``observations`` [N, S], ``actions`` [N, A], continuous, ``rewards`` [N],
     ``terminals`` [N] and ``timeouts`` [N], True at the last step of an episode that ended in a
     terminal state, or was cut by time. Without ``timeouts``, an episode is cut where
-    ``next_observations`` is not the observation of the next row. Others are left alone, but for the
-    file's attribute ``env_id``.
+    ``next_observations`` is not the observation of the next row. Others are left alone, but for
+    ``env_id``: an attribute of an HDF5 file, a text in an ``.npz`` file, which is read without
+    h5py. Nothing is unpickled.
 
     Source: J. Fu et al., "D4RL: Datasets for deep data-driven reinforcement learning", 2020.
 
@@ -32,25 +50,186 @@ def read_d4rl(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
         DataFormatError: It is no such file, or damaged; the message names the key and the row.
 
     Example:
-        >>> import tempfile, h5py, numpy as np
-        >>> path = Path(tempfile.mkdtemp(), "toy.hdf5")
-        >>> with h5py.File(path, "w") as file:
-        ...     file["observations"] = np.zeros((4, 2))
-        ...     file["actions"] = np.zeros((4, 1))
-        ...     file["rewards"] = np.arange(4.0)
-        ...     file["terminals"] = np.array([False, True, False, False])
-        ...     file["timeouts"] = np.array([False, False, True, False])
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "toy.npz")
+        >>> np.savez(path, observations=np.zeros((4, 2)), actions=np.zeros((4, 1)),
+        ...          rewards=np.arange(4.0), terminals=np.array([0, 1, 0, 0]),
+        ...          timeouts=np.array([0, 0, 1, 0]), env_id="Hopper-v5")
         >>> episodes = read_d4rl(path)
         >>> episodes.starts.tolist(), episodes.terminated.tolist(), episodes.returns.tolist()
         ([0, 2, 3], [True, False], [1.0, 2.0])
     """
-    with Hdf5File(path) as file:
-        names = file.names()
-        check_keys(file.path, names)
-        keys = [key for key in KEYS if key in names]
-        if "timeouts" in keys:
-            keys = [key for key in keys if key != "next_observations"]
-        arrays = {key: file.read(key) for key in keys}
-        return to_episodes(
-            file.path, arrays, environment_name(file.text("env_id")), keep_unfinished
+    path = Path(path)
+    check_is_file(path)
+    with open(path, "rb") as binary:
+        is_npz = binary.read(2) == b"PK"
+    if is_npz:
+        arrays = read_arrays(path, (*KEYS, "env_id"))
+        env_id = _text(arrays.pop("env_id", None))
+        _check_keys(path, list(arrays))
+        if "timeouts" in arrays:
+            arrays.pop("next_observations", None)  # which say nothing more
+    else:
+        with Hdf5File(path) as file:
+            names = file.names()
+            _check_keys(path, names)
+            known = KEYS[:-1] if "timeouts" in names else KEYS
+            arrays = {key: file.read(key) for key in known if key in names}
+            env_id = environment_name(file.text("env_id"))
+    return _to_episodes(path, arrays, env_id, keep_unfinished)
+
+
+def _text(array: NDArray | None) -> str | None:
+    if array is None or array.dtype.kind != "U" or array.size != 1:
+        return None
+    try:
+        return environment_name(str(array.item()))
+    except (ValueError, SystemError):  # no characters
+        return None
+
+
+def _check_keys(path: Path, names: list[str]) -> None:
+    """Refuses a file without the arrays that it must have.
+
+    Raises:
+        DataFormatError: One is not there.
+    """
+    missing = [key for key in REQUIRED if key not in names]
+    if missing:
+        raise DataFormatError(
+            f"{path}: expected arrays {listed(REQUIRED)}, got {printed(names)}; there is "
+            f"no {listed(missing)}: save the steps under these names"
         )
+
+
+def _to_episodes(
+    path: Path, arrays: Mapping[str, NDArray], env_id: str | None, keep_unfinished: bool
+) -> Episodes:
+    """Episodes that end at terminal states and at limits of time.
+
+    Args:
+        path: The file, for messages.
+        arrays: By their keys: those of ``REQUIRED``, and ``timeouts`` or ``next_observations``
+            where they are known; without both, episodes end at terminal states alone.
+        env_id: The environment.
+        keep_unfinished: Whether the steps behind the last end are an episode, cut by time.
+
+    Raises:
+        DataFormatError: The arrays do not fit each other, or no episode ends.
+    """
+    for key, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise DataFormatError(
+                f"{path}:{key}: expected numbers, got {array.dtype}; save the array as float32"
+            )
+    if arrays["observations"].ndim != 2 or not arrays["observations"].size:
+        raise DataFormatError(
+            f"{path}:observations: expected [N, S], the numbers seen at each of N steps, got "
+            f"{list(arrays['observations'].shape)}; save them so"
+        )
+    steps = len(arrays["observations"])
+    rewards = _column(arrays["rewards"])
+    terminals = _flags(path, "terminals", arrays["terminals"], steps)
+    ends = terminals | _limits(path, arrays, terminals, steps)
+    stops = np.flatnonzero(ends) + 1
+    if keep_unfinished and not ends[-1]:
+        stops = np.append(stops, steps)
+    if not stops.size:
+        raise DataFormatError(
+            f"{path}: expected an episode to end, got none in {steps:,} steps; save where episodes "
+            "were cut by time as timeouts, or take all steps as one with keep_unfinished=True",
+            "keep_unfinished",
+        )
+    for key, array in (("actions", arrays["actions"]), ("rewards", rewards)):
+        if array.shape[:1] != (steps,):
+            raise _differ(path, key, array, steps)
+    used = int(stops[-1])
+    notes = about_left_out(steps - used, "step", "behind the last end")
+    if "timeouts" not in arrays and "next_observations" not in arrays:
+        notes.append(NO_TIMEOUTS)
+    return checked_episodes(
+        str(path),
+        arrays["observations"][:used],
+        arrays["actions"][:used],
+        rewards[:used],
+        np.concatenate([[0], stops]).astype(np.int64),
+        terminals[stops - 1],
+        env_id,
+        notes,
+    )
+
+
+def checked_episodes(
+    name: str,
+    observations: NDArray,
+    actions: NDArray,
+    rewards: NDArray,
+    starts: NDArray[np.int64],
+    terminated: NDArray[np.bool_],
+    env_id: str | None,
+    notes: list[str],
+) -> Episodes:
+    """The episodes, with a note on those cut short; what does not fit is an error of the file.
+
+    Raises:
+        DataFormatError: See ``Episodes``.
+    """
+    noted = (*notes, *about_cut_short(np.diff(starts), terminated))
+    try:
+        return Episodes(name, observations, actions, rewards, starts, terminated, env_id, noted)
+    except ValueError as error:
+        raise DataFormatError(str(error)) from None
+
+
+def _limits(
+    path: Path, arrays: Mapping[str, NDArray], terminals: NDArray[np.bool_], steps: int
+) -> NDArray[np.bool_]:
+    """Where a limit of time ended an episode, bool [N], as far as the file says it."""
+    if "timeouts" in arrays:
+        return _flags(path, "timeouts", arrays["timeouts"], steps)
+    ends = np.zeros(steps, bool)
+    if "next_observations" not in arrays:
+        return ends
+    after, before = arrays["next_observations"], arrays["observations"]
+    if after.shape != before.shape:
+        raise DataFormatError(
+            f"{path}:next_observations: expected the shape of observations, "
+            f"{list(before.shape)}, got {list(after.shape)}; save both of the same steps"
+        )
+    ends[:-1] = (after[:-1] != before[1:]).any(1)
+    if steps > 1 and (ends | terminals)[:-1].all() and not terminals[:-1].all():
+        raise DataFormatError(
+            f"{path}:next_observations: expected most rows to be the observation of the next row, "
+            "got none; the steps are not in the order of time: save them so, or save timeouts"
+        )
+    return ends
+
+
+def _flags(path: Path, key: str, array: NDArray, steps: int) -> NDArray[np.bool_]:
+    """True and False, or 1 and 0, of each step."""
+    values = _column(array)
+    if values.shape != (steps,):
+        raise _differ(path, key, values, steps)
+    if values.dtype == np.bool_:
+        return values.view(np.uint8) != 0  # a damaged file may hold bytes beside 0 and 1
+    if values.dtype.kind not in "iuf":
+        raise DataFormatError(
+            f"{path}:{key}: expected True or False for each step, got {values.dtype}; save it so"
+        )
+    if (wrong := np.flatnonzero((values != 0) & (values != 1))).size:
+        raise DataFormatError(
+            f"{path}:{key}[{wrong[0]}]: expected 0 or 1, got {values[wrong[0]]}; correct it"
+        )
+    return np.asarray(values == 1)
+
+
+def _column(array: NDArray) -> NDArray:
+    """Some files have [N, 1] in place of [N]."""
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _differ(path: Path, key: str, array: NDArray, steps: int) -> DataFormatError:
+    return DataFormatError(
+        f"{path}:{key}: expected one for each of {steps:,} observations, got "
+        f"{list(array.shape)}; save all arrays of the same steps"
+    )

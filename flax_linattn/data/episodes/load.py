@@ -12,8 +12,7 @@ from flax_linattn.data.episodes.d4rl import read_d4rl
 from flax_linattn.data.episodes.episodes import Episodes, join_episodes
 from flax_linattn.data.episodes.hdf5_file import SIGNATURE, Hdf5File
 from flax_linattn.data.episodes.minari import EPISODE, read_minari
-from flax_linattn.data.episodes.npz import read_episode_npz
-from flax_linattn.data.files import DataFormatError, LineReader
+from flax_linattn.data.files import DataFormatError, check_is_file
 
 EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
 """Formats of files; "auto" looks at them."""
@@ -21,7 +20,7 @@ EpisodeFormat = Literal["auto", "d4rl", "minari", "npz"]
 _READERS: dict[str, Callable[..., Episodes]] = {
     "d4rl": read_d4rl,
     "minari": read_minari,
-    "npz": read_episode_npz,
+    "npz": read_d4rl,
 }
 
 
@@ -37,13 +36,12 @@ def load_episodes(
 
     Args:
         paths: The file or folder, or several of one environment.
-        file_format: "d4rl" (``read_d4rl``), "minari" (``read_minari``), "npz"
-            (``read_episode_npz``), or "auto".
+        file_format: "d4rl" (``read_d4rl``), "minari" (``read_minari``), "npz" (as
+            "d4rl"), or "auto".
         keep_unfinished: Whether episodes whose end is not known are taken, as if cut by time.
 
     Raises:
-        FileNotFoundError: There is no such file or folder, or what collects episodes to it has not
-            finished.
+        FileNotFoundError: There is no such file or folder.
         OptionError: There is no such format.
         ValueError: No path is given, files do not go together, or h5py is not installed.
         DataFormatError: A file breaks its format; the message names it, the key and the row.
@@ -61,7 +59,6 @@ def load_episodes(
         paths = [paths]
     parts = []
     for path in paths:
-        _refuse_unfinished(Path(path))
         chosen = _format(Path(path)) if file_format == "auto" else file_format
         parts.append(_READERS[chosen](path, keep_unfinished=keep_unfinished))
     if len(parts) > 1:
@@ -74,22 +71,11 @@ def _with_its_name(part: Episodes) -> Episodes:
     return dataclasses.replace(part, notes=tuple(f"{part.name}: {note}" for note in part.notes))
 
 
-def _refuse_unfinished(path: Path) -> None:
-    """A file that is not there yet, whose parts ``control.collect`` keeps beside it."""
-    parts = path.with_name(f"{path.name}.parts") if path.name else path
-    if not path.exists() and parts.is_dir():
-        raise FileNotFoundError(
-            f"expected episodes at {path}, found only {parts}, the parts of a rollout that has not "
-            "finished; give the same rollout again: it goes on from there"
-        )
-
-
 def _format(path: Path) -> str:
     """The format that a file or folder looks like."""
     if path.is_dir():
         return "minari"
-    with LineReader(path) as reader:  # there is such a file
-        path = reader.path
+    check_is_file(path)
     with open(path, "rb") as binary:
         start = binary.read(len(SIGNATURE))
     if start.startswith(b"PK"):

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
+from flax_linattn.data.episodes.d4rl import checked_episodes
 from flax_linattn.data.episodes.episodes import Episodes
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
-from flax_linattn.data.episodes.notes import about_left_out
+from flax_linattn.data.episodes.notes import about_left_out, environment_name, printed
 from flax_linattn.data.episodes.numbers import as_float32, refuse_discrete
-from flax_linattn.data.episodes.texts import environment_name, printed
-from flax_linattn.data.episodes.transitions import checked
 from flax_linattn.data.files import DataFormatError
 
 MAIN = "main_data.hdf5"
@@ -90,7 +89,7 @@ def read_minari(path: str | Path, *, keep_unfinished: bool = False) -> Episodes:
                     f"got {its}; these are not of one environment: split the data set"
                 )
     left_out = len(episodes) - len(parts)
-    return checked(
+    return checked_episodes(
         str(path),
         np.concatenate([part.observations for part in parts]),
         np.concatenate([part.actions for part in parts]),

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from flax_linattn.data.episodes.episodes import Episodes
-from flax_linattn.data.episodes.notes import about_cut_short, count_cut_short
+from flax_linattn.data.episodes.notes import about_cut_short, count_cut_short, counted
 from flax_linattn.data.episodes.scores import scores_of
-from flax_linattn.data.episodes.texts import counted
 
 
 def describe_episodes(episodes: Episodes) -> dict[str, Any]:

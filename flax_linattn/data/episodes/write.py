@@ -51,11 +51,7 @@ def write_episodes(
         (True, 'Hopper-v5')
     """
     path = Path(path)
-    if path.suffix not in (".hdf5", ".h5", ".npz"):
-        raise OptionError(
-            f"path must end in .hdf5, .h5 or .npz, got {str(path)!r}; the suffix is the format.",
-            "path",
-        )
+    check_episode_file(path)
     entries: dict[Any, Any] = dict(about)
     for key, value in entries.items():
         texts = isinstance(key, str) and isinstance(value, str)
@@ -69,6 +65,22 @@ def write_episodes(
     content = to_bytes(_arrays(episodes), episodes.env_id, about)
     with write_whole(path) as file:
         file.write(content)
+
+
+def check_episode_file(path: Path) -> None:
+    """Refuses a file that episodes cannot be written to, such as before hours of play.
+
+    Raises:
+        OptionError: The suffix is another one.
+        ValueError: h5py is not installed, for ``.hdf5``.
+    """
+    if path.suffix not in (".hdf5", ".h5", ".npz"):
+        raise OptionError(
+            f"path must end in .hdf5, .h5 or .npz, got {str(path)!r}; the suffix is the format.",
+            "path",
+        )
+    if path.suffix != ".npz":
+        import_h5py()
 
 
 def _arrays(episodes: Episodes) -> dict[str, NDArray]:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import listed
-from flax_linattn.data.dataset import in_order
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.images.images import LabelledImages
 from flax_linattn.data.images.pickles import read_pickle
+from flax_linattn.data.labels import in_order
 
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import warnings
@@ -16,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.checks import at_least, shown
+from flax_linattn.checks import at_least, import_extra, shown
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
 
@@ -82,13 +81,11 @@ def import_pillow() -> Any:
     Raises:
         ValueError: It is not installed; says how to.
     """
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError:
-        raise ValueError(
-            'reading image files takes Pillow: pip install "flax-linattn[images]". The binary and '
-            "Python versions of CIFAR-10, and MNIST's files, are read without it."
-        ) from None
+    return import_extra(
+        "PIL.Image",
+        'reading image files takes Pillow: pip install "flax-linattn[images]". The binary and '
+        "Python versions of CIFAR-10, and MNIST's files, are read without it.",
+    )
 
 
 def check_room(tree: FileTree, num_images: int, height: int, width: int, channels: int) -> None:

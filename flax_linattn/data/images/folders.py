@@ -12,10 +12,10 @@ from flax_linattn.data.class_folders import (
     find_class_folders,
     split_of,
 )
-from flax_linattn.data.dataset import in_order
 from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import MEND, DataFormatError
 from flax_linattn.data.images.decode import is_image
+from flax_linattn.data.labels import in_order
 
 ANNOTATIONS = "val/val_annotations.txt"
 """Tiny ImageNet's: a line for each image, the name, its class and its box, tabs between."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.labels import check_classes, check_labels
+from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledImages:
+class LabelledImages(LabelledExamples):
     """Labelled images, all of one shape.
 
     Attributes:
         name: The data set's name.
-        classes: The class names, in the order of ``data.dataset.in_order``, or in that of text.
+        classes: The class names, in the order of ``data.labels.in_order``, or in that of text.
         labels: int32 ``[N]``, indices into ``classes``.
         pixels: uint8 ``[N, H, W, C]``; C is 1 (grey) or 3 (red, green, blue).
         notes: What is to be known about them, such as "images are JPEG files".
@@ -38,6 +37,7 @@ class LabelledImages:
     labels: NDArray[np.int32]
     pixels: NDArray[np.uint8]
     notes: tuple[str, ...] = ()
+    _examples: ClassVar[str] = "pixels"
 
     def __post_init__(self) -> None:
         shape = self.pixels.shape
@@ -52,33 +52,10 @@ class LabelledImages:
         check_classes(self.classes)
 
     @property
-    def num_examples(self) -> int:
-        """Number of images, N."""
-        return len(self.pixels)
-
-    @property
     def image_shape(self) -> tuple[int, int, int]:
         """Height, width and channels of an image, (H, W, C)."""
         height, width, channels = self.pixels.shape[1:]
         return height, width, channels
-
-    def subset(self, indices: Sequence[int] | NDArray[Any] | slice) -> LabelledImages:
-        """Returns the images at ``indices``, in that order, with the same classes.
-
-        Args:
-            indices: int ``[M]`` (negative ones count from the end), bool ``[N]``, or a slice.
-
-        Raises:
-            IndexError: An index is out of range.
-
-        Example:
-            >>> images = LabelledImages("toy", ("cat", "dog"), np.array([1, 0], np.int32),
-            ...                         np.zeros((2, 4, 4, 1), np.uint8))
-            >>> images.subset([-1]).labels.tolist()
-            [0]
-        """
-        chosen = np.arange(self.num_examples)[indices]
-        return replace(self, labels=self.labels[chosen], pixels=self.pixels[chosen])
 
     def grey(self) -> LabelledImages:
         """Returns the same images in grey, C = 1: the luma of ITU-R BT.601, in whole numbers.

@@ -1,62 +1,139 @@
-"""Pickles of plain values and arrays of bytes, which are read and never run.
+"""Pickles of plain values and arrays of bytes, in which nothing can be named or called.
 
-CIFAR-10's Python version is such files. A pickle is a program for Python's ``pickle``: it may name
-any function of any library and call it. Here nothing is given to ``pickle``: its opcodes are read
-one by one, and those that build containers, numbers, texts, bytes and arrays of bytes do so. A name
-is a mark on a stack, of which five are known; any other name, call or opcode is an error.
+CIFAR-10's Python version is such files.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import pickletools
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.files import report_damage
 
-_VALUES = frozenset(
-    (
-        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "FLOAT", "BINFLOAT"),
-        *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"),
-        *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE"),
-    )
+_OPCODES = (
+    *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "GLOBAL", "STACK_GLOBAL"),
+    *("NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"),
+    *("FLOAT", "BINFLOAT", "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+    *("EMPTY_TUPLE", "EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "REDUCE", "BUILD"),
+    *("PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET", "MEMOIZE"),
 )
-"""Opcodes of the value that stands behind them; none of them says how much memory to take."""
+"""None of them takes memory for what is not in the file."""
+_VALUES = (type(None), int, float, str, bytes, list, tuple, dict)
 
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
-_NAMES = {
-    "numpy.core.multiarray _reconstruct": "array",
-    "numpy._core.multiarray _reconstruct": "array",
-    "numpy ndarray": "ndarray",
-    "numpy dtype": "dtype",
-    "_codecs encode": "bytes",
+class _Name:
+    """A name on the stack, which may be called; without attributes, so that nothing sets one."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.make(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("a state of what is no array")
+
+
+class _Dtype:
+    def __init__(self, code: object, *_: Any) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and alignment, which bytes do not have."""
+
+
+class _Array:
+    values: NDArray[np.uint8]
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        if not isinstance(dtype, _Dtype) or dtype.code != "u1":
+            raise ValueError("an array of something else than u1")
+        data = data.encode("latin1") if isinstance(data, str) else data
+        if len(shape) > 8 or not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError("an array of a shape that is none")
+        if not isinstance(data, bytes) or len(data) != math.prod(shape):
+            raise ValueError(f"an array {[*shape]} of another number of bytes")
+        order: Any = "F" if fortran else "C"
+        self.values = np.frombuffer(data, np.uint8).reshape(shape, order=order)
+
+
+def _encode(text: str, encoding: object) -> bytes:
+    if encoding != "latin1":
+        raise ValueError("a text that is no bytes")
+    return text.encode("latin1")
+
+
+_NAMES: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda *_: _Array(),
+    ("numpy", "ndarray"): lambda *_: None,  # only passed on
+    ("numpy", "dtype"): _Dtype,
+    ("_codecs", "encode"): _encode,  # bytes that Python 3 wrote for Python 2
 }
-"""What arrays of bytes, and bytes that Python 3 wrote for Python 2, name."""
 
 
-class _Name(NamedTuple):
-    """One of the names, on the stack."""
+_InPython: Any = vars(pickle)["_Unpickler"]
+"""Python's unpickler in Python. That in C takes memory by the numbers in a file: its memo is an
+array."""
 
-    name: str
 
+class _Unpickler(_InPython):
+    """Python's own unpickler for these opcodes and names alone."""
 
-class _Made:
-    """What a call would make, an array or a dtype, with the state that it is given."""
+    dispatch = {  # noqa: RUF012
+        code[0]: _InPython.dispatch[code[0]]
+        for code in (getattr(pickle, name) for name in _OPCODES)
+    }
 
-    def __init__(self, name: str, arguments: tuple[Any, ...]) -> None:
-        self.name, self.arguments = name, arguments
-        self.state: Any = None
+    def find_class(self, module: str, name: str) -> _Name:
+        if (module, name) not in _NAMES:
+            raise ValueError(f"the name {shown(f'{module} {name}', 80)}")
+        return _Name(_NAMES[module, name])
+
+    def _set_items(self, items: list[Any]) -> None:
+        """Keys are texts, bytes or numbers: a tuple of tuples of tuples ends the process."""
+        if not isinstance(self.stack[-1], dict) or len(items) % 2:
+            raise ValueError("keys and values for what is no dict")
+        if not all(isinstance(key, (str, bytes, int)) for key in items[::2]):
+            raise ValueError("a key that is neither text nor number")
+        self.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+
+    def _load_dict(self) -> None:
+        items = self.pop_mark()
+        self.append({})
+        self._set_items(items)
+
+    def _load_item(self) -> None:
+        value = self.stack.pop()
+        self._set_items([self.stack.pop(), value])
+
+    def _load_items(self) -> None:
+        self._set_items(self.pop_mark())
+
+    dispatch |= {
+        pickle.DICT[0]: _load_dict,
+        pickle.SETITEM[0]: _load_item,
+        pickle.SETITEMS[0]: _load_items,
+    }
 
 
 def read_pickle(place: str, content: bytes) -> Any:
     """The value of a pickle: plain containers, numbers, texts, and arrays uint8.
+
+    A pickle is a program for Python's ``pickle``: it may name any function of any library and call
+    it. Here five names are known, each of which stands for a few lines of this file; any other
+    name, and any opcode that builds something else, is an error.
 
     Args:
         place: The file, for messages.
@@ -70,7 +147,6 @@ def read_pickle(place: str, content: bytes) -> Any:
         DataFormatError: It is damaged, or names or holds anything else.
 
     Example:
-        >>> import pickle
         >>> read_pickle("a", pickle.dumps({b"data": np.arange(3, dtype=np.uint8)}, protocol=2))
         {'data': array([0, 1, 2], dtype=uint8)}
         >>> read_pickle("a", pickle.dumps(print, protocol=2))
@@ -78,156 +154,21 @@ def read_pickle(place: str, content: bytes) -> Any:
         ...
         flax_linattn.data.files.DataFormatError: a: expected a pickle of plain values and arrays...
     """
-    try:
-        value = _value(content)
-        if isinstance(value, dict):
-            return {_key(key): _plain(part) for key, part in value.items()}
-        return _plain(value)
-    except Exception as error:  # what a damaged one may raise, here and in genops, is no short list
-        raise DataFormatError(
-            f"{place}: expected a pickle of plain values and arrays uint8, got a damaged one, or "
-            f"another kind of file ({shown(error, 100)}); fetch it again from its official source"
-        ) from error
-
-
-def _value(content: bytes) -> Any:
-    """What the opcodes build."""
-    stack: list[Any] = []
-    below: list[list[Any]] = []  # the stacks under each mark
-    memory: dict[int, Any] = {}
-    for opcode, argument, _ in pickletools.genops(content):
-        name = opcode.name
-        if name in _VALUES:
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
-            memory[int(argument or 0)] = stack[-1]
-        elif name == "MEMOIZE":
-            memory[len(memory)] = stack[-1]
-        elif name in ("GET", "BINGET", "LONG_BINGET"):
-            stack.append(memory[int(argument or 0)])
-        elif name in _TUPLES:
-            stack.append(tuple(_taken(stack, _TUPLES[name])))
-        elif name == "EMPTY_LIST":
-            stack.append([])
-        elif name == "EMPTY_DICT":
-            stack.append({})
-        elif name == "MARK":
-            below.append(stack)
-            stack = []
-        elif name in ("TUPLE", "LIST", "DICT", "POP_MARK", "APPENDS", "SETITEMS"):
-            items, stack = stack, below.pop()
-            _take_items(name, stack, items)
-        elif name == "APPEND":
-            _list(stack[-2]).append(stack.pop())
-        elif name == "SETITEM":
-            _set_items(stack[-3], _taken(stack, 2))
-        elif name == "POP":
-            stack.pop()
-        elif name == "GLOBAL":
-            stack.append(_known(str(argument)))
-        elif name == "STACK_GLOBAL":
-            stack.append(_known(" ".join(_taken(stack, 2))))
-        elif name == "REDUCE":
-            stack.append(_called(*_taken(stack, 2)))
-        elif name == "BUILD":
-            state = stack.pop()
-            if not isinstance(stack[-1], _Made):
-                raise ValueError("a state of what is no array")
-            stack[-1].state = state
-        elif name == "STOP":
-            (value,) = stack
-            return value
-        elif name not in ("PROTO", "FRAME"):
-            raise ValueError(f"the opcode {name}")
-    raise ValueError("its end is missing")
-
-
-def _taken(stack: list[Any], number: int) -> list[Any]:
-    """The last so many values, which leave the stack."""
-    if len(stack) < number:
-        raise ValueError("too few values")
-    taken = stack[len(stack) - number :]
-    del stack[len(stack) - number :]
-    return taken
-
-
-def _take_items(name: str, stack: list[Any], items: list[Any]) -> None:
-    """What is done with the values above a mark."""
-    if name == "TUPLE":
-        stack.append(tuple(items))
-    elif name == "LIST":
-        stack.append(items)
-    elif name == "DICT":
-        stack.append({})
-        _set_items(stack[-1], items)
-    elif name == "APPENDS":
-        _list(stack[-1]).extend(items)
-    elif name == "SETITEMS":
-        _set_items(stack[-1], items)
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError("values for what is no list")
-    return value
-
-
-def _set_items(value: Any, items: list[Any]) -> None:
-    """Keys are texts, bytes or numbers: one of tuples in tuples is a way to end the process."""
-    if not isinstance(value, dict) or len(items) % 2:
-        raise ValueError("keys and values for what is no dict")
-    for key, part in _pairs(items):
-        if not isinstance(key, (str, bytes, int)):
-            raise ValueError(f"a key that is a {type(key).__name__}")
-        value[key] = part
-
-
-def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(items[::2], items[1::2], strict=True)
-
-
-def _known(name: str) -> _Name:
-    if name not in _NAMES:
-        raise ValueError(f"the name {shown(name, 80)}")
-    return _Name(_NAMES[name])
-
-
-def _called(function: Any, arguments: Any) -> Any:
-    """The bytes or what stands for an array or a dtype; nothing else is called."""
-    if not isinstance(function, _Name) or not isinstance(arguments, tuple):
-        raise ValueError("a call of what is no name")
-    if function.name == "bytes":
-        text, encoding = arguments
-        if encoding != "latin1" or not isinstance(text, str):
-            raise ValueError("a text that is no bytes")
-        return text.encode("latin1")
-    if function.name == "ndarray":
-        raise ValueError("an array that is made in another way")
-    return _Made(function.name, arguments)
-
-
-def _key(key: Any) -> Any:
-    return key.decode("latin1") if isinstance(key, bytes) else key
+    expected = "a pickle of plain values and arrays uint8"
+    with report_damage(place, expected, "fetch it again from its official source"):
+        value = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+        if not isinstance(value, dict):
+            return _plain(value)
+        return {
+            key.decode("latin1") if isinstance(key, bytes) else key: _plain(part)
+            for key, part in value.items()
+        }
 
 
 def _plain(value: Any) -> Any:
     """The value, or the array that it stands for."""
-    if isinstance(value, _Name):
+    if isinstance(value, _Array):
+        return value.values
+    if not isinstance(value, _VALUES):
         raise ValueError("a name instead of a value")
-    return _array(value) if isinstance(value, _Made) else value
-
-
-def _array(made: _Made) -> NDArray[np.uint8]:
-    _, shape, dtype, fortran, data = made.state
-    if made.name != "array" or not isinstance(dtype, _Made) or dtype.name != "dtype":
-        raise ValueError("something else than an array")
-    if dtype.arguments[0] != "u1":
-        raise ValueError("an array of something else than u1")
-    data = data.encode("latin1") if isinstance(data, str) else data
-    if len(shape) > 8 or not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError("an array of a shape that is none")
-    if not isinstance(data, bytes) or len(data) != math.prod(shape):
-        raise ValueError(f"an array {[*shape]} of another number of bytes")
-    return np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+    return value

@@ -6,19 +6,22 @@ Arena" (2021), ``lra_benchmarks/matching/input_pipeline.py``.
 
 from __future__ import annotations
 
-import gzip
-import lzma
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import same_number, shown
-from flax_linattn.data.files import LONGEST_LINE, MEND, DataFormatError, LineReader
+from flax_linattn.data.files import (
+    LONGEST_LINE,
+    MEND,
+    STREAM_DAMAGE,
+    DataFormatError,
+    check_is_file,
+    open_uncompressed,
+)
 from flax_linattn.data.labels import check_labels
 
 CLASSES = ("apart", "linked")
@@ -28,8 +31,6 @@ MOST_BYTES = 2**33
 """Of all texts that are kept, each different one once."""
 
 _LABELS = {b"0": 0, b"1": 1, b"0.0": 0, b"1.0": 1}
-_OPENERS = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open))
-_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +94,8 @@ def load_pairs(path: str | Path) -> TextPairs:
         >>> load_pairs(path).second
         (b'trees and graphs',)
     """
-    with LineReader(path) as reader:  # there is such a file
-        path = reader.path
+    path = Path(path)
+    check_is_file(path)
     labels, first, second, ids = [], [], [], []
     kept: dict[bytes, bytes] = {}
     room = MOST_BYTES
@@ -127,13 +128,9 @@ def _name(cell: bytes) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Lines without their ends, numbered from 1; empty ones are left out."""
-    with open(path, "rb") as beginning:
-        start = beginning.read(6)
-    opener = next((how for magic, how in _OPENERS if start.startswith(magic)), open)
     line = 0
     try:
-        with opener(path, "rb") as opened:
-            file = cast("IO[bytes]", opened)
+        with open_uncompressed(path) as file:
             while row := file.readline(LONGEST_LINE + 1):
                 line += 1
                 if len(row) > LONGEST_LINE:
@@ -143,7 +140,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     )
                 if row := row.removesuffix(b"\n").removesuffix(b"\r"):
                     yield line, row
-    except _DAMAGE as error:
+    except STREAM_DAMAGE as error:
         raise DataFormatError(
             f"{path}:{line + 1}: expected a whole compressed stream, got a damaged or truncated "
             f"one ({shown(error)}); fetch the file again"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.labels import check_classes, check_labels
+from flax_linattn.data.labels import LabelledExamples, check_classes, check_labels
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledTexts:
+class LabelledTexts(LabelledExamples):
     """Labelled texts, each the bytes of a file, of its own length.
 
     Attributes:
         name: The data set's name.
-        classes: The class names, in the order of ``data.dataset.in_order``, or in that of text.
+        classes: The class names, in the order of ``data.labels.in_order``, or in that of text.
         labels: int32 ``[N]``, indices into ``classes``.
         texts: N texts of at least a byte.
         notes: What is to be known about them.
@@ -39,6 +39,7 @@ class LabelledTexts:
     labels: NDArray[np.int32]
     texts: tuple[bytes, ...]
     notes: tuple[str, ...] = ()
+    _examples: ClassVar[str] = "texts"
 
     def __post_init__(self) -> None:
         check_labels(self.labels, len(self.texts), self.classes)
@@ -55,34 +56,9 @@ class LabelledTexts:
                 )
 
     @property
-    def num_examples(self) -> int:
-        """Number of texts, N."""
-        return len(self.texts)
-
-    @property
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each text, int64 ``[N]``."""
         return np.array([len(text) for text in self.texts], np.int64)
-
-    def subset(self, indices: Sequence[int] | NDArray[Any] | slice) -> LabelledTexts:
-        """Returns the texts at ``indices``, in that order, with the same classes.
-
-        Args:
-            indices: int ``[M]`` (negative ones count from the end), bool ``[N]``, or a slice.
-
-        Raises:
-            IndexError: An index is out of range.
-
-        Example:
-            >>> texts = LabelledTexts("toy", ("neg", "pos"), np.array([1, 0], np.int32),
-            ...                       (b"good", b"bad"))
-            >>> texts.subset([-1]).texts
-            (b'bad',)
-        """
-        chosen = np.arange(self.num_examples)[indices]
-        return replace(
-            self, labels=self.labels[chosen], texts=tuple(self.texts[index] for index in chosen)
-        )
 
     def map(self, change: Callable[[bytes], bytes]) -> LabelledTexts:
         """Returns the same examples with every text changed, such as by ``taylorshift_bytes``.

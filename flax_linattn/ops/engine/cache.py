@@ -30,7 +30,7 @@ CACHE_DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 @exportable
-@jax.tree_util.register_pytree_with_keys_class
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KVCache:
     """Keys and values of the real tokens seen so far, without gaps.
@@ -48,20 +48,8 @@ class KVCache:
     key: Float[Array, "B L H K"]
     value: Float[Array, "B L H V"]
     length: Int[Array, "B"]
-    growable: bool
+    growable: bool = dataclasses.field(metadata={"static": True})
     per_token: Parameters = dataclasses.field(default_factory=dict)
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], tuple[bool]]:
-        """For JAX. An empty ``per_token`` is left out: functions exported without it go on."""
-        names = ("key", "value", "length", *(("per_token",) if self.per_token else ()))
-        parts = ((jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names)
-        return tuple(parts), (self.growable,)
-
-    @classmethod
-    def tree_unflatten(cls, static: tuple[bool], parts: tuple[Any, ...]) -> KVCache:
-        """``tree_flatten_with_keys`` undone."""
-        key, value, length, *rest = parts
-        return cls(key, value, length, static[0], rest[0] if rest else {})
 
     @property
     def capacity(self) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -33,6 +33,9 @@ from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.streamed import stream_difference
 from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
 
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
+
 OF_RETURNS = Yardsticks(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
 )
@@ -52,7 +55,7 @@ COMPARED = 1000
 """Steps over which the stream is compared with the parallel model."""
 
 
-def environments_of(problem: DecideProblem, config: DecideConfig) -> control.Environments | None:
+def environments_of(problem: DecideProblem, config: DecideConfig) -> VectorEnv | None:
     """Environments to play in; None where there are none, which a note tells.
 
     Raises:
@@ -82,8 +85,8 @@ def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> 
             f"{episodes.name} are episodes of {episodes.env_id}, got env={env_id}; give that one.",
             "env",
         )
-    with _fitting(env_id, 1, episodes, episodes.name, config) as environments:
-        low, high = environments.action_low, environments.action_high
+    with closing(_fitting(env_id, 1, episodes, episodes.name, config)) as environments:
+        low, high = control.action_bounds(environments)
         beyond = (episodes.actions < low - SLACK) | (episodes.actions > high + SLACK)
         if share := float(beyond.any(axis=1).mean()):
             print(
@@ -99,24 +102,25 @@ def _fitting(
     like: Episodes | DecideProblem,
     dataset: str,
     config: DecideConfig,
-) -> control.Environments:
+) -> VectorEnv:
     """Environments of as many numbers in observations and actions, and of no more steps.
 
     Raises:
         ValueError: they are not there, or do not fit.
     """
     environments = control.make_environments(env_id, num_envs, observation_dim=like.observation_dim)
-    most = most_steps(config)
+    most, limit = most_steps(config), control.max_episode_steps(environments)
     try:
-        if environments.action_dim != like.action_dim:
+        action_dim = len(control.action_bounds(environments)[0])
+        if action_dim != like.action_dim:
             raise OptionError(
-                f"actions of {env_id} have {environments.action_dim} numbers, those of {dataset} "
+                f"actions of {env_id} have {action_dim} numbers, those of {dataset} "
                 f"{like.action_dim}; give the environment of the data.",
                 "env",
             )
-        if most is not None and environments.max_steps > most:
+        if most is not None and limit > most:
             raise OptionError(
-                f"an episode of {env_id} may have {environments.max_steps:,} steps, and the model "
+                f"an episode of {env_id} may have {limit:,} steps, and the model "
                 f"has times for {most:,}; raise max_length, or choose another position.",
                 "max_length",
                 "position",
@@ -127,9 +131,9 @@ def _fitting(
     return environments
 
 
-def play_run(run: Run, environments: control.Environments, **how: Any) -> Episodes:
+def play_run(run: Run, environments: VectorEnv, **how: Any) -> Episodes:
     """Plays the episodes of a run's test; ``how`` as in ``make_agent``."""
-    agent = make_agent(run, environments.num_envs, environments.max_steps, **how)
+    agent = make_agent(run, environments.num_envs, control.max_episode_steps(environments), **how)
     return control.play(agent, environments, seeds_of(run.config))
 
 
@@ -148,7 +152,7 @@ def played_return(config: DecideConfig, problem: DecideProblem, model: Any, task
     environments = environments_of(problem, config)
     if environments is None:
         raise OptionError("there is no environment whose return could select.", "select_on", "env")
-    with environments:
+    with closing(environments):
         return float(play_run(Run(task, config, problem, model), environments).returns.mean())
 
 
@@ -169,7 +173,7 @@ def test_values(run: Run, batches: WindowBatches) -> tuple[dict[str, Any], Episo
     environments = environments_of(problem, config)
     if environments is None:
         return values, None
-    with environments:
+    with closing(environments):
         played = play_run(run, environments)
     asked = {
         "env": problem.env_id,
@@ -231,7 +235,7 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     with ExitStack() as stack:
         environments = environments_of(problem, config)
         if environments is not None:
-            stack.enter_context(environments)
+            stack.enter_context(closing(environments))
         for name, clone in train_clones(train, problem, config).items():
             told = np.asarray(imitate(clone, done[0]))
             values[f"{name}_mse"] = float(np.mean((told - done[1]) ** 2))

@@ -1,15 +1,13 @@
-"""The model of a run on decisions, its loss and its optimizer."""
+"""The model of a run on decisions and its loss."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.tasks.decide.options import DecideConfig, DecideFit
+from flax_linattn.tasks.decide.options import DecideConfig
 from flax_linattn.tasks.decide.problem import DecideProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 
@@ -28,7 +26,7 @@ def build_model(
         problem.action_dim,
         position=config.model.position,
         max_length=config.model.max_length,
-        layers=placed_layers(config.layers, placement),
+        layers=config.layers.map_mechanisms(placement.mechanism),
         rngs=nnx.Rngs(config.seed),
     )
 
@@ -42,15 +40,3 @@ def decision_loss(
     error = jnp.mean((told - batch["actions"]) ** 2, axis=-1)
     total, count = jnp.sum(jnp.where(real > 0, error, 0)), jnp.sum(real)
     return total / jnp.maximum(count, 1), {"loss": (total, count)}
-
-
-def make_optimizer(fit: DecideFit) -> optax.GradientTransformation:
-    """AdamW on clipped gradients; the learning rate grows for ``warmup`` steps."""
-
-    def rate(step: Array) -> Array:
-        return fit.learning_rate * jnp.minimum((step + 1) / max(fit.warmup, 1), 1.0)
-
-    return optax.chain(
-        optax.clip_by_global_norm(fit.clip_norm),
-        optax.adamw(rate, weight_decay=fit.weight_decay),
-    )

@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from flax_linattn.checks import LARGEST, OptionError, at_least, positive
+from flax_linattn.checks import LARGEST, OptionError, at_least
 from flax_linattn.models import DECISION_LAYERS, Layers
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.training import OptimizerOptions
 
 EMBEDDED = "pendulum"
 """The data set that comes with the package, by its name in folders of runs."""
@@ -85,6 +86,17 @@ class DecideModel(ModelOptions):
         at_least(1, 2**20, max_length=self.max_length)
 
 
+ADAMW = OptimizerOptions(
+    "adamw",
+    schedule="linear_warmup",
+    warmup=200,
+    weight_decay=1e-4,
+    decay_mask="all",
+    clip_norm=0.25,
+)
+"""Weight decay shrinks all parameters, biases and norms too, as in the published code."""
+
+
 @dataclasses.dataclass(frozen=True)
 class DecideFit(FitOptions):
     """How the model is trained, by AdamW on windows of episodes.
@@ -93,9 +105,6 @@ class DecideFit(FitOptions):
         context: steps of a window.
         windows: from which episode each is drawn: "steps" draws it in proportion to its steps,
             "episodes" each alike.
-        warmup: training steps over which the learning rate grows to its value.
-        weight_decay: decoupled.
-        clip_norm: of gradients.
         return_scale: a return of this size counts as one; 0 = the largest one to train on.
         select_on: what selects the best parameters: the error of actions in the "validation"
             episodes, or the mean "return" of episodes that are played: those of the test.
@@ -104,24 +113,20 @@ class DecideFit(FitOptions):
     epochs: int = 40
     patience: int = 10
     batch_size: int = 32
-    learning_rate: float = 1e-3
+    optimizer: OptimizerOptions = ADAMW
     context: int = 20
     windows: Literal["steps", "episodes"] = "steps"
-    warmup: int = 200
-    weight_decay: float = 1e-4
-    clip_norm: float = 0.25
     return_scale: float = 0.0
     select_on: Literal["validation", "return"] = "validation"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(1, 2**16, context=self.context)
-        at_least(0, LARGEST, warmup=self.warmup)
-        positive(clip_norm=self.clip_norm)
-        for name in ("weight_decay", "return_scale"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise OptionError(f"{name} must be at least 0 and finite, got {value}.", name)
+        if not 0 <= self.return_scale < float("inf"):
+            raise OptionError(
+                f"return_scale must be at least 0 and finite, got {self.return_scale}.",
+                "return_scale",
+            )
 
 
 @dataclasses.dataclass(frozen=True)

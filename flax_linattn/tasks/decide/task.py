@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from flax_linattn.tasks.decide.data import (
     split_data,
 )
 from flax_linattn.tasks.decide.figures import draw_episodes
-from flax_linattn.tasks.decide.model import build_model, decision_loss, make_optimizer
+from flax_linattn.tasks.decide.model import build_model, decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
 from flax_linattn.tasks.decide.predict import predict
 from flax_linattn.tasks.decide.problem import DecideProblem
@@ -36,6 +36,9 @@ from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report, Task
+
+if TYPE_CHECKING:
+    from gymnasium.vector import VectorEnv
 
 
 class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
@@ -134,7 +137,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         self, config: DecideConfig, problem: DecideProblem, steps_per_epoch: int
     ) -> training.Objective:
         """The error of actions, AdamW; selected by it, or by returns."""
-        optimizer = make_optimizer(config.fit)
+        optimizer = config.fit.make_optimizer(steps_per_epoch)
         if config.fit.select_on == "validation":
             return training.Objective(decision_loss, optimizer)
 
@@ -208,7 +211,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         """The action after each observation."""
         return DecideStream(run, options)
 
-    def agent(self, run: Run, environments: control.Environments, **how: Any) -> control.Agent:
+    def agent(self, run: Run, environments: VectorEnv, **how: Any) -> control.Agent:
         """Acts by the window, the stream or restarts, as the run's options or ``how`` say."""
-        num_rows, max_steps = environments.num_envs, environments.max_steps
+        num_rows, max_steps = environments.num_envs, control.max_episode_steps(environments)
         return make_agent(run, num_rows, max_steps, **how)

@@ -1,20 +1,16 @@
-"""The model of a run on events, its loss and its optimizer."""
+"""The model of a run on events and its loss."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.tasks.events.data import END, EVENT
-from flax_linattn.tasks.events.options import EventsConfig, EventsFit
+from flax_linattn.tasks.events.options import EventsConfig
 from flax_linattn.tasks.events.problem import EventsProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
-CLIP_NORM = 1.0
-"""Of gradients: a gap far out in a tail has a steep one."""
 NO_EVENT = 1e-3
 """Events that a batch of survivals alone counts as, so that its mean and its sum both exist."""
 
@@ -35,7 +31,7 @@ def build_model(
         periods=problem.all_periods,
         spread=problem.spread,
         num_components=config.model.num_components,
-        layers=placed_layers(config.layers, placement),
+        layers=config.layers.map_mechanisms(placement.mechanism),
         max_length=problem.lengths[-1],
         rngs=nnx.Rngs(config.seed),
     )
@@ -64,12 +60,3 @@ def events_loss(
         "mark_nll": (mark, count),
         "mark_accuracy": (jnp.sum(jnp.where(right, event, 0)), count),
     }
-
-
-def make_optimizer(fit: EventsFit, steps_per_epoch: int) -> optax.GradientTransformation:
-    """Adam with the run's learning rate at each step, on clipped gradients."""
-    schedule: float | optax.Schedule = fit.learning_rate
-    if fit.schedule == "cosine":
-        steps = fit.steps or fit.epochs * steps_per_epoch
-        schedule = optax.cosine_decay_schedule(fit.learning_rate, steps)
-    return optax.chain(optax.clip_by_global_norm(CLIP_NORM), optax.adam(schedule))

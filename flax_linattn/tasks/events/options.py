@@ -10,6 +10,7 @@ from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models import EVENT_LAYERS, Layers
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.training import OptimizerOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +130,10 @@ class EventsModel(ModelOptions):
         return periods
 
 
+ADAM = OptimizerOptions(learning_rate=2e-3, warmup=0.0, last_rate=0.0, clip_norm=1.0)
+"""Gradients are clipped, since a gap far out in a tail has a steep one; a cosine ends at 0."""
+
+
 @dataclasses.dataclass(frozen=True)
 class EventsFit(FitOptions):
     """How the model is trained, by Adam.
@@ -136,15 +141,12 @@ class EventsFit(FitOptions):
     Attributes:
         length: events of a sequence that are learned from at once; longer ones are cut.
         history: events before a cut that the model sees, too, and does not learn from.
-        schedule: "constant", or "cosine": the rate falls to zero over all epochs along half a
-            cosine; a patience as large as the number of epochs lets it get there.
     """
 
     epochs: int = 100
     patience: int = 10
     batch_size: int = 32
-    learning_rate: float = 2e-3
-    schedule: Literal["constant", "cosine"] = "constant"
+    optimizer: OptimizerOptions = ADAM
     length: int = 256
     history: int = 256
 

@@ -26,7 +26,7 @@ from flax_linattn.tasks.events.data import (
     make_batches,
     split_data,
 )
-from flax_linattn.tasks.events.model import build_model, events_loss, make_optimizer
+from flax_linattn.tasks.events.model import build_model, events_loss
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
 from flax_linattn.tasks.events.predict import predict
 from flax_linattn.tasks.events.problem import EventsProblem
@@ -118,7 +118,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsProblem]):
         self, config: EventsConfig, problem: EventsProblem, steps_per_epoch: int
     ) -> training.Objective:
         """Negative log likelihood, Adam."""
-        optimizer = make_optimizer(config.fit, steps_per_epoch)
+        optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(events_loss, optimizer, monitor="loss")
 
     def observation(self, problem: EventsProblem) -> jax.ShapeDtypeStruct:

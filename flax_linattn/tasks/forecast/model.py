@@ -7,13 +7,11 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastFit
+from flax_linattn.tasks.forecast.options import ForecastConfig
 from flax_linattn.tasks.forecast.problem import ForecastProblem
-from flax_linattn.tasks.placed import placed_layers
 from flax_linattn.typing import Array
 
 Model = models.Forecaster | models.EncoderDecoder | models.PatchForecaster
@@ -39,7 +37,7 @@ def build_forecaster(
         "num_marks": len(problem.marks) + problem.num_flags,
         "targets": problem.targets,
         "max_length": length,
-        "layers": placed_layers(config.layers, placement),
+        "layers": config.layers.map_mechanisms(placement.mechanism),
         "rngs": nnx.Rngs(config.seed),
     }
     channels, horizon = problem.num_inputs, config.data.horizon
@@ -73,7 +71,7 @@ def build_forecaster(
     )
 
 
-def predict(
+def forecast_windows(
     model: Model,
     batch: dict[str, Array],
     input_length: int,
@@ -86,24 +84,14 @@ def predict(
     """
     marks = batch.get("marks")
     if "missing" in batch:
-        told = [batch["missing"], *([] if marks is None else [marks])]
-        marks = jnp.concatenate([part[:, :input_length] for part in told], axis=-1)
+        flags = [batch["missing"], *([] if marks is None else [marks])]
+        marks = jnp.concatenate([part[:, :input_length] for part in flags], axis=-1)
+    how: dict[str, Any] = {"positions": positions, "dropout_key": dropout_key}
     if isinstance(model, models.PatchForecaster) and model.known_future:
         steps = positions[:, None] + 1 + jnp.arange(model.horizon)
         known = batch["values"][..., jnp.asarray(model.known_future)]
-        return model.forecast(
-            batch["values"][:, :input_length],
-            marks,
-            positions=positions,
-            ahead=known[:, steps],
-            dropout_key=dropout_key,
-        )
-    return model.forecast(
-        batch["values"][:, :input_length],
-        marks,
-        positions=positions,
-        dropout_key=dropout_key,
-    )
+        how["ahead"] = known[:, steps]
+    return model.forecast(batch["values"][:, :input_length], marks, **how)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +133,7 @@ class ForecastLoss:
             stride = self.input_length // self.positions
             begin = jax.random.randint(key, (), 0, stride)
             last = self.input_length - 1 - begin - stride * jnp.arange(self.positions)
-        forecasts = predict(model, batch, self.input_length, last, dropout_key)
+        forecasts = forecast_windows(model, batch, self.input_length, last, dropout_key)
         future = last[:, None] + 1 + jnp.arange(self.horizon)
         targets = jnp.array(self.targets)
         truth = batch["values"][:, future][..., targets]
@@ -182,21 +170,3 @@ def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:
         return ForecastLoss(*shared, ends, model.patch_length, model.levels)
     positions = min(model.positions, length) if model.model == "decoder" else None
     return ForecastLoss(*shared, positions, levels=model.levels)
-
-
-def learning_rate(fit: ForecastFit, steps_per_epoch: int) -> optax.Schedule:
-    """The learning rate at each step."""
-    if fit.schedule == "constant":
-        return optax.constant_schedule(fit.learning_rate)
-    if fit.schedule == "cosine":
-        steps = fit.steps or fit.epochs * steps_per_epoch
-        return training.warmup_cosine(
-            fit.learning_rate, steps, warmup_steps=steps // 20, last=fit.learning_rate / 100
-        )
-    last = fit.passes(steps_per_epoch) - 2
-
-    def halved(step: Array) -> Array:
-        halvings = jnp.clip(step // steps_per_epoch - 1, 0, max(last, 0))
-        return jnp.ldexp(jnp.asarray(fit.learning_rate, jnp.float32), -halvings)
-
-    return halved

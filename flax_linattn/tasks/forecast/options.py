@@ -18,6 +18,7 @@ from flax_linattn.models.layers import MOST_LAYERS
 from flax_linattn.models.quantiles import check_levels
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.training import OptimizerOptions
 
 CUSTOMARY = "0.7/0.1/0.2"
 """The split of a series that has none of its own."""
@@ -97,8 +98,8 @@ class ForecastData(Options):
         return tuple(dict.fromkeys(split_cells(self.known_calendar))) if self.known_calendar else ()
 
     @property
-    def several(self) -> bool:
-        """Whether one model learns from several series."""
+    def is_panel(self) -> bool:
+        """Whether a global model learns from a panel of series."""
         return bool(self.id_column) or self.global_model
 
 
@@ -219,18 +220,12 @@ _MODELS_WITH = {
 
 @dataclasses.dataclass(frozen=True)
 class ForecastFit(FitOptions):
-    """How the forecaster is trained, by Adam.
-
-    Attributes:
-        schedule: "constant", or "halving" after the second epoch and each that follows, as
-            Time-Series-Library has it, or "cosine" over all steps, after a twentieth of them in
-            which it rises.
-    """
+    """How the forecaster is trained, by Adam."""
 
     epochs: int = 10
     patience: int = 3
     batch_size: int = 32
-    schedule: Literal["constant", "halving", "cosine"] = "halving"
+    optimizer: OptimizerOptions = OptimizerOptions(schedule="halving")
 
 
 @dataclasses.dataclass(frozen=True)

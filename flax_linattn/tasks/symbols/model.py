@@ -1,4 +1,4 @@
-"""The model of a run on symbols, its loss and its optimizer."""
+"""The model of a run on symbols and its loss."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import optax
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.tasks.placed import placed_layers
-from flax_linattn.tasks.symbols.options import SymbolsConfig, SymbolsFit
+from flax_linattn.tasks.symbols.options import SymbolsConfig
 from flax_linattn.tasks.symbols.problem import SymbolsProblem
 from flax_linattn.typing import Array
 
@@ -29,7 +28,7 @@ def build_model(
     Raises:
         ValueError: an option that the model does not take.
     """
-    layers, context = placed_layers(config.layers, placement), config.data.context
+    layers, context = config.layers.map_mechanisms(placement.mechanism), config.data.context
     rngs = nnx.Rngs(config.seed)
     if config.data.recalls:
         position = config.model.position
@@ -93,19 +92,3 @@ def loss_fn(
 
 SQUARED = partial(loss_fn, squared_difference)
 CROSS_ENTROPY = partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels)
-
-
-def make_optimizer(fit: SymbolsFit) -> optax.GradientTransformation:
-    """SGD with momentum, or Adam; their numbers are in its state, so that runs may differ in them.
-
-    With ``lower_at`` the learning rate follows from the step, and not from the state.
-    """
-
-    def lowered(step: Array) -> Array:
-        return jnp.where(step < fit.lower_at, fit.learning_rate, 0.1 * fit.learning_rate)
-
-    rate: Any = lowered if fit.lower_at else fit.learning_rate
-    inject = partial(optax.inject_hyperparams, hyperparam_dtype=jnp.float32)
-    if fit.optimizer == "adam":
-        return inject(optax.adam)(learning_rate=rate)
-    return inject(optax.sgd)(learning_rate=rate, momentum=fit.momentum)

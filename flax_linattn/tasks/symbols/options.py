@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from flax_linattn.checks import OptionError, at_least, positive, rate
+from flax_linattn.checks import OptionError, at_least, positive
 from flax_linattn.models import Layers, window_layers
 from flax_linattn.tasks.files import as_name
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options, mechanism_name
+from flax_linattn.training import OptimizerOptions
 
 RECALL = ("recall", "copying", "induction", "parity")
 """Sequences that are no series: what they ask for stands in the sequence itself."""
@@ -84,28 +85,16 @@ class SymbolsFit(FitOptions):
     """How the model is trained; an epoch is one new series, or batch of sequences.
 
     Attributes:
-        optimizer: "sgd", or "adam".
-        momentum: of sgd.
         loss: the squared difference to a one for the right symbol and zeros, summed over symbols,
             or the cross-entropy.
-        lower_at: the epoch after which the learning rate is a tenth; 0 = never.
     """
 
     epochs: int = 2000
     validate_every: int = 50
     patience: int = 10**6
     batch_size: int = 40
-    learning_rate: float = 0.005
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    momentum: float = 0.9
+    optimizer: OptimizerOptions = OptimizerOptions("sgd", learning_rate=0.005)
     loss: Literal["squared", "cross_entropy"] = "squared"
-    lower_at: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        rate(momentum=self.momentum)
-        positive(learning_rate=self.learning_rate)
-        at_least(0, lower_at=self.lower_at)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,12 +109,11 @@ class SymbolsConfig(Config):
         options = self.flat()
         for name, whose in _not_taken(options).items():
             if options[name] != _DEFAULTS[name]:
-                chooses = "optimizer" if name == "momentum" else "rules"
                 raise OptionError(
-                    f"{name} is an option of {whose}, which {options[chooses]} is not; leave it "
+                    f"{name} is an option of {whose}, which {options['rules']} is not; leave it "
                     "out.",
                     name,
-                    chooses,
+                    "rules",
                 )
         features = self.layers.features
         if not self.data.recalls and features != self.data.base:
@@ -148,7 +136,7 @@ class SymbolsConfig(Config):
 
 _DEFAULTS: dict[str, Any] = {
     field.name: field.default
-    for part in (SymbolsData, SymbolsModel, SymbolsFit)
+    for part in (SymbolsData, SymbolsModel)
     for field in dataclasses.fields(part)
 }
 
@@ -166,8 +154,6 @@ def _not_taken(options: Mapping[str, Any]) -> dict[str, str]:
         none["condition"] = "the rules nt-r"
     if rules != "recall":
         none["num_pairs"] = "the rules recall"
-    if options["optimizer"] != "sgd":
-        none["momentum"] = "the optimizer sgd"
     return none
 
 

@@ -15,7 +15,7 @@ from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.symbols import evaluate
 from flax_linattn.tasks.symbols.data import Drawn, checksum_of, drawn_of, make_batches
-from flax_linattn.tasks.symbols.model import Model, build_model, make_loss, make_optimizer
+from flax_linattn.tasks.symbols.model import Model, build_model, make_loss
 from flax_linattn.tasks.symbols.options import SymbolsConfig, recall
 from flax_linattn.tasks.symbols.predict import predict
 from flax_linattn.tasks.symbols.problem import SymbolsProblem
@@ -90,8 +90,10 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
         self, config: SymbolsConfig, problem: SymbolsProblem, steps_per_epoch: int
     ) -> training.Objective:
         """The squared difference, SGD; selected by accuracy."""
+        # The numbers are in the state, so that runs trained at once may differ in them.
+        optimizer = config.fit.make_optimizer(steps_per_epoch, inject_hyperparams=True)
         return training.Objective(
-            make_loss(config.fit.loss), make_optimizer(config.fit), monitor="accuracy", mode="max"
+            make_loss(config.fit.loss), optimizer, monitor="accuracy", mode="max"
         )
 
     def observation(self, problem: SymbolsProblem) -> jax.ShapeDtypeStruct:

@@ -15,7 +15,6 @@ from flax_linattn.data.episodes import (
     Episodes,
     load_episodes,
     read_d4rl,
-    read_episode_npz,
     write_episodes,
 )
 from tests.data.episodes.cases import save, steps
@@ -230,7 +229,7 @@ def test_a_text_that_is_none_is_no_environment(tmp_path):
     for env_id in (np.array(["a", "b"]), np.array(3), np.full(1, 2**31 - 1, np.int32).view("<U1"),
                    np.array("\x1b[1m")):  # fmt: skip
         path = save(tmp_path / "toy.npz", {**steps(), "env_id": env_id})
-        assert read_episode_npz(path).env_id is None
+        assert read_d4rl(path).env_id is None
     path = save(tmp_path / "toy.hdf5", steps())
     for env_id in (3, np.array([b"a", b"b"]), "x" * 5000, "a\x1b[1m"):
         with h5py.File(path, "a") as file:
@@ -257,9 +256,6 @@ def test_files_of_other_kinds(tmp_path):
         ):
             load_episodes(path)
     with pytest.raises(FileNotFoundError, match="found nothing there"):
-        load_episodes(tmp_path / "none.hdf5")
-    (tmp_path / "none.hdf5.parts").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"not finished; give the same rollout again"):
         load_episodes(tmp_path / "none.hdf5")
     with pytest.raises(OptionError, match="file_format must be one of auto, d4rl, minari, npz"):
         load_episodes(path, "hdf5")

@@ -51,11 +51,6 @@ def test_a_file_that_is_not_there(tmp_path, capsys, monkeypatch):
         said = capsys.readouterr().err
         assert f"expected a data file at {Path(name)}, found nothing there; check the path" in said
         assert "unknown data set" not in said
-    (tmp_path / "c2.hdf5.parts").mkdir()
-    assert cli.main(["data", "info", "c2.hdf5"]) == 2
-    said = capsys.readouterr().err
-    assert "found only c2.hdf5.parts, the parts of a rollout that has not finished" in said
-    assert "give the same rollout again" in said
 
 
 def test_notes_are_printed_once_and_with_flags(tmp_path, capsys):

@@ -112,8 +112,8 @@ MASKS = np.array([[1, 1, 0], [1, 1, 1]])
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ({"x": ONE}, r"npz: expected arrays times, marks, masks, lengths, t_max, got x\.npy; save"),
-        ({"\x1b[1m": ONE}, r"t_max, got \\x1b\[1m\.npy; save"),
+        ({"x": ONE}, r"npz: expected arrays times, marks, masks, lengths, t_max, got x; save"),
+        ({"\x1b[1m": ONE}, r"t_max, got \\x1b\[1m; save"),
         ({"lengths": [3]}, r"npz: expected an array times, got lengths"),
         ({"times": ONE}, r"npz:times: expected \[n\] with lengths .* got \[3\] with neither; save"),
         ({"times": ONE, "masks": ONE}, r"npz:times: expected .* got \[3\] with masks"),
@@ -193,7 +193,7 @@ def rewrite(path, name, content):
 def test_sizes_are_bounded_before_anything_is_read(tmp_path, monkeypatch):
     path = save(tmp_path, True, times=np.zeros(10_000), lengths=[10_000])
     assert path.stat().st_size < 2000
-    monkeypatch.setattr(arrays, "LARGEST", 50_000)
+    monkeypatch.setattr(arrays, "MAX_BYTES", 50_000)
     monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("read"))
     with pytest.raises(DataFormatError, match=r"50,000 bytes, got 80,264 of times, lengths"):
         load_event_npz(path)

@@ -122,7 +122,7 @@ def test_lengths_hold_the_same_texts_in_shorter_batches(lengths, batch_size, see
 
 
 def test_several_seeds_have_lengths_in_one_order():
-    """As ``training.fit_many`` needs them."""
+    """As ``training.fit`` needs them."""
     texts = toy([*range(1, 40)])
     widths = [
         [

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from experiments import yardsticks
 from experiments.intervals import spread
 from experiments.tables.cells import values
+from experiments.tables.yardsticks import reports
 from tests.experiments.prose import Allowed, Sentence
 from tests.experiments.prose.time_series import lost, stored
 
@@ -22,7 +22,7 @@ def ours(name: str, row: str, column: str) -> Iterable[float]:
 
 def beside(name: str, row: str, column: str) -> Iterable[float]:
     metric = stored()[name].table.metrics[0]
-    of_row = yardsticks.reports(name, row)[column].values()
+    of_row = reports(name, row)[column].values()
     return spread([metric.scale * report[f"test_{metric.key}"] for report in of_row])
 
 

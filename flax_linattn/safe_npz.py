@@ -1,0 +1,191 @@
+"""Arrays in ``.npz`` files, read as if a stranger had made them.
+
+Nothing is unpickled, and what reading costs is bounded: the directory and the sizes in it are
+checked before anything is unpacked, and an array is read only if its header agrees with its size.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import shown
+
+MAX_MEMBERS = 10_000
+MAX_HEADER_BYTES = (1 << 16) + 10
+MAX_AXES = 32
+MAX_AXIS_LENGTH = 1 << 48
+"""NumPy and memories hold less, and larger numbers would be printed over pages."""
+SUFFIX = ".npy"
+
+_END = struct.Struct("<4s4H2LH")
+"""The last bytes of a zip file: mark, two disks, entries here and in all, size and place of the
+directory, length of a comment."""
+_END_64 = struct.Struct("<4sQ2H2L4Q4sLQL")
+"""What stands before that where the file is larger than 4 GiB: the same in 64 bits, its place."""
+
+
+class NpzError(ValueError):
+    """An ``.npz`` file, or an array in it, is damaged or hostile; says which array, and why."""
+
+
+class ArrayHeader(NamedTuple):
+    """What a member says of its array.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Its dtype; one that NumPy does not know, such as bfloat16, is stored as raw bytes.
+        order: "C" or "F", in which its values lie.
+        start: The byte of the member at which they begin.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    order: Any
+    start: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class NpzFile:
+    """The arrays of an ``.npz`` file, each read when it is asked for.
+
+    Args:
+        file: Open for as long as arrays are read.
+        strict: Refuse members that are compressed or overlap, or are no arrays: then no more is
+            unpacked than the file takes on the disk.
+
+    Attributes:
+        sizes: Bytes of each member when unpacked, by the name of its array.
+
+    Raises:
+        NpzError: It is no ``.npz`` file, cut short, or has too many members or a name twice.
+
+    Example:
+        >>> file = io.BytesIO()
+        >>> np.savez(file, times=np.arange(3.0))
+        >>> npz = NpzFile(file)
+        >>> npz.header("times").shape, npz.read("times")
+        ((3,), array([0., 1., 2.]))
+    """
+
+    def __init__(self, file: BinaryIO, *, strict: bool = False) -> None:
+        with _guard():
+            size = _check_end(file)
+            self._zip = zipfile.ZipFile(file)
+            members = self._zip.infolist()
+            named = [info for info in members if strict or info.filename.endswith(SUFFIX)]
+            self._members = {info.filename.removesuffix(SUFFIX): info for info in named}
+            if len(self._members) < len(named):
+                raise ValueError("it holds other entries than arrays of different names")
+            if strict:
+                _check_stored(members, size)
+        self.sizes = {name: info.file_size for name, info in self._members.items()}
+
+    def header(self, name: str) -> ArrayHeader:
+        """The header of an array, whose size agrees with that of its member.
+
+        Raises:
+            NpzError: The header is damaged, or does not agree.
+        """
+        with _guard(name), self._zip.open(self._members[name]) as file:
+            return _parsed(file.read(MAX_HEADER_BYTES), self.sizes[name])
+
+    def read(self, name: str) -> NDArray:
+        """Reads an array, and compares its checksum.
+
+        Raises:
+            NpzError: It is damaged, or holds Python objects.
+        """
+        with _guard(name):
+            content = self._zip.read(self._members[name])
+            shape, dtype, order, start = _parsed(content[:MAX_HEADER_BYTES], len(content))
+            values = np.frombuffer(content, dtype, offset=start)  # a slice would be a copy
+            return values.reshape(shape, order=order)
+
+    def check(self) -> None:
+        """Compares all checksums, a piece at a time.
+
+        Raises:
+            NpzError: One differs.
+        """
+        with _guard():
+            damaged = self._zip.testzip()
+            if damaged is not None:
+                raise ValueError(f"{damaged} is not as written")
+
+
+def _parsed(content: bytes, size: int) -> ArrayHeader:
+    """The header that a member of so many bytes begins with."""
+    file = io.BytesIO(content)
+    if np.lib.format.read_magic(file) != (1, 0):  # others are of structured arrays
+        raise ValueError("an array has another format")
+    with warnings.catch_warnings(action="ignore"):  # of headers of Python 2, which are fine
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+    header = ArrayHeader(shape, dtype, "F" if by_columns else "C", file.tell())
+    if len(shape) > MAX_AXES or any(length >= MAX_AXIS_LENGTH for length in shape):
+        raise ValueError("an array is larger than any")
+    plain = dtype.fields is None and dtype.subdtype is None and dtype.itemsize
+    if not plain or any(length < 0 for length in shape):
+        raise ValueError("an array is of another kind")
+    # Python objects are pickles of any length, which `read` refuses.
+    if header.num_bytes != size - header.start and not dtype.hasobject:
+        raise ValueError("an array's shape is not that of its values")
+    return header
+
+
+@contextmanager
+def _guard(member: str = "") -> Iterator[None]:
+    """Whatever Python's zipfile and NumPy's parser raise of damaged files, one kind leaves this."""
+    try:
+        yield
+    except Exception as error:
+        reason = shown(str(error), 100)[1:-1] if type(error) is ValueError else type(error).__name__
+        raise NpzError(f"{shown(member, 80)[1:-1]}: {reason}" if member else reason) from error
+
+
+def _check_end(file: BinaryIO) -> int:
+    """Refuses what is cut short, and directories that are too long before they are read.
+
+    Returns:
+        The size of the file.
+    """
+    longest = _END_64.size + _END.size
+    size = file.seek(0, 2)
+    file.seek(max(0, size - longest))
+    tail = file.read(longest)
+    if len(tail) < _END.size:
+        raise ValueError("it is cut short")
+    mark, _, _, _, entries, directory, _, comment = _END.unpack(tail[-_END.size :])
+    if mark != b"PK\x05\x06" or comment:
+        raise ValueError("it is cut short, or no .npz file")
+    if tail[: -_END.size][-20:].startswith(b"PK\x06\x07"):
+        if len(tail) < longest or not tail.startswith(b"PK\x06\x06"):
+            raise ValueError("its end is damaged")
+        _, _, _, _, _, _, _, entries, directory, *_ = _END_64.unpack(tail[: _END_64.size])
+    if entries > MAX_MEMBERS + 1 or directory > 200 * (MAX_MEMBERS + 1):
+        raise ValueError(f"it holds more entries than the {MAX_MEMBERS:,} that are read")
+    return size
+
+
+def _check_stored(members: list[zipfile.ZipInfo], size: int) -> None:
+    """Refuses members that unpack to anything else than their bytes in the file."""
+    for info in members:
+        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+            raise ValueError("an entry is compressed or encrypted")
+        if info.file_size != info.compress_size:
+            raise ValueError("the sizes of an entry contradict each other")
+    if sum(info.file_size for info in members) > size:
+        raise ValueError("its entries overlap")

@@ -1,0 +1,405 @@
+"""Training one model, or several runs of it at once: from the first step or the last checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from flax_linattn.checkpoint.arrays import fingerprint
+from flax_linattn.checks import OptionError
+from flax_linattn.training.batches import Loader, Splits, StackedBatches, check_batches
+from flax_linattn.training.checkpointer import check_folder, list_checkpoints, restore
+from flax_linattn.training.config import FitConfig
+from flax_linattn.training.history import History
+from flax_linattn.training.objective import Objective
+from flax_linattn.training.parallel import Parallel
+from flax_linattn.training.processes import (
+    announce,
+    check_same,
+    check_shared,
+    on_main,
+    together,
+)
+from flax_linattn.training.results import (
+    RunResult,
+    best_index,
+    load_best,
+    read_best,
+    run_results,
+)
+from flax_linattn.training.session import Session
+from flax_linattn.training.signals import StopRequest
+from flax_linattn.training.state import TrainState, split_model
+from flax_linattn.training.step import make_evaluation_step, make_train_step
+from flax_linattn.training.trainer import Trainer
+from flax_linattn.training.validation import Validation, check_monitor, metric_names
+
+Hyperparameters = Sequence[Mapping[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class FitResult:
+    """The result of a finished training.
+
+    Args:
+        runs: Each run; of a single model one.
+        best_run: The index of the run with the best monitored value, the first one of several.
+        best_checkpoint: The folder that the selected parameters were read from.
+        epochs: Finished passes over the training batches.
+        steps: Training steps done.
+        stopped_early: Whether no run was left to train before the last step.
+        history: The lines of metrics.jsonl, one dict for each validation. Of several runs the
+            metrics are means over them, and under "runs" lists of one value for each run, None for
+            a run that has ended.
+    """
+
+    runs: tuple[RunResult, ...]
+    best_run: int
+    best_checkpoint: Path
+    epochs: int
+    steps: int
+    stopped_early: bool
+    history: tuple[dict[str, Any], ...]
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch of the selected parameters of the best run, counted from 1."""
+        epoch = self.runs[self.best_run].best_epoch
+        assert epoch is not None
+        return epoch
+
+    @property
+    def best_step(self) -> int:
+        """The training steps that the best run had done then."""
+        step = self.runs[self.best_run].best_step
+        assert step is not None
+        return step
+
+    @property
+    def best_value(self) -> float:
+        """The monitored validation metric of the selected parameters of the best run."""
+        value = self.runs[self.best_run].best_value
+        assert value is not None
+        return value
+
+
+def fit(
+    model: nnx.Module | Sequence[nnx.Module],
+    objective: Objective,
+    splits: Splits | Sequence[Splits],
+    *,
+    config: FitConfig,
+    session: Session,
+    hyperparameters: Hyperparameters | None = None,
+) -> FitResult:
+    """Trains a model, or several runs of it at once, and leaves the best parameters in each model.
+
+    After each epoch, or every ``config.validate_every`` steps, the model is validated, and a line
+    is added to ``metrics.jsonl`` in the run folder. The parameters with the best monitored
+    validation metric are selected; a tie counts as better, so that of equal ones the last are
+    selected and patience starts again (as in the Time-Series-Library's ``EarlyStopping``).
+    Checkpoints hold everything that the rest of the run depends on: with ``resume=True`` a run
+    continues from the newest one that is intact, also in the middle of an epoch, and ends in the
+    same bits as if it had never stopped. A finished run continues, too, if it is given more epochs
+    or steps; a validation after its former last step, where there would have been none, stays in
+    the history.
+
+    SIGINT (Ctrl-C) and SIGTERM let the current step finish, save a checkpoint and raise
+    ``Interrupted``. If training fails or is interrupted, the model passed in is left as it was.
+
+    A sequence of models is an axis of runs, which are one program. They differ in their initial
+    parameters, in their batches, in their random draws, and where given in hyperparameters of the
+    optimizer. Several devices split the runs, and each takes its own in groups, see
+    ``Parallel.runs_at_once``. Run r computes what a single model does with the seed
+    ``config.seed + r``, to rounding. What differs from a single model:
+
+    - The best parameters are in the checkpoints, each run's own; ``load_run`` reads them.
+    - ``patience`` counts for each run; one that runs out of it stays as it is.
+    - A run whose numbers become NaN or infinite ends alone: its result names the step, and its
+      model gets the best parameters before, if there was a validation. If all do before their
+      first, it is an error.
+
+    Args:
+        model: The model. Only its ``nnx.Param`` variables are trained; what its forward pass does
+            to other variables (batch statistics) stays. Or one model for each run, alike but for
+            the values of their variables.
+        objective: Loss, optimizer, and what selects the best parameters. Its ``validate`` is called
+            for one run after another.
+        splits: The batches to train on and to validate by; of several runs those of each, or of
+            all, of equal shapes in each step.
+        config: Length, validations and saving.
+        session: The run folder, and how to train in it. Several runs are for one process, and a
+            mesh with no axis but "data".
+        hyperparameters: For each of several runs, values of hyperparameters of an optimizer that
+            ``optax.inject_hyperparams`` made, such as ``{"learning_rate": 0.1}``.
+
+    Returns:
+        The selected step of each run, its value, and the history.
+
+    Raises:
+        ValueError: If there are no batches, the monitored metric is not reported, or by the loss
+            function and ``validate`` both, the run folder holds a run and ``resume`` is False, the
+            run to resume is a different one, another process works in the folder, processes were
+            given different things, or runs are not alike, or there are not as many of each thing.
+        TypeError: If a source of batches is none, or ``validate`` returns no numbers.
+        FileNotFoundError: If there is nothing to resume.
+        NonFiniteLossError: If the loss, a gradient, a parameter or the monitored metric becomes NaN
+            or infinite; of several runs, in all of them before they were validated.
+        OSError: If a checkpoint cannot be written.
+        LostProcessError: If another process of the run is lost, or could not write.
+        Interrupted: After a SIGINT or SIGTERM, with the run saved.
+
+    Example:
+        >>> import tempfile, jax.numpy as jnp, numpy as np, optax
+        >>> from flax_linattn.data import Batches
+        >>> x = np.linspace(-1, 1, 16, dtype=np.float32)[:, None]
+        >>> batches = [Batches({"x": x, "y": 3 * x}, batch_size=4, seed=s) for s in range(2)]
+        >>> def loss_fn(model, batch, dropout_key):
+        ...     return jnp.mean((model(batch["x"]) - batch["y"]) ** 2), {}
+        >>> def slope(model, step):
+        ...     return {"slope_error": abs(float(model.kernel[0, 0]) - 3)}
+        >>> objective = Objective(loss_fn, optax.sgd(0.5), monitor="slope_error", validate=slope)
+        >>> model = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+        >>> with tempfile.TemporaryDirectory() as run_dir:
+        ...     result = fit(model, objective, Splits(batches[0], batches[0]),
+        ...                  config=FitConfig(epochs=9), session=Session(run_dir, progress=False))
+        >>> result.epochs, result.steps, round(float(model.kernel[0, 0]), 2)
+        (9, 36, 3.0)
+
+        Two runs that differ in everything:
+
+        >>> models = [nnx.Linear(1, 1, rngs=nnx.Rngs(s)) for s in range(2)]
+        >>> rates = [{"learning_rate": 0.5}, {"learning_rate": 0.1}]
+        >>> sgd = optax.inject_hyperparams(optax.sgd)(learning_rate=1.0)
+        >>> with tempfile.TemporaryDirectory() as run_dir:
+        ...     result = fit(models, Objective(loss_fn, sgd), [Splits(b, b) for b in batches],
+        ...                  config=FitConfig(epochs=9), hyperparameters=rates,
+        ...                  session=Session(run_dir, progress=False))
+        >>> [round(float(model.kernel[0, 0]), 2) for model in models]
+        [3.0, 2.87]
+        >>> result.runs[0].best_value < result.runs[1].best_value
+        True
+    """
+    is_stacked = not isinstance(model, nnx.Module)
+    models = [model] if isinstance(model, nnx.Module) else list(model)
+    run_splits = [splits] * len(models) if isinstance(splits, Splits) else list(splits)
+    if not is_stacked and hyperparameters is not None:
+        raise ValueError(
+            "hyperparameters are for several runs, but there is one model; give a list of models, "
+            "or make the optimizer with these hyperparameters."
+        )
+    _check_lengths(len(models), splits=run_splits, hyperparameters=hyperparameters)
+    for parts in run_splits:
+        check_batches(parts)
+    with ExitStack() as ends:
+        ends.enter_context(together(partial(how_to_resume, session.run_dir)))
+        with StopRequest() as stop:
+            given = (hyperparameters or [{}] * len(models)) if is_stacked else None
+            trainer = start(models, objective, run_splits, config, session, given, stop, ends)
+            trainer.train()
+        if is_stacked:
+            best_checkpoint, _, best = read_best(models[0], session.run_dir)
+        else:
+            best_checkpoint = load_best(models[0], session.run_dir)
+    if is_stacked:
+        for run, variables in zip(models, best, strict=True):
+            nnx.update(run, *variables)
+    history = trainer.history
+    selected = best_index(history)
+    assert selected is not None
+    return FitResult(
+        runs=run_results(history, config.patience),
+        best_run=selected,
+        best_checkpoint=best_checkpoint,
+        epochs=history.epochs_done,
+        steps=trainer.step,
+        stopped_early=history.validated_steps < config.total_steps(len(run_splits[0].train)),
+        history=tuple(history.lines),
+    )
+
+
+def how_to_resume(run_dir: str | Path) -> str:
+    """What to do after a process of several was lost."""
+    checkpoints = list_checkpoints(run_dir)
+    if not checkpoints:
+        return "Nothing was saved yet: start all processes again."
+    last = checkpoints[-1].path
+    return f"Start all processes again with the option resume, to go on from {last}."
+
+
+def start(
+    models: Sequence[nnx.Module],
+    objective: Objective,
+    splits: Sequence[Splits],
+    config: FitConfig,
+    session: Session,
+    hyperparameters: Hyperparameters | None,
+    stop: StopRequest,
+    ends: ExitStack,
+) -> Trainer:
+    """Makes the run folder ready, or reads it, and compiles nothing yet.
+
+    Args:
+        models: That of each run.
+        objective: As in ``fit``.
+        splits: The batches of each run.
+        config: As in ``fit``.
+        session: As in ``fit``.
+        hyperparameters: Those of each of several runs; None for a single model, whose arrays have
+            no axis of runs.
+        stop: Whether a signal came.
+        ends: Until its end the run folder is held.
+
+    Raises:
+        ValueError: As ``fit``.
+        FileNotFoundError: If there is nothing to resume.
+    """
+    is_stacked = hyperparameters is not None
+    run_dir, num_runs = Path(session.run_dir), len(models)
+    parallel = Parallel() if session.parallel is None else session.parallel
+    train, validation = splits[0].train, splits[0].validation
+    first = [train.batch(0), validation.batch(0)]
+    if is_stacked:
+        train = StackedBatches([parts.train for parts in splits])
+        validation = StackedBatches([parts.validation for parts in splits])
+    check_same(
+        lambda: {
+            "FitConfig": config,
+            "monitor": (objective.monitor, objective.mode),
+            "parallel": parallel,
+            "numbers of batches": (len(train), len(validation)),
+            "shapes of batches": [{n: np.shape(x) for n, x in b.items()} for b in first],
+            "shapes of parameters": jax.tree.map(jnp.shape, nnx.state(models[0])),
+            "values of parameters": [fingerprint(model) for model in models],
+        }
+    )
+    batch_size, validation_size = (len(next(iter(batch.values()))) for batch in first)
+    if is_stacked:
+        placement = parallel.place(batch_size, num_runs=num_runs)
+    else:
+        placement = parallel.place(batch_size, validation_size)
+    graphdef, variables = _split_models(models)
+    names = metric_names(models[0], objective.loss, first[1])
+    if objective.validate is None:  # else its names are known after the first validation
+        check_monitor(objective, names)
+    _take_folder(session, ends)
+    states = [
+        TrainState.create(*parts, objective.optimizer, names, config.loss_scale)
+        for parts in variables
+    ]
+    if hyperparameters is not None:
+        pairs = zip(states, hyperparameters, strict=True)
+        states = [TrainState.stack([_with_hyperparameters(*pair) for pair in pairs])]
+    state = placement.state(states[0])
+    history = History.start(config, objective, len(train), batch_size, hyperparameters)
+    if session.resume:
+        state, history = restore(run_dir, state, history)
+    on_main(partial(history.write_metrics, run_dir))
+    announce(f"Then start all processes again with the option resume: {run_dir}.")
+    rows = (num_runs, num_runs) if is_stacked else (batch_size, validation_size)
+    return Trainer(
+        objective=objective,
+        config=config,
+        session=session,
+        graphdef=graphdef,
+        loader=Loader(train, placement, rows[0]),
+        train_step=make_train_step(
+            graphdef,
+            objective.loss,
+            objective.optimizer,
+            config.seed,
+            placement,
+            config.max_skipped_steps,
+        ),
+        validation=Validation(
+            objective,
+            graphdef,
+            Loader(validation, placement, rows[1], whole=True),
+            make_evaluation_step(graphdef, objective.loss, placement),
+        ),
+        state=state,
+        history=history,
+        step=state.steps_done,
+        stop=stop,
+    )
+
+
+def _take_folder(session: Session, ends: ExitStack) -> None:
+    """Holds the run folder until the end, if a session may train in it.
+
+    Raises:
+        ValueError: It may not.
+        FileNotFoundError: There is nothing to resume.
+    """
+    check = partial(check_folder, session.run_dir, resume=session.resume)
+    on_main(check)
+    ends.enter_context(session.holding())
+    on_main(check)  # as it is by now
+    check_shared(Path(session.run_dir))
+
+
+def _check_lengths(num_runs: int, **given: Sequence[Any] | None) -> None:
+    """Refuses other numbers of things than there are runs."""
+    if num_runs < 1:
+        raise ValueError("expected a model for each run, got none.")
+    for name, values in given.items():
+        if values is not None and len(values) != num_runs:
+            raise ValueError(
+                f"expected {name} of each of the {num_runs} runs that there are models of, got "
+                f"{len(values)}."
+            )
+
+
+def _split_models(
+    models: Sequence[nnx.Module],
+) -> tuple[nnx.GraphDef[Any], list[tuple[nnx.State, nnx.State]]]:
+    """The structure that all models have, and the variables of each."""
+    graphdef, *first = split_model(models[0])
+    states = [(first[0], first[1])]
+    shapes = jax.tree.map(jnp.shape, first)
+    for r, model in enumerate(models[1:], start=1):
+        other, *variables = split_model(model)
+        if other != graphdef or jax.tree.map(jnp.shape, variables) != shapes:
+            raise ValueError(
+                f"the models of runs 0 and {r} have other structures, shapes or settings; runs "
+                "may differ in the values of their variables alone."
+            )
+        states.append((variables[0], variables[1]))
+    return graphdef, states
+
+
+def _with_hyperparameters(state: TrainState, values: Mapping[str, float]) -> TrainState:
+    """The state of a run whose optimizer has these hyperparameters."""
+    scheduled = {
+        name
+        for _, schedules in optax.tree.get_all_with_path(state.opt_state, "hyperparams_states")
+        for name in schedules
+    }
+    opt_state = state.opt_state
+    for name, value in values.items():
+        if name in scheduled:
+            raise OptionError(
+                f"the optimizer's {name} follows a schedule, which would not keep {value}; make "
+                "the optimizer with a number instead.",
+                "hyperparameters",
+            )
+        try:
+            opt_state = optax.tree.set(opt_state, **{name: jnp.float32(value)})
+        except KeyError as error:
+            raise OptionError(
+                f"the optimizer has no hyperparameter {name!r}; make it with "
+                "optax.inject_hyperparams, such as "
+                "optax.inject_hyperparams(optax.sgd)(learning_rate=0.1).",
+                "hyperparameters",
+            ) from error
+    return dataclasses.replace(state, opt_state=opt_state)

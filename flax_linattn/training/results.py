@@ -1,0 +1,242 @@
+"""The results of the runs in a folder, and their parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from flax_linattn.checkpoint.arrays import CorruptCheckpointError, read_arrays
+from flax_linattn.checks import at_least
+from flax_linattn.training.checkpointer import (
+    Progress,
+    best_path,
+    read_newest,
+    read_newest_progress,
+    read_whole,
+)
+from flax_linattn.training.history import History
+from flax_linattn.training.state import split_model
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """The result of one run.
+
+    Args:
+        best_epoch: The epoch of its selected parameters, counted from 1; None if it failed before
+            it was validated.
+        best_step: The training steps done then.
+        best_value: Their monitored validation metric.
+        failed_step: The step in which it became NaN or infinite, counted from 1; None if none.
+        stopped_early: Whether it ran out of patience.
+    """
+
+    best_epoch: int | None
+    best_step: int | None
+    best_value: float | None
+    failed_step: int | None
+    stopped_early: bool
+
+
+def run_results(history: History, patience: int | None = None) -> tuple[RunResult, ...]:
+    """The results of all runs.
+
+    Args:
+        history: Of the runs.
+        patience: That of a single model, whose checkpoints do not hold whether it ran out of it.
+    """
+    return tuple(
+        RunResult(
+            run.best_epoch,
+            run.best_step,
+            run.best_value,
+            run.failed_step,
+            run.stopped if history.is_stacked else run.out_of_patience(patience),
+        )
+        for run in history.runs
+    )
+
+
+def best_index(history: History) -> int | None:
+    """The run with the best monitored value, the first one of several; None before a validation."""
+    sign = 1 if history.monitor_mode == "max" else -1
+    values = [run.best_value for run in history.runs]
+    validated = [sign * value for value in values if value is not None]
+    return values.index(sign * max(validated)) if validated else None
+
+
+def load_checkpoint(model: nnx.Module, path: str | Path) -> None:
+    """Reads a checkpoint's parameters and other variables into a model of the same structure.
+
+    Args:
+        model: Changed in place.
+        path: A checkpoint's folder, such as one of ``list_checkpoints(run_dir)``.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        CorruptCheckpointError: If it cannot be read.
+        ValueError: If the model is not the saved one; names the variables that differ. If the
+            checkpoint holds several runs.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no checkpoint folder {path}.")
+    _, *variables = split_model(model)
+    history, manifest = read_whole(path)
+    _check_single(path, history)
+    nnx.update(model, *read_arrays(path, "model", manifest, *variables))
+
+
+def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
+    """Reads the parameters of a run's best epoch into a model of the same structure.
+
+    Args:
+        model: A freshly built model; changed in place.
+        run_dir: The run folder that ``fit`` wrote for a single model.
+
+    Returns:
+        The folder of the checkpoint that was read.
+
+    Raises:
+        FileNotFoundError: If the run folder or a checkpoint in it is missing.
+        CorruptCheckpointError: If the best checkpoint cannot be read.
+        ValueError: If no epoch has finished, or if the model is not the saved one; names the
+            variables that differ. If the folder holds several runs.
+    """
+    run_dir = Path(run_dir)
+    if not run_dir.is_dir():
+        raise FileNotFoundError(f"There is no run folder {run_dir}.")
+    path, progress = read_newest_progress(run_dir)
+    _check_single(path, progress.history)
+    best = best_path(run_dir, progress.history)
+    if best is None:
+        raise ValueError(
+            f"No epoch of the run in {run_dir} has finished, so there is no best one yet. "
+            f"Resume the run, or read {path} with load_checkpoint."
+        )
+    try:
+        load_checkpoint(model, best)
+    except (CorruptCheckpointError, FileNotFoundError) as error:
+        raise CorruptCheckpointError(
+            f"{error} It is the best of the run: restore it from a copy, or resume the run, "
+            "which then selects the best of the remaining checkpoints."
+        ) from error
+    return best
+
+
+def read_runs(run_dir: str | Path) -> tuple[RunResult, ...]:
+    """The results of several runs in a folder, from its newest checkpoint.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint.
+        ValueError: None can be read, or the folder holds a single run.
+    """
+    _, progress = _newest_of_runs(run_dir)
+    return run_results(progress.history)
+
+
+def best_run(run_dir: str | Path) -> int:
+    """The index of the run with the best monitored value, the first one of several.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint.
+        ValueError: None can be read, the folder holds a single run, or no run was validated yet.
+    """
+    _, progress = _newest_of_runs(run_dir)
+    index = best_index(progress.history)
+    if index is None:
+        raise _not_validated(run_dir)
+    return index
+
+
+def load_run(model: nnx.Module, run_dir: str | Path, seed_index: int) -> RunResult:
+    """Reads the best parameters of one of several runs into a model of the same structure.
+
+    Args:
+        model: A freshly built model; changed in place.
+        run_dir: The run folder that ``fit`` wrote for several models.
+        seed_index: Which run, counted from 0.
+
+    Returns:
+        The result of the run; where its ``best_step`` is None the parameters are its first.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        CorruptCheckpointError: If none can be read.
+        ValueError: There is no such run, or the model is not the saved one.
+    """
+    _, history, best = read_best(model, run_dir)
+    at_least(0, len(history.runs) - 1, seed_index=seed_index)
+    nnx.update(model, *best[seed_index])
+    return run_results(history)[seed_index]
+
+
+def load_runs(model: nnx.Module, run_dir: str | Path) -> dict[int, nnx.Module]:
+    """Models with the best parameters of each of several runs in a folder, by their indices.
+
+    Args:
+        model: A freshly built model of the same structure; it is not changed.
+        run_dir: The run folder that ``fit`` wrote for several models.
+
+    Returns:
+        A model for each run, except runs that failed before they were validated.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        CorruptCheckpointError: If none can be read.
+        ValueError: No run was validated yet, or the model is not the saved one.
+    """
+    _, history, best = read_best(model, run_dir)
+    if best_index(history) is None:
+        raise _not_validated(run_dir)
+    graphdef, *_ = split_model(model)
+    return {
+        r: nnx.merge(graphdef, *best[r])
+        for r, run in enumerate(history.runs)
+        if run.best_step is not None
+    }
+
+
+def read_best(model: nnx.Module, run_dir: str | Path) -> tuple[Path, History, list[Any]]:
+    """Reads the newest checkpoint of several runs.
+
+    Args:
+        model: One of the same structure.
+        run_dir: The run folder.
+
+    Returns:
+        Its folder, its history, and the best variables of each run.
+    """
+    path, (history, manifest) = _newest_of_runs(run_dir)
+    _, *variables = split_model(model)
+    num_runs = len(history.runs)
+    stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_runs, *x.shape)), variables)
+    best = read_arrays(path, "model", manifest, *stacked)
+    return path, history, [jax.tree.map(lambda x, r=r: x[r], best) for r in range(num_runs)]
+
+
+def _newest_of_runs(run_dir: str | Path) -> tuple[Path, Progress]:
+    """The newest checkpoint that is whole, and what it holds beside its arrays."""
+    path, progress = read_newest(run_dir)
+    if not progress.history.is_stacked:
+        raise ValueError(f"the folder {run_dir} holds a single run; read it with load_best.")
+    return path, progress
+
+
+def _check_single(path: Path, history: History) -> None:
+    """Refuses a checkpoint of several runs where that of a single model is needed."""
+    if history.is_stacked:
+        raise ValueError(
+            f"The checkpoint {path} holds {len(history.runs)} runs; read one of them with load_run."
+        )
+
+
+def _not_validated(run_dir: str | Path) -> ValueError:
+    return ValueError(
+        f"no run in {run_dir} was validated yet, so that none has a best; resume the training."
+    )
