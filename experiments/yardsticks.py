@@ -33,9 +33,8 @@ from experiments.tables.yardsticks import CLASSIFICATION, RESULTS, Report, repor
 from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.classify import evaluate as classify
-from flax_linattn.tasks.forecast import evaluate as forecast
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 
 FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
 SIMPLE = {
@@ -70,20 +69,20 @@ class Job(NamedTuple):
 def forecasts(config: Any) -> dict[str, Report]:
     """The yardsticks of a forecasting run, on all its test windows."""
     run, windows = run_without_model("forecast", config)
-    values = forecast.evaluate_yardsticks(run, windows, forecast.fitted_ridge(run))
+    values = evaluate_baselines(run, windows)
     return _by_column(values, NAIVE)
 
 
 def simple_classes(config: Any) -> dict[str, Report]:
     """Those of a classification run."""
     run, batches = run_without_model("classify", config)
-    return _by_column(classify.evaluate_yardsticks(run, batches), SIMPLE)
+    return _by_column(run.task.yardsticks(run, batches), SIMPLE)
 
 
 def published_classes(config: Any, column: str, seed: int) -> dict[str, Report]:
     """A published classifier, on the sequences as a run prepares them."""
     run, batches = run_without_model("classify", config)
-    train, test = classify.prepared_train(run).arrays, batches.arrays
+    train, test = run.task.train_batches(run).arrays, batches.arrays
     made: Any = getattr(importlib.import_module("aeon.classification.convolution_based"),
                         PUBLISHED[column])(n_jobs=1, random_state=seed)  # fmt: skip
     made.fit(train["values"].transpose(0, 2, 1), train["labels"])

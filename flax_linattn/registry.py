@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
 TASKS: dict[str, Entry] = {
     "classify": Entry(
-        "flax_linattn.tasks.classify.task:ClassifyTask",
+        "flax_linattn.tasks.classify.series.task:ClassifyTask",
         "train a time-series classifier (JapaneseVowels, or your own files)",
     ),
     "decide": Entry(
@@ -43,11 +43,11 @@ TASKS: dict[str, Entry] = {
         "train a forecaster (ETTh1, or your own CSV file)",
     ),
     "image": Entry(
-        "flax_linattn.tasks.image.task:ImageTask",
+        "flax_linattn.tasks.classify.images.task:ImageTask",
         "train a classifier of images (drawn ones, or your own folder)",
     ),
     "sequence": Entry(
-        "flax_linattn.tasks.sequence.task:SequenceTask",
+        "flax_linattn.tasks.classify.tokens.task:SequenceTask",
         "train a classifier of long sequences (ListOps, bytes of texts, pixels of images)",
     ),
     "symbols": Entry(

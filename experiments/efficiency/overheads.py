@@ -26,12 +26,14 @@ from experiments.options import configured
 from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.classify import ClassifyProblem
-from flax_linattn.tasks.classify import model as classify_model
+from flax_linattn.tasks.classify import ClassifyProblem, ClassifyTask
+from flax_linattn.tasks.classify.metrics import make_label_loss
 
 NEVER = 10**9
 BATCH_SIZE = 16
 Times = dict[str, float]
+
+LOSS = make_label_loss(ClassifyTask.logits_of)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +108,13 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     problem = ClassifyProblem(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
-    model = classify_model.build_classifier(config, problem)
+    model = ClassifyTask().model(config, problem)
     source = data.Batches(arrays, BATCH_SIZE, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
             # Of falling losses only the first is the highest: no new best epoch is saved.
-            training.Objective(classify_model.classification_loss, OPTIMIZER, mode="max"),
+            training.Objective(LOSS, OPTIMIZER, mode="max"),
             training.Splits(
                 Waiting(source, wait) if wait else source,
                 data.Batches({k: x[:BATCH_SIZE] for k, x in arrays.items()}, BATCH_SIZE, seed=None),

@@ -27,11 +27,13 @@ from experiments.options import configured
 from flax_linattn import data, training
 from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.classify import ClassifyProblem
-from flax_linattn.tasks.classify import model as classify_model
+from flax_linattn.tasks.classify import ClassifyProblem, ClassifyTask
+from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import make_train_step
 from flax_linattn.training.validation import metric_names
+
+LOSS = make_label_loss(ClassifyTask.logits_of)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +117,12 @@ def train(
     """Trains anew."""
     config = configured("classify", mechanism=mechanism, dropout_rate=0.0)
     placement = parallel.place(size.batch_size)
-    model = classify_model.build_classifier(config, problem, placement)
+    model = ClassifyTask().model(config, problem, placement)
     facts = step_facts(model, batches[0].batch(0), placement)
     with tempfile.TemporaryDirectory() as folder:
         result = training.fit(
             model,
-            training.Objective(classify_model.classification_loss, OPTIMIZER),
+            training.Objective(LOSS, OPTIMIZER),
             training.Splits(*batches),
             config=training.FitConfig(epochs=size.epochs),
             session=training.Session(folder, progress=False, parallel=parallel),
@@ -136,11 +138,9 @@ def step_facts(
 ) -> dict[str, Any]:
     """Memory and communication of the compiled training step."""
     graphdef, params, rest = split_model(model)
-    names = metric_names(model, classify_model.classification_loss, batch)
+    names = metric_names(model, LOSS, batch)
     state = placement.state(TrainState.create(params, rest, OPTIMIZER, names))
-    step: Any = make_train_step(
-        graphdef, classify_model.classification_loss, OPTIMIZER, 0, placement
-    )
+    step: Any = make_train_step(graphdef, LOSS, OPTIMIZER, 0, placement)
     rows = len(batch["labels"])
     compiled = step.lower(state, placement.batch(batch, rows)).compile()
     memory = compiled.memory_analysis()

@@ -31,8 +31,6 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.nn import Attention
 from flax_linattn.ops.mechanisms.taylorshift import TaylorShift
-from flax_linattn.tasks.image.model import logits_of as of_images
-from flax_linattn.tasks.sequence.model import logits_of as of_sequences
 from flax_linattn.typing import Array
 
 EDGES = np.linspace(-8, 8, 321)
@@ -74,7 +72,7 @@ def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
     source = of_task.test_batches(run, None)
     chosen = np.linspace(0, len(source) - 1, BATCHES).astype(int)  # files are sorted by class
     noted = [
-        products_of(run.model, task, {k: jnp.asarray(x[::4]) for k, x in source.batch(i).items()})
+        products_of(run, {k: jnp.asarray(x[::4]) for k, x in source.batch(i).items()})
         for i in chosen.tolist()
     ]
     layers = []
@@ -92,16 +90,16 @@ def distributions(task: str, config: tasks.Config) -> dict[str, Any]:
     return {"accuracy": values["test_accuracy"], "layers": layers}
 
 
-def products_of(model: Any, task: str, batch: dict[str, Array]) -> list[Array]:
+def products_of(run: tasks.Run, batch: dict[str, Array]) -> list[Array]:
     """x = tau q . k of all real pairs of tokens, layer by layer, q and k of length 1."""
     noted: list[Array] = []
-    again = nnx.merge(*nnx.split(model))
+    again = nnx.merge(*nnx.split(run.model))
     for _, module in nnx.iter_modules(again):
         if isinstance(module, Attention) and isinstance(module.mechanism, TaylorShift):
             given = module.mechanism
             options = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
             module.mechanism = Noting(**options, noted=_Notes(noted))
-    (of_images if task == "image" else of_sequences)(again, batch, None)
+    run.task.logits_of(again, batch, None)
     return noted
 
 

@@ -28,8 +28,8 @@ from experiments.verdicts import NotMeasuredError, Verdict, all_of
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.classes.loss import make_label_loss
-from flax_linattn.tasks.sequence import SequenceProblem
+from flax_linattn.tasks.classify import SequenceProblem
+from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.training.state import split_model
 
 PRESET = "taylorshift-listops"

@@ -29,7 +29,7 @@ from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.sequence import SequenceConfig
+from flax_linattn.tasks.classify import SequenceConfig
 
 OURS, CODED = "ours", "as coded"
 FULL, HALF = "float32", "float16"

@@ -18,7 +18,7 @@ from flax_linattn.data.labels import in_order
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.sequences import Sequences, as_sequences, check_features
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.classify.predict import predict_proba
+from flax_linattn.tasks.classify import SeriesSource, predict_proba
 from flax_linattn.tasks.train import fit_data
 
 
@@ -127,8 +127,8 @@ class Classifier(Estimator):
             )
         )
         # There is no test part: what stands for one only tells the longest sequence.
-        parts = task.parts((dataset, dataset), config)
-        self.run_ = fit_data(task, config, parts, self.run)._replace(data=None)
+        source = SeriesSource(dataset, dataset, config)
+        self.run_ = fit_data(task, config, source, self.run)._replace(data=None)
         self.classes_, self._order = classes, index
         self.n_features_in_, self.is_table_ = given.features, given.is_table
         if given.names is not None:

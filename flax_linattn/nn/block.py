@@ -12,6 +12,7 @@ from jaxtyping import Int
 from flax_linattn import ops
 from flax_linattn.checks import choice, rate
 from flax_linattn.nn.attention import Attention
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import FeedForward
@@ -34,7 +35,7 @@ from flax_linattn.typing import (
 NORMS = ("pre", "post")
 
 
-class BlockOptions(SequenceOptions, total=False):
+class BlockCallOptions(SequenceOptions, total=False):
     """Options of a call of ``TransformerBlock``, see there."""
 
     is_causal: bool
@@ -140,18 +141,13 @@ class TransformerBlock(nnx.Module):
         x: Features,
         *,
         return_state: Literal[False] = False,
-        **options: Unpack[BlockOptions],
+        **options: Unpack[BlockCallOptions],
     ) -> Features: ...
 
     @overload
     def __call__(
-        self, x: Features, *, return_state: Literal[True], **options: Unpack[BlockOptions]
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[BlockCallOptions]
     ) -> tuple[Features, State]: ...
-
-    @overload
-    def __call__(
-        self, x: Features, *, return_state: bool, **options: Unpack[BlockOptions]
-    ) -> Features | tuple[Features, State]: ...
 
     @automatic(2)
     def __call__(
@@ -176,24 +172,26 @@ class TransformerBlock(nnx.Module):
         Raises:
             ValueError: as ``Attention``; after ``train()`` there is no key.
         """
-        x = zero_padding(x, mask)
+        call = Call(
+            mask=mask,
+            segment_ids=segment_ids,
+            positions=positions,
+            state=state,
+            dropout_key=dropout_key_of(self.dropout, dropout_key, self.drop_path_rate),
+            is_causal=is_causal,
+            return_state=return_state,
+            form=form,
+        )
+        call = self.attention._checked(x, call)
+        y, after = self._map(zero_padding(x, mask), call)
+        return (y, after) if return_state else y
 
-        def attend(x: Array) -> tuple[Array, State]:
-            attended = self.attention(
-                x,
-                is_causal=is_causal,
-                mask=mask,
-                segment_ids=segment_ids,
-                positions=positions,
-                state=state,
-                return_state=return_state,
-                form=form,
-            )
-            return attended if isinstance(attended, tuple) else (attended, None)
+    def _map(self, x: Features, call: Call) -> tuple[Features, State | None]:
+        """The same of inputs that are 0 at padding; always with the state, which may be None.
 
-        key = dropout_key_of(self.dropout, dropout_key, self.drop_path_rate)
-        y, state = self._sublayers(x, attend, key)
-        return (y, state) if return_state else y
+        Dropout acts where the call has a key, and nowhere else.
+        """
+        return self._sublayers(x, lambda x: self.attention._map(x, call), call.dropout_key)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None

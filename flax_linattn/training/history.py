@@ -288,12 +288,12 @@ class History:
         """
         if self.is_stacked:
             batch = {name: x.reshape(-1, *x.shape[2:]) for name, x in batch.items()}
-        real = np.asarray(batch["weight"]) > 0 if "weight" in batch else slice(None)
-        rows = np.ones(len(next(iter(batch.values()))))
-        self.examples += float(rows[real].sum()) / share
+        weight = batch.get("weight", np.ones(len(next(iter(batch.values())))))
+        real = np.asarray(weight) > 0  # [B], or [B, T] where each row holds several examples
+        self.examples += float(real.sum()) / share
         if "mask" in batch:
             mask = np.asarray(batch["mask"])
-            self.tokens += float(mask[real].sum()) / share
+            self.tokens += float(mask[real.reshape(len(real), -1).any(axis=1)].sum()) / share
             self.positions += mask.size / share
 
     def share_counts(self) -> None:

@@ -17,6 +17,7 @@ from experiments.sequences.as_coded import FORMS, STAGES, AsCoded, half, sizes_n
 from experiments.sequences.watched import train_watched
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError, opposite
 from flax_linattn import ops
+from flax_linattn.tasks.classify import SequenceTask
 
 
 def arrays(scale=1.0):
@@ -120,17 +121,16 @@ def test_a_training_without_numbers_ends(monkeypatch):
     monkeypatch.setattr("experiments.sequences.watched.LOSS_SCALE", 2.0)
     layers = {"mechanism": AsCoded(), "dtype": "float16", "learning_rate": 1e-3, "steps": 9}
     config = small(**layers, pooling="mean")
-    task_model = "flax_linattn.tasks.sequence.task.SequenceTask.model"
-    from flax_linattn.tasks.sequence.model import build_model
+    build = SequenceTask.model
 
     def large(self, config, problem, placement=None):
-        model = build_model(config, problem)
+        model = build(self, config, problem)
         attention = model.backbone.blocks[0].attention
         for projection in (attention.query_projection, attention.key_projection):
             projection.kernel[...] = 300 * projection.kernel[...]
         return model
 
-    monkeypatch.setattr(task_model, large)
+    monkeypatch.setattr(SequenceTask, "model", large)
     found = train_watched(config, "efficient", 5, tests=False)
     assert found["failed"] <= 5 and found["updated"] == 0 and found["curve"] == []
     assert table4.largest(found["sizes"][-1])[1] > 65504

@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from flax_linattn import data, tasks
-from flax_linattn.tasks.classes import yardsticks as classes
-from flax_linattn.tasks.classes.metrics import averages, count
-from flax_linattn.tasks.classify import evaluate as classify
-from flax_linattn.tasks.forecast import evaluate as forecast
-from flax_linattn.tasks.forecast import yardsticks as forecasts
+from flax_linattn.tasks.classify import baselines
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.forecast import baselines as forecasts
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 from flax_linattn.tasks.yardsticks import Yardsticks
 
 MSE = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
@@ -119,7 +118,7 @@ def augmented(x, targets, strength, new):
 @pytest.fixture(params=["one block", "many blocks"])
 def blocks(request, monkeypatch):
     if request.param == "many blocks":
-        monkeypatch.setattr(classes, "BLOCK", 30)
+        monkeypatch.setattr(baselines, "MAX_BLOCK_NUMBERS", 30)
         monkeypatch.setattr(forecasts, "BLOCK", 30)
 
 
@@ -136,10 +135,10 @@ class TestClassifiers:
         centred = x - x.mean(axis=0)
         unit = np.sum(np.square(centred)) / min(24, features)
         # At most as many eigenvalues as examples less one are not 0.
-        errors = [left_out(x, targets, s * unit) for s in classes.STRENGTHS]
-        best = unit * classes.STRENGTHS[np.argmin(errors)]
+        errors = [left_out(x, targets, s * unit) for s in baselines.RIDGE_STRENGTHS]
+        best = unit * baselines.RIDGE_STRENGTHS[np.argmin(errors)]
         want = np.argmax(augmented(x, targets, best, new), axis=1)
-        np.testing.assert_array_equal(classes.ridge(x, labels, new), want)
+        np.testing.assert_array_equal(baselines.ridge(x, labels, new), want)
         assert 0 < np.argmin(errors) < len(errors) - 1 and len(set(want)) > 1
 
     def test_errors_left_out_at_once_are_those_one_by_one(self):
@@ -149,7 +148,7 @@ class TestClassifiers:
         values, right = np.linalg.eigh(centred.T @ centred)
         vectors = centred @ right / np.sqrt(values)
         for strength in (0.01, 1.0, 100.0):
-            found = classes._left_out(values, vectors, targets - targets.mean(axis=0), strength)
+            found = baselines._left_out(values, vectors, targets - targets.mean(axis=0), strength)
             assert found == pytest.approx(left_out(x, targets, strength), rel=1e-9)
 
     def test_the_nearest_neighbour_is_the_nearest(self):
@@ -157,60 +156,60 @@ class TestClassifiers:
         x, new = rng.normal(size=(2, 33, 5)).astype(np.float32)
         labels = np.arange(33, dtype=np.int32)
         distances = np.linalg.norm(new[:, None] - x[None], axis=-1)
-        found = classes.nearest_neighbour(x, labels, new)
+        found = baselines.nearest_neighbour(x, labels, new)
         np.testing.assert_array_equal(found, distances.argmin(axis=1))
-        np.testing.assert_array_equal(classes.nearest_neighbour(x, labels, x), labels)
+        np.testing.assert_array_equal(baselines.nearest_neighbour(x, labels, x), labels)
 
     def test_features_that_never_change_leave_the_most_frequent_class(self):
         labels = np.array([4, 2, 4], np.int32)
-        found = classes.ridge(np.ones((3, 2)), labels, np.ones((2, 2)))
+        found = baselines.ridge(np.ones((3, 2)), labels, np.ones((2, 2)))
         assert found.tolist() == [4, 4]
 
 
-def batches(lengths, num_steps, seed=0):
+def vectors(lengths, num_steps, seed=0):
     rng = np.random.default_rng(seed)
     series = [rng.normal(size=(length, 2)) + length for length in lengths]
-    values, mask = data.pad(series, num_steps)
-    labels = (np.asarray(lengths) % 2).astype(np.int32)
-    arrays = {"values": values, "mask": mask, "labels": labels}
-    return data.BucketBatches(arrays, 4, lengths=(num_steps,), seed=None)
+    values, _ = data.pad(series, num_steps)
+    return baselines.Vectors(values, (np.asarray(lengths) % 2).astype(np.int32))
 
 
 def test_test_sequences_may_be_longer_and_labels_come_in_their_order():
-    train, test = batches([3, 4, 5, 4] * 5, 5), batches([3, 6, 4, 3, 5], 6)
-    found = classes.predict(train, test)
+    train, test = vectors([3, 4, 5, 4] * 5, 5), vectors([3, 6, 4, 3, 5], 6)
+    found = baselines.predict_vectors(train, test)
     assert found["nearest_neighbour"].labels.tolist() == [1, 1, 0, 1, 1]
     assert all(len(of.labels) == 5 and of.num_fitted == 20 for of in found.values())
 
 
 def test_of_many_examples_some_are_learned_from(monkeypatch):
-    train, test = batches([3, 4] * 50, 5), batches([3, 4], 5)
-    monkeypatch.setattr(classes, "WORK", 400)  # 2 test sequences of 10 numbers; 10 * 10 a row
-    found = classes.predict(train, test)
+    train, test = vectors([3, 4] * 50, 5), vectors([3, 4], 5)
+    # Two test sequences of 10 numbers; 10 * 10 a row.
+    monkeypatch.setattr(baselines, "MAX_PRODUCTS", 400)
+    found = baselines.predict_vectors(train, test)
     assert [found[name].num_fitted for name in ("nearest_neighbour", "ridge")] == [20, 4]
-    monkeypatch.setattr(classes, "LARGEST_GRAM", 6)  # below the features, 10
-    assert classes.most_for_ridge(10) == 6
-    monkeypatch.setattr(classes, "KEPT", 50)
-    assert classes.most_for_ridge(10) == 5
-    assert classes._evenly(10, 4).tolist() == [0, 2, 5, 7]
-    assert classes._evenly(10, 0).tolist() == [0]
+    monkeypatch.setattr(baselines, "MAX_GRAM_ROWS", 6)  # below the features, 10
+    assert baselines.max_ridge_examples(10) == 6
+    monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", 50)
+    assert baselines.max_ridge_examples(10) == 5
+    assert baselines._evenly(10, 4).tolist() == [0, 2, 5, 7]
+    assert baselines._evenly(10, 0).tolist() == [0]
 
 
 @pytest.mark.parametrize(("kept", "there"), [(39, False), (40, True)])
 def test_a_ridge_of_fewer_than_two_examples_a_class_is_none(kept, there, monkeypatch, capsys):
     """Of sequences of 10 numbers and two classes; all that there are is enough, however few."""
-    monkeypatch.setattr(classes, "KEPT", kept)
-    found = classes.predict(batches([3, 4] * 50, 5), batches([3, 4], 5))
+    monkeypatch.setattr(baselines, "MAX_RIDGE_NUMBERS", kept)
+    found = baselines.predict_vectors(vectors([3, 4] * 50, 5), vectors([3, 4], 5))
     assert ("ridge" in found) == there and "nearest_neighbour" in found
     note = "note: no ridge as a yardstick: of 100 sequences of 10 numbers it would learn from 3"
     assert capsys.readouterr().err.startswith(note) != there
-    assert classes.predict(batches([3, 4, 3], 5), batches([3, 4], 5))["ridge"].num_fitted == 3
+    found = baselines.predict_vectors(vectors([3, 4, 3], 5), vectors([3, 4], 5))
+    assert found["ridge"].num_fitted == 3
 
 
 def test_distances_of_all_pairs_are_never_kept():
     many = np.arange(20_000, dtype=np.float32)[:, None]
     tracemalloc.start()
-    found = classes.nearest_neighbour(many, np.arange(len(many)), many[::14] + 0.2)
+    found = baselines.nearest_neighbour(many, np.arange(len(many)), many[::14] + 0.2)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_array_equal(found, np.arange(len(many))[::14])
@@ -220,7 +219,7 @@ def test_distances_of_all_pairs_are_never_kept():
 def test_every_sequence_of_the_training_file_counts():
     """Those that select the parameters, too: an independent count on Japanese Vowels."""
     run, test = untrained("classify")
-    report = classify.evaluate_yardsticks(run, test)
+    report = run.task.yardsticks(run, test)
     series = [run.problem.standardizer.apply(part.series) for part in run.data.files]
     x, new = (data.pad(part, 29)[0].reshape(len(part), -1).astype(float) for part in series)
     labels, truth = (part.labels for part in run.data.files)
@@ -242,14 +241,14 @@ def test_a_run_from_its_folder_reads_its_training_data_again(tmp_path, capsys):
         lines = [f"{i % 2},?,{i}.5:{'ab'[i % 2]}" for i in range(count_)]
         path.write_text(header.replace("@dim", "@missing true\n@dim") + "\n".join(lines) + "\n")
     run, test = untrained("classify", train_file=paths[0], test_file=paths[1])
-    in_training = classify.evaluate_yardsticks(run, test)
+    in_training = run.task.yardsticks(run, test)
     stored = run._replace(data=None)
-    assert classify.evaluate_yardsticks(stored, test) == in_training
+    assert run.task.yardsticks(stored, test) == in_training
     assert capsys.readouterr().err == ""
     text = paths[0].read_text()
     for change in (lambda: paths[0].write_text(text.replace("8.5", "9.5")), paths[0].unlink):
         change()
-        left = classify.evaluate_yardsticks(stored, test)
+        left = run.task.yardsticks(stored, test)
         assert set(left) == {f"constant_{n}" for n in averages(np.eye(2))}
         assert "note: no yardsticks that learn, for the training data" in capsys.readouterr().err
 
@@ -290,7 +289,7 @@ class TestForecasts:
         values = noisy_waves()[:, :channels]
         args = values, range(90), range(90, 120), 12, 5
         want, best = nlinear(*args)
-        found = forecasts.fit_ridge(*args)
+        found = forecasts.fit_ridge(args[0], [args[1]], [args[2]], *args[3:])
         np.testing.assert_allclose(found.kernel, want, atol=1e-9)
         assert 0 < best < len(forecasts.STRENGTHS) - 1
         assert found.num_windows == 90 - 12 - 5 + 1
@@ -299,10 +298,10 @@ class TestForecasts:
         np.testing.assert_allclose(found(seen)[0], by_hand.T, atol=1e-6)
 
     def test_a_level_is_passed_on_and_what_never_changes_stays(self):
-        ridge = forecasts.fit_ridge(noisy_waves(), range(90), range(90, 120), 12, 5)
+        ridge = forecasts.fit_ridge(noisy_waves(), [range(90)], [range(90, 120)], 12, 5)
         seen = noisy_waves()[None, :12].astype(float)
         np.testing.assert_allclose(ridge(seen + 7), ridge(seen) + 7, atol=1e-9)
-        still = forecasts.fit_ridge(np.ones((60, 1)), range(40), range(40, 60), 6, 2)
+        still = forecasts.fit_ridge(np.ones((60, 1)), [range(40)], [range(40, 60)], 6, 2)
         assert still(np.full((1, 6, 1), 4.0)).ravel().tolist() == [4.0, 4.0]
 
 
@@ -310,8 +309,8 @@ class TestForecasts:
 def test_rows_without_a_window_are_named(rows):
     message = r"^rows 90 to \d+ have no window of input_length=12 and horizon=5; give more rows"
     with pytest.raises(ValueError, match=message):
-        forecasts.fit_ridge(noisy_waves(), range(90), range(90, 90 + rows), 12, 5)
-    few = forecasts.fit_ridge(noisy_waves()[:, :0], range(90), range(90, 120), 12, 5)
+        forecasts.fit_ridge(noisy_waves(), [range(90)], [range(90, 90 + rows)], 12, 5)
+    few = forecasts.fit_ridge(noisy_waves()[:, :0], [range(90)], [range(90, 120)], 12, 5)
     assert few.num_windows == 90 - 12 - 5 + 1
 
 
@@ -322,7 +321,7 @@ def test_a_fault_of_the_fit_is_no_missing_file(monkeypatch, capsys):
     def diverge(*args):
         raise np.linalg.LinAlgError("eigenvalues did not converge")
 
-    monkeypatch.setattr(forecast, "fit_ridge", diverge)
+    monkeypatch.setattr(forecasts, "fit_ridge", diverge)
     with pytest.raises(np.linalg.LinAlgError):
         run.task.yardsticks(run, windows)
     assert capsys.readouterr().err == ""
@@ -331,19 +330,19 @@ def test_a_fault_of_the_fit_is_no_missing_file(monkeypatch, capsys):
 def test_of_many_windows_some_are_learned_from(monkeypatch):
     values = noisy_waves()
     work = 3 * (90 - 12 - 5 + 1) * 12 * (12 + 5)
-    monkeypatch.setattr(forecasts, "WORK", work // 2 - 1)
-    few = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
+    monkeypatch.setattr(forecasts, "MAX_PRODUCTS", work // 2 - 1)
+    few = forecasts.fit_ridge(values, [range(90)], [range(90, 120)], 12, 5)
     assert few.num_windows == 25 and few.num_there == 90 - 12 - 5 + 1  # every third
-    monkeypatch.setattr(forecasts, "MOST_INPUT", 4)
-    short = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
+    monkeypatch.setattr(forecasts, "MAX_INPUT", 4)
+    short = forecasts.fit_ridge(values, [range(90)], [range(90, 120)], 12, 5)
     assert short.kernel.shape == (4, 5) and short(values[None, :12]).shape == (1, 5, 3)
 
 
 def test_the_last_rows_of_a_long_input_are_those_of_the_same_windows(monkeypatch):
-    monkeypatch.setattr(forecasts, "MOST_INPUT", 4)
+    monkeypatch.setattr(forecasts, "MAX_INPUT", 4)
     values = noisy_waves()
-    long = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
-    short = forecasts.fit_ridge(values[8:], range(82), range(82, 112), 4, 5)
+    long = forecasts.fit_ridge(values, [range(90)], [range(90, 120)], 12, 5)
+    short = forecasts.fit_ridge(values[8:], [range(82)], [range(82, 112)], 4, 5)
     np.testing.assert_allclose(long.kernel, short.kernel, atol=1e-12)
 
 
@@ -356,8 +355,8 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     csv.write_text("a,b,c\n" + "\n".join(lines) + "\n")
     options = {"csv": csv, "targets": "b", "input_length": 8, "horizon": 3, "split": "80/20/20"}
     run, windows = untrained("forecast", **options)
-    ridge = forecast.fitted_ridge(run)
-    report = forecast.evaluate_yardsticks(run, windows, ridge)
+    ridge = forecasts.fitted_ridge(run)
+    report = evaluate_baselines(run, windows)
     filled = windows.arrays["values"][:, 1:2]
     want, _ = nlinear(filled.astype(float), range(80), range(80, 100), 8, 3)
     errors = []
@@ -373,18 +372,19 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     assert report["ridge_original_rmse"] == pytest.approx(report["ridge_rmse"] * std)
 
     stored = run._replace(data=None)
-    np.testing.assert_array_equal(forecast.fitted_ridge(stored).kernel, ridge.kernel)
+    np.testing.assert_array_equal(forecasts.fitted_ridge(stored).kernel, ridge.kernel)
     changed = dataclasses.replace(run.problem, checksum="of others")
-    with pytest.raises(ValueError, match=r"the rows of .*holes.* have changed since"):
-        forecast.fitted_ridge(stored._replace(problem=changed))
+    with pytest.raises(
+        ValueError, match=r"the data of the run have changed since \(.*holes.*, 120 rows\); restore"
+    ):
+        forecasts.fitted_ridge(stored._replace(problem=changed))
 
 
 def test_ett_as_it_is_known():
     """96 rows from 96: linear maps of one window are published between 0.38 and 0.40."""
     run, windows = untrained("forecast")
-    ridge = forecast.fitted_ridge(run)
-    assert ridge.num_windows == 8640 - 96 - 96 + 1
-    report = forecast.evaluate_yardsticks(run, windows, ridge)
+    report = evaluate_baselines(run, windows)
+    assert report["num_train_windows"] == 8640 - 96 - 96 + 1
     assert report["ridge_mse"] == pytest.approx(0.383, abs=2e-3)
     assert report["ridge_mae"] == pytest.approx(0.392, abs=2e-3)
 

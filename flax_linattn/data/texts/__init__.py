@@ -2,12 +2,13 @@
 
 from flax_linattn.data.texts.bytes import TextBatches, taylorshift_bytes
 from flax_linattn.data.texts.load import load_texts
-from flax_linattn.data.texts.packed import pack_texts
+from flax_linattn.data.texts.packed import PackedTextBatches, pack_texts
 from flax_linattn.data.texts.pairs import TextPairs, load_pairs
 from flax_linattn.data.texts.texts import LabelledTexts
 
 __all__ = [
     "LabelledTexts",
+    "PackedTextBatches",
     "TextBatches",
     "TextPairs",
     "load_pairs",

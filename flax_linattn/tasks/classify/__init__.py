@@ -1,8 +1,30 @@
-"""Time-series classification: JapaneseVowels, or a .ts/.arff pair of the user's own."""
+"""Classification: of time series, of sequences of tokens, of images."""
 
-from flax_linattn.tasks.classify.options import ClassifyConfig
-from flax_linattn.tasks.classify.problem import ClassifyProblem
-from flax_linattn.tasks.classify.stream import ClassifyStream, Prediction
-from flax_linattn.tasks.classify.task import ClassifyTask
+from flax_linattn.tasks.classify.class_stream import Prediction
+from flax_linattn.tasks.classify.images.data import ImageProblem
+from flax_linattn.tasks.classify.images.options import ImageConfig
+from flax_linattn.tasks.classify.images.task import ImageTask
+from flax_linattn.tasks.classify.series.data import ClassifyProblem, SeriesSource
+from flax_linattn.tasks.classify.series.options import ClassifyConfig
+from flax_linattn.tasks.classify.series.stream import ClassifyStream
+from flax_linattn.tasks.classify.series.task import ClassifyTask, predict_proba
+from flax_linattn.tasks.classify.tokens.data import SequenceProblem
+from flax_linattn.tasks.classify.tokens.options import SequenceConfig
+from flax_linattn.tasks.classify.tokens.task import SequenceStream, SequenceTask
 
-__all__ = ["ClassifyConfig", "ClassifyProblem", "ClassifyStream", "ClassifyTask", "Prediction"]
+__all__ = [
+    "ClassifyConfig",
+    "ClassifyProblem",
+    "ClassifyStream",
+    "ClassifyTask",
+    "ImageConfig",
+    "ImageProblem",
+    "ImageTask",
+    "Prediction",
+    "SequenceConfig",
+    "SequenceProblem",
+    "SequenceStream",
+    "SequenceTask",
+    "SeriesSource",
+    "predict_proba",
+]

@@ -1,1 +1,0 @@
-"""What the tasks that tell classes share: loss, metrics, figures, yardsticks, and a recipe."""

@@ -1,0 +1,283 @@
+"""Baselines of classifiers: the most frequent class, the nearest neighbor, a ridge on vectors.
+
+Those that learn receive what a model receives, prepared alike: each sequence standardized, without
+missing values, padded by zeros to the longest, as one vector of all its steps and channels. They
+may learn from the sequences that select the model's parameters, too: they have nothing to select.
+Where all would take long, they learn from some of them, evenly spread, and the ridge from none
+where that would be fewer than two a class.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import training
+from flax_linattn.tasks.classify.metrics import averages, count
+from flax_linattn.tasks.yardsticks import at_hand
+
+MAX_PRODUCTS = 10**11
+"""Multiplications of a baseline: some ten seconds of a core."""
+MAX_GRAM_ROWS = 3000
+"""Rows of a matrix whose eigenvectors are taken: some ten seconds of a core."""
+MAX_RIDGE_NUMBERS = 2 * 10**7
+"""Numbers of the ridge's examples, which it holds in float64."""
+MAX_BLOCK_NUMBERS = 2**24
+"""Numbers that are made float64 at once."""
+MAX_BLOCK_ROWS = 2**12
+"""Rows of a block: a table of the distances between two blocks is held as well."""
+RIDGE_STRENGTHS = np.logspace(-4, 4, 17)
+"""Regularization of the ridge, in mean eigenvalues of its Gram matrix."""
+MAX_VECTOR_NUMBERS = 2 * 10**8
+"""Numbers of the vectors that are made of batches."""
+
+Labels = NDArray[np.integer]
+
+
+class Vectors(NamedTuple):
+    """Labeled examples of one shape.
+
+    Attributes:
+        values: [N, T, C]; an example is the vector of all its numbers.
+        labels: [N].
+    """
+
+    values: NDArray
+    labels: Labels
+
+
+class Predicted(NamedTuple):
+    """What a baseline predicts for the test data.
+
+    Attributes:
+        labels: its predictions [N].
+        num_fitted: number of training examples that it learned from.
+    """
+
+    labels: Labels
+    num_fitted: int
+
+
+def baseline_values(
+    labels: Labels,
+    num_classes: int,
+    read_train: Callable[[], training.BatchSource],
+    predict: Callable[[Any], Mapping[str, Predicted]],
+) -> dict[str, Any]:
+    """Metrics of simple methods on the test data: the constant one, and those that learn.
+
+    Args:
+        labels: the right labels, [N].
+        num_classes: number of classes.
+        read_train: reads the training data; where it cannot, a note on standard error says why, and
+            the methods that learn are left out.
+        predict: predictions by name, of methods that learn from the training data.
+
+    Returns:
+        ``<method>_<metric>``; ``num_train``, the number of training examples, and
+        ``<method>_learned_from``, how many of them a method learned from.
+    """
+
+    def scored(name: str, predictions: Labels) -> dict[str, Any]:
+        values = averages(count(labels, predictions, num_classes))
+        return {f"{name}_{key}": value for key, value in values.items()}
+
+    most_frequent = int(np.bincount(labels, minlength=num_classes).argmax())
+    values = scored("constant", np.full(len(labels), most_frequent))
+    train = at_hand(read_train)
+    if train is not None:
+        values["num_train"] = count_examples(train)
+        for name, found in predict(train).items():
+            values |= scored(name, found.labels)
+            values[f"{name}_learned_from"] = found.num_fitted
+    return values
+
+
+def predict_vectors(train: Vectors, test: Vectors) -> dict[str, Predicted]:
+    """Predictions of the nearest neighbour and of the ridge, in the order of the test examples.
+
+    Without the ridge where it could learn from fewer than two examples a class although there are
+    more; a note on standard error says so.
+    """
+    length = max(train.values.shape[1], test.values.shape[1])
+    x, new, labels = _flat(train.values, length), _flat(test.values, length), train.labels
+    few = _evenly(len(x), MAX_PRODUCTS // new.size)
+    nearest = nearest_neighbour(x[few], labels[few], new)
+    found = {"nearest_neighbour": Predicted(nearest, len(few))}
+    few = _evenly(len(x), max_ridge_examples(x.shape[1]))
+    num_classes = len(np.unique(labels))
+    if len(few) < min(len(x), 2 * num_classes):
+        print(
+            f"note: no ridge as a yardstick: of {len(x):,} sequences of {x.shape[1]:,} numbers it "
+            f"would learn from {len(few):,}, too few for {num_classes:,} classes",
+            file=sys.stderr,
+        )
+    else:
+        found["ridge"] = Predicted(ridge(x[few], labels[few], new), len(few))
+    return found
+
+
+def count_examples(batches: training.BatchSource) -> int:
+    """Number of examples of one pass, without filler."""
+    count = getattr(batches, "num_examples", None)
+    if count is not None:
+        return int(count)
+    return len(batches) * len(batches.batch(0)["labels"])
+
+
+def read_vectors(batches: training.BatchSource, name: str) -> Vectors:
+    """Examples of batches as vectors: all of one pass, or evenly spread as many as fit.
+
+    Args:
+        batches: of arrays of one shape; a "weight" of 0 marks filler.
+        name: name of the array, [B, ...].
+    """
+    count = count_examples(batches)
+    size = int(np.prod(batches.batch(0)[name].shape[1:]))
+    chosen = np.zeros(count, bool)
+    chosen[_evenly(count, MAX_VECTOR_NUMBERS // size)] = True
+    values, labels, begin = [], [], 0
+    for index in range(len(batches)):
+        batch = batches.batch(index)
+        real = np.asarray(batch.get("weight", np.ones(len(batch["labels"])))) > 0
+        rows = np.flatnonzero(real)
+        rows = rows[chosen[begin : begin + len(rows)]]
+        begin += int(real.sum())
+        values.append(batch[name][rows].reshape(len(rows), -1, 1).astype(np.float32))
+        labels.append(batch["labels"][rows])
+    return Vectors(np.concatenate(values), np.concatenate(labels))
+
+
+def nearest_neighbour(x: NDArray, labels: Labels, new: NDArray) -> Labels:
+    """The label of the nearest example by Euclidean distance; the first one of several.
+
+    Args:
+        x: examples [N, D].
+        labels: theirs [N].
+        new: to classify [M, D].
+
+    Example:
+        >>> nearest_neighbour(np.array([[0.0], [4.0]]), np.array([7, 8]), np.array([[1.0], [3.0]]))
+        array([7, 8])
+    """
+    best = np.full(len(new), np.inf)
+    index = np.zeros(len(new), np.int64)
+    for rows, block in _blocks(x):
+        squares = np.einsum("nd,nd->n", block, block)
+        for places, queries in _blocks(new):
+            distances = squares - 2 * queries @ block.T  # less the square of the query
+            nearest = distances.argmin(axis=1)
+            least = distances[np.arange(len(queries)), nearest]
+            closer = least < best[places]
+            best[places] = np.where(closer, least, best[places])
+            index[places] = np.where(closer, rows.start + nearest, index[places])
+    return labels[index]
+
+
+def ridge(x: NDArray, labels: Labels, new: NDArray) -> Labels:
+    """Ridge regression with an intercept on a target of 1 for the class, -1 for the others.
+
+    Its regularization has the least square error over examples left out one at a time, which the
+    eigenvectors of the smaller Gram matrix give at once, as in Golub, Heath and Wahba, 1979.
+
+    Args:
+        x: examples [N, D].
+        labels: theirs [N].
+        new: to classify [M, D].
+
+    Example:
+        >>> x = np.array([[0.0], [1.0], [4.0], [5.0]])
+        >>> ridge(x, np.array([2, 2, 5, 5]), np.array([[-9.0], [9.0]]))
+        array([2, 5])
+    """
+    classes, index = np.unique(labels, return_inverse=True)
+    targets = 2.0 * np.eye(len(classes))[index] - 1.0
+    middle, mean = x.mean(axis=0, dtype=np.float64), targets.mean(axis=0)
+    centred = targets - mean
+    # x - middle = vectors * sqrt(values) * (right)^T, of which one side is an eigenproblem.
+    if x.shape[1] <= len(x):
+        gram = sum(block.T @ block for _, block in _blocks(x, middle))
+        values, right = _eigen(gram)
+        parts = [block @ right for _, block in _blocks(x, middle)]
+        vectors = np.concatenate(parts)
+        vectors /= np.sqrt(values)
+    else:
+        right = None
+        values, vectors = _eigen(_outer_gram(x, middle))
+    projected = vectors.T @ centred
+    unit = values.sum() / min(x.shape)
+    strength = min(RIDGE_STRENGTHS * unit, key=lambda s: _left_out(values, vectors, centred, s))
+    shrunk = projected / (values + strength)[:, None]
+    if right is not None:
+        weights = right @ (np.sqrt(values)[:, None] * shrunk)
+    else:
+        dual, weights = vectors @ shrunk, np.zeros((x.shape[1], len(classes)))
+        for rows, block in _blocks(x, middle):
+            weights += block.T @ dual[rows]
+    scores = np.concatenate([block @ weights for _, block in _blocks(new, middle)])
+    return classes[np.argmax(scores + mean, axis=1)]
+
+
+def max_ridge_examples(num_features: int) -> int:
+    """How many examples the ridge learns from at most.
+
+    Example:
+        >>> [max_ridge_examples(d) for d in (348, 3000, 8928)]
+        [57471, 6666, 2240]
+    """
+    most = MAX_RIDGE_NUMBERS // num_features
+    if num_features <= MAX_GRAM_ROWS:
+        return min(most, MAX_PRODUCTS // num_features**2)
+    return min(most, MAX_GRAM_ROWS, math.isqrt(MAX_PRODUCTS // num_features))
+
+
+def _left_out(values: NDArray, vectors: NDArray, centred: NDArray, strength: float) -> float:
+    """The mean square error of each example by a ridge without it."""
+    share = values / (values + strength)
+    fitted = vectors @ (share[:, None] * (vectors.T @ centred))
+    leverage = np.square(vectors) @ share + 1 / len(centred)
+    left = np.maximum(1 - leverage, np.finfo(np.float64).eps)
+    return float(np.mean(np.square((centred - fitted) / left[:, None])))
+
+
+def _eigen(gram: NDArray) -> tuple[NDArray, NDArray]:
+    """Eigenvalues above rounding, and their eigenvectors."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > max(values[-1], 0.0) * len(gram) * np.finfo(np.float64).eps
+    return values[kept], vectors[:, kept]
+
+
+def _outer_gram(x: NDArray, middle: NDArray) -> NDArray:
+    """Inner products of all pairs of examples [N, N], summed up over blocks of features."""
+    gram = np.zeros((len(x), len(x)))
+    width = max(1, MAX_BLOCK_NUMBERS // len(x))
+    for first in range(0, x.shape[1], width):
+        block = x[:, first : first + width] - middle[first : first + width]
+        gram += block @ block.T
+    return gram
+
+
+def _blocks(x: NDArray, middle: NDArray | float = 0.0) -> Iterator[tuple[slice, NDArray]]:
+    """Rows less their middle, in float64, some at a time."""
+    height = max(1, min(MAX_BLOCK_ROWS, MAX_BLOCK_NUMBERS // x.shape[1]))
+    for first in range(0, len(x), height):
+        rows = slice(first, min(first + height, len(x)))
+        yield rows, x[rows].astype(np.float64) - middle
+
+
+def _evenly(count: int, most: int) -> NDArray[np.int64]:
+    """All of ``count`` rows, or ``most``, evenly spread: of every class in files sorted by it."""
+    chosen = max(1, min(count, most))
+    return np.arange(chosen) * count // chosen
+
+
+def _flat(values: NDArray, length: int) -> NDArray:
+    """Sequences [N, T, C] as vectors [N, length * C]."""
+    if values.shape[1] < length:
+        values = np.pad(values, ((0, 0), (0, length - values.shape[1]), (0, 0)))
+    return values.reshape(len(values), -1)

@@ -1,0 +1,146 @@
+"""A trained classifier over a stream: observations in, class probabilities out."""
+
+from __future__ import annotations
+
+import abc
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import inference
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.tasks.classify.figures import draw_stream
+from flax_linattn.tasks.facts import read_count
+from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.streaming import Streaming
+
+MAX_DRAWN = 10_000
+"""Predictions kept for a figure, so that an endless stream stays in constant memory."""
+
+Observation = TypeVar("Observation")
+
+
+class Prediction(NamedTuple):
+    """What is known after one observation.
+
+    Attributes:
+        step: observations of this sequence so far.
+        probabilities: float32 [classes].
+    """
+
+    step: int
+    probabilities: NDArray[np.float32]
+
+
+class ClassStream(Streaming, Generic[Observation]):
+    """Class probabilities after each observation, one compiled step each.
+
+    Args:
+        run: the trained run.
+        max_length: most observations of a sequence, for mechanisms with a cache; default the
+            longest sequence of the run's data.
+
+    Attributes:
+        unit: what an observation is called.
+        advice: what a model needs to stream, beside a mechanism that has a state, in words.
+        remedy: the same as options, by name.
+
+    Raises:
+        ValueError: the model cannot stream, or an option is out of range.
+    """
+
+    unit: ClassVar[str] = "observation"
+    advice: ClassVar[str]
+    remedy: ClassVar[Mapping[str, Any]]
+
+    def __init__(self, run: Run, *, max_length: int | None = None) -> None:
+        at_least(1, max_length=max_length)
+        if not run.model.streams:
+            raise OptionError(
+                "the run cannot stream: its model looks at the future, or its mechanism keeps no "
+                f"state. Train one that is causal, with {self.advice} and a mechanism that has a "
+                "state.",
+                "mechanism",
+                causal=True,
+                **self.remedy,
+            )
+        length = run.problem.max_length if max_length is None else max_length
+        super().__init__(
+            run,
+            inference.Stream(run.model, max_length=length),
+            ["step", "prediction", *(f"p({name})" for name in run.problem.classes)],
+            max_length=length,
+        )
+        self._drawn: deque[Prediction] = deque(maxlen=MAX_DRAWN)
+        self._title = f"{run.problem.dataset}, {mechanism_name(run.config.layers)}"
+
+    @abc.abstractmethod
+    def _input(self, observation: Observation) -> NDArray:
+        """An observation as the model's step takes it, [1, ...].
+
+        Raises:
+            ValueError: a value is out of range.
+        """
+
+    def _begin(self) -> None:
+        """Begins a new sequence."""
+        self._stream.reset()
+
+    def step(self, observation: Observation | None) -> Prediction | None:
+        """Takes in an observation; None begins a new sequence, and predicts nothing.
+
+        Raises:
+            ValueError: a sequence is longer than the model can take, or a value is out of range.
+        """
+        if observation is None:
+            self._begin()
+            self.num_breaks += 1
+            return None
+        x = self._input(observation)
+        try:
+            logits = self._stream.step(x)
+        except OptionError as error:  # no room is left
+            message = f"{error} A blank line begins one."
+            raise OptionError(message, *error.options, **error.values) from error
+        self.num_steps += 1
+        probabilities = np.asarray(jax.nn.softmax(logits[0]))
+        if np.isnan(probabilities).any():
+            raise ValueError(
+                f"the answer to {self.unit} {self._stream.num_steps} of the sequence is NaN: the "
+                "model's numbers overflow, it has no position for so many, or its parameters hold "
+                "NaN."
+            )
+        return Prediction(self._stream.num_steps, probabilities)
+
+    def cells(self, observation: Observation | None) -> Sequence[Any] | None:
+        """Step, most likely class, and the probability of each."""
+        prediction = self.step(observation)
+        if prediction is None:
+            return None
+        self._drawn.append(prediction)
+        best = self._run.problem.classes[int(np.argmax(prediction.probabilities))]
+        return [prediction.step, best, *(f"{p:.4f}" for p in prediction.probabilities)]
+
+    def facts(self) -> dict[str, Any]:
+        """The step within the sequence."""
+        return {"step": self._stream.num_steps}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Goes on within the sequence."""
+        self._stream.num_steps = read_count(facts, "step")
+
+    def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
+        """The step within the sequence."""
+        return [read_count(facts, "step")]
+
+    def draw(self, path: Path) -> None:
+        """Draws the last 10,000 probabilities."""
+        steps = [prediction.step for prediction in self._drawn]
+        probabilities = np.stack([prediction.probabilities for prediction in self._drawn])
+        draw_stream(steps, probabilities, self._run.problem.classes, path, self._title)

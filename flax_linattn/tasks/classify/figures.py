@@ -1,0 +1,90 @@
+"""Figures of classifiers: confusions, accuracy by length, class probabilities over a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.tasks.figures import new_figure, save_figure
+
+
+def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str], path: Path) -> None:
+    """Draws the counts to a PNG file, colored by the fraction of each class.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = 2.0 + 0.45 * len(classes)
+    canvas = new_figure(side + 0.8, side)
+    axes = canvas.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    for (row, column), count in np.ndenumerate(counts):
+        if count:
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(count), ha="center", va="center", color=colour)
+    ticks = range(len(classes))
+    longest = max(map(len, classes))
+    axes.set_xticks(ticks, classes, rotation=90 if longest > 2 else 0)
+    axes.set_yticks(ticks, classes)
+    axes.set(xlabel="predicted", ylabel="class")
+    canvas.colorbar(image, label="share of the class", shrink=0.8)
+    save_figure(canvas, path)
+
+
+def draw_stream(
+    steps: Sequence[int], probabilities: NDArray, classes: Sequence[str], path: Path, title: str
+) -> None:
+    """Draws class probabilities over time to a PNG file.
+
+    Args:
+        steps: of one or more sequences, in order; a line breaks where one begins anew at 1.
+        probabilities: after each step, [N, classes].
+        classes: their names.
+        path: the file.
+        title: of the figure.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    begins = [i for i, step in enumerate(steps) if i and step == 1]
+    probabilities = np.insert(probabilities, begins, np.nan, axis=0)  # a gap between sequences
+    canvas = new_figure(8, 3.6)
+    axes = canvas.subplots()
+    places = np.insert(np.arange(1.0, len(steps) + 1), begins, np.nan)
+    likeliest = set(np.argsort(-np.nanmax(probabilities, axis=0))[:4].tolist())
+    for index, name in enumerate(classes):
+        if index in likeliest:
+            axes.plot(places, probabilities[:, index], linewidth=2, marker=".", label=name)
+        else:
+            axes.plot(places, probabilities[:, index], linewidth=1, color="0.75", zorder=1)
+    axes.set(xlabel="observations so far", ylabel="class probability", ylim=(0, 1.02), title=title)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5))
+    save_figure(canvas, path)
+
+
+def draw_lengths(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draws accuracy against length to a PNG file.
+
+    Args:
+        rows: "length", "accuracy" from 0 to 1, and "trained_on", whether training had the length.
+        path: the file.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    canvas = new_figure(6, 3.6)
+    axes = canvas.subplots()
+    lengths = [row["length"] for row in rows]
+    axes.plot(lengths, [100 * row["accuracy"] for row in rows], marker="o", linewidth=2)
+    trained = [row["length"] for row in rows if row["trained_on"]]
+    if trained:
+        axes.axvspan(min(trained), max(trained), color="0.92", label="lengths of training")
+        axes.legend()
+    axes.set(xlabel="tokens", ylabel="accuracy, %", ylim=(0, 100))
+    save_figure(canvas, path)

@@ -1,0 +1,257 @@
+"""The images of a run: read or generated, scaled, batched."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import training
+from flax_linattn.checks import at_least, positive, same_number
+from flax_linattn.data.file_tree import FileTree
+from flax_linattn.data.images import ImageBatches, LabelledImages, shift_and_flip
+from flax_linattn.data.images.batches import Augmentation
+from flax_linattn.data.images.decode import decode_images, is_image
+from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.tasks.classify.images.options import ImageConfig, ImageData
+from flax_linattn.tasks.classify.sources import (
+    PATHFINDER_CLASSES,
+    PATHFINDER_SIZE,
+    FileSource,
+    LabelProblem,
+    Source,
+    about_classes,
+    about_drawn,
+    drawn_checksum,
+    drawn_splits,
+    images_checksum,
+    read_images,
+)
+from flax_linattn.tasks.run_types import Run
+
+AUGMENTATIONS: dict[str, Augmentation | None] = {"none": None, "light": shift_and_flip}
+MIN_STD = 1e-3
+"""Of a channel, from 0 to 1, so that one that is all of a color is not divided by 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageProblem(LabelProblem):
+    """What the training data say; kept in the run folder.
+
+    Attributes:
+        dataset: its name.
+        classes: names of the classes, in the order of the logits.
+        image_shape: height, width, channels.
+        mean: of each channel, of values from 0 to 1.
+        deviation: of each channel.
+        checksum: of the data.
+    """
+
+    dataset: str
+    classes: tuple[str, ...]
+    image_shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    checksum: str
+
+    @property
+    def kind(self) -> str:
+        """The shape and the classes."""
+        return f"images of {_by(self.image_shape)} of the classes {', '.join(self.classes)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ImageProblem:
+        """Back from ``to_json``."""
+        return cls(
+            dataset=values["dataset"],
+            classes=tuple(values["classes"]),
+            image_shape=tuple(values["image_shape"]),
+            mean=tuple(values["mean"]),
+            deviation=tuple(values["deviation"]),
+            checksum=values["checksum"],
+        )
+
+    def check(self) -> None:
+        """Types and sizes."""
+        super().check()
+        at_least(1, num_classes=len(self.classes))
+        if len(self.image_shape) != 3:
+            raise ValueError(
+                f"expected image_shape as height, width and channels, got {self.image_shape}."
+            )
+        for size in self.image_shape:
+            at_least(1, 2**16, image_shape=size)
+        same_number(channels=range(self.image_shape[2]), mean=self.mean, deviation=self.deviation)
+        for value in self.deviation:
+            positive(deviation=value)
+
+
+class FileImages(FileSource[ImageConfig, ImageProblem, LabelledImages]):
+    """Images of a folder or an archive.
+
+    Args:
+        options: of the data.
+        folder: where they are.
+
+    Raises:
+        ValueError: a damaged file, or none of such a kind.
+        FileNotFoundError: there is nothing.
+    """
+
+    def __init__(self, options: ImageData, folder: Path) -> None:
+        train, test = read_images(folder, options.image_size)
+        super().__init__(folder.name.partition(".")[0], train, test, options)
+        self._checksum = images_checksum(train, test)
+
+    @cached_property
+    def _scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return _moments(self.fitted.pixels)
+
+    def describe(self, config: ImageConfig) -> ImageProblem:
+        """Scales are those of the training part."""
+        mean, deviation = self._scale
+        return ImageProblem(
+            self.name, self.classes, self.test.image_shape, mean, deviation, self._checksum
+        )
+
+    def about(self, config: ImageConfig) -> str:
+        """Sizes."""
+        train, validation, test = self.counts
+        return (
+            f"{self.name}: images of {_by(self.test.image_shape)}, {train} to train, {validation} "
+            f"to validate and {test} to test\n{about_classes(self.classes)}"
+        )
+
+    def splits(self, config: ImageConfig, problem: ImageProblem, spans: int = 1) -> training.Splits:
+        """Training images in an order, and with changes, of each epoch's own."""
+        augmentation = AUGMENTATIONS[config.data.augmentation]
+        return training.Splits(
+            image_batches(self.fitted, config, problem, augmentation, config.seed),
+            image_batches(self.validation, config, problem),
+            image_batches(self.test, config, problem),
+        )
+
+
+def image_batches(
+    images: LabelledImages,
+    config: ImageConfig,
+    problem: ImageProblem,
+    augmentation: Augmentation | None = None,
+    seed: int | None = None,
+) -> ImageBatches:
+    """Batches of scaled images, in their order unless a seed is given."""
+    return ImageBatches(
+        images,
+        config.fit.batch_size,
+        augmentation=augmentation,
+        seed=seed,
+        mean=problem.mean,
+        std=problem.deviation,
+    )
+
+
+class DrawnImages(Source[ImageConfig, ImageProblem]):
+    """Pathfinder, generated: whether a dashed curve joins two dots.
+
+    Args:
+        options: of the data.
+    """
+
+    def __init__(self, options: ImageData) -> None:
+        self.name, self.classes = "pathfinder", PATHFINDER_CLASSES
+        self._task = Pathfinder(options.image_size or PATHFINDER_SIZE)
+
+    def describe(self, config: ImageConfig) -> ImageProblem:
+        """A checksum is that of the first batches."""
+        unscaled = drawn_splits(_ScaledPathfinder(self._task, 0.0, 1.0), config)
+        images = [part.batch(0)["image"] for part in unscaled if part is not None]
+        size = self._task.size
+        return ImageProblem(
+            self.name,
+            self.classes,
+            (size, size, 1),
+            *_moments(np.concatenate(images), 1.0),
+            drawn_checksum(unscaled),
+        )
+
+    def about(self, config: ImageConfig) -> str:
+        """Sizes."""
+        size = self._task.size
+        what = f"images of {size} x {size} x 1, {about_classes(self.classes)}"
+        return about_drawn(self.name, config.data, what)
+
+    def splits(self, config: ImageConfig, problem: ImageProblem, spans: int = 1) -> training.Splits:
+        """Training never sees an image twice; validation and test are always the same."""
+        task = _ScaledPathfinder(self._task, problem.mean[0], problem.deviation[0])
+        return drawn_splits(task, config)
+
+
+class _ScaledPathfinder:
+    """Pathfinder's tokens as scaled images."""
+
+    def __init__(self, task: Pathfinder, mean: float, std: float) -> None:
+        self._task, self._mean, self._std = task, mean, std
+
+    def draw(self, rng: np.random.Generator, rows: int) -> dict[str, NDArray]:
+        """Images and labels."""
+        drawn, size = self._task.draw(rng, rows), self._task.size
+        pixels = drawn["tokens"].reshape(rows, size, size, 1).astype(np.float32) / 255
+        scaled = (pixels - np.float32(self._mean)) / np.float32(self._std)
+        return {"image": scaled, "labels": drawn["labels"]}
+
+
+def _moments(
+    pixels: NDArray, largest: float = 255.0
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of values from 0 to 1."""
+    axes = (0, 1, 2)
+    mean = pixels.mean(axis=axes, dtype=np.float64) / largest
+    square = np.mean(
+        [np.square(part.astype(np.float64)).mean(axis=(0, 1)) for part in pixels], axis=0
+    )
+    std = np.sqrt(np.maximum(square / largest**2 - mean**2, 0))
+    return tuple(mean.tolist()), tuple(np.maximum(std, MIN_STD).tolist())
+
+
+def image_names(file: Path) -> list[str]:
+    """Names of the images of a folder or an archive, at any depth, or of a single image."""
+    if file.is_file() and is_image(file.name):
+        return [file.name]
+    return sorted(name for name in FileTree(file).sizes if is_image(name))
+
+
+def read_unlabeled(run: Run, file: Path, names: Sequence[str]) -> LabelledImages:
+    """Images to predict, brought to the run's size where it has one; their labels are 0.
+
+    Args:
+        run: the trained run.
+        file: as in ``image_names``.
+        names: of the images.
+
+    Raises:
+        ValueError: a damaged file, or one of another shape than the run was trained on.
+    """
+    tree = FileTree(file.parent if file.is_file() and is_image(file.name) else file)
+    shape = run.problem.image_shape
+    size = run.config.data.image_size or None
+    pixels, _ = decode_images(tree, names, size, mode="L" if shape[2] == 1 else "RGB")
+    if pixels.shape[1:] != shape:
+        raise ValueError(
+            f"{file}: expected images of {_by(shape)}, as the run was trained on, got "
+            f"{_by(pixels.shape[1:])}; bring them to that size."
+        )
+    labels = np.zeros(len(names), np.int32)
+    return LabelledImages(tree.name, run.problem.classes, labels, pixels)
+
+
+def _by(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,97 @@
+"""Options that the tasks with labels share: how data are split, and how classifiers are trained."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal
+
+from flax_linattn.checks import OptionError, at_least, rate
+from flax_linattn.tasks.options import FitOptions, Options
+from flax_linattn.training import OptimizerOptions
+
+OF_DRAWN = ("epoch_size", "validation_size", "test_size")
+"""Options that change nothing of files."""
+OF_FILES = ("validation_share", "split_seed", "select_on")
+"""Options that change nothing of generated data."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelData(Options):
+    """How much is drawn, and how files are split.
+
+    Attributes:
+        image_size: height and width that images are brought to; 0 = as they are, drawn ones 32.
+        epoch_size: of drawn data, examples of an epoch.
+        validation_size: of drawn data, examples to validate on.
+        test_size: of drawn data, examples to test on.
+        validation_share: of files, share of the training data held out for validation.
+        split_seed: of which examples are held out.
+        select_on: the data that select the best parameters and end the training: those held out
+            ("validation"), or "test", the TEST SET, which makes accuracies optimistic.
+    """
+
+    image_size: int = 0
+    epoch_size: int = 6400
+    validation_size: int = 1000
+    test_size: int = 2000
+    validation_share: float = 0.1
+    split_seed: int = 0
+    select_on: Literal["validation", "test"] = "validation"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(0, 2**12, image_size=self.image_size)
+        at_least(1, 10**8, epoch_size=self.epoch_size)
+        at_least(1, 10**6, validation_size=self.validation_size, test_size=self.test_size)
+        at_least(0, split_seed=self.split_seed)
+        check_fraction(validation_share=self.validation_share)
+
+    def refuse(self, names: Iterable[str], kind: str, chosen_by: str) -> None:
+        """Refuses options of these names that are not at their defaults.
+
+        Args:
+            names: options that change nothing of the data.
+            kind: what the data are, for the message.
+            chosen_by: the option that chooses them.
+
+        Raises:
+            ValueError: one is given.
+        """
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name in names:
+            if getattr(self, name) != defaults[name]:
+                raise OptionError(
+                    f"{name} changes nothing of {kind}; leave it out.", name, chosen_by
+                )
+
+
+def check_fraction(**options: float) -> None:
+    """Refuses a fraction, given by its option's name, that is not between 0 and 1.
+
+    Raises:
+        ValueError: it is not.
+    """
+    for name, value in options.items():
+        if not 0 < value < 1:
+            raise OptionError(f"{name} must be between 0 and 1, got {value}.", name)
+
+
+RECIPE = OptimizerOptions("lamb", schedule="cosine", warmup=0.05, last_rate=1e-5, weight_decay=1e-3)
+"""TaylorShift's optimizer, unless another is given."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RecipeFit(FitOptions):
+    """How the classifier is trained.
+
+    Attributes:
+        label_smoothing: share of the target that all classes divide among them.
+    """
+
+    optimizer: OptimizerOptions = RECIPE
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rate(label_smoothing=self.label_smoothing)

@@ -1,0 +1,216 @@
+"""What the tasks with labels share: classes of series, of sequences of tokens, of images."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from flax_linattn import ops, training
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, predict_vectors
+from flax_linattn.tasks.classify.figures import draw_confusion
+from flax_linattn.tasks.classify.label_options import RecipeFit
+from flax_linattn.tasks.classify.metrics import (
+    class_table,
+    classifier_values,
+    make_label_loss,
+    probabilities_of,
+)
+from flax_linattn.tasks.classify.sources import FileSource, LabelProblem, Source
+from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.predicted import Table
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report, Task
+from flax_linattn.tasks.yardsticks import Yardsticks
+from flax_linattn.typing import Array
+
+C = TypeVar("C", bound=Config)
+P = TypeVar("P", bound=LabelProblem)
+
+
+class LabelTask(Task[C, Source[C, P], P]):
+    """A task of classes: one loss, one set of metrics, baselines, predictions and figures.
+
+    Attributes:
+        baselines: names of the simple methods that a report compares with.
+        selections: what a report calls the data that select the parameters, by ``select_on``.
+    """
+
+    baselines: ClassVar[tuple[str, ...]] = ("constant", "nearest_neighbour", "ridge")
+    selections: ClassVar[Mapping[str, str]] = {
+        "validation": "data held out for validation",
+        "test": "TEST SET",
+    }
+
+    @staticmethod
+    @abc.abstractmethod
+    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+        """Logits of a batch, float [B, classes]."""
+
+    @abc.abstractmethod
+    def vectors(self, batches: training.BatchSource) -> Vectors:
+        """Examples of one pass as the baselines receive them."""
+
+    @abc.abstractmethod
+    def train_batches(self, run: Run) -> training.BatchSource:
+        """The training data of a run for the baselines, without random changes.
+
+        Raises:
+            ValueError: they have changed.
+            FileNotFoundError: a file is missing.
+        """
+
+    @abc.abstractmethod
+    def predict_batches(
+        self, run: Run, file: Path | None
+    ) -> tuple[training.BatchSource, Sequence[str] | None]:
+        """Batches of examples to predict, and their names where they have any; see ``predict``."""
+
+    def describe(self, data: Source[C, P], config: C) -> P:
+        """Names, sizes, scales, a checksum."""
+        return data.describe(config)
+
+    def about_data(self, data: Source[C, P], config: C) -> str:
+        """Sizes and classes."""
+        return data.about(config)
+
+    def notes(self, data: Source[C, P]) -> Sequence[str]:
+        """Warnings about the examples."""
+        return data.notes
+
+    def batches(self, data: Source[C, P], config: C, problem: P, spans: int) -> training.Splits:
+        """Examples as the model takes them."""
+        return data.splits(config, problem, spans)
+
+    def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
+        """Cross-entropy."""
+        fit, monitor = config.fit, self.monitor(config)
+        smoothing = fit.label_smoothing if isinstance(fit, RecipeFit) else 0.0
+        return training.Objective(
+            make_label_loss(self.logits_of, smoothing),
+            fit.make_optimizer(steps_per_epoch),
+            monitor=monitor,
+            mode="min" if monitor == "loss" else "max",
+        )
+
+    def monitor(self, config: C) -> str:
+        """The metric that selects: accuracy, as TaylorShift and Long Range Arena do."""
+        return "accuracy"
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Metrics, figures of each class, confusions."""
+        classes = run.problem.classes
+        tested = classifier_values(run.model, batches, self.logits_of, classes)
+        counts = np.array(tested["confusion"])
+        values = {
+            "dataset": run.problem.dataset,
+            "selected_on": self.selections[run.config.data.select_on],
+            "num_test": int(counts.sum()),
+            **tested,
+        }
+        return Report(
+            values,
+            tables=("classes",),
+            figures={"confusion.png": partial(draw_confusion, counts, classes)},
+            yardsticks=Yardsticks("accuracy", self.baselines, larger_is_better=True),
+        )
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Metrics of the most frequent class, the nearest neighbor, a ridge."""
+        test = self.vectors(batches)
+        return baseline_values(
+            test.labels,
+            len(run.problem.classes),
+            partial(self.train_batches, run),
+            lambda train: predict_vectors(self.vectors(train), test),
+        )
+
+    def predict(self, run: Run, file: Path | None) -> Table:
+        """The class of each example, and the probability of each class."""
+        batches, names = self.predict_batches(run, file)
+        probabilities = probabilities_of(run.model, batches, self.logits_of)
+        return class_table(probabilities, run.problem.classes, names)
+
+
+class SourceTask(LabelTask[C, P]):
+    """A task whose examples are generated, or come from a folder or an archive."""
+
+    @abc.abstractmethod
+    def of_file(self, config: C, file: Path) -> C:
+        """Options that name a folder or an archive."""
+
+    def plain(self, config: C) -> C:
+        """Options without random changes of the training examples."""
+        return config
+
+    def source_of(self, run: Run, file: Path | None = None) -> Source[C, P]:
+        """The examples of a run, or those of another folder or archive.
+
+        Raises:
+            ValueError: the run's own have changed, or the others are of another kind.
+            FileNotFoundError: there is nothing.
+        """
+        if file is not None:
+            source = self.load(self.of_file(run.config, file))
+            ours, theirs = (p.kind for p in (run.problem, source.describe(run.config)))
+            if ours != theirs:
+                raise ValueError(
+                    f"{file} holds {theirs}, and the run was trained on {ours}; give data of the "
+                    "same problem."
+                )
+            return source
+        source = self.load(run.config) if run.data is None else run.data
+        if source.describe(run.config).checksum != run.problem.checksum:
+            drawn = ", or this version of NumPy or of the library draws others"
+            raise OptionError(
+                f"the data of the run have changed since ({run.problem.dataset})"
+                f"{'' if isinstance(source, FileSource) else drawn}; give other data to test on.",
+                "test_file",
+            )
+        return source
+
+    def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
+        """The run's own test data, or those of another folder or archive."""
+        test = self.source_of(run, file).splits(run.config, run.problem).test
+        assert test is not None
+        return test
+
+    def train_batches(self, run: Run) -> training.BatchSource:
+        """The training data, checked to be those of the run."""
+        return self.source_of(run).splits(self.plain(run.config), run.problem).train
+
+
+def mechanisms_by_direction(is_causal: bool) -> tuple[str, ...]:
+    """Names of the mechanisms that have a causal form, or a non-causal one."""
+    return tuple(name for name in ops.list_mechanisms() if _has(ops.get_mechanism(name), is_causal))
+
+
+def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
+    """Refuses mechanisms without a causal form, or without a non-causal one.
+
+    Args:
+        config: the run's options.
+        is_causal: the direction of the model.
+        **remedy: options that would allow the mechanism, by name.
+
+    Raises:
+        ValueError: a mechanism lacks the form.
+    """
+    for mechanism in config.layers.mechanisms:
+        if not _has(mechanism, is_causal):
+            raise OptionError(
+                f"{mechanism.name!r} has no {'causal' if is_causal else 'non-causal'} form; choose "
+                f"one of {', '.join(mechanisms_by_direction(is_causal))}.",
+                "mechanism",
+                **remedy,
+            )
+
+
+def _has(mechanism: ops.Mechanism, is_causal: bool) -> bool:
+    able = mechanism.capabilities
+    return able.causal if is_causal else able.noncausal

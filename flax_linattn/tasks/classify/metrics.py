@@ -1,0 +1,241 @@
+"""The loss of a classifier, its metrics, its confusions, and its predictions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn import training
+from flax_linattn.data.batching import ExampleBatches
+from flax_linattn.tasks.predicted import Table
+from flax_linattn.typing import Array
+
+LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]
+"""(model, batch, dropout key or None) -> logits [B, classes]."""
+
+
+@functools.lru_cache  # always the same function, so that steps stay compiled
+def make_label_loss(logits_of: LogitsFn, label_smoothing: float = 0.0) -> training.LossFn:
+    """Mean cross-entropy over a batch's real examples, and (sum, weight) of the metrics.
+
+    A batch has "labels", int32 [B], or [B, T] where sequences are packed; and "weight", float32 of
+    that shape, 0 where there is no example. Without a dropout key, as in validation, nothing is
+    smoothed.
+
+    Args:
+        logits_of: logits of a batch.
+        label_smoothing: probability that all classes share in a target.
+
+    Example:
+        >>> loss_fn = make_label_loss(lambda model, batch, key: model * batch["x"])
+        >>> batch = {"x": jnp.array([[0.0, 1.0], [3.0, 0.0]]), "labels": jnp.array([1, 1])}
+        >>> loss, metrics = loss_fn(1.0, batch, None)
+        >>> [float(part) for part in metrics["accuracy"]]
+        [1.0, 2.0]
+    """
+
+    def loss_fn(
+        model: Any, batch: dict[str, Array], dropout_key: Array | None
+    ) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+        logits, labels = logits_of(model, batch, dropout_key), batch["labels"]
+        weight = batch.get("weight", jnp.ones(labels.shape, jnp.float32))
+        smoothing = 0.0 if dropout_key is None else label_smoothing
+        losses = training.smoothed_cross_entropy(logits, labels, smoothing)
+        hits = (jnp.argmax(logits, axis=-1) == labels).astype(weight.dtype)
+        total, count = jnp.sum(losses * weight), jnp.sum(weight)
+        return total / count, {"loss": (total, count), "accuracy": (jnp.sum(hits * weight), count)}
+
+    return loss_fn
+
+
+OutputFn: TypeAlias = Callable[[Array, dict[str, Array]], tuple[Array, ...]]
+"""(logits [B, classes], batch) -> arrays [B, ...]."""
+
+
+def real_outputs(
+    model: Any, batches: training.BatchSource, logits_of: LogitsFn, output_of: OutputFn
+) -> Iterator[tuple[dict[str, Any], NDArray[np.bool_], tuple[NDArray, ...]]]:
+    """What a function makes of the logits of each batch of one pass.
+
+    Args:
+        model: the classifier.
+        batches: perhaps with a "weight" of 0 where a row is filler.
+        logits_of: logits of a batch.
+        output_of: function of the logits, compiled together with the model.
+
+    Yields:
+        Each batch; which of its rows are real, bool [B]; and the outputs of these rows alone.
+    """
+    compute = functools.partial(_compute, *nnx.split(model), logits_of, output_of)
+    for index in range(len(batches)):
+        batch = dict(batches.batch(index))
+        outputs = tuple(map(np.asarray, compute(batch)))
+        real = np.asarray(batch.get("weight", np.ones(len(outputs[0])))) > 0
+        yield batch, real, tuple(output[real] for output in outputs)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))  # compiled once for many runs
+def _compute(
+    graphdef: nnx.GraphDef[Any],
+    variables: Any,
+    logits_of: LogitsFn,
+    output_of: OutputFn,
+    batch: dict[str, Array],
+) -> tuple[Array, ...]:
+    return output_of(logits_of(nnx.merge(graphdef, variables), batch, None), batch)
+
+
+def classifier_values(
+    model: Any, batches: training.BatchSource, logits_of: LogitsFn, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Metrics of a classifier, the figures of each class, and its confusions.
+
+    Args:
+        model: the classifier.
+        batches: with "labels", and perhaps a "weight" of 0 where a row is filler.
+        logits_of: logits of a batch.
+        classes: names of the classes.
+    """
+    counts = np.zeros((len(classes), len(classes)), np.int64)
+    loss, examples = 0.0, 0
+    for batch, real, (predictions, losses) in real_outputs(
+        model, batches, logits_of, _predictions_and_losses
+    ):
+        counts += count(batch["labels"][real], predictions, len(classes))
+        loss += float(losses.sum(dtype=np.float64))
+        examples += len(losses)
+    metrics = averages(counts) | {"loss": loss / examples}
+    return {
+        **{f"test_{name}": value for name, value in metrics.items()},
+        "classes": class_figures(counts, classes),
+        "confusion": counts.tolist(),
+    }
+
+
+def _predictions_and_losses(logits: Array, batch: dict[str, Array]) -> tuple[Array, ...]:
+    losses = training.smoothed_cross_entropy(logits, batch["labels"])
+    return jnp.argmax(logits, axis=-1), losses
+
+
+def count(
+    labels: NDArray[np.integer], predictions: NDArray[np.integer], num_classes: int
+) -> NDArray[np.int64]:
+    """Counts of examples by class and prediction, [classes, classes]."""
+    counts = np.zeros((num_classes, num_classes), np.int64)
+    np.add.at(counts, (labels, predictions), 1)
+    return counts
+
+
+def averages(counts: NDArray[np.int64]) -> dict[str, float]:
+    """Accuracy, and the means over classes of F1 ("macro") and of recall ("balanced accuracy").
+
+    A class without examples has no recall, and without predictions, too, no F1: the means leave it
+    out.
+
+    Args:
+        counts: examples by class and prediction, [classes, classes].
+
+    Example:
+        >>> averages(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
+        {'accuracy': 0.75, 'macro_f1': 0.7333333333333334, 'balanced_accuracy': 0.75}
+    """
+    hits, of_class, predicted = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
+    seen, named = of_class > 0, of_class + predicted > 0
+    return {
+        "accuracy": float(hits.sum() / counts.sum()),
+        "macro_f1": float(np.mean(2 * hits[named] / (of_class + predicted)[named])),
+        "balanced_accuracy": float(np.mean(hits[seen] / of_class[seen])),
+    }
+
+
+def class_figures(counts: NDArray[np.int64], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Recall, precision and F1 of each class, None where nothing counts, and its confusions.
+
+    Args:
+        counts: examples by class and prediction, [classes, classes].
+        classes: their names.
+
+    Example:
+        >>> class_figures(np.array([[3, 1], [0, 0]]), ["a", "b"])[0]["f1"]
+        0.857
+    """
+    figures = []
+    for index, name in enumerate(classes):
+        hits, of_class = int(counts[index, index]), int(counts[index].sum())
+        predicted = int(counts[:, index].sum())
+        mistakes = [i for i in np.argsort(-counts[index], kind="stable") if i != index]
+        figures.append(
+            {
+                "class": name,
+                "count": of_class,
+                "recall": _share(hits, of_class),
+                "precision": _share(hits, predicted),
+                "f1": _share(2 * hits, of_class + predicted),
+                "taken_for": ", ".join(
+                    f"{classes[i]}: {counts[index, i]}" for i in mistakes if counts[index, i]
+                ),
+            }
+        )
+    return figures
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 3) if whole else None
+
+
+def probabilities_of(
+    model: Any, batches: training.BatchSource, logits_of: LogitsFn
+) -> NDArray[np.float32]:
+    """Probabilities of the classes, in the order of the examples: float32 [N, classes].
+
+    Args:
+        model: the classifier.
+        batches: of the examples, perhaps with a "weight" of 0 where a row is filler.
+        logits_of: logits of a batch.
+
+    Raises:
+        ValueError: one is NaN.
+    """
+    outputs = real_outputs(model, batches, logits_of, _softmax)
+    probabilities = np.concatenate([found for _, _, (found,) in outputs])
+    if isinstance(batches, ExampleBatches):
+        probabilities = probabilities[np.argsort(batches.order)]
+    if np.isnan(probabilities).any():
+        example = int(np.argwhere(np.isnan(probabilities))[0, 0])
+        raise ValueError(
+            f"the answer to example {example} is NaN: the model's numbers overflow, it has no "
+            "position for so many tokens, or its parameters hold NaN."
+        )
+    return probabilities
+
+
+def _softmax(logits: Array, batch: dict[str, Array]) -> tuple[Array, ...]:
+    return (jax.nn.softmax(logits, axis=-1),)
+
+
+def class_table(
+    probabilities: NDArray[np.float32], classes: Sequence[str], files: Sequence[str] | None = None
+) -> Table:
+    """A row an example: its number or its file, the likeliest class, the probability of each.
+
+    Args:
+        probabilities: float32 [N, classes].
+        classes: their names.
+        files: of the examples; default they are numbered from 0.
+
+    Example:
+        >>> table = class_table(np.array([[0.25, 0.75]], np.float32), ("cat", "dog"))
+        >>> table.names, next(table.rows())
+        (('example', 'prediction', 'p(cat)', 'p(dog)'), (0, 'dog', 0.25, 0.75))
+    """
+    best = np.array(classes, object)[np.argmax(probabilities, axis=1)]
+    number = np.arange(len(best)) if files is None else np.array(files, object)
+    names = ("example" if files is None else "file", "prediction")
+    return Table((*names, *(f"p({name})" for name in classes)), (number, best, *probabilities.T))

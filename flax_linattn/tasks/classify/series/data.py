@@ -1,0 +1,341 @@
+"""The time series of a classification run: read, completed, scaled, batched."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data, training
+from flax_linattn.checks import OptionError, at_least, listed, same_number
+from flax_linattn.data.outliers import find_outliers, find_still
+from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
+from flax_linattn.tasks.classify.sources import LabelProblem, Source, about_classes
+from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run_types import Run
+
+MAX_SEQUENCE_LENGTH = 2**24
+"""Steps of a sequence."""
+MAX_VALUE = float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyProblem(LabelProblem):
+    """What the training data say: kept in the run folder so that a run needs no training data.
+
+    Attributes:
+        dataset: its name.
+        channels: names of the observed channels.
+        classes: names of the classes, in the order of the logits.
+        lengths: lengths that sequences are padded to; the longest is that of all data.
+        standardizer: mean and standard deviation a channel.
+        checksum: of the training data ("train") and the test data ("test").
+    """
+
+    dataset: str
+    channels: tuple[str, ...]
+    classes: tuple[str, ...]
+    lengths: tuple[int, ...]
+    standardizer: data.Standardizer
+    checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def max_length(self) -> int:
+        """The longest sequence of training and test data."""
+        return self.lengths[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return {
+            **dataclasses.asdict(self),
+            "standardizer": json.loads(self.standardizer.to_json()),
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> ClassifyProblem:
+        """Back from ``to_json``."""
+        return cls(
+            dataset=values["dataset"],
+            channels=tuple(values["channels"]),
+            classes=tuple(values["classes"]),
+            lengths=tuple(values["lengths"]),
+            standardizer=data.Standardizer.from_json(json.dumps(values["standardizer"])),
+            checksum=values["checksum"],
+        )
+
+    def check(self) -> None:
+        """Types, sizes, and as many of each as there are channels."""
+        super().check()
+        at_least(1, num_lengths=len(self.lengths), num_classes=len(self.classes))
+        for length in self.lengths:
+            at_least(1, MAX_SEQUENCE_LENGTH, lengths=length)
+        same_number(channels=self.channels, standardizer=self.standardizer.mean)
+
+
+class SeriesSource(Source[ClassifyConfig, ClassifyProblem]):
+    """Labeled time series, of which a stratified part is held out to select the parameters.
+
+    Args:
+        train: training series.
+        test: test series, of the same classes.
+        config: the run's options.
+
+    Attributes:
+        files: the training and the test series, as given.
+        fitted: what the parameters learn from, without missing values.
+        validation: what selects them.
+        test: what they are tested on.
+
+    Raises:
+        ValueError: the classes are too small for a part that validates.
+    """
+
+    def __init__(
+        self, train: data.TimeSeriesDataset, test: data.TimeSeriesDataset, config: ClassifyConfig
+    ) -> None:
+        self.name, self.classes = train.name, train.classes
+        self.files = train, test
+        self.fitted, self.test = complete(train), complete(test)
+        self.validation = self.test
+        if config.data.select_on != "test":
+            kept, held_out = data.stratified_split(
+                train.labels, config.data.validation_fraction, config.seed
+            )
+            train = self.fitted
+            self.fitted, self.validation = train.subset(kept), train.subset(held_out)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Missing values, outliers."""
+        return notes(*self.files)
+
+    def describe(self, config: ClassifyConfig) -> ClassifyProblem:
+        """Names, lengths, scales."""
+        train, test = self.files
+        return ClassifyProblem(
+            dataset=train.name,
+            channels=train.channels,
+            classes=train.classes,
+            lengths=_bucket_lengths(self.fitted, train, test, config.data.buckets),
+            standardizer=data.Standardizer.fit(self.fitted.series),
+            checksum={"train": checksum_of(train), "test": checksum_of(test)},
+        )
+
+    def about(self, config: ClassifyConfig) -> str:
+        """Sizes and classes."""
+        train, test = self.files
+        lengths = np.concatenate([train.lengths, test.lengths])
+        return (
+            f"{train.name}: {train.num_examples} sequences to train and {test.num_examples} to "
+            f"test, {train.num_channels} channels, {lengths.min()} to {lengths.max()} steps\n"
+            f"{about_classes(train.classes)}"
+        )
+
+    def splits(
+        self, config: ClassifyConfig, problem: ClassifyProblem, spans: int = 1
+    ) -> training.Splits:
+        """Sequences of one length a batch."""
+        batches = partial(make_batches, config=config, problem=problem, spans=spans)
+        return training.Splits(
+            batches(self.fitted, seed=config.seed),
+            batches(self.validation, seed=None),
+            batches(self.test, seed=None),
+        )
+
+
+def load_data(files: ClassifyData) -> tuple[data.TimeSeriesDataset, data.TimeSeriesDataset]:
+    """The training and the test data of a run, on the same classes.
+
+    Raises:
+        ValueError: a damaged file, two that do not belong together, or a value beyond float32.
+        FileNotFoundError: a file is missing.
+    """
+    if files.train_file is None or files.test_file is None:
+        return data.japanese_vowels()
+    train = data.load_dataset(files.train_file)
+    test = data.load_dataset(files.test_file).with_classes(train.classes)
+    if train.num_channels != test.num_channels:
+        raise ValueError(
+            f"{files.train_file} has {train.num_channels} channels and {files.test_file} "
+            f"{test.num_channels}; give two files of one problem."
+        )
+    check_values(files.train_file, train)
+    check_values(files.test_file, test)
+    return train, test
+
+
+def load_train(run: Run) -> data.TimeSeriesDataset:
+    """A run's whole training data, with the sequences that select its parameters.
+
+    Raises:
+        ValueError: they have changed.
+        FileNotFoundError: the file is missing.
+    """
+    if run.data is not None:
+        train: data.TimeSeriesDataset = run.data.files[0]
+        return train
+    path = run.config.data.train_file
+    train = data.japanese_vowels()[0] if path is None else data.load_dataset(path)
+    train = train.with_classes(run.problem.classes)
+    if checksum_of(train) != run.problem.checksum.get("train"):
+        raise ValueError(f"{train.name} ({path}) has changed since.")
+    return train
+
+
+def load_test(run: Run, test_file: Path | None = None) -> data.TimeSeriesDataset:
+    """A run's test data, or those of another file, on the run's classes.
+
+    Raises:
+        ValueError: other channels or classes than the run was trained on; the run's own file has
+            changed.
+        FileNotFoundError: the file is missing.
+    """
+    path = run.config.data.test_file if test_file is None else test_file
+    if path is None:
+        test = data.japanese_vowels()[1]
+    else:
+        with reading_data(test_file is None):
+            test = data.load_dataset(path).with_classes(run.problem.classes)
+    if test.num_channels != len(run.problem.channels):
+        raise ValueError(
+            f"{test.name} has {test.num_channels} channels, the run was trained on "
+            f"{len(run.problem.channels)}; give a file of the same problem."
+        )
+    if test_file is None and checksum_of(test) != run.problem.checksum["test"]:
+        raise OptionError(
+            f"the data of the run have changed since ({test.name}, {test.num_examples} "
+            "sequences); give other data to test on.",
+            "test_file",
+        )
+    return test
+
+
+def check_values(source: Path | str, dataset: data.TimeSeriesDataset) -> None:
+    """Refuses values that float32 cannot hold.
+
+    Args:
+        source: of the sequences, for the message.
+        dataset: the sequences.
+
+    Raises:
+        ValueError: there is one; names its place.
+    """
+    for index, values in enumerate(dataset.series):
+        if (beyond := np.argwhere(np.abs(values) > MAX_VALUE)).size:
+            step, channel = beyond[0].tolist()
+            raise ValueError(
+                f"{source}: expected values up to {MAX_VALUE:.2g}, the largest of float32, got "
+                f"{values[step, channel]:g} for channel {dataset.channels[channel]} (sequence "
+                f"{index}, step {step}, from 0); write ? if it stands for a missing value."
+            )
+
+
+def notes(train: data.TimeSeriesDataset, test: data.TimeSeriesDataset) -> list[str]:
+    """Missing values, channels that hardly change, values that flatten all others of theirs."""
+    found = []
+    missing = sum(int(np.isnan(x).sum()) for part in (train, test) for x in part.series)
+    if missing:
+        found.append(f"missing values, interpolated over time: {missing}")
+    for what, part in (("to train", train), ("to test", test)):
+        if few := _nearly_still(part):
+            found.append(
+                f"channels {what} of one value but for a few steps ({listed(few)}): {len(few)}"
+            )
+        if outliers := _outliers(part):
+            found.append(
+                f"values {what} so far out that they flatten all others of their channel: "
+                f"{len(outliers)} ({listed(outliers, 3)}); write ? where one stands for a missing "
+                "value"
+            )
+    return found
+
+
+def _nearly_still(dataset: data.TimeSeriesDataset) -> list[str]:
+    return [
+        f"{dataset.channels[found.channel]} {found.value:g} but for {len(found.rows)}, the first "
+        f"{_place(dataset, int(found.rows[0]), found.channel)}"
+        for found in find_still(np.concatenate(dataset.series))
+    ]
+
+
+def _outliers(dataset: data.TimeSeriesDataset) -> list[str]:
+    return [
+        f"{dataset.channels[channel]} {_place(dataset, row, channel)}"
+        for row, channel in find_outliers(np.concatenate(dataset.series)).tolist()
+    ]
+
+
+def _place(dataset: data.TimeSeriesDataset, row: int, channel: int) -> str:
+    """A value, and where it stands, by its row in all sequences one behind the other."""
+    ends = np.cumsum(dataset.lengths)
+    sequence = int(np.searchsorted(ends, row, side="right"))
+    step = row - int(ends[sequence] - dataset.lengths[sequence])
+    return f"{dataset.series[sequence][step, channel]:g}, sequence {sequence}, step {step}, from 0"
+
+
+def checksum_of(dataset: data.TimeSeriesDataset) -> str:
+    """A checksum of the sequences and their classes."""
+    return checksum([*dataset.series, dataset.labels])
+
+
+def complete(dataset: data.TimeSeriesDataset) -> data.TimeSeriesDataset:
+    """The data with missing values interpolated."""
+    return dataclasses.replace(dataset, series=data.interpolate_missing(dataset.series))
+
+
+def make_batches(
+    dataset: data.TimeSeriesDataset,
+    config: ClassifyConfig,
+    problem: ClassifyProblem,
+    *,
+    seed: int | None,
+    spans: int = 1,
+) -> data.BucketBatches:
+    """Batches whose length is a multiple of ``spans``, where the model allows it.
+
+    Raises:
+        ValueError: a sequence is longer than the model can take.
+    """
+    standardizer, scaling = problem.standardizer, config.data.scaling
+    if scaling != "train":
+        standardizer = data.Standardizer.fit(dataset.series)
+    # Sequences of a file that came later may be longer.
+    longest = max(problem.max_length, int(dataset.lengths.max()))
+    if longest > problem.max_length and config.model.pooling == "flatten":
+        raise OptionError(
+            f"{dataset.name} has a sequence of {longest} steps; the flatten head of the run has "
+            f"weights for {problem.max_length}: give shorter ones, or train with pooling mean.",
+            "pooling",
+        )
+    lengths = [-(-length // spans) * spans for length in (*problem.lengths[:-1], longest)]
+    series = standardizer.apply(dataset.series, dataset.channels)
+    if scaling == "each-across-channels":
+        series = tuple(_scale_across_channels(values) for values in series)
+    values, mask = data.pad(series, lengths[-1])
+    arrays = {"values": values, "mask": mask, "labels": dataset.labels}
+    return data.BucketBatches(arrays, config.fit.batch_size, lengths=lengths, seed=seed)
+
+
+def _scale_across_channels(values: NDArray) -> NDArray:
+    """Centred over time, then each step scaled over its channels: x [T, C] -> [T, C]."""
+    centred = values - values.mean(axis=0)
+    return centred / np.sqrt(centred.var(axis=1, keepdims=True) + 1e-5)
+
+
+def _bucket_lengths(
+    fitted: data.TimeSeriesDataset,
+    train: data.TimeSeriesDataset,
+    test: data.TimeSeriesDataset,
+    buckets: int,
+) -> tuple[int, ...]:
+    """Lengths for equal shares of the sequences to train on, and that of the longest of all."""
+    shares = np.linspace(0, 1, buckets + 1)[1:-1]
+    longest = int(max(train.lengths.max(), test.lengths.max()))
+    return (*np.ceil(np.quantile(fitted.lengths, shares)).astype(int).tolist(), longest)

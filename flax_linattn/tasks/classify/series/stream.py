@@ -1,0 +1,160 @@
+"""A trained classifier over a stream of observations of all channels."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import OptionError
+from flax_linattn.data.cells import BadCellError, parse_numbers
+from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
+from flax_linattn.tasks.classify.series.data import load_test
+from flax_linattn.tasks.facts import read_numbers
+from flax_linattn.tasks.run_types import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifyStreamOptions:
+    """Options of a stream of a classifier.
+
+    Observations are numbers separated by commas or blanks, "?" for a missing value; a blank line
+    begins a new sequence.
+
+    Attributes:
+        sequence: stream this sequence of the run's test data instead (from 0).
+        max_length: most observations of a sequence, for mechanisms with a cache; default the
+            longest sequence of the run's data.
+    """
+
+    sequence: int | None = None
+    max_length: int | None = None
+
+
+class ClassifyStream(ClassStream[NDArray[np.float64]]):
+    """Class probabilities as observations of all channels come, NaN = missing.
+
+    A missing value repeats the channel's last one, or the training mean if there is none.
+
+    Args:
+        run: the trained run.
+        sequence: stream this sequence of the run's test data (from 0) instead of lines.
+        max_length: most observations of a sequence, for mechanisms with a cache; default the
+            longest sequence of the run's data.
+
+    Raises:
+        ValueError: the model cannot stream, or an option is out of range.
+    """
+
+    advice = "a causal embedding"
+    remedy: ClassVar[Mapping[str, Any]] = {"embedding": "causal"}
+
+    def __init__(
+        self, run: Run, *, sequence: int | None = None, max_length: int | None = None
+    ) -> None:
+        super().__init__(run, max_length=max_length)
+        self._sequence = sequence
+        self._last = self._mean
+
+    @property
+    def _mean(self) -> NDArray[np.float64]:
+        return np.asarray(self._run.problem.standardizer.mean, np.float64)
+
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[NDArray[np.float64] | None]:
+        """Reads one observation a line; see ``parse_observations``."""
+        return parse_observations(lines, len(self._run.problem.channels), name)
+
+    def source(self) -> Iterator[NDArray[np.float64]] | None:
+        """A sequence of the run's test data, where one is asked for.
+
+        Raises:
+            ValueError: there is no such sequence.
+        """
+        index = self._sequence
+        if index is None:
+            return None
+        test = load_test(self._run)
+        if not 0 <= index < test.num_examples:
+            raise OptionError(
+                f"the test data have sequences 0 to {test.num_examples - 1}, got {index}.",
+                "sequence",
+            )
+        truth = test.classes[test.labels[index]]
+        self._title += f": test sequence {index}, class {truth}"
+        print(f"# test sequence {index}, true class {truth}", file=sys.stderr)
+        return iter(test.series[index])
+
+    def step(self, observation: NDArray[np.float64] | None) -> Prediction | None:
+        """Takes in an observation; None begins a new sequence, and predicts nothing.
+
+        Raises:
+            ValueError: a sequence is longer than the model can take, or a value is out of range.
+        """
+        prediction = super().step(observation)
+        self._last = self._mean if observation is None else self._completed(observation)
+        return prediction
+
+    def _completed(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.where(np.isnan(observation), self._last, observation)
+
+    def _input(self, observation: NDArray[np.float64]) -> NDArray:
+        problem = self._run.problem
+        values = self._completed(observation)[None]
+        (scaled,) = problem.standardizer.apply([values], problem.channels)
+        return scaled.astype(np.float32)
+
+    def facts(self) -> dict[str, Any]:
+        """The last value of each channel, and the step within the sequence."""
+        return {"last": self._last.tolist(), **super().facts()}
+
+    def restore(self, facts: Mapping[str, Any]) -> None:
+        """Goes on within the sequence."""
+        last = read_numbers(facts, "last", len(self._last))
+        super().restore(facts)
+        self._last = last
+
+
+def parse_observations(
+    lines: Iterable[str], num_channels: int, name: str = "standard input"
+) -> Iterator[NDArray[np.float64] | None]:
+    """Reads one observation a line: numbers separated by commas or blanks.
+
+    "?", "NaN", "NA" and "null" are missing values. A blank line ends the sequence; there are no
+    headers.
+
+    Args:
+        lines: the text.
+        num_channels: numbers expected in a line.
+        name: of the source, for messages.
+
+    Yields:
+        float64 [channels], NaN = missing; None where a new sequence begins.
+
+    Raises:
+        ValueError: a line that holds something else; the message names it.
+
+    Example:
+        >>> [o if o is None else o.tolist() for o in parse_observations(["1, 2", "", "3 ?"], 2)]
+        [[1.0, 2.0], None, [3.0, nan]]
+    """
+    for number, line in enumerate(lines, start=1):
+        fields = line.replace(",", " ").split()
+        if not fields:
+            yield None
+            continue
+        if len(fields) != num_channels:
+            raise ValueError(
+                f"{name}:{number}: expected {num_channels} values, one for each channel, got "
+                f"{len(fields)} in {line.strip()!r}; separate them by commas or blanks."
+            )
+        try:
+            yield parse_numbers(fields)
+        except BadCellError as bad:
+            raise ValueError(
+                f"{name}:{number}: expected finite numbers, got {fields[bad.index]!r}; write '?' "
+                "for a missing value, and leave out headers and comments."
+            ) from None

@@ -1,0 +1,215 @@
+"""The task of classifying time series, as the commands see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn import data, inference, models, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.catalog import SEQUENCES, Entry
+from flax_linattn.tasks.classify.baselines import Vectors
+from flax_linattn.tasks.classify.label_task import LabelTask
+from flax_linattn.tasks.classify.metrics import probabilities_of
+from flax_linattn.tasks.classify.series.data import (
+    ClassifyProblem,
+    SeriesSource,
+    check_values,
+    complete,
+    load_data,
+    load_test,
+    load_train,
+    make_batches,
+)
+from flax_linattn.tasks.classify.series.options import ClassifyConfig, tslib
+from flax_linattn.tasks.classify.series.stream import ClassifyStream, ClassifyStreamOptions
+from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.task import Report
+from flax_linattn.typing import Array
+
+LATENT_MECHANISM = "softmax"
+"""Attention among latents."""
+
+Classifier: TypeAlias = models.SequenceClassifier | models.PerceiverReader
+
+
+class ClassifyTask(LabelTask[ClassifyConfig, ClassifyProblem]):
+    """Classes of time series."""
+
+    name = "classify"
+    Config = ClassifyConfig
+    Problem = ClassifyProblem
+    StreamOptions = ClassifyStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
+    kinds = (SEQUENCES,)
+    selections: ClassVar[Mapping[str, str]] = {
+        "validation": "validation share of the training data",
+        "test": "TEST SET (as Time-Series-Library)",
+    }
+
+    def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
+        """The two files."""
+        return dict(zip(("train_file", "test_file"), files, strict=True))
+
+    def check(self, config: ClassifyConfig, placement: training.Placement) -> None:
+        """Refuses models that see padding where sequences are padded to be split over devices."""
+        if placement.spans > 1 and config.model.sees_padding:
+            raise OptionError(
+                "sequences are padded to be split over devices, which a circular embedding and an "
+                'attention that sees the padding would notice; use embedding="causal" and '
+                'padding="masked", or leave seq out of the mesh.',
+                "embedding",
+                "padding",
+                "mesh",
+            )
+
+    def load(self, config: ClassifyConfig) -> SeriesSource:
+        """The series, and which of them validate."""
+        return SeriesSource(*load_data(config.data), config)
+
+    def model(
+        self,
+        config: ClassifyConfig,
+        problem: ClassifyProblem,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> Classifier:
+        """A ``models.SequenceClassifier``, or a ``models.PerceiverReader`` where latents read.
+
+        Raises:
+            ValueError: an option that the model does not take.
+        """
+        model = config.model
+        layers, rngs = config.layers.map_mechanisms(placement.mechanism), nnx.Rngs(config.seed)
+        if model.latents is not None:
+            if len(set(layers.mechanisms)) > 1:
+                raise OptionError("latents read once, by one mechanism.", "mechanism", "latents")
+            return models.PerceiverReader(
+                len(problem.channels),
+                len(problem.classes),
+                num_latents=model.latents,
+                reads_by=layers.mechanisms[0],
+                layers=dataclasses.replace(layers, mechanism=LATENT_MECHANISM),
+                max_length=problem.max_length,
+                rngs=rngs,
+            )
+        return models.SequenceClassifier(
+            len(problem.channels),
+            len(problem.classes),
+            pooling=model.pooling,
+            max_length=problem.max_length,
+            is_causal=model.causal,
+            embedding_padding=model.embedding,
+            attends_to_padding=model.padding == "seen",
+            layers=layers,
+            rngs=rngs,
+        )
+
+    @staticmethod
+    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+        """Logits of a batch of padded sequences."""
+        logits: Array = model(batch["values"], mask=batch["mask"], dropout_key=dropout_key)
+        return logits
+
+    def monitor(self, config: ClassifyConfig) -> str:
+        """The metric that selects the parameters.
+
+        Time-Series-Library's early stopping watches the accuracy; on a small held-out part the loss
+        tells more.
+        """
+        return "accuracy" if config.data.select_on == "test" else "loss"
+
+    def observation(self, problem: ClassifyProblem) -> jax.ShapeDtypeStruct:
+        """Of all channels."""
+        return jax.ShapeDtypeStruct((1, len(problem.channels)), jnp.float32)
+
+    def test_batches(self, run: Run, file: Path | None) -> data.BucketBatches:
+        """Other sequences of the run's channels and classes."""
+        return make_batches(complete(load_test(run, file)), run.config, run.problem, seed=None)
+
+    def train_batches(self, run: Run) -> data.BucketBatches:
+        """The whole training data, with the sequences that select the parameters."""
+        return make_batches(complete(load_train(run)), run.config, run.problem, seed=None)
+
+    def vectors(self, batches: training.BatchSource) -> Vectors:
+        """Padded sequences."""
+        assert isinstance(batches, data.BucketBatches)
+        return Vectors(batches.arrays["values"], batches.arrays["labels"])
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Metrics, figures of each class, confusions."""
+        report = super().test(run, batches)
+        first = {
+            "dataset": run.problem.dataset,
+            "mechanism": mechanism_name(run.config.layers),
+        }
+        return dataclasses.replace(report, values=first | dict(report.values))
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of class probabilities, over all steps of all sequences."""
+        if not run.model.streams:
+            return {}
+        errors = partial(_stream_errors, *nnx.split(run.model))
+        largest, steps = 0.0, 0
+        for index in range(len(batches)):
+            batch = batches.batch(index)
+            real = batch["mask"] & (batch["weight"] > 0)[:, None]
+            # Unlike max(), it keeps NaN.
+            largest = float(np.maximum(largest, jnp.max(errors({**batch, "mask": real}))))
+            steps += int(real.sum())
+        return {"stream_max_error": largest, "stream_steps": steps}
+
+    def predict_batches(
+        self, run: Run, file: Path | None
+    ) -> tuple[training.BatchSource, Sequence[str] | None]:
+        """Labels of the file do not count, and may all be "?"."""
+        given = load_test(run) if file is None else data.load_dataset(file)
+        if file is not None:
+            check_values(file, given)
+        return _unlabeled(run, given), None
+
+    def stream(self, run: Run, options: ClassifyStreamOptions) -> ClassifyStream:
+        """Class probabilities after each observation."""
+        return ClassifyStream(run, sequence=options.sequence, max_length=options.max_length)
+
+
+def predict_proba(run: Run, dataset: data.TimeSeriesDataset) -> NDArray[np.float32]:
+    """Probabilities of the classes, float32 [N, classes].
+
+    Args:
+        run: the trained run.
+        dataset: sequences with its channels, in their order; their labels do not count.
+
+    Raises:
+        ValueError: they have another number of channels; one is too long for the model.
+    """
+    return probabilities_of(run.model, _unlabeled(run, dataset), ClassifyTask.logits_of)
+
+
+def _unlabeled(run: Run, dataset: data.TimeSeriesDataset) -> data.BucketBatches:
+    if dataset.num_channels != len(run.problem.channels):
+        raise ValueError(
+            f"{dataset.name} has {dataset.num_channels} channels, the run was trained on "
+            f"{len(run.problem.channels)}; give sequences of the same problem."
+        )
+    labels = np.zeros_like(dataset.labels)
+    unknown = dataclasses.replace(dataset, labels=labels, classes=run.problem.classes)
+    return make_batches(complete(unknown), run.config, run.problem, seed=None)
+
+
+@partial(jax.jit, static_argnums=0)  # compiled once for many runs
+def _stream_errors(graphdef: nnx.GraphDef[Any], variables: Any, batch: dict[str, Array]) -> Array:
+    model = nnx.merge(graphdef, variables)
+    x, mask = batch["values"], batch["mask"]
+    parallel = jax.nn.softmax(model(x, mask=mask, every_step=True))
+    streamed = jax.nn.softmax(inference.unroll(model, x, mask))
+    return jnp.where(mask[:, :, None], jnp.abs(parallel - streamed), 0.0)

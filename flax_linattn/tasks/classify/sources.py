@@ -1,0 +1,228 @@
+"""Labeled examples of runs: what selects the parameters, files, generated data."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from flax_linattn import data, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.drawn import Drawable
+from flax_linattn.data.images import LabelledImages, load_images
+from flax_linattn.data.texts import LabelledTexts
+from flax_linattn.tasks.classify.label_options import LabelData
+from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.run_types import Problem
+
+C = TypeVar("C", bound=Config)
+P = TypeVar("P", bound="LabelProblem")
+Examples = TypeVar("Examples", LabelledImages, LabelledTexts)
+
+PATHFINDER_SIZE = 32
+"""Default side of Long Range Arena's images."""
+PATHFINDER_CLASSES = ("apart", "joined")
+"""Classes of its labels 0 and 1: whether a curve joins the dots."""
+MAX_NAMED_CLASSES = 10
+"""Class names that a summary lists."""
+
+
+class LabelProblem(Problem):
+    """What a run with labels remembers of its data.
+
+    Attributes:
+        dataset: name of the data set.
+        classes: names of the classes, in the order of the logits.
+    """
+
+    dataset: str
+    classes: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """What examples are, and their classes: of other data that a model takes, too."""
+        return f"examples of the classes {', '.join(self.classes)}"
+
+
+class Source(abc.ABC, Generic[C, P]):
+    """The labeled examples of a run.
+
+    Attributes:
+        name: name of the data set.
+        classes: names of the classes, in the order of the labels.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Warnings about the examples."""
+        return ()
+
+    @abc.abstractmethod
+    def describe(self, config: C) -> P:
+        """What a run has to remember; scales are those of the training part."""
+
+    @abc.abstractmethod
+    def about(self, config: C) -> str:
+        """Sizes and classes, in a line or two."""
+
+    @abc.abstractmethod
+    def splits(self, config: C, problem: P, spans: int = 1) -> training.Splits:
+        """Batches to train, validate and test on, of lengths that are multiples of ``spans``."""
+
+
+class FileSource(Source[C, P], Generic[C, P, Examples]):
+    """Examples of files, of which a part is held out to select the parameters.
+
+    Args:
+        name: name of the data set.
+        train: training examples.
+        test: test examples, of the same classes.
+        options: how they are split.
+
+    Attributes:
+        fitted: examples that the parameters learn from.
+        validation: examples that select the parameters: a stratified part of the training data, or
+            the test data.
+        test: test examples.
+    """
+
+    def __init__(self, name: str, train: Examples, test: Examples, options: LabelData) -> None:
+        self.name, self.classes = name, train.classes
+        self._notes = tuple(dict.fromkeys((*train.notes, *test.notes)))
+        self.fitted: Examples = train
+        self.validation: Examples = test
+        self.test: Examples = test
+        if options.select_on != "test":
+            kept, held_out = data.stratified_split(
+                train.labels, options.validation_share, options.split_seed
+            )
+            self.fitted, self.validation = train.subset(kept), train.subset(held_out)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Warnings about the files, each once."""
+        return self._notes
+
+    @property
+    def counts(self) -> tuple[str, str, str]:
+        """Numbers of examples to train, to validate and to test on, for people."""
+        parts = (self.fitted, self.validation, self.test)
+        train, validation, test = (f"{part.num_examples:,}" for part in parts)
+        return train, validation, test
+
+
+def about_classes(classes: Sequence[str]) -> str:
+    """The number of classes and the first of their names.
+
+    Example:
+        >>> about_classes(("cat", "dog"))
+        '2 classes: cat, dog'
+    """
+    names = [*classes[:MAX_NAMED_CLASSES], "..."] if classes[MAX_NAMED_CLASSES:] else classes
+    return f"{len(classes)} classes: {', '.join(names)}"
+
+
+def drawn_batches(task: Drawable, config: Config, size: int, stream: int) -> data.DrawnBatches:
+    """Generated batches of an epoch of ``size`` examples.
+
+    Args:
+        task: what generates examples.
+        config: the run's options.
+        size: examples of an epoch.
+        stream: an independent random stream of the run's seed: 0 is that of training, whose
+            examples are new in each epoch; those of other streams stay the same.
+    """
+    rows, fixed = min(config.fit.batch_size, size), stream > 0
+    return data.DrawnBatches(
+        task,
+        rows,
+        -(-size // rows),
+        seed=config.seed,
+        stream=stream,
+        fixed=fixed,
+        num_examples=size if fixed else None,
+    )
+
+
+def drawn_splits(task: Drawable, config: Any) -> training.Splits:
+    """Generated examples: training sees none twice; validation and test are always the same."""
+    options: LabelData = config.data
+    sizes = (options.epoch_size, options.validation_size, options.test_size)
+    train, validation, test = (
+        drawn_batches(task, config, size, stream) for stream, size in enumerate(sizes)
+    )
+    return training.Splits(train, validation, test)
+
+
+def drawn_checksum(splits: training.Splits) -> str:
+    """A checksum of the first batch of each part."""
+    firsts = [part.batch(0) for part in splits if part is not None]
+    return checksum(batch[name] for batch in firsts for name in sorted(batch))
+
+
+def about_drawn(name: str, options: LabelData, what: str) -> str:
+    """Sizes of generated data in a line, which ends with ``what`` they are."""
+    return (
+        f"{name}: drawn anew, {options.epoch_size:,} an epoch to train, "
+        f"{options.validation_size:,} to validate and {options.test_size:,} to test, {what}"
+    )
+
+
+def data_path(path: Path) -> Path:
+    """The path, or the only file of a folder, as ``data fetch`` leaves an archive.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / "texts.tar.gz").write_bytes(b"")
+        >>> data_path(folder).name
+        'texts.tar.gz'
+    """
+    if not path.is_dir():
+        return path
+    inside = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    return inside[0] if len(inside) == 1 and inside[0].is_file() else path
+
+
+def read_images(path: Path, image_size: int) -> tuple[LabelledImages, LabelledImages]:
+    """Images to learn from and to test on, of two classes or more.
+
+    Args:
+        path: the folder or archive.
+        image_size: height and width that they are brought to; 0 = as they are.
+
+    Raises:
+        ValueError: a damaged file, images of several shapes, or a single class.
+        FileNotFoundError: there is nothing.
+    """
+    try:
+        train, test = load_images(data_path(path), size=image_size or None)
+    except OptionError as error:
+        if "size" not in error.options:
+            raise
+        raise OptionError(str(error), "image_size") from error
+    check_classes(path, train.classes)
+    return train, test
+
+
+def check_classes(path: Path, classes: Sequence[str]) -> None:
+    """Refuses a single class.
+
+    Raises:
+        ValueError: there is nothing to distinguish.
+    """
+    if len(classes) < 2:
+        raise ValueError(
+            f"{path}: expected at least two classes to tell apart, got {', '.join(classes)}; add "
+            "folders of others."
+        )
+
+
+def images_checksum(*parts: LabelledImages) -> str:
+    """A checksum of the pixels and labels of images."""
+    return checksum(array for part in parts for array in (part.labels, part.pixels))

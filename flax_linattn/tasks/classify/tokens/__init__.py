@@ -1,0 +1,1 @@
+"""Classes of long sequences of tokens: ListOps, Pathfinder, bytes of texts, pixels of images."""

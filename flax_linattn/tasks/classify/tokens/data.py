@@ -1,0 +1,417 @@
+"""Sequences of tokens: generated ones, bytes of texts, grey pixels of images."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import difflib
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data, training
+from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.data.file_tree import FileTree
+from flax_linattn.data.images import LabelledImages
+from flax_linattn.data.images.decode import is_image
+from flax_linattn.data.sets.listops import GrownListOps, SampledListOps, read_listops
+from flax_linattn.data.sets.pathfinder import Pathfinder
+from flax_linattn.data.texts import (
+    LabelledTexts,
+    PackedTextBatches,
+    TextBatches,
+    load_texts,
+    taylorshift_bytes,
+)
+from flax_linattn.tasks.classify.sources import (
+    PATHFINDER_CLASSES,
+    PATHFINDER_SIZE,
+    FileSource,
+    LabelProblem,
+    Source,
+    about_classes,
+    about_drawn,
+    check_classes,
+    data_path,
+    drawn_batches,
+    drawn_checksum,
+    drawn_splits,
+    images_checksum,
+    read_images,
+)
+from flax_linattn.tasks.classify.tokens.alphabets import ALPHABETS, Alphabet
+from flax_linattn.tasks.classify.tokens.options import (
+    DRAWN,
+    FETCHED,
+    OF_LENGTHS,
+    SequenceConfig,
+    SequenceData,
+)
+from flax_linattn.tasks.files import checksum
+
+MAX_SEQUENCE_LENGTH = 2**24
+"""Tokens of a sequence."""
+NUM_LENGTHS = 4
+"""Lengths that batches are padded to, each a program to compile."""
+MIN_BUCKETED_LENGTH = 512
+"""Bytes of a text from which padding costs more than compiling a model for several lengths."""
+
+ListOps: TypeAlias = GrownListOps | SampledListOps
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceProblem(LabelProblem):
+    """What the data say; kept in the run folder.
+
+    Attributes:
+        dataset: its name.
+        letters: the name of the tokens' alphabet.
+        classes: names of the classes, in the order of the logits.
+        max_length: tokens of the longest sequence, of those to test at further lengths, too.
+        checksum: of the data.
+    """
+
+    dataset: str
+    letters: str
+    classes: tuple[str, ...]
+    max_length: int
+    checksum: str
+
+    @property
+    def alphabet(self) -> Alphabet:
+        """What the tokens stand for."""
+        return ALPHABETS[self.letters]
+
+    @property
+    def kind(self) -> str:
+        """The alphabet and the classes."""
+        return f"{self.letters} of the classes {', '.join(self.classes)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> SequenceProblem:
+        """Back from ``to_json``."""
+        return cls(
+            dataset=values["dataset"],
+            letters=values["letters"],
+            classes=tuple(values["classes"]),
+            max_length=values["max_length"],
+            checksum=values["checksum"],
+        )
+
+    def check(self) -> None:
+        """Types, sizes, names."""
+        super().check()
+        choice(ALPHABETS, letters=self.letters)
+        at_least(1, num_classes=len(self.classes))
+        at_least(1, MAX_SEQUENCE_LENGTH, max_length=self.max_length)
+
+
+class TokenSource(Source[SequenceConfig, SequenceProblem]):
+    """Sequences of tokens with their classes.
+
+    Batches have "tokens", int32 [B, T] (of pixels uint8), "mask", bool [B, T], where lengths
+    differ, and "labels", int32 [B].
+
+    Attributes:
+        alphabet: what the tokens stand for.
+        max_length: tokens of the longest sequence.
+    """
+
+    alphabet: Alphabet
+    max_length: int
+
+    def describe(self, config: SequenceConfig) -> SequenceProblem:
+        """Names, lengths, a checksum."""
+        return SequenceProblem(
+            dataset=self.name,
+            letters=self.alphabet.name,
+            classes=self.classes,
+            max_length=self.max_length,
+            checksum=self.checksum(config),
+        )
+
+    @abc.abstractmethod
+    def checksum(self, config: SequenceConfig) -> str:
+        """Checksum of the data."""
+
+
+def open_source(options: SequenceData) -> TokenSource:
+    """The source that options name.
+
+    Raises:
+        ValueError: a damaged file, or one of another kind.
+        FileNotFoundError: there is nothing.
+    """
+    if options.data in DRAWN:
+        return DrawnTokens(options)
+    path = options.path
+    if not path.exists():
+        if path.name in FETCHED.values() and path.parent.name == "data":
+            name = path.name
+            raise FileNotFoundError(
+                f"expected the files of {name} in the folder {path}, found nothing there; fetch "
+                f"them first (flax-linattn data fetch {name}), or give the path of your own."
+            )
+        known = {name.lower(): name for name in (*DRAWN, *FETCHED)}
+        near = difflib.get_close_matches(path.name.lower(), known, 1)
+        if near and not path.suffix:  # a slip in a name, rather than a path
+            raise OptionError(
+                f"expected a folder or an archive of data at {path}, found none; did you mean "
+                f"{known[near[0]]!r}?",
+                "data",
+            )
+        raise FileNotFoundError(f"expected a folder or an archive of data at {path}, found none.")
+    return TextTokens(options) if _holds_texts(data_path(path)) else PixelTokens(options)
+
+
+def _holds_texts(path: Path) -> bool:
+    """Whether texts lie below a folder named train, and no images."""
+    train = [n for n in FileTree(path).sizes if "train" in n.lower().split("/")[:-1]]
+    return any(n.lower().endswith(".txt") for n in train) and not any(map(is_image, train))
+
+
+class DrawnTokens(TokenSource):
+    """ListOps, whose classes are the values, or Pathfinder, whose classes are no and yes.
+
+    Args:
+        options: of the data.
+
+    Raises:
+        ValueError: there are no sequences of these lengths.
+    """
+
+    def __init__(self, options: SequenceData) -> None:
+        self.name = options.data
+        self._options = options
+        task = self._task(1)
+        if isinstance(task, Pathfinder):
+            self.alphabet, self.classes = ALPHABETS["grey"], PATHFINDER_CLASSES
+            self.max_length = task.size**2
+            self._lengths = str(task.size**2)
+        else:
+            self.alphabet = ALPHABETS["listops"]
+            self.classes = tuple(map(str, range(task.num_classes)))
+            self.max_length = max(task.max_length, *options.test_lengths, 1)
+            self._lengths = f"{task.min_length} to {task.max_length}"
+
+    def _task(self, multiple_of: int) -> ListOps | Pathfinder:
+        options = self._options
+        lengths = (options.min_length, options.max_length)
+        if options.data == "pathfinder":
+            return Pathfinder(options.image_size or PATHFINDER_SIZE)
+        if options.data == "listops-lra":
+            return SampledListOps(*lengths)
+        return GrownListOps(*lengths, multiple_of=multiple_of)
+
+    def splits(
+        self, config: SequenceConfig, problem: SequenceProblem | None = None, spans: int = 1
+    ) -> training.Splits:
+        """Training never sees an example twice; validation and test are always the same."""
+        least, most = self._options.min_length, self._options.max_length
+        # Runs that are trained at once take batches of one length.
+        steps = 1 if config.fit.runs > 1 else NUM_LENGTHS
+        multiple = -(-max(1, -(-most // steps)) // spans) * spans if most > least else spans
+        task = self._task(multiple)
+        if not isinstance(task, GrownListOps) and self.max_length % spans:
+            raise ValueError(
+                f"sequences of {self.max_length} tokens do not go over {spans} devices; choose a "
+                "length that is a multiple, or leave seq out of the mesh."
+            )
+        return drawn_splits(task, config)
+
+    def at_length(self, config: SequenceConfig, length: int) -> training.BatchSource:
+        """ListOps of exactly this length, as many as there are to test on."""
+        # A stream of its own for each length; the first three are those of ``splits``.
+        task, size = GrownListOps(length, length), config.data.test_size
+        return drawn_batches(task, config, size, stream=3 + length)
+
+    def checksum(self, config: SequenceConfig) -> str:
+        """Checksum of the first batch of each part."""
+        return drawn_checksum(self.splits(config))
+
+    def about(self, config: SequenceConfig) -> str:
+        """Sizes."""
+        what = f"{self._lengths} tokens, {len(self.classes)} classes"
+        return about_drawn(self.name, config.data, what)
+
+
+class PixelTokens(FileSource[SequenceConfig, SequenceProblem, LabelledImages], TokenSource):
+    """Images of any official format, row by row; a pixel's grey value is a token.
+
+    Args:
+        options: of the data.
+
+    Raises:
+        ValueError: a damaged file, or none of such a kind.
+    """
+
+    alphabet = ALPHABETS["grey"]
+
+    def __init__(self, options: SequenceData) -> None:
+        train, test = (part.grey() for part in read_images(options.path, options.image_size))
+        options.refuse(OF_LENGTHS, "images", "data")
+        super().__init__(options.data_name, train, test, options)
+        self._checksum = images_checksum(train, test)
+        height, width, _ = train.image_shape
+        self.max_length = height * width
+
+    def splits(
+        self, config: SequenceConfig, problem: SequenceProblem | None = None, spans: int = 1
+    ) -> training.Splits:
+        """Training images in an order of each epoch's own."""
+        if self.max_length % spans:
+            raise ValueError(
+                f"{self.max_length:,} pixels do not go over {spans} devices; bring the images to a "
+                "size that does, or leave seq out of the mesh."
+            )
+        return training.Splits(
+            self._batches(self.fitted, config, config.seed),
+            self._batches(self.validation, config, None),
+            self._batches(self.test, config, None),
+        )
+
+    def _batches(
+        self, images: LabelledImages, config: SequenceConfig, seed: int | None
+    ) -> data.Batches:
+        arrays: dict[str, NDArray] = {
+            "tokens": images.pixels_as_tokens(),
+            "labels": images.labels,
+        }
+        return data.Batches(arrays, config.fit.batch_size, seed=seed)
+
+    def checksum(self, config: SequenceConfig) -> str:
+        """Checksum of all pixels and classes."""
+        return self._checksum
+
+    def about(self, config: SequenceConfig) -> str:
+        """Sizes."""
+        height, width, _ = self.test.image_shape
+        train, validation, test = self.counts
+        return (
+            f"{self.name}: images of {height} x {width} grey pixels, {train} to train, "
+            f"{validation} to validate and {test} to test\n{about_classes(self.classes)}"
+        )
+
+
+class TextTokens(FileSource[SequenceConfig, SequenceProblem, LabelledTexts], TokenSource):
+    """Texts in folders of their classes, such as aclImdb's; a byte is a token.
+
+    Args:
+        options: of the data.
+
+    Raises:
+        ValueError: a damaged file, or none of such a kind.
+    """
+
+    alphabet = ALPHABETS["bytes"]
+
+    def __init__(self, options: SequenceData) -> None:
+        train, test = load_texts(data_path(options.path))
+        if options.as_python:
+            train, test = map(_printed, (train, test))
+        check_classes(options.path, train.classes)
+        super().__init__(options.data_name, train, test, options)
+        self.max_length = options.max_length
+        content: list[NDArray] = []
+        for part in (train, test):
+            content += [part.labels, *(np.frombuffer(text, np.uint8) for text in part.texts)]
+        self._checksum = checksum(content)
+
+    def splits(
+        self, config: SequenceConfig, problem: SequenceProblem | None = None, spans: int = 1
+    ) -> training.Splits:
+        """Training texts in an order, and perhaps with crops, of each epoch's own."""
+        length = -(-config.data.max_length // spans) * spans
+        train: training.BatchSource
+        if config.data.padding == "packed":
+            rows = config.fit.batch_size
+            train = PackedTextBatches(self.fitted, rows, length, seed=config.seed)
+        else:
+            train = self._batches(self.fitted, config, spans, training=True)
+        return training.Splits(
+            train,
+            self._batches(self.validation, config, spans),
+            self._batches(self.test, config, spans),
+        )
+
+    def _batches(
+        self, texts: LabelledTexts, config: SequenceConfig, spans: int, *, training: bool = False
+    ) -> TextBatches:
+        options = config.data
+        return TextBatches(
+            texts,
+            config.fit.batch_size,
+            max_length=-(-options.max_length // spans) * spans,
+            seed=config.seed if training else None,
+            crop=options.crop if training else "prefix",
+            padding="symbol" if options.padding == "symbol" else "masked",
+            lengths=self._lengths(texts, config, spans),
+        )
+
+    def _lengths(
+        self, texts: LabelledTexts, config: SequenceConfig, spans: int
+    ) -> tuple[int, ...] | None:
+        """Lengths that long texts are padded to; None for one."""
+        most = config.data.max_length
+        if most < MIN_BUCKETED_LENGTH or config.data.padding == "symbol" or config.fit.runs > 1:
+            return None
+        lengths = np.minimum(texts.lengths, most)
+        shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
+        return tuple(sorted({-(-int(np.ceil(share)) // spans) * spans for share in shares}))
+
+    def checksum(self, config: SequenceConfig) -> str:
+        """Checksum of all texts and classes."""
+        return self._checksum
+
+    def about(self, config: SequenceConfig) -> str:
+        """Sizes."""
+        train, validation, test = self.counts
+        longest = max(part.lengths.max() for part in (self.fitted, self.validation, self.test))
+        return (
+            f"{self.name}: {train} texts to train, {validation} to validate and {test} to test, of "
+            f"up to {longest:,} bytes, of which {self.max_length:,} are seen\n"
+            f"{about_classes(self.classes)}"
+        )
+
+
+def _printed(texts: LabelledTexts) -> LabelledTexts:
+    """Texts as Python prints their bytes."""
+    return dataclasses.replace(texts, texts=tuple(map(taylorshift_bytes, texts.texts)))
+
+
+def expression_batches(
+    path: Path, config: SequenceConfig, problem: SequenceProblem
+) -> data.BucketBatches:
+    """Batches of the ListOps expressions of a file, to test on.
+
+    Raises:
+        ValueError: a line is no expression; or one is longer than the run's model has positions.
+        FileNotFoundError: there is no such file.
+    """
+    expressions = read_listops(path)
+    lengths = np.array([len(tokens) for tokens in expressions.tokens])
+    longest = int(lengths.max())
+    if config.model.position == "learned" and longest > problem.max_length:
+        raise ValueError(
+            f"{path} has an expression of {longest:,} tokens, and the run's model positions for "
+            f"{problem.max_length:,}; give shorter ones, or train with sinusoidal positions."
+        )
+    tokens = np.zeros((len(lengths), longest), np.int32)
+    for row, own in zip(tokens, expressions.tokens, strict=True):
+        row[: len(own)] = own
+    mask = np.arange(longest) < lengths[:, None]
+    arrays = {"tokens": tokens, "mask": mask, "labels": expressions.labels}
+    shares = np.quantile(lengths, np.linspace(0, 1, NUM_LENGTHS + 1)[1:])
+    return data.BucketBatches(
+        arrays,
+        config.fit.batch_size,
+        lengths=np.ceil(shares).astype(int).tolist(),
+        time_arrays=("tokens",),
+        seed=None,
+    )

@@ -1,0 +1,324 @@
+"""The task of classifying sequences of tokens, as the commands see it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn import data, models, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.catalog import IMAGES, TEXTS, Entry
+from flax_linattn.data.file_tree import ARCHIVES
+from flax_linattn.data.texts import LabelledTexts, TextBatches, taylorshift_bytes
+from flax_linattn.tasks.classify.baselines import (
+    Predicted,
+    Vectors,
+    baseline_values,
+    read_vectors,
+)
+from flax_linattn.tasks.classify.class_stream import ClassStream
+from flax_linattn.tasks.classify.figures import draw_lengths
+from flax_linattn.tasks.classify.label_task import SourceTask, check_direction
+from flax_linattn.tasks.classify.metrics import make_label_loss
+from flax_linattn.tasks.classify.tokens.baselines import FirstToken, NaiveBayes, examples, some
+from flax_linattn.tasks.classify.tokens.data import (
+    DrawnTokens,
+    SequenceProblem,
+    TokenSource,
+    expression_batches,
+    open_source,
+)
+from flax_linattn.tasks.classify.tokens.options import FETCHED, SequenceConfig
+from flax_linattn.tasks.classify.tokens.presets import PRESETS
+from flax_linattn.tasks.files import open_lines
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.streamed import stream_difference
+from flax_linattn.tasks.task import Report
+from flax_linattn.typing import Array
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceStreamOptions:
+    """Options of a stream of tokens.
+
+    A line holds tokens as the data spell them: of ListOps "[MAX 2 9 ]", of texts the text itself,
+    of images grey values. A blank line begins a new sequence.
+
+    Attributes:
+        max_length: most tokens of a sequence, for mechanisms with a cache; default the longest
+            sequence of the run's data.
+    """
+
+    max_length: int | None = None
+
+
+class SequenceStream(ClassStream[int]):
+    """Class probabilities after each token."""
+
+    unit = "token"
+    advice = "pooling mean or last"
+    remedy: ClassVar[Mapping[str, Any]] = {"pooling": "mean"}
+
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[int | None]:
+        """Reads tokens; None where a new sequence begins."""
+        return self._run.problem.alphabet.parse(lines, name)
+
+    def _input(self, observation: int) -> NDArray:
+        return np.array([observation], np.int32)
+
+
+class SequenceTask(SourceTask[SequenceConfig, SequenceProblem]):
+    """Classes of long sequences of tokens: expressions, bytes, pixels."""
+
+    name = "sequence"
+    Config = SequenceConfig
+    Problem = SequenceProblem
+    StreamOptions = SequenceStreamOptions
+    presets: ClassVar[Mapping[str, Any]] = PRESETS
+    kinds = (TEXTS, IMAGES)
+    baselines = ("constant", "first_token", "naive_bayes", "nearest_neighbour", "ridge")
+
+    def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
+        """The name that stands for the folder of the files, or the folder."""
+        (folder,) = {file.parent for file in files}
+        names = {Path("data", of_entry): name for name, of_entry in FETCHED.items()}
+        return {"data": names.get(folder, str(folder))}
+
+    def check(self, config: SequenceConfig, placement: training.Placement) -> None:
+        """A mechanism has the direction that is asked for; a class token takes one device in time.
+
+        Raises:
+            ValueError: they do not go together.
+        """
+        if placement.spans > 1 and config.model.pooling == "class":
+            raise OptionError(
+                "a class token makes sequences longer by one, which does not go over devices; "
+                "choose pooling mean or last, or leave seq out of the mesh.",
+                "pooling",
+                "mesh",
+            )
+        if placement.spans > 1 and config.model.embedding == "conv":
+            raise OptionError(
+                "convolutions see tokens of other devices; choose another embedding, or leave seq "
+                "out of the mesh.",
+                "embedding",
+                "mesh",
+            )
+        causal = config.model.causal
+        check_direction(config, causal, causal=not causal)
+
+    def load(self, config: SequenceConfig) -> TokenSource:
+        """Files, or generated sequences."""
+        return open_source(config.data)
+
+    def of_file(self, config: SequenceConfig, file: Path) -> SequenceConfig:
+        """Options that name a folder or an archive of texts or images."""
+        return config.replace(data=str(file))
+
+    def plain(self, config: SequenceConfig) -> SequenceConfig:
+        """Each text in a row of its own."""
+        return config.replace(padding="masked") if config.data.padding == "packed" else config
+
+    def model(
+        self,
+        config: SequenceConfig,
+        problem: SequenceProblem,
+        placement: training.Placement = training.ONE_DEVICE,
+    ) -> models.SequenceClassifier:
+        """A ``models.SequenceClassifier`` on embedded tokens."""
+        options, rngs = config.model, nnx.Rngs(config.seed)
+        backbone = models.Backbone(
+            _embedding(config, problem, rngs),
+            config.layers.map_mechanisms(placement.mechanism),
+            is_causal=options.causal,
+            max_length=problem.max_length,
+            class_token=options.pooling == "class",
+            rngs=rngs,
+        )
+        return models.SequenceClassifier(
+            backbone,
+            len(problem.classes),
+            pooling=options.pooling,
+            head_activation="none",
+            rngs=rngs,
+        )
+
+    @staticmethod
+    def logits_of(model: Any, batch: dict[str, Array], dropout_key: Array | None) -> Array:
+        """Logits of a batch of padded sequences, or, at each token, of packed ones."""
+        logits: Array = model(
+            batch["tokens"].astype(jnp.int32),  # of pixels uint8
+            mask=batch.get("mask"),
+            segment_ids=batch.get("segment_ids"),
+            dropout_key=dropout_key,
+        )
+        return logits
+
+    def observation(self, problem: SequenceProblem) -> jax.ShapeDtypeStruct:
+        """A token."""
+        return jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
+        """The run's own, or those of another folder or archive, or of a file of expressions."""
+        if file is not None and run.problem.letters == "listops":
+            return expression_batches(file, run.config, run.problem)
+        return super().test_batches(run, file)
+
+    def test(self, run: Run, batches: training.BatchSource) -> Report:
+        """Metrics, figures of each class, accuracy against length."""
+        report = super().test(run, batches)
+        rows = self._length_rows(run)
+        if not rows:
+            return report
+        return dataclasses.replace(
+            report,
+            values={**report.values, "lengths": rows},
+            tables=(*report.tables, "lengths"),
+            figures={**report.figures, "lengths.png": partial(draw_lengths, rows)},
+        )
+
+    def _length_rows(self, run: Run) -> list[dict[str, Any]]:
+        """Accuracy on fresh examples of exactly each length that the options ask for."""
+        options = run.config.data
+        if not options.test_lengths:
+            return []
+        source = DrawnTokens(options)
+        rows = []
+        for length in options.test_lengths:
+            batches = source.at_length(run.config, length)
+            tested = training.evaluate(run.model, make_label_loss(self.logits_of), batches)
+            rows.append(
+                {
+                    "length": length,
+                    "accuracy": tested["accuracy"],
+                    "loss": tested["loss"],
+                    "trained_on": options.min_length <= length <= options.max_length,
+                }
+            )
+        return rows
+
+    def vectors(self, batches: training.BatchSource) -> Vectors:
+        """Pixels."""
+        return read_vectors(batches, "tokens")
+
+    def yardsticks(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """The most frequent class, naive Bayes, the first token; of pixels, neighbor and ridge."""
+        problem = run.problem
+        if problem.letters == "grey":
+            return super().yardsticks(run, batches)
+        tested = list(examples(batches))
+        sequences = [example.tokens for example in tested]
+        num_classes, num_tokens = len(problem.classes), problem.alphabet.num_tokens
+
+        def predict(train: training.BatchSource) -> dict[str, Predicted]:
+            bayes = NaiveBayes(some(examples(train)), num_classes)
+            first = FirstToken(some(examples(train)), num_tokens, num_classes)
+            return {
+                "naive_bayes": Predicted(bayes.predict(sequences), bayes.num_fitted),
+                "first_token": Predicted(first.predict(sequences), first.num_fitted),
+            }
+
+        labels = np.array([example.label for example in tested])
+        return baseline_values(labels, num_classes, partial(self.train_batches, run), predict)
+
+    def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
+        """Of the logits of the first example that is as long as its batch."""
+        if not run.model.streams:
+            return {}
+        batch = batches.batch(0)
+        lengths = batch["mask"].sum(axis=1) if "mask" in batch else [batch["tokens"].shape[1]]
+        row = int(np.argmax(lengths))
+        tokens = batch["tokens"][row : row + 1, : lengths[row]]
+        return stream_difference(run.model, jnp.asarray(tokens, jnp.int32), every_step=True)
+
+    def predict_batches(
+        self, run: Run, file: Path | None
+    ) -> tuple[training.BatchSource, Sequence[str] | None]:
+        """Of lines as a stream reads them, a blank line between two sequences.
+
+        A folder or an archive, or a file of labels and expressions, is one to test on, whose labels
+        do not count.
+
+        Raises:
+            ValueError: a line that spells no tokens, or a sequence that the model cannot take.
+            FileNotFoundError: there is no such file.
+        """
+        if file is None or file.is_dir() or file.name.lower().endswith((".tsv", *ARCHIVES)):
+            return self.test_batches(run, file), None
+        return _line_batches(run, file), None
+
+    def stream(self, run: Run, options: SequenceStreamOptions) -> SequenceStream:
+        """Class probabilities after each token."""
+        return SequenceStream(run, max_length=options.max_length)
+
+
+def _embedding(
+    config: SequenceConfig, problem: SequenceProblem, rngs: nnx.Rngs
+) -> models.Embedding:
+    options, layers = config.model, config.layers
+    tokens, features = problem.alphabet.num_tokens, layers.features
+    how: dict[str, Any] = {
+        "position": options.position,
+        "max_length": problem.max_length,
+        "dtype": layers.compute_dtype,
+        "rngs": rngs,
+    }
+    if options.embedding == "conv":
+        how["padding"] = "causal" if options.causal else "same"
+        return models.ConvTokenEmbedding(tokens, features, **how)
+    if options.embedding == "linear":
+        return models.LinearTokenEmbedding(tokens, features, **how)
+    return models.TokenEmbedding(tokens, features, **how)
+
+
+def _line_batches(run: Run, file: Path) -> training.BatchSource:
+    """Batches of sequences of lines."""
+    problem, options = run.problem, run.config.data
+    with open_lines(file) as (lines, name):
+        tokens = list(problem.alphabet.parse(lines, name))
+    groups = itertools.groupby(tokens, key=lambda token: token is None)
+    sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
+    if not sequences:
+        raise OptionError(f"{file}: expected sequences of tokens, got none.", "test_file")
+    if problem.letters == "bytes":
+        texts = tuple(sequence.astype(np.uint8).tobytes() for sequence in sequences)
+        if options.as_python:
+            texts = tuple(map(taylorshift_bytes, texts))
+        return TextBatches(
+            LabelledTexts(str(file), problem.classes, np.zeros(len(texts), np.int32), texts),
+            run.config.fit.batch_size,
+            max_length=options.max_length,
+            seed=None,
+            padding="symbol" if options.padding == "symbol" else "masked",
+        )
+    _check_lengths(run, file, sequences)
+    size = min(run.config.fit.batch_size, len(sequences))
+    longest = max(map(len, sequences))
+    return data.RaggedBatches({"tokens": sequences}, size, lengths=[longest], seed=None)
+
+
+def _check_lengths(run: Run, file: Path, sequences: list[NDArray]) -> None:
+    problem = run.problem
+    lengths = [len(sequence) for sequence in sequences]
+    if problem.letters == "grey" and set(lengths) != {problem.max_length}:
+        raise OptionError(
+            f"{file}: expected {problem.max_length:,} grey values of each image, got "
+            f"{min(lengths):,} to {max(lengths):,}; a blank line ends an image.",
+            "test_file",
+        )
+    if run.config.model.position == "learned" and max(lengths) > problem.max_length:
+        raise OptionError(
+            f"{file}: a sequence has {max(lengths):,} tokens, and the run's model positions for "
+            f"{problem.max_length:,}; give shorter ones, or train with sinusoidal positions.",
+            "test_file",
+        )

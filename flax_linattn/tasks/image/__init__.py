@@ -1,6 +1,0 @@
-"""Classes of images, by a vision transformer: files of your own, or drawn ones."""
-
-from flax_linattn.tasks.image.options import ImageConfig, ImageData, ImageFit, ImageModel
-from flax_linattn.tasks.image.problem import ImageProblem
-
-__all__ = ["ImageConfig", "ImageData", "ImageFit", "ImageModel", "ImageProblem"]

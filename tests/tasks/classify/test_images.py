@@ -1,0 +1,102 @@
+"""Images: what is read and drawn, scales, augmentation, what is refused."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flax_linattn import cli, tasks
+from flax_linattn.checks import OptionError
+from flax_linattn.data.images import load_images
+from flax_linattn.tasks.classify import ImageConfig, ImageProblem
+from tests.data.images.samples import write_image_folder
+from tests.tasks.commands import fail
+
+TASK = tasks.get_task("image")
+SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
+DRAWN = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def small(**options):
+    drawn = {} if "folder" in options else DRAWN
+    return ImageConfig.of(**(SIZES | drawn | {"warmup": 0.0, "epochs": 1} | options))
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "pictures"
+    write_image_folder(folder, ("across", "down"), 10, 8)
+    return folder
+
+
+def test_images_are_scaled_by_the_training_part_alone(pictures):
+    config = small(folder=pictures, validation_share=0.2)
+    images = TASK.load(config)
+    problem = TASK.describe(images, config)
+    splits = images.splits(config, problem)
+    rows = [splits.train.batch(step) for step in range(len(splits.train))]
+    x = np.concatenate([row["image"][row["weight"] > 0] for row in rows])
+    assert x.shape == (16, 8, 8, 3)
+    assert np.allclose(x.mean(axis=(0, 1, 2)), 0, atol=1e-5)
+    assert np.allclose(x.std(axis=(0, 1, 2)), 1, atol=1e-5)
+    # The pixels of the file, by the numbers that the run keeps.
+    _, test = load_images(pictures)
+    expected = (test.pixels[:3] / 255 - np.array(problem.mean)) / np.array(problem.deviation)
+    assert np.allclose(splits.test.batch(0)["image"][:3], expected, atol=1e-5)
+
+
+def test_augmentation_is_of_training_alone(pictures):
+    config = small(folder=pictures, augmentation="light")
+    images = TASK.load(config)
+    train, validation, test = images.splits(config, TASK.describe(images, config))
+    for part, changes in ((train, True), (validation, False), (test, False)):
+        epochs = [part.batch(i * len(part)) for i in (0, 1)]
+        first, again = (np.sort(x["image"][x["weight"] > 0], axis=0) for x in epochs)
+        assert np.array_equal(first, again) != changes
+
+
+def test_drawn_images_are_those_of_the_options(pictures):
+    config = small()
+    images = TASK.load(config)
+    problem = TASK.describe(images, config)
+    assert problem.classes == ("apart", "joined") and problem.image_shape == (32, 32, 1)
+    batch = images.splits(config, problem).test.batch(0)
+    assert batch["image"].dtype == np.float32
+    assert abs(batch["image"].mean()) < 0.2 and 0.7 < batch["image"].std() < 1.3
+
+
+def test_runs_do_not_stream():
+    with pytest.raises(OptionError, match="does not stream, for an image comes as a whole"):
+        TASK.stream(None, TASK.StreamOptions())
+
+
+def test_problems_that_no_data_say():
+    good = ImageProblem("a", ("x",), (8, 8, 3), (0.0,) * 3, (1.0,) * 3, "")
+    good.check()
+    for bad, message in [
+        ({"image_shape": (8, 8)}, "expected image_shape as height, width and channels"),
+        ({"deviation": (1.0, 0.0, 1.0)}, "deviation must be positive"),
+        ({"mean": (0.0,)}, "there must be as many of each"),
+    ]:
+        problem = ImageProblem.from_json({**good.to_json(), **bad})
+        with pytest.raises(ValueError, match=message):
+            problem.check()
+
+
+def test_a_folder_that_is_not_there(tmp_path, capsys):
+    args = ["train", "image", "--folder", str(tmp_path / "none"), "--run", str(tmp_path / "run")]
+    assert str(tmp_path / "none") in fail(capsys, *args)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
+@pytest.mark.slow
+def test_tiny_imagenet_is_a_folder(tmp_path):
+    (archive,) = (Path(os.environ["FLAX_LINATTN_DATA"]) / "tiny_imagenet_subset").glob("*.tar.xz")
+    config = small(folder=archive)
+    problem = TASK.describe(TASK.load(config), config)
+    assert problem.image_shape == (64, 64, 3) and len(problem.classes) == 25
+    assert cli.main(["data", "info", "Tiny-ImageNet"]) == 0

@@ -1,0 +1,362 @@
+"""Classification: what its folder holds, its streams, its flags; and what bad input says."""
+
+import gzip
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import cli, data, tasks
+from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem, ClassifyStream
+from flax_linattn.tasks.classify.series.data import load_data, make_batches, notes
+from flax_linattn.tasks.classify.series.stream import parse_observations
+from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, succeed
+
+CLASSIFY = tasks.get_task("classify")
+
+
+@pytest.fixture
+def run_dir(classify_run):
+    """A finished small run on the embedded data, made by the command line."""
+    return classify_run
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """Options of a quick run on two files of unequal lengths with missing values."""
+    folder = tmp_path_factory.mktemp("data")
+    header = (
+        "@problemName Toy\n@timestamps false\n@missing true\n@univariate false\n@dimensions 2\n"
+        "@equalLength false\n@classLabel true up down\n@data\n"
+    )
+    rng = np.random.default_rng(0)
+    lines = []
+    for i in range(20):
+        length, sign = rng.integers(2, 5), 1 if i % 2 else -1
+        rows = [sign * np.arange(length) + rng.normal(size=length) for _ in range(2)]
+        cells = [",".join(f"{value:.3f}" for value in row) for row in rows]
+        cells[0] = cells[0].replace(cells[0].split(",")[1], "?", 1)
+        lines.append(":".join([*cells, "up" if sign > 0 else "down"]))
+    train, test = folder / "Toy_TRAIN.ts", folder / "Toy_TEST.ts.gz"
+    train.write_text(header + "\n".join(lines) + "\n")
+    with gzip.open(test, "wt") as file:
+        file.write(header + "\n".join(lines[:6]) + "\n")
+    files = ["--train-file", str(train), "--test-file", str(test)]
+    return [*files, *SMALL_CLASSIFIER, "--epochs", "1", "--batch-size", "8"]
+
+
+def test_what_a_run_folder_says(run_dir):
+    assert (run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads((run_dir / "test.json").read_text())
+    assert report["num_test"] == 370
+    assert report["selected_on"].startswith("validation share")
+    counts = np.array(report["confusion"])
+    assert counts.sum(axis=1).tolist() == np.bincount(data.japanese_vowels()[1].labels).tolist()
+    assert [figures["recall"] for figures in report["classes"]] == pytest.approx(
+        np.diag(counts) / counts.sum(axis=1), abs=5e-4
+    )
+    assert (run_dir / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluate_compares_every_step_and_prints_a_table(run_dir, capsys):
+    report = tasks.evaluate_run(run_dir)
+    assert report["stream_steps"] == sum(data.japanese_vowels()[1].lengths) == 5687
+    assert report["stream_max_error"] < 1e-5
+    assert cli.main(["evaluate", str(run_dir)]) == 0
+    out = capsys.readouterr().out
+    assert "stream_max_error" in out
+    assert out.splitlines()[-10].split() == [
+        *("class", "count", "recall", "precision", "f1", "taken_for")
+    ]
+
+
+def test_a_sequence_of_test_data_that_changed_is_refused(run_dir, tmp_path, capsys):
+    folder = tmp_path / "run"
+    shutil.copytree(run_dir, folder)
+    problem = json.loads((folder / "problem.json").read_text())
+    problem["checksum"]["test"] = "of other data"
+    (folder / "problem.json").write_text(json.dumps(problem))
+    message = "the data of the run have changed since"
+    assert message in fail(capsys, "stream", str(folder), "--sequence", "0")
+
+
+def test_a_value_out_of_range_is_named(run_dir):
+    stream = ClassifyStream(tasks.load_run(run_dir))
+    with pytest.raises(ValueError, match=r"got 1e\+60 for channel dim_3"):
+        stream.step(np.where(np.arange(12) == 3, 1e60, 0.0))
+
+
+def test_stream_equals_the_model_on_every_prefix(run_dir):
+    run = tasks.load_run(run_dir)
+    series = data.japanese_vowels()[1].series[5]
+    stream = ClassifyStream(run)
+    predictions = [stream.step(observation) for observation in series]
+    values, _ = data.pad(run.problem.standardizer.apply([series]))
+    model = nnx.jit(lambda model, x: jax.nn.softmax(model(x)[0]))
+    for t in (2, len(series)):
+        whole = model(run.model, values[:, :t])
+        np.testing.assert_allclose(predictions[t - 1].probabilities, whole, atol=1e-5)
+
+
+def test_stream_command_reads_files_and_draws(run_dir, tmp_path, capsys):
+    series = data.japanese_vowels()[1].series[0]
+    lines = [",".join(map(str, row)) for row in series]
+    lines[3] = " ".join(["?", *lines[3].split(",")[1:]])
+    source = tmp_path / "observations.csv"
+    source.write_text("\n".join([*lines, "", *lines]) + "\n")
+    figure = tmp_path / "stream.png"
+    assert cli.main(["stream", str(run_dir), "--input", str(source), "--figure", str(figure)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("step,prediction,p(1),")
+    assert len(out) == 1 + 2 * len(series)
+    assert out[1:][: len(series)] == out[1 + len(series) :]  # the blank line began anew
+    assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_stream_command_stops_cleanly_on_a_closed_pipe(run_dir, tmp_path):
+    source = tmp_path / "long.csv"
+    row = ",".join(["0.1"] * 12)
+    source.write_text(f"{row}\n" * 20_000)
+    command = command_line("stream", str(run_dir), "--input", str(source), stdout=subprocess.PIPE)
+    with command as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline().startswith("step,")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--parallel jit --mesh data=2,seq=2",
+        *(
+            pytest.param(f"{options} --epochs 8", marks=pytest.mark.slow)
+            for options in (
+                "--num-layers 2 --mechanism aaren softmax",
+                "--parallel pmap --accumulate 2 --mesh data=4 --buckets 2",
+                "--parallel auto --shard-parameters --dtype float16 --tensorboard --profile 1",
+                "--dtype bfloat16 --remat blocks",
+            )
+        ),
+    ],
+)
+def test_devices_and_precision_are_flags(options, toy, tmp_path, capsys):
+    """Each trains a run that can be evaluated on one device."""
+    if "tensorboard" in options:
+        pytest.importorskip("tensorboardX")
+    folder = tmp_path / "run"
+    args = ["train", "classify", *toy, "--run", str(folder)]
+    assert cli.main([*args, *options.split()]) == 0
+    assert "all parameters" in capsys.readouterr().err
+    epochs, steps = (
+        [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "steps.jsonl")
+    )
+    assert all(np.isfinite(line["train_loss"]) for line in epochs)
+    assert steps[-1]["tokens_per_second"] > 0 and steps[-1]["model_flops_per_second"] > 0
+    report = tasks.evaluate_run(folder)
+    assert report["num_test"] == 6 and report["stream_max_error"] < 1e-2
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsys):
+    folder = tmp_path / "run"
+    args = ["train", "classify", "--preset", "tslib", "--run", str(folder), *toy]
+    assert cli.main(args) == 0
+    report = json.loads((folder / "test.json").read_text())
+    assert "TEST SET" in report["selected_on"]
+    assert "stream_max_error" not in tasks.evaluate_run(folder)
+    message = fail(capsys, "stream", str(folder), "--sequence", "0")
+    assert "cannot stream" in message and "=" not in message
+    assert message.endswith("(--mechanism, --causal, --embedding causal)\n")
+    longer = tmp_path / "longer.ts"
+    train = Path(toy[1]).read_text()
+    longer.write_text(train[: train.index("@data")] + "@data\n1,2,3,4,5:1,2,3,4,5:up\n")
+    message = fail(capsys, "evaluate", str(folder), "--test-file", str(longer))
+    assert "a sequence of 5 steps" in message and "train with pooling mean" in message
+    assert "--" not in message  # evaluate has no such option
+
+
+@pytest.mark.usefixtures("no_figures", "no_steps")
+def test_softmax_stream_beyond_its_cache(toy, tmp_path, capsys):
+    folder = tmp_path / "run"
+    args = ["train", "classify", "--run", str(folder), *toy]
+    assert cli.main([*args, "--num-layers", "2", "--mechanism", "aaren", "softmax"]) == 0
+    source = tmp_path / "long.csv"
+    source.write_text("\n".join(["0.1,0.2"] * 6) + "\n")
+    message = fail(capsys, "stream", str(folder), "--input", str(source))
+    assert f"{source}:5: " in message and "observation 5" in message
+    assert "A blank line begins one. (--max-length)" in message
+    assert cli.main(["stream", str(folder), "--input", str(source), "--max-length", "6"]) == 0
+    args = ["stream", str(folder), "--input", str(source), "--max-length", "0"]
+    assert "max_length must be at least 1" in fail(capsys, *args)
+
+
+@pytest.mark.parametrize(
+    "mechanism", ["aaren", pytest.param("forgetting_aaren", marks=pytest.mark.slow)]
+)
+def test_latents_read_the_sequence(toy, tmp_path, capsys, mechanism):
+    """They train, are tested, and stream what they give in parallel."""
+    run = tmp_path / "run"
+    succeed(capsys, "train", "classify", *toy, "--run", str(run), "--mechanism", mechanism,
+            "--latents", "3")  # fmt: skip
+    report = tasks.evaluate_run(run)
+    assert report["num_test"] == 6
+    assert report["stream_max_error"] < 1e-5
+    lines = succeed(capsys, "stream", str(run), "--sequence", "0").splitlines()
+    assert lines[0].startswith("step,prediction,p(down),p(up)")
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ("--mesh data=64", "batches of 8 rows cannot be split evenly over 64 devices"),
+            ("--mesh data=64", "(--batch-size, --mesh)\n"),
+            ("--mesh data=8,seq=4", "needs 32 devices, but there are 8"),
+            ("--mesh data=4,time=2", "a mesh has the axes data and seq"),
+            ("--mesh seq=2 --mechanism softmax", "'softmax' has no state of constant size"),
+            ("--mesh seq=2 --embedding circular", "(--embedding, --padding, --mesh)"),
+            ("--mesh seq=2 --padding seen", "(--embedding, --padding, --mesh)"),
+            (
+                "--coordinator localhost:1234",
+                "coordinator, num_processes and process_id belong together",
+            ),
+            (
+                "--coordinator localhost:1234",
+                "(--coordinator, --num-processes, --process-id)\n",
+            ),
+            ("--preset tslib --buckets 2", "pooling mean or last"),
+            ("--buckets 0", "error: buckets must be at least 1, got 0. (--buckets)\n"),
+            ("--features 10 --num-heads 4", "multiple of num_heads"),
+            ("--mechanism mamba", "unknown mechanism 'mamba'; choose one of: softmax, aaren"),
+            ("--mechanism elementwise_series:order=3", "order 3 is odd"),
+            ("--mechanism elementwise_series:odd=3", "has no hyperparameter 'odd'"),
+            ("--mechanism taylorshift:switch", "after the colon, each once, got 'switch'"),
+            ("--mechanism linformer", "'linformer' is not offered with is_causal=True"),
+            ("--latents 0", "latents must be at least 1"),
+            ("--latents 4 --pooling last", "latents read every step once"),
+            ("--latents 4 --embedding circular", "latents read every step once"),
+            ("--latents 4 --mechanism softmax", "latents read by aaren or forgetting_aaren"),
+            ("--latents 4 --mechanism aaren softmax --num-layers 2", "by one mechanism"),
+        ],
+    )
+    def test_arguments_that_do_not_go_together(self, toy, tmp_path, capsys, arguments, message):
+        run, devices = tmp_path / "run", "--parallel jit" if "--mesh" in arguments else ""
+        args = ["train", "classify", *toy, "--run", str(run), *arguments.split(), *devices.split()]
+        assert message in fail(capsys, *args)
+        assert not (run / "config.json").exists()
+
+    def test_files_that_do_not_go_together(self, tmp_path, capsys):
+        message = fail(capsys, "train", "classify", "--train-file", "My_TRAIN.ts")
+        assert message == (
+            "error: give both files, to train and to test, or neither for JapaneseVowels. "
+            "(--train-file, --test-file)\n"
+        )
+        args = ["--train-file", str(tmp_path / "a.ts"), "--test-file", str(tmp_path / "b.ts")]
+        assert "a.ts" in fail(capsys, "train", "classify", *args, "--run", str(tmp_path / "r"))
+
+    def test_a_run_folder_that_is_a_file(self, tmp_path, capsys):
+        path = tmp_path / "run"
+        path.write_text("")
+        assert "is a file, expected a folder" in fail(
+            capsys, "train", "classify", "--run", str(path)
+        )
+
+    def test_missing_run_folder(self, tmp_path, capsys):
+        for command in ("evaluate", "stream"):
+            message = fail(capsys, command, str(tmp_path / "none"))
+            assert "is no run folder" in message and "train a run there first" in message
+
+    @pytest.mark.slow
+    def test_a_run_that_failed_at_once_can_start_anew(self, toy, tmp_path, capsys):
+        args = ["train", "classify", *toy, "--run", str(tmp_path / "run")]
+        assert cli.main([*args, "--learning-rate", "1e38", "--clip-norm", "1e38"]) == 1
+        assert "learning rate" in capsys.readouterr().err
+        assert cli.main(args) == 0
+
+    def test_resume_of_nothing(self, tmp_path, capsys):
+        message = fail(capsys, "train", "classify", "--resume", "--run", str(tmp_path / "none"))
+        assert "is no run folder" in message
+        assert "(--run)" in fail(capsys, "train", "classify", "--resume")
+
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("1,2,3", "standard input:1: expected 12 values, one for each channel, got 3"),
+            (",".join(["x"] * 12), "expected finite numbers, got 'x'"),
+            (",".join(["inf"] * 12), "expected finite numbers, got 'inf'"),
+        ],
+    )
+    def test_stream_lines(self, line, expected):
+        with pytest.raises(ValueError, match=expected):
+            list(parse_observations([line], 12))
+
+    def test_stream_sequence_out_of_range(self, run_dir, capsys):
+        assert "sequences 0 to 369" in fail(capsys, "stream", str(run_dir), "--sequence", "370")
+
+
+def test_a_line_out_of_range_is_named(run_dir, tmp_path, capsys):
+    source = tmp_path / "lines.csv"
+    source.write_text("\n".join([",".join(["1"] * 12), "", ",".join(["1e60"] * 12)]) + "\n")
+    message = fail(capsys, "stream", str(run_dir), "--input", str(source))
+    assert f"{source}:3: " in message and "standard deviations" in message
+
+
+def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
+    source, state = tmp_path / "lines.csv", tmp_path / "state.npz"
+    rows = [",".join([str(i)] * 12) for i in range(6)]
+    rows.insert(2, "")
+    args = ["stream", str(run_dir), "--input", str(source), "--state", str(state)]
+    source.write_text("\n".join(rows[:5]) + "\n")
+    succeed(capsys, *args)
+    source.write_text("\n".join(rows) + "\n")
+    found = succeed(capsys, *args, "--skip-seen").splitlines()[1:]
+    assert found == succeed(capsys, *args[:4]).splitlines()[5:]
+    shown = succeed(capsys, "state", str(state)).split()
+    assert shown[shown.index("rows") + 1] == "7" and shown[shown.index("num_steps") + 1] == "6"
+
+
+def test_steps_are_scaled_across_channels():
+    train, _ = data.japanese_vowels()
+    config = ClassifyConfig.of(scaling="each-across-channels")
+    problem = ClassifyProblem(
+        train.name, train.channels, train.classes, (29,), data.Standardizer.fit(train.series)
+    )
+    values = make_batches(train, config, problem, seed=None).batch(0)["values"][0]
+    x = problem.standardizer.apply(train.series)[0]
+    x = x - x.mean(axis=0)
+    expected = x / np.sqrt(np.mean((x - x.mean(1)[:, None]) ** 2, axis=1)[:, None] + 1e-5)
+    np.testing.assert_allclose(values[: len(x)], expected, rtol=1e-5)
+
+
+def test_a_value_that_flattens_its_channel_is_told(toy, tmp_path):
+    train, test = Path(toy[1]), Path(toy[3])
+    far = tmp_path / "Far_TRAIN.ts"
+    lines = train.read_text().splitlines()
+    header = lines.index("@data") + 1
+    values, rest = lines[header + 3].split(":", 1)
+    for value, beyond in (("1e30", False), ("1e39", True)):
+        cells = [value, *values.split(",")[1:]]
+        changed = [*lines[: header + 3], f"{','.join(cells)}:{rest}", *lines[header + 4 :]]
+        far.write_text("\n".join(changed) + "\n")
+        files = ClassifyConfig.of(train_file=far, test_file=test).data
+        if beyond:
+            with pytest.raises(
+                ValueError, match=r"Far_TRAIN\.ts: .* got 1e\+39 .* \(sequence 3, s"
+            ):
+                load_data(files)
+            continue
+        told = notes(*load_data(files))
+        assert told == [
+            "missing values, interpolated over time: 26",
+            "values to train so far out that they flatten all others of their channel: 1 (dim_0 "
+            "1e+30, sequence 3, step 0, from 0); write ? where one stands for a missing value",
+        ]

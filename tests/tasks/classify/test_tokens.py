@@ -1,0 +1,328 @@
+"""Long sequences: what is read and drawn, what is refused, simple methods, lengths, streams."""
+
+import json
+import math
+import os
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import tasks, training
+from flax_linattn.checks import OptionError
+from flax_linattn.data.sets.listops import LISTOPS_TOKENS, evaluate_listops
+from flax_linattn.tasks.classify import SequenceConfig
+from flax_linattn.tasks.classify.metrics import make_label_loss
+from flax_linattn.tasks.classify.tokens.alphabets import ALPHABETS
+from flax_linattn.tasks.classify.tokens.baselines import (
+    ORDERS,
+    Example,
+    FirstToken,
+    NaiveBayes,
+    examples,
+    runs_of,
+)
+from flax_linattn.tasks.classify.tokens.presets import PRESETS
+from tests.data.images.samples import write_image_folder, write_texts
+
+TASK = tasks.get_task("sequence")
+SIZES = {
+    "features": 8,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_features": 8,
+    "warmup": 0.0,
+    "epochs": 1,
+}
+DRAWN = {
+    "min_length": 8,
+    "max_length": 12,
+    "epoch_size": 32,
+    "validation_size": 16,
+    "test_size": 16,
+}
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+
+def small(**options):
+    drawn = {} if "data" in options else DRAWN
+    return SequenceConfig.of(**(SIZES | drawn | options))
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "reviews"
+    write_texts(folder)
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    folder = tmp_path / "pictures"
+    write_image_folder(folder, ("across", "down"), 8, 4)
+    return folder
+
+
+# -- data ----------------------------------------------------------------------------------
+
+
+def test_drawn_expressions_have_their_values():
+    splits = TASK.load(small()).splits(small())
+    for part in splits:
+        batch = part.batch(0)
+        for tokens, mask, label in zip(
+            *(batch[n] for n in ("tokens", "mask", "labels")), strict=True
+        ):
+            assert 8 <= mask.sum() <= 12
+            assert evaluate_listops(tokens[mask]) in range(10)
+            if LISTOPS_TOKENS.index("[MED") not in tokens:  # whose median is another
+                assert evaluate_listops(tokens[mask]) == label
+
+
+def test_lengths_of_batches_are_few_and_go_over_devices():
+    config = small(max_length=40)
+    train = TASK.load(config).splits(config, spans=8).train
+    lengths = {train.batch(step)["tokens"].shape[1] for step in range(40)}
+    assert len(lengths) <= 5 and all(length % 8 == 0 for length in lengths)
+    many = config.replace(runs=2)
+    train = TASK.load(many).splits(many).train
+    assert {train.batch(step)["tokens"].shape[1] for step in range(20)} == {40}
+
+
+def test_bytes_of_texts(texts):
+    config = small(data=str(texts), max_length=10)
+    source = TASK.load(config)
+    assert source.alphabet.name == "bytes" and source.max_length == 10
+    batch = source.splits(config).test.batch(0)
+    row = batch["tokens"][0][batch["mask"][0]]
+    first = sorted((texts / "test" / source.classes[0]).iterdir())[0].read_bytes()
+    assert bytes(row.astype(np.uint8).tolist()) == first[:10]
+    as_python = config.replace(as_python=True, padding="symbol")
+    batch = TASK.load(as_python).splits(as_python).test.batch(0)
+    assert batch["mask"].all()
+    assert bytes(batch["tokens"][0].astype(np.uint8).tolist()) == repr(first).encode()[:10]
+
+
+def test_packed_texts_are_those_that_are_padded(texts):
+    """Each once, with its label where it ends; the loss is that of the texts one by one."""
+    config = small(data=str(texts), max_length=40, padding="packed", pooling="mean", batch_size=4)
+    source = TASK.load(config)
+    packed = source.splits(config).train
+    plain = source.splits(config.replace(padding="masked", crop="prefix")).train
+    found, told = [], {}
+    for step in range(len(packed)):
+        batch = packed.batch(step)
+        for row, place in zip(*np.nonzero(batch["weight"]), strict=True):
+            same = batch["segment_ids"][row] == batch["segment_ids"][row, place]
+            text = batch["tokens"][row][same & batch["mask"][row]]
+            found.append((text.tobytes(), int(batch["labels"][row, place])))
+    expected = [
+        (tokens[mask].tobytes(), int(label))
+        for batch in (plain.batch(step) for step in range(len(plain)))
+        for tokens, mask, label, real in zip(
+            *(batch[name] for name in ("tokens", "mask", "labels", "weight")), strict=True
+        )
+        if real
+    ]
+    assert sorted(found) == sorted(expected)
+    model = TASK.model(config, TASK.describe(source, config))
+    for name, batches in (("packed", packed), ("plain", plain)):
+        told[name] = training.evaluate(model, make_label_loss(TASK.logits_of), batches)["loss"]
+    assert told["packed"] == pytest.approx(told["plain"], rel=1e-5)
+    run = tasks.Run(TASK, config, TASK.describe(source, config), None, source)
+    assert TASK.yardsticks(run, TASK.test_batches(run, None))["naive_bayes_learned_from"] > 0
+
+
+def test_pixels_of_images(pictures):
+    config = small(data=str(pictures))
+    source = TASK.load(config)
+    assert source.alphabet.name == "grey" and source.max_length == 16
+    batch = source.splits(config).test.batch(0)
+    assert batch["tokens"].dtype == np.uint8
+    np.testing.assert_array_equal(batch["tokens"][0], source.test.pixels[0].ravel())
+    with pytest.raises(OptionError, match="max_length changes nothing of images"):
+        TASK.load(small(data=str(pictures), max_length=9))
+
+
+def test_an_archive_alone_in_a_folder_is_read(texts, tmp_path):
+    """As ``data fetch`` leaves it."""
+    import tarfile
+
+    folder = tmp_path / "fetched"
+    folder.mkdir()
+    with tarfile.open(folder / "reviews.tar.gz", "w:gz") as archive:
+        archive.add(texts, "reviews")
+    plain, packed = (small(data=str(path)) for path in (texts, folder))
+    assert TASK.load(plain).checksum(plain) == TASK.load(packed).checksum(packed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": "listop"}, "did you mean 'listops'"),
+        ({"data": "imdb"}, "fetch them first (flax-linattn data fetch IMDB)"),
+        ({"data": "missing/folder"}, "expected a folder or an archive of data at missing/folder"),
+    ],
+)
+def test_data_that_are_not_there(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError)) as raised:
+        TASK.load(small(**options))
+    assert message in str(raised.value)
+
+
+# -- alphabets -----------------------------------------------------------------------------
+
+
+def test_lines_are_read_as_the_data_spell_them():
+    assert list(ALPHABETS["bytes"].parse(["hé", "", "a", "b"], "x")) == [
+        104, 195, 169, None, 97, 10, 98,
+    ]  # fmt: skip
+    assert list(ALPHABETS["grey"].parse(["0 255, 7"], "x")) == [0, 255, 7]
+    with pytest.raises(ValueError, match="x:2: expected grey values, whole numbers from 0 to 255"):
+        list(ALPHABETS["grey"].parse(["1", "256"], "x"))
+    with pytest.raises(ValueError, match=r"x:1: expected digits, \[MIN"):
+        list(ALPHABETS["listops"].parse(["[MAXX 1 ]"], "x"))
+
+
+# -- yardsticks ----------------------------------------------------------------------------
+
+
+def test_naive_bayes_as_computed_with_tables_of_words():
+    """By the runs themselves, in a dictionary, instead of by their places in a table."""
+    rng = np.random.default_rng(0)
+    some = [
+        Example(rng.integers(0, 4, rng.integers(1, 9)), int(rng.integers(3))) for _ in range(60)
+    ]
+    fitted, asked = some[:40], some[40:]
+
+    def words(tokens):
+        text = tokens.tolist()
+        return {tuple(text[i : i + n]) for n in ORDERS for i in range(len(text) - n + 1)}
+
+    counts = [Counter() for _ in range(3)]
+    for example in fitted:
+        counts[example.label].update(words(example.tokens))
+    labels = Counter(example.label for example in fitted)
+    size = 2**20
+    expected = []
+    for example in asked:
+        scores = [
+            math.log(labels[c])
+            + sum(
+                math.log((1 + counts[c][word]) / (size + sum(counts[c].values())))
+                for word in words(example.tokens)
+            )
+            for c in range(3)
+        ]
+        expected.append(int(np.argmax(scores)))
+    bayes = NaiveBayes(fitted, 3)
+    assert bayes.predict(e.tokens for e in asked).tolist() == expected
+    assert bayes.num_fitted == 40
+
+
+def test_runs_of_tokens_do_not_collide_where_there_are_few():
+    tokens = np.arange(300) % 17
+    assert len(runs_of(tokens)) == 17 * len(ORDERS)
+    assert len(runs_of(tokens[:0])) == 0
+
+
+def test_the_first_token_tells_a_class():
+    fitted = [Example(np.array([2, 1]), 1), Example(np.array([2]), 1), Example(np.array([2]), 0)]
+    assert FirstToken(fitted, 3, 2).predict([np.array([2, 0]), np.array([0])]).tolist() == [1, 0]
+
+
+def test_examples_leave_out_padding_and_filler():
+    class One:
+        def __len__(self):
+            return 1
+
+        def batch(self, step, rows=slice(None)):
+            return {
+                "tokens": np.array([[1, 2, 0], [9, 9, 9]]),
+                "mask": np.array([[True, True, False], [True, True, True]]),
+                "labels": np.array([4, 5]),
+                "weight": np.array([1.0, 0.0]),
+            }
+
+    (example,) = examples(One())
+    assert example.tokens.tolist() == [1, 2] and example.label == 4
+
+
+# -- loss and recipe -----------------------------------------------------------------------
+
+
+def test_the_loss_smooths_in_training_only():
+    logits = jnp.array([[2.0, 0.0, -1.0], [0.5, 0.5, 3.0]])
+    batch = {
+        "labels": jnp.array([0, 1]),
+        "weight": jnp.array([1.0, 0.0]),
+    }
+    loss_fn = make_label_loss(lambda model, batch, key: logits, 0.1)
+    logs = np.log(np.exp([2.0, 0.0, -1.0]) / np.exp([2.0, 0.0, -1.0]).sum())
+    assert loss_fn(None, batch, None)[0] == pytest.approx(-logs[0], rel=1e-6)
+    target = 0.9 * np.array([1.0, 0.0, 0.0]) + 0.1 / 3
+    loss, metrics = loss_fn(None, batch, jax.random.key(0))
+    assert loss == pytest.approx(-(target * logs).sum(), rel=1e-6)
+    assert [float(x) for x in metrics["accuracy"]] == [1.0, 1.0]
+    assert make_label_loss(make_label_loss) is make_label_loss(make_label_loss)
+
+
+PARAMETERS = {
+    # Kernels and biases of the embedding; of each layer q, k, v, out, two of the feed-forward
+    # layer, two norms, two LayerScales, a temperature a head; the last norm, class token and head.
+    "taylorshift-listops": 18 * 512
+    + 4 * (4 * (512 * 512 + 512) + 2 * 512 * 1024 + 1024 + 512 + 4 * 512 + 2 * 512 + 8)
+    + 2 * 512 + 512 + 5130,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_make_the_published_models(name):
+    config = PRESETS[name](SequenceConfig())
+    assert SequenceConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
+    if name in PARAMETERS:
+        problem = TASK.Problem("listops", "listops", tuple("0123456789"), 2000, "")
+        model = nnx.eval_shape(lambda: TASK.model(config, problem))
+        sizes = [p.size for p in jax.tree.leaves(nnx.state(model, nnx.Param))]
+        assert sum(sizes) == PARAMETERS[name]
+
+
+# -- runs ----------------------------------------------------------------------------------
+
+
+FLAGS = [
+    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
+    *("--warmup", "0", "--epochs", "1", "--batch-size", "8", "--parallel", "none"),
+]
+
+
+@pytest.mark.usefixtures("no_steps")
+def test_accuracy_at_further_lengths_and_on_official_files(tmp_path):
+    config = small(test_lengths=(12, 24), batch_size=8)
+    values = tasks.train("sequence", config, training.Session(tmp_path / "run", progress=False))
+    assert [(row["length"], row["trained_on"]) for row in values["lengths"]] == [
+        (12, True), (24, False),
+    ]  # fmt: skip
+    path = tmp_path / "two.tsv"
+    path.write_text("9\t( ( ( [MAX 2 ) 9 ) ] )\n5\t5\n")
+    report = tasks.evaluate_run(tmp_path / "run", path)
+    assert report["num_test"] == 2
+    path.write_text("8\t[MAX 2 9 ]\n")
+    with pytest.raises(ValueError, match=r"two\.tsv:1: expected the value 9, got '8'"):
+        tasks.evaluate_run(tmp_path / "run", path)
+
+
+@pytest.mark.skipif("FLAX_LINATTN_DATA" not in os.environ, reason="FLAX_LINATTN_DATA is not set")
+@pytest.mark.slow
+def test_official_files_are_sources():
+    folder = Path(os.environ["FLAX_LINATTN_DATA"])
+    config = small(data=str(folder / "imdb" / "aclImdb_labeled.tar.xz"), max_length=100)
+    source = TASK.load(config)
+    assert source.classes == ("neg", "pos")
+    assert len(source.splits(config).test) * config.fit.batch_size >= 25_000
