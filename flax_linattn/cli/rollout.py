@@ -236,20 +236,20 @@ def _policy(policy: str, of_run: _OfRun) -> _Policy:
 
 def _run(path: Path, options: _OfRun) -> _Policy:
     from flax_linattn import tasks
+    from flax_linattn.tasks.protocols import Acting
 
-    run: Any = tasks.load_run(path, checkpoint=options.checkpoint)
+    run = tasks.load_run(path, checkpoint=options.checkpoint)
+    task = run.task
+    if not isinstance(task, Acting):
+        raise OptionError(f"a run of {task.name} takes no actions; give another run.", "run")
     played = getattr(run.config, "play", None)
     own = {
         "act": getattr(played, "act", None),
         "target_return": getattr(run.problem, "target_return", None),
     }
 
-    def make(environments: Environments) -> Agent:
-        agent: Agent = run.task.agent(run, environments, **options.given())
-        return agent
-
     return _Policy(
-        make,
+        lambda environments: task.agent(run, environments, **options.given()),
         {
             "policy": f"run {path.name}",
             "policy_sha256": _parameters_sha256(run.model),

@@ -10,6 +10,7 @@ from typing import Any
 from flax_linattn import training
 from flax_linattn.tasks.calibration import calibrate
 from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.protocols import Calibrating
 from flax_linattn.tasks.run import check_run_dir, keep_problem, write_config
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Task
@@ -40,7 +41,8 @@ def fit_data(
     problem = task.describe(data, config)
     model = task.model(config, problem)
     splits = task.batches(data, config, problem, training.ONE_DEVICE.spans)
-    task.begin([model], splits, config, problem)
+    if isinstance(task, Calibrating):
+        task.begin([model], splits, config, problem)
     objective = task.objective(config, problem, len(splits.train))
     with ExitStack() as ends:
         if run_dir is None:

@@ -19,6 +19,7 @@ from flax_linattn.tasks.calibration import calibrate
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.many import report_on
 from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.protocols import Calibrating
 from flax_linattn.tasks.run import (
     TEST_FILE,
     check_model,
@@ -117,7 +118,8 @@ def _train(
     test_batches = splits[0].test
     if test_batches is None:
         raise ValueError(f"the task {task.name!r} gives no batches to test on (Splits.test).")
-    task.begin(models, splits[0], config, problem)
+    if isinstance(task, Calibrating):
+        task.begin(models, splits[0], config, problem)
     if is_main():
         for note in task.notes(data):
             print(f"note: {note}", file=sys.stderr)
