@@ -34,7 +34,7 @@ from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.classify.metrics import averages, count
-from flax_linattn.tasks.forecast import evaluate as forecast
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 
 FORECASTING = (aaren.EXPERIMENT, elementwise.EXPERIMENT)
 SIMPLE = {
@@ -69,7 +69,7 @@ class Job(NamedTuple):
 def forecasts(config: Any) -> dict[str, Report]:
     """The yardsticks of a forecasting run, on all its test windows."""
     run, windows = run_without_model("forecast", config)
-    values = forecast.evaluate_yardsticks(run, windows, forecast.fitted_ridge(run))
+    values = evaluate_baselines(run, windows)
     return _by_column(values, NAIVE)
 
 

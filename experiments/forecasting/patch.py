@@ -34,10 +34,11 @@ from experiments.rules import below
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
 from experiments.verdicts import NotMeasuredError, Rule, Verdict
-from flax_linattn import data, inference, tasks, training
+from flax_linattn import inference, tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.forecast.evaluate import evaluate_yardsticks, fitted_ridge
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
+from flax_linattn.tasks.forecast.windows import PanelWindows
 
 LENGTH = 96
 HORIZONS = (96, 192, 336, 720)
@@ -217,8 +218,8 @@ def simple(size: Size, config: Any, key: Mapping[str, Any]) -> dict[str, Any]:
     """Errors of the last value, the last season and the ridge on the test rows."""
     rows, described, splits = loaded(config)
     run = tasks.Run(tasks.get_task("forecast"), config.resolve(), described, None, rows)
-    assert isinstance(splits.test, data.Windows)
-    values = evaluate_yardsticks(run, splits.test, fitted_ridge(run))
+    assert isinstance(splits.test, PanelWindows)
+    values = evaluate_baselines(run, splits.test)
     names = ("naive", "seasonal_naive", "ridge")
     return {f"{n}_{m}": values[f"{n}_{m}"] for n in names for m in ("mse", "mae")}
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.tasks.forecast.metrics import Errors
+from flax_linattn.tasks.forecast.evaluate import Errors
 
 PEERS: dict[str, tuple[dict[str, Any], ...]] = {
     # Of PatchTST the size of its paper for small sets, and one as wide as ours.

@@ -28,14 +28,10 @@ from experiments.verdicts import NotMeasuredError, Rule, Verdict
 from flax_linattn import data, tasks
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.forecast.evaluate import (
-    Forecast,
-    fitted_ridge,
-    model_forecast,
-    simple_forecasts,
-    sum_errors,
-)
+from flax_linattn.tasks.forecast.baselines import baseline_forecasts, fitted_ridge
+from flax_linattn.tasks.forecast.evaluate import sum_errors
 from flax_linattn.tasks.forecast.options import ForecastData
+from flax_linattn.tasks.forecast.windows import Forecast, WindowBatch, model_forecast
 
 STRIDE = 97
 """Rows from one window to the next."""
@@ -138,7 +134,7 @@ def forecast_of(model: str, run: tasks.Run, windows: data.Windows) -> Forecast:
         return model_forecast(run)
     if model in SIMPLE:
         ridge = fitted_ridge(run) if model == "ridge" else None
-        return simple_forecasts(run, windows, ridge)[model]
+        return baseline_forecasts(run, windows, ridge)[model]
     make = ets if model == ETS else mstl
     return fitted_anew(make(season_of(run.config)), run.config.data)
 
@@ -163,8 +159,9 @@ def fitted_anew(model: Any, options: ForecastData) -> Forecast:
     def one(seen: NDArray) -> NDArray:
         return np.asarray(model.forecast(y=seen.astype(np.float64), h=options.horizon)["mean"])
 
-    def forecast(batch: dict[str, NDArray], last: NDArray[np.int64]) -> NDArray:
-        seen = batch["values"][batch["weight"] > 0][:, : options.input_length]
+    def forecast(batch: WindowBatch) -> NDArray:
+        real = batch.arrays["weight"] > 0
+        seen = batch.arrays["values"][real][:, : options.input_length]
         return np.stack([np.stack([*map(one, window.T)], axis=-1) for window in seen])
 
     return forecast

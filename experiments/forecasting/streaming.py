@@ -16,8 +16,8 @@ from flax_linattn.bench.journal import write_json
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.report import markdown, source_line
 from flax_linattn.tasks.forecast import ForecastStream, Row
-from flax_linattn.tasks.forecast.evaluate import load_series
-from flax_linattn.tasks.forecast.metrics import Errors
+from flax_linattn.tasks.forecast.evaluate import Errors
+from flax_linattn.tasks.forecast.panel import series_of
 
 FOLDER = Path(__file__).parent
 RESULTS = "streaming.json"
@@ -26,7 +26,7 @@ RESULTS = "streaming.json"
 def streamed(run: tasks.Run, context: int | None) -> dict[str, float]:
     """Errors of a stream that begins a window before the test rows, on standardised values."""
     options, problem = run.config.to_json(), run.problem
-    series, targets = load_series(run), list(problem.targets)
+    (series,), targets = series_of(run), list(problem.targets)
     mean, std = problem.standardizer.mean[targets], problem.standardizer.std[targets]
     first, stop = problem.split[-1]
     stream = ForecastStream(run, context=context)

@@ -11,8 +11,7 @@ from flax_linattn.data.embedded import etth1, japanese_vowels, pendulum
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.frames import from_frame, to_frame
-from flax_linattn.data.load import load_dataset, load_series
-from flax_linattn.data.long import load_long
+from flax_linattn.data.load import load_dataset, load_long, load_series
 from flax_linattn.data.marks import calendar_circles, calendar_features
 from flax_linattn.data.packing import Packed, pack
 from flax_linattn.data.ragged import RaggedBatches

@@ -13,7 +13,7 @@ from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.parquet import SUFFIXES, read_parquet
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.table import load_table
+from flax_linattn.data.table import load_table, read_table
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
 from flax_linattn.data.unknown import UnknownChannelError
@@ -126,6 +126,53 @@ def load_series(
     name = Path(path).name.split(".")[0]
     joined = TimeSeries(name, values, tuple(series.name for series in all_series), first.times)
     return regular([joined], str(path), times, resample)[0]
+
+
+def load_long(
+    path: str | Path,
+    *,
+    id_column: str,
+    header: bool | None = None,
+    channels: Sequence[str] | None = None,
+    times: TimesPolicy = "report",
+    resample: str = "",
+    dialect: Dialect = PLAIN,
+) -> tuple[TimeSeries, ...]:
+    r"""Loads several series from one table, a column of which names the series of each row.
+
+    Rows of one series need not stand together; those of each are in the order of their times.
+
+    Args:
+        path: The file, as of ``load_table``, or ``.parquet``.
+        id_column: The name of that column.
+        header: As in ``load_table``.
+        channels: The columns to read, in this order. Default: all but ids and times.
+        times: As in ``load_table``, within each series.
+        resample: As in ``load_table``.
+        dialect: As in ``load_table``; ``time_column`` names the column of times.
+
+    Returns:
+        The series in the order of their first rows, named by their ids; all have the same channels,
+        each its own times and length.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: There is no such column.
+        DataFormatError: The file breaks the format; the message names the line.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "shops.csv")
+        ...     _ = path.write_text("shop,date,sales\nBern,2024-01-01,5\nUri,2024-01-01,1\n"
+        ...                         "Bern,2024-01-02,6\n")
+        ...     several = load_long(path, id_column="shop")
+        >>> [(series.name, series.values.ravel().tolist()) for series in several]
+        [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
+    """
+    if Path(path).suffix.lower() in SUFFIXES:
+        return read_parquet(Path(path), id_column, channels, times, resample, dialect)
+    return read_table(path, header, channels, times, resample, dialect, id_column)
 
 
 def _start(series: TimeSeries) -> str:

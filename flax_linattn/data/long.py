@@ -1,59 +1,71 @@
-"""Several series in one table: a column names the series of each row."""
+"""Tables in long format: which column names the series of each row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from datetime import datetime
 
-from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.parquet import SUFFIXES, read_parquet
-from flax_linattn.data.regular import TimesPolicy
-from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.table import read_table
+from flax_linattn.data.dialect import Dialect
+
+MAX_ROWS = 200_000
+"""Limit on the rows of a table that are read to find the column."""
+MAX_ID_FRACTION = 0.5
+"""Limit on the number of ids, as a fraction of the rows."""
+TIME_ROWS = 100
+"""Rows that are read to find the column of times."""
 
 
-def load_long(
-    path: str | Path,
-    *,
-    id_column: str,
-    header: bool | None = None,
-    channels: Sequence[str] | None = None,
-    times: TimesPolicy = "report",
-    resample: str = "",
-    dialect: Dialect = PLAIN,
-) -> tuple[TimeSeries, ...]:
-    r"""Loads several series from one table, a column of which names the series of each row.
+def find_id(rows: Sequence[Sequence[str]], header: Sequence[str], dialect: Dialect) -> str | None:
+    """The column that names the series of each row, if the times say that there are several.
 
-    Rows of one series need not stand together; those of each are in the order of their times.
+    Times repeat or fall from row to row, and rise among the rows of each value of that column.
 
     Args:
-        path: The file, as of ``load_table``, or ``.parquet``.
-        id_column: The name of that column.
-        header: As in ``load_table``.
-        channels: The columns to read, in this order. Default: all but ids and times.
-        times: As in ``load_table``, within each series.
-        resample: As in ``load_table``.
-        dialect: As in ``load_table``; ``time_column`` names the column of times.
+        rows: The cells, as wide as the header.
+        header: The names of the columns.
+        dialect: How they are written.
 
     Returns:
-        The series in the order of their first rows, named by their ids; all have the same channels,
-        each its own times and length.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: There is no such column.
-        DataFormatError: The file breaks the format; the message names the line.
+        Its name: a column of words comes before one of numbers, then that of the fewest values.
 
     Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder, "shops.csv")
-        ...     _ = path.write_text("shop,date,sales\nBern,2024-01-01,5\nUri,2024-01-01,1\n"
-        ...                         "Bern,2024-01-02,6\n")
-        ...     several = load_long(path, id_column="shop")
-        >>> [(series.name, series.values.ravel().tolist()) for series in several]
-        [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
+        >>> rows = [["Bern", "2024-01-01", "5"], ["Bern", "2024-01-02", "6"],
+        ...         ["Uri", "2024-01-01", "1"], ["Uri", "2024-01-02", "1"]]
+        >>> find_id(rows, ["shop", "date", "sales"], Dialect())
+        'shop'
     """
-    if Path(path).suffix.lower() in SUFFIXES:
-        return read_parquet(Path(path), id_column, channels, times, resample, dialect)
-    return read_table(path, header, channels, times, resample, dialect, id_column)
+    timed = _timed(rows, header, dialect)
+    if timed is None:
+        return None
+    times = [time for row in rows if (time := dialect.time(row[timed])) is not None]
+    zoned = {time.tzinfo is not None for time in times}
+    if len(times) < len(rows) or len(zoned) > 1 or _rise([""] * len(rows), times):
+        return None
+    found = []
+    for column, name in enumerate(header):
+        ids = [row[column] for row in rows]
+        count = len(set(ids))
+        if column != timed and 1 < count <= MAX_ID_FRACTION * len(rows) and _rise(ids, times):
+            found.append((any(map(dialect.is_value, ids)), count, column, name))
+    return min(found)[-1] if found else None
+
+
+def _timed(rows: Sequence[Sequence[str]], header: Sequence[str], dialect: Dialect) -> int | None:
+    """Which column holds the times: that of the dialect, or the first of nothing else."""
+    if dialect.time_column:
+        return header.index(dialect.time_column) if dialect.time_column in header else None
+    for column in range(len(header)):
+        cells = [row[column] for row in rows[:TIME_ROWS]]
+        if not any(map(dialect.is_value, cells)) and all(map(dialect.time, cells)):
+            return column
+    return None
+
+
+def _rise(ids: Sequence[str], times: Sequence[datetime]) -> bool:
+    """Whether times rise among the rows of each id."""
+    last: dict[str, datetime] = {}
+    for name, time in zip(ids, times, strict=True):
+        if name in last and time <= last[name]:
+            return False
+        last[name] = time
+    return True

@@ -16,9 +16,9 @@ from flax_linattn.data.cells import TIME, split_cells
 from flax_linattn.data.columns import Columns
 from flax_linattn.data.dialect import PLAIN, Dialect, listed_separators
 from flax_linattn.data.files import MEND, DataFormatError, LineReader
+from flax_linattn.data.long import MAX_ROWS, find_id
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.several import MOST_ROWS, find_id
 
 
 def load_table(
@@ -110,7 +110,7 @@ def _id_of(path: str | Path, header: bool | None, dialect: Dialect) -> str | Non
             if not (_is_header(reader, names, dialect) if header is None else header):
                 return None
             whole = (cells for cells in lines if len(cells) == len(names))
-            return find_id(list(islice(whole, MOST_ROWS)), names, dialect)
+            return find_id(list(islice(whole, MAX_ROWS)), names, dialect)
     except (DataFormatError, StopIteration):
         return None
 

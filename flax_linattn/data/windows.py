@@ -87,7 +87,7 @@ class Windows(ArrayBatches):
     Args:
         arrays: Arrays ``[T, ...]`` of one length.
         rows: The rows that the last ``horizon`` of a window lie in: the part of a split. What a
-            window sees before them may lie in the part before. Of several series, one behind the
+            window sees before them may lie in the part before. Of several series, one after the
             other in the arrays, such rows of each; one that has no window is passed over.
         input_length: Rows of a window before its horizon.
         horizon: Rows to forecast.
@@ -98,6 +98,8 @@ class Windows(ArrayBatches):
 
     Attributes:
         arrays: As given.
+        input_length: As given.
+        horizon: As given.
         starts: int64 ``[N]``, the first row of each window.
         owners: int64 ``[N]``, the series that each is of, from 0.
         begins: As given.
@@ -169,6 +171,7 @@ class Windows(ArrayBatches):
                 )
                 + "; shorten it, or give more data"
             )
+        self.input_length, self.horizon = input_length, horizon
         super().__init__(arrays, len(self.starts), batch_size, seed=seed)
         self._offsets = np.arange(input_length + horizon)
 

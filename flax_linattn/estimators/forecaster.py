@@ -14,13 +14,12 @@ from flax_linattn.checks import OptionError, at_least, listed
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.histories import History, as_history, as_time, write_history
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.forecast.data import checksum_of, load_data
-from flax_linattn.tasks.forecast.evaluate import check_fits
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.predict import Ahead, forecast_after
+from flax_linattn.tasks.forecast.panel import SeriesPanel, read_series
+from flax_linattn.tasks.forecast.problem import checksum_of
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
-from flax_linattn.tasks.forecast.task import Rows
+from flax_linattn.tasks.forecast.windows import HorizonForecast, forecast_after
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.train import fit_data
@@ -121,7 +120,8 @@ class Forecaster(Estimator):
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
             _keep(Path(self.run) / DATA_FILE, series, config.data)
-        self.run_ = fit_data(task, config, Rows(series, split), self.run)._replace(data=None)
+        panel = SeriesPanel.of_one(series, split)
+        self.run_ = fit_data(task, config, panel, self.run)._replace(data=None)
         self._history = history
         self.n_features_in_ = len(series.channels)
         if hasattr(history.given, "columns"):
@@ -166,7 +166,7 @@ class Forecaster(Estimator):
         """
         run = self._fitted()
         history, ahead = self._ahead(run, X)
-        return history.like(ahead.values, ahead.times, self._names(history, run))
+        return history.like(ahead.values[..., 0], ahead.times, self._names(history, run))
 
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None
@@ -205,13 +205,13 @@ class Forecaster(Estimator):
                 "quantiles",
             )
         history, ahead = self._ahead(run, X)
-        quantiles = ahead.quantiles[..., [learned.index(level) for level in chosen]]
+        quantiles = ahead.values[..., [1 + learned.index(level) for level in chosen]]
         return history.quantiles_like(quantiles, ahead.times, self._names(history, run), chosen)
 
-    def _ahead(self, run: Run, X: Any) -> tuple[History, Ahead]:
+    def _ahead(self, run: Run, X: Any) -> tuple[History, HorizonForecast]:
         """What is forecast from, and the forecast."""
         history = self._history if X is None else as_history(X, run.problem.channels)
-        check_fits(run, history.series)
+        run.problem.check_fits(history.series)
         return history, forecast_after(run, history.series)
 
     def stream(self) -> ForecasterStream:
@@ -239,7 +239,7 @@ def _keep(path: Path, series: data.TimeSeries, source: ForecastData) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_history(path, series)
     try:
-        read = load_data(source)
+        (read,) = read_series(source)
         same = checksum_of(read, read.num_steps) == checksum_of(series, series.num_steps)
         why = f"it has the channels {list(read.channels)}, and other rows"
         if same and read.channels == series.channels:

@@ -114,7 +114,7 @@ def _train(
     splits = [task.batches(data, of_run, problem, placement.spans) for of_run in of_runs]
     test_batches = splits[0].test
     if test_batches is None:
-        raise ValueError(f"the task {task.name!r} gives no batches to test on (Splits.test).")
+        raise ValueError("the data have no test part; give test data, or another split.")
     task.begin(models, splits[0], config, problem)
     if is_main():
         for note in task.notes(data):

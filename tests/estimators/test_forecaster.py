@@ -8,6 +8,7 @@ import pytest
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
+from flax_linattn.tasks.forecast.windows import compile_forecast
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 ROWS = 300
@@ -62,8 +63,7 @@ def test_forecasts_are_in_the_units_of_the_series(fitted, values):
     scaled = ((history[1] - history[0].mean) / history[0].std).astype(np.float32)
     last = ROWS - 4
     window = {"values": scaled[None, last - 16 : last + 4]}
-    evaluate = __import__("flax_linattn.tasks.forecast.evaluate", fromlist=["compile_forecast"])
-    (expected,) = np.asarray(evaluate.compile_forecast(run)(window), np.float64)
+    (expected,) = np.asarray(compile_forecast(run)(window), np.float64)
     found = fitted.predict(values[:last])
     np.testing.assert_allclose(found, expected * history[0].std + history[0].mean, rtol=1e-6)
 

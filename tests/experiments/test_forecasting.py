@@ -9,6 +9,7 @@ from experiments.forecasting import contexts, mixing, patch, peers, statistical
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import data
 from flax_linattn.bench import Journal
+from flax_linattn.tasks.forecast.windows import WindowBatch
 
 COSTS = {"parameters": 9, "seconds": 1.0, "state_bytes": 8, "microseconds": 1.0}
 
@@ -118,10 +119,12 @@ def test_statistical_models_are_judged_over_series():
 def test_a_statistical_model_is_fitted_to_each_channel_of_each_window():
     pytest.importorskip("statsforecast")
     waves = np.sin(np.arange(60) * 2 * np.pi / 12 + np.array([[0.0], [1.0]])).T
-    batch = {"values": np.stack([waves, waves[::-1]]), "weight": np.array([1.0, 0.0])}
+    arrays = {"values": np.stack([waves, waves[::-1]]), "weight": np.array([1.0, 0.0])}
+    none = np.zeros(2, np.int64)
+    batch = WindowBatch(arrays, none, none, arrays["values"][:1, 48:])
     options = patch.configured("forecast", input_length=48, horizon=12).data
     for model in (statistical.ets(12), statistical.mstl(12)):
-        found = statistical.fitted_anew(model, options)(batch, np.zeros(2, np.int64))
+        found = statistical.fitted_anew(model, options)(batch)
         assert found.shape == (1, 12, 2)
         np.testing.assert_allclose(found[0], waves[48:], atol=0.2)
 

@@ -12,7 +12,13 @@ from flax_linattn import cli, data, tasks, training
 from flax_linattn.tasks.forecast import ForecastStream, Row, evaluate
 from flax_linattn.tasks.forecast import backtest as backtests
 from flax_linattn.tasks.forecast.backtest import backtest, fold_rows, rows_before
-from flax_linattn.tasks.forecast.data import make_windows, standardize
+from flax_linattn.tasks.forecast.panel import SeriesPanel
+from flax_linattn.tasks.forecast.windows import (
+    PanelWindows,
+    compile_forecast,
+    standardize,
+    with_truth,
+)
 from tests.tasks.commands import fail, no_drawing, succeed
 
 ROWS, INPUT, HORIZON = 150, 10, 3
@@ -82,8 +88,8 @@ def test_folds_from_windows_are_those_of_a_plain_loop(folder, capsys):
     run = tasks.load_run(folder)
     series = data.load_table(run.config.data.csv)
     arrays = standardize(series, run.problem)
-    forecast = evaluate.compile_forecast(run)
-    windows = make_windows(arrays, run.config, range(TRAIN, ROWS), seed=None)
+    forecast = compile_forecast(run)
+    windows = PanelWindows([run.problem], arrays, [range(TRAIN, ROWS)], run.config)
     found = np.asarray(forecast(windows.take(np.arange(windows.num_examples))))
     forecasts = dict(zip((windows.starts + INPUT - 1).tolist(), found, strict=True))
     naive = dict(enumerate(arrays["values"][:, None]))
@@ -136,7 +142,8 @@ def test_a_fold_without_known_values_counts_in_no_mean(folder, monkeypatch, carr
     values = series.values.copy()
     values[110:130] = np.nan
     blanked = dataclasses.replace(series, values=values)
-    monkeypatch.setattr(backtests, "own_series", lambda _: blanked)
+    read = SeriesPanel.of_one(blanked, run.problem.parts)
+    monkeypatch.setattr(backtests, "own_panel", lambda _: read)
     report = backtest(folder, folds=3, carry=carry)
     first, empty, last = report.values["by_fold"]
     assert empty["num_windows"] == 0 and empty["test_mse"] is None and [*empty] == [*first]
@@ -173,14 +180,18 @@ def recorded(monkeypatch, series):
     forecasts = {}
 
     def record(of, run, windows):
-        for batch, last, truth in evaluate.with_truth(run, windows):
+        for batch in with_truth(run, windows):
+            count = len(batch.truth)
             for name, forecast in of.items():
-                made = forecast(batch, last)[: len(truth)]
-                rows = last[: len(truth)].tolist()
+                made = forecast(batch)[:count]
+                rows = batch.last[:count].tolist()
                 forecasts.update({(name, row): one for row, one in zip(rows, made, strict=True)})
         return evaluate.sum_errors({"naive": of["naive"]}, run, windows)
 
-    monkeypatch.setattr(backtests, "own_series", lambda run: series)
+    def read(run):
+        return SeriesPanel.of_one(series, run.problem.parts)
+
+    monkeypatch.setattr(backtests, "own_panel", read)
     monkeypatch.setattr(backtests, "sum_errors", record)
     return forecasts
 
@@ -221,17 +232,18 @@ def test_a_model_trained_anew_knows_no_row_of_its_fold(folder, monkeypatch):
                 lines[row] = lines[row].partition(",")[0] + ",9,9"
             run.config.data.csv.write_text("\n".join(lines) + "\n")
             series = data.load_table(run.config.data.csv)
-            monkeypatch.setattr(backtests, "own_series", lambda run, series=series: series)
+            panel = SeriesPanel.of_one(series, run.problem.parts)
+            monkeypatch.setattr(backtests, "own_panel", lambda _, panel=panel: panel)
             shutil.rmtree(folder / "backtest", ignore_errors=True)
             report = backtest(folder, folds=1, refit=True, progress=False, parallel=NONE)
             refitted = tasks.load_run(folder / "backtest/refit-1/1")
             found.append((report.values, nnx.to_flat_state(nnx.state(refitted.model))))
             if not change:
-                windows = make_windows(
-                    standardize(series, refitted.problem), run.config, range(TRAIN, ROWS), seed=None
-                )
+                arrays = standardize(series, refitted.problem)
+                rows = [range(TRAIN, ROWS)]
+                windows = PanelWindows([refitted.problem], arrays, rows, run.config)
                 seen = windows.take(np.arange(windows.num_examples))
-                made = np.asarray(evaluate.compile_forecast(refitted)(seen), np.float64)
+                made = np.asarray(compile_forecast(refitted)(seen), np.float64)
                 own, of_run = refitted.problem.standardizer, run.problem.standardizer
                 made = (made * own.std + own.mean - of_run.mean) / of_run.std
                 forecasts = dict(zip((windows.starts + INPUT - 1).tolist(), made, strict=True))

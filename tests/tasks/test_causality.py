@@ -11,8 +11,9 @@ from flax import nnx
 from flax_linattn import data, tasks
 from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem
 from flax_linattn.tasks.forecast import ForecastConfig
-from flax_linattn.tasks.forecast.data import describe, make_windows, standardize
-from flax_linattn.tasks.forecast.evaluate import compile_forecast
+from flax_linattn.tasks.forecast.panel import SeriesPanel
+from flax_linattn.tasks.forecast.problem import describe
+from flax_linattn.tasks.forecast.windows import PanelWindows, compile_forecast, standardize
 from tests.nn.cases import CAUSAL
 
 AAREN = [
@@ -57,11 +58,11 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
     other = dataclasses.replace(rows, values=changed(rows.values, CHANGED))
     found = []
     for series in (rows, other):
-        problem = describe(series, split, config.data)
+        problem = describe(SeriesPanel.of_one(series, split), config)
         run = tasks.Run(FORECAST, config, problem, FORECAST.model(config, problem))
         forecast_of = compile_forecast(run)
         arrays = standardize(series, problem)
-        windows = make_windows(arrays, config, split.test, seed=None)
+        windows = PanelWindows([problem], arrays, [split.test], config)
         found.append(np.concatenate([forecast_of(batch) for batch in windows]))
     last_seen = windows.starts + config.data.input_length - 1
     before = last_seen < CHANGED
@@ -76,7 +77,8 @@ def test_forecasts_after_every_row(rows, mechanism):
     config = ForecastConfig.of(
         mechanism=spec(mechanism, 600), input_length=600, horizon=12, **SMALL
     )
-    problem = describe(rows, data.chronological_split(600, "400/50/150"), config.data)
+    split = data.chronological_split(600, "400/50/150")
+    problem = describe(SeriesPanel.of_one(rows, split), config)
     model = FORECAST.model(config, problem)
     every = partial(nnx.jit(lambda model, x: model(x, every_step=True)), model)
     marks, _ = data.calendar_features(rows.times, rows.step)

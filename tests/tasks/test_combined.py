@@ -15,9 +15,10 @@ from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast import ForecastStream
 from flax_linattn.tasks.forecast.backtest import backtest
-from flax_linattn.tasks.forecast.by_series import own_several, ridge_of_all
-from flax_linattn.tasks.forecast.evaluate import compile_forecast, fitted_ridge, own_series
+from flax_linattn.tasks.forecast.baselines import fitted_ridge
+from flax_linattn.tasks.forecast.panel import own_panel
 from flax_linattn.tasks.forecast.rows import row_of
+from flax_linattn.tasks.forecast.windows import compile_forecast
 from tests.tasks.commands import SMALL, succeed
 
 INPUT, HORIZON, LEVELS = 12, 4, 3
@@ -97,8 +98,8 @@ def copied(run_dir, tmp_path) -> Path:
 def test_a_run_has_all_of_it_and_evaluate_repeats_its_test(run_dir, which):
     run = tasks.load_run(run_dir)
     assert run.problem.tells_missing and run.problem.known_future == (1,)
-    ridge = ridge_of_all(run, own_several(run)) if which == "several" else fitted_ridge(run)
-    np.testing.assert_allclose(run.model.linear_map.kernel[...], ridge.kernel, atol=1e-6)
+    kernel = fitted_ridge(run).kernel
+    np.testing.assert_allclose(run.model.linear_map.kernel[...], kernel, atol=1e-6)
     assert 0 <= float(run.model.share[...]) <= 1
     assert np.abs(run.model.quantile_head.correction[...]).max() > 0
     report = json.loads((run_dir / "test.json").read_text())
@@ -161,7 +162,7 @@ def test_backtests(copied, how):
     report = backtest(copied, folds=2, progress=False, **how).values
     assert report["folds_ahead_of_ridge"] >= 0
     run = tasks.load_run(copied)
-    series, scale = own_series(run), run.problem.standardizer
+    (series,), scale = own_panel(run).series, run.problem.standardizer
     stream, errors = ForecastStream(run), []
     (first, second) = report["by_fold"]
     for at in range(second["end"] - HORIZON):

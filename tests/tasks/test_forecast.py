@@ -17,15 +17,13 @@ from flax import nnx
 from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream, Row
-from flax_linattn.tasks.forecast.data import describe, make_windows, standardize
-from flax_linattn.tasks.forecast.evaluate import (
-    compile_forecast,
-    evaluate_forecaster,
-    evaluate_yardsticks,
-)
-from flax_linattn.tasks.forecast.metrics import seasonal_naive
+from flax_linattn.tasks.forecast.baselines import seasonal_naive
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines, evaluate_model
 from flax_linattn.tasks.forecast.model import make_loss
-from flax_linattn.tasks.forecast.rows import parse_rows
+from flax_linattn.tasks.forecast.panel import SeriesPanel
+from flax_linattn.tasks.forecast.problem import describe
+from flax_linattn.tasks.forecast.rows import RowLines
+from flax_linattn.tasks.forecast.windows import PanelWindows, compile_forecast, standardize
 from tests.tasks.commands import command_line, fail, one_line, succeed
 
 FORECAST = tasks.get_task("forecast")
@@ -93,8 +91,8 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
         if i == 3:
             break
     arrays = standardize(data.load_table(csv), run.problem)
-    windows = make_windows(arrays, run.config, range(160, 163 + HORIZON), seed=None)
-    few = evaluate_forecaster(run, windows) | evaluate_yardsticks(run, windows)
+    windows = PanelWindows([run.problem], arrays, [range(160, 163 + HORIZON)], run.config)
+    few = evaluate_model(run, windows).values | evaluate_baselines(run, windows)
     assert few["num_test_windows"] == 4
     np.testing.assert_allclose(few["test_mse"], np.mean(squares), rtol=1e-4)
     np.testing.assert_allclose(few["naive_mse"], np.mean(naives), rtol=1e-4)
@@ -111,9 +109,9 @@ def test_errors_by_step_and_by_channel_are_those_of_a_plain_loop(run_dir, csv):
     values[190, 1] = np.nan
     series = dataclasses.replace(series, values=values)
     arrays = standardize(series, run.problem)
-    windows = make_windows(arrays, run.config, range(160, 200), seed=None)
-    found = evaluate_forecaster(run, windows)
-    simple = evaluate_yardsticks(run, windows)
+    windows = PanelWindows([run.problem], arrays, [range(160, 200)], run.config)
+    found = evaluate_model(run, windows).values
+    simple = evaluate_baselines(run, windows)
     forecast = compile_forecast(run)
     scaled = (values - run.problem.standardizer.mean) / run.problem.standardizer.std
     errors = []
@@ -183,7 +181,7 @@ def patch_run(csv, tmp_path_factory) -> Path:
     args = ["train", "forecast", "--preset", "patch", "--csv", str(csv), "--run", str(folder)]
     options = ["--model", "patch", "--patch-length", "5", "--calendar", "--dropout-rate", "0"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("flax_linattn.tasks.forecast.task.draw_forecasts", lambda *_: None)
+        patched.setattr("flax_linattn.tasks.forecast.evaluate.draw_forecasts", lambda *_: None)
         assert cli.main([*args, *ANY, *options]) == 0
     return folder
 
@@ -215,7 +213,7 @@ def test_patches_learn_from_their_ends(patch_run, csv):
     """In training from the last row and those whole patches before, in validation from the last."""
     run = tasks.load_run(patch_run)
     arrays = standardize(data.load_table(csv), run.problem)
-    batch = make_windows(arrays, run.config, range(60, 76), seed=None).batch(0)
+    batch = PanelWindows([run.problem], arrays, [range(60, 76)], run.config).batch(0)
     loss = nnx.jit(make_loss(run.config, run.problem))
     x = np.concatenate([batch["values"], batch["marks"]], axis=-1)
     every = np.asarray(nnx.jit(lambda model, x: model(x, every_step=True))(run.model, x))
@@ -295,21 +293,23 @@ def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
 def test_rows_by_name_by_place_and_as_json():
     channels = ("a", "b")
     lines = ["time,b,x,a", "2024-01-01,1,9,2", "", "2024-01-02,?,9,3"]
-    rows = list(parse_rows(lines, channels))
+    rows = list(RowLines(channels).parse(lines, "standard input"))
     assert [str(row.time)[:10] for row in rows] == ["2024-01-01", "2024-01-02"]
     np.testing.assert_array_equal([row.values for row in rows], [[2, 1], [3, np.nan]])
-    (row,) = parse_rows(["b,a,Timestamp", "1,2,2024-01-01"], channels)
+    (row,) = RowLines(channels).parse(["b,a,Timestamp", "1,2,2024-01-01"], "input")
     assert row.time is not None and row.values.tolist() == [2, 1]
-    (row,) = parse_rows(['{"timestamp": "2024-01-01", "b": 1, "a": 2}'], channels)
+    (row,) = RowLines(channels).parse(['{"timestamp": "2024-01-01", "b": 1, "a": 2}'], "input")
     assert row.time is not None
-    (row,) = parse_rows(['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'], channels)
+    (row,) = RowLines(channels).parse(
+        ['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'], "input"
+    )
     assert row.time is not None and row.time.hour == 3
     np.testing.assert_array_equal(row.values, [np.nan, 1.5])
 
 
 def test_only_a_first_line_that_is_no_row_names_the_columns():
     def values(lines, channels, **options):
-        return [row.values.tolist() for row in parse_rows(lines, channels, **options)]
+        return [row.values.tolist() for row in RowLines(channels, **options).parse(lines, "input")]
 
     assert values(["5,6", "1,0", "7,8"], ("0", "1")) == [[5, 6], [1, 0], [7, 8]]
     assert values(["1,0", "7,8"], ("0", "1")) == [[1, 0], [7, 8]]
@@ -357,7 +357,7 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
 )
 def test_bad_rows_are_named(line, message):
     with pytest.raises(ValueError, match=message):
-        list(parse_rows(line.split("\n"), ("a", "b")))
+        list(RowLines(("a", "b")).parse(line.split("\n"), "standard input"))
 
 
 def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
@@ -515,7 +515,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert "patch_length must be at least 1" in fail(capsys, *args, "--patch-length", "0")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
         message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
-        assert "'linformer' has no causal form, which forecasts need" in message
+        assert "'linformer' has no causal form, which this model needs" in message
     assert cli.main(["train", "forecast", "--help"]) == 0
     shown = one_line(capsys.readouterr().out)
     assert "expressive_quadratic" in shown and "linformer" not in shown
@@ -671,7 +671,9 @@ def test_a_first_line_that_may_be_damaged_asks_for_its_flag(tmp_path, capsys):
 def test_the_scale_is_that_of_the_published_protocol(csv):
     """scikit-learn's: the deviation of the population."""
     series = data.load_table(csv)
-    problem = describe(series, data.chronological_split(ROWS), ForecastConfig.of(csv=csv).data)
+    problem = describe(
+        SeriesPanel.of_one(series, data.chronological_split(ROWS)), ForecastConfig.of(csv=csv)
+    )
     fitted = series.fill_forward().values[:140]
     np.testing.assert_allclose(problem.standardizer.std, fitted.std(axis=0), rtol=1e-12)
 
@@ -730,11 +732,12 @@ def test_a_channel_that_begins_late_sees_nothing_of_what_comes(csv):
     split = data.chronological_split(ROWS, "0.7/0.1/0.2")
     config = ForecastConfig.of(csv=csv)
     late = dataclasses.replace(series, values=values)
-    arrays = standardize(late, describe(late, split, config.data))
+    arrays = standardize(late, describe(SeriesPanel.of_one(late, split), config))
     assert (arrays["values"][:30, 1] == 0).all() and arrays["values"][30, 1] != 0
     values[: split.train.stop, 1] = np.nan
     with pytest.raises(ValueError, match="channel 'OT' has no value in the training rows"):
-        describe(dataclasses.replace(series, values=values), split, config.data)
+        empty = dataclasses.replace(series, values=values)
+        describe(SeriesPanel.of_one(empty, split), config)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -800,16 +803,16 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     )  # fmt: skip
     series = data.TimeSeries("holes", holes, ("a", "b"))
     split = data.chronological_split(60, config.data.split)
-    problem = describe(series, split, config.data)
+    problem = describe(SeriesPanel.of_one(series, split), config)
     arrays = standardize(series, problem)
     model = FORECAST.model(config, problem)
     run = tasks.Run(FORECAST, config, problem, model)
     loss = nnx.jit(make_loss(config, problem))
     forecast_of = compile_forecast(run)
 
-    windows = make_windows(arrays, config, range(50, 60), seed=None)
+    windows = PanelWindows([problem], arrays, [range(50, 60)], config)
     first = windows.batch(0)
-    report = evaluate_forecaster(run, windows)
+    report = evaluate_model(run, windows).values
     found, metrics = loss(model, first, None)
     forecasts = np.asarray(forecast_of(first))
     real = first["weight"] > 0
@@ -823,12 +826,12 @@ def test_what_is_missing_is_neither_learned_nor_tested(tmp_path):
     assert float(metrics["mse"][1]) < real.sum()
     # By it parts of a batch are weighted: they add up to the whole.
     np.testing.assert_array_equal(metrics["loss"], metrics["mse"])
-    early = make_windows(arrays, config, range(46, 60), seed=None)
+    early = PanelWindows([problem], arrays, [range(46, 60)], config)
     index = early.starts[:, None] + 8 + np.arange(4)
     (whole,) = early
     forecasts = np.asarray(forecast_of(whole))
     error = forecasts[whole["weight"] > 0] - scaled[index]
-    pooled = evaluate_forecaster(run, early)["test_mse"]
+    pooled = evaluate_model(run, early).values["test_mse"]
     np.testing.assert_allclose(pooled, np.nanmean(np.square(error)), rtol=1e-5)
     other = {**first, "values": first["values"].copy()}
     other["values"][:, 8:][~first["known"][:, 8:]] = 99.0

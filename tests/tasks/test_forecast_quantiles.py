@@ -12,10 +12,19 @@ from flax import nnx
 
 from flax_linattn import cli, data, models, tasks
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastStream, Row
-from flax_linattn.tasks.forecast.conformal import MOST, corrections, offsets
-from flax_linattn.tasks.forecast.data import make_windows, standardize
-from flax_linattn.tasks.forecast.evaluate import compile_forecast, compile_outputs
-from flax_linattn.tasks.forecast.quantiles import QuantileScores, central_intervals
+from flax_linattn.tasks.forecast.quantiles import (
+    MAX_ERRORS,
+    QuantileScores,
+    central_intervals,
+    corrections,
+    offsets,
+)
+from flax_linattn.tasks.forecast.windows import (
+    PanelWindows,
+    compile_forecast,
+    compile_outputs,
+    standardize,
+)
 from tests.tasks.commands import fail, no_drawing, one_line, succeed
 
 NORMAL = NormalDist()
@@ -154,7 +163,7 @@ def run_dir(csv, tmp_path_factory) -> Path:
 
 def windows_of(run, csv, part):
     arrays = standardize(data.load_table(csv), run.problem)
-    return make_windows(arrays, run.config, range(*run.problem.split[part]), seed=None)
+    return PanelWindows([run.problem], arrays, [range(*run.problem.split[part])], run.config)
 
 
 def test_corrections_are_the_ranks_of_errors_on_validation_rows(run_dir, csv):
@@ -174,7 +183,7 @@ def test_corrections_are_the_ranks_of_errors_on_validation_rows(run_dir, csv):
         rank = math.ceil(up * level) if level >= 0.5 else math.floor(up * level)
         assert kept[place] == pytest.approx(errors[min(max(rank, 1), len(errors)) - 1], abs=1e-6)
     np.testing.assert_allclose(corrections(run, windows), kept, atol=1e-6)
-    assert windows.num_examples * told[0].size < MOST  # all of them
+    assert windows.num_examples * told[0].size < MAX_ERRORS  # all of them
 
 
 def test_the_report_scores_the_model_and_the_yardsticks(run_dir, csv, capsys):

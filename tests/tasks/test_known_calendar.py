@@ -10,9 +10,9 @@ import pytest
 from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastStream, Row
-from flax_linattn.tasks.forecast.data import describe, standardize
-from flax_linattn.tasks.forecast.evaluate import compile_forecast
-from flax_linattn.tasks.forecast.predict import forecast_after
+from flax_linattn.tasks.forecast.panel import SeriesPanel
+from flax_linattn.tasks.forecast.problem import describe
+from flax_linattn.tasks.forecast.windows import compile_forecast, forecast_after, standardize
 from tests.tasks.commands import fail, no_drawing, succeed
 
 ROWS, INPUT, HORIZON = 600, 12, 4
@@ -134,7 +134,7 @@ def test_missing_values_and_own_columns_beside_it():
     series = data.TimeSeries("toy", values, ("sales", "price"), np.array(DAYS, "M8[s]"))
     config = ForecastConfig.of(model="patch", known_future="price", known_calendar="day")
     split = data.chronological_split(ROWS)
-    problem = describe(series, split, config.data)
+    problem = describe(SeriesPanel.of_one(series, split), config)
     assert problem.known_inputs == (1, 2, 3) and problem.num_inputs == 4
     again = type(problem).from_json(json.loads(json.dumps(problem.to_json())))
     assert again.calendar == ("day",) and again.known_inputs == (1, 2, 3)
@@ -187,7 +187,7 @@ def test_a_stream_of_months_counts_months(csv, monkeypatch):
     frame = data.TimeSeries("toy", values, ("load",), months)
     options = {**SIZES, "known_calendar": "month", "patch_length": 4}
     config = ForecastConfig.of(model="patch", calendar=False, input_length=12, horizon=6, **options)
-    problem = describe(frame, data.chronological_split(len(months)), config.data)
+    problem = describe(SeriesPanel.of_one(frame, data.chronological_split(len(months))), config)
     task = tasks.get_task("forecast")
     run = tasks.Run(task, config, problem, task.model(config, problem))
     stream = ForecastStream(run, context=0)
@@ -197,7 +197,9 @@ def test_a_stream_of_months_counts_months(csv, monkeypatch):
     for time, row in zip(months[:12], values[:12], strict=True):
         found = stream.step(Row(time.item(), row))
     part = data.TimeSeries("toy", values[:12], ("load",), months[:12])
-    np.testing.assert_allclose(found, forecast_after(run, part).values, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        found, forecast_after(run, part).values[..., 0], rtol=1e-4, atol=1e-5
+    )
     _, later = stream._circles(months[12].item())
     np.testing.assert_allclose(later, first, atol=1e-6)
     _, after_a_gap = stream._circles(months[36].item())

@@ -9,7 +9,7 @@ import pytest
 
 from flax_linattn import cli, models, tasks
 from flax_linattn.tasks.forecast import ForecastStream, Row
-from flax_linattn.tasks.forecast.evaluate import compile_forecast
+from flax_linattn.tasks.forecast.windows import compile_forecast
 from tests.tasks.commands import fail, no_drawing, one_line, succeed
 
 ROWS, INPUT, HORIZON = 400, 8, 4
@@ -85,13 +85,11 @@ def test_a_stream_and_a_prediction_are_the_parallel_forecast(run_dir, tmp_path, 
     table_ = ["sales,price", *(f"{s!r},{p!r}" for s, p in values[:INPUT].tolist())]
     file = tmp_path / "ahead.csv"
     file.write_text("\n".join(table_) + "\n")
-    from flax_linattn.tasks.forecast.predict import predict
-
     with pytest.raises(ValueError, match="expected 4 rows to forecast at the end, with price"):
-        predict(run, file)
+        run.task.predict(run, file)
     table_ += [f",{price!r}" for price in values[INPUT : INPUT + HORIZON, 1].tolist()]
     file.write_text("\n".join(table_) + "\n")
-    predicted = predict(run, file)
+    predicted = run.task.predict(run, file)
     np.testing.assert_allclose(predicted.columns[1], expected[:, 0], rtol=1e-4)
 
 

@@ -8,9 +8,15 @@ from scipy.optimize import lsq_linear
 from flax_linattn import models, tasks, training
 from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast import task as forecast_task
-from flax_linattn.tasks.forecast.evaluate import compile_forecast, evaluate_yardsticks, fitted_ridge
-from flax_linattn.tasks.forecast.linear_path import best_shares, least_squares, set_to_ridge
-from flax_linattn.tasks.forecast.yardsticks import fit_ridge
+from flax_linattn.tasks.forecast.baselines import (
+    best_shares,
+    fit_ridge,
+    least_squares,
+    ridge_of,
+    set_to_ridge,
+)
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
+from flax_linattn.tasks.forecast.windows import compile_forecast
 from flax_linattn.tasks.train import train_report
 from tests.tasks.commands import no_drawing
 
@@ -62,7 +68,7 @@ def errors(forecast, windows):
 def test_a_new_model_is_the_ridge(config):
     run, splits = made(config)
     found = np.mean(np.square(errors(compile_forecast(run), splits.test)))
-    want = evaluate_yardsticks(run, splits.test, fitted_ridge(run))["ridge_mse"]
+    want = evaluate_baselines(run, splits.test)["ridge_mse"]
     assert found == pytest.approx(want, rel=1e-6)
 
 
@@ -154,8 +160,8 @@ def test_the_ridge_of_several_series_is_that_of_all_their_windows():
 
 def test_the_map_sees_at_most_the_rows_that_a_ridge_is_fitted_on(config, monkeypatch):
     run, splits = made(config)
-    monkeypatch.setattr("flax_linattn.tasks.forecast.yardsticks.MOST_INPUT", 8)
-    set_to_ridge([run.model], splits.train, splits.validation, run.problem)
+    monkeypatch.setattr("flax_linattn.tasks.forecast.baselines.MAX_INPUT", 8)
+    set_to_ridge([run.model], ridge_of(splits.train, splits.validation, run.problem))
     kernel = run.model.linear_map.kernel[...]
     assert kernel.shape == (INPUT, HORIZON) and not kernel[:4].any() and kernel[4:-1].all()
 

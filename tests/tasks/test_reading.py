@@ -8,7 +8,7 @@ import pytest
 from flax_linattn import cli, data, tasks
 from flax_linattn.data import Dialect
 from flax_linattn.tasks.forecast import ForecastConfig
-from flax_linattn.tasks.forecast.rows import parse_rows
+from flax_linattn.tasks.forecast.rows import RowLines
 from tests.tasks.commands import fail, no_drawing, succeed
 
 FORECAST = tasks.get_task("forecast")
@@ -68,11 +68,11 @@ def test_options_of_the_file_are_those_of_the_run(tmp_path, load):
     config = ForecastConfig.of(csv=path, decimal=",", day_first=True)
     assert config.data.dialect == Dialect(decimal=",", day_first=True)
     assert ForecastConfig.from_json(config.to_json()) == config
-    loaded = FORECAST.load(config.resolve())
-    np.testing.assert_allclose(loaded.series.values[:, 0], load, atol=1e-3)
-    assert loaded.series.step == np.timedelta64(1, "D")
-    weekly = FORECAST.load(config.replace(resample="1w").resolve())
-    assert weekly.series.step == np.timedelta64(7, "D")
+    (loaded,) = FORECAST.load(config.resolve()).series
+    np.testing.assert_allclose(loaded.values[:, 0], load, atol=1e-3)
+    assert loaded.step == np.timedelta64(1, "D")
+    (weekly,) = FORECAST.load(config.replace(resample="1w").resolve()).series
+    assert weekly.step == np.timedelta64(7, "D")
 
 
 def test_a_refusal_names_the_flag(tmp_path, load, capsys):
@@ -147,13 +147,13 @@ def test_names_may_leave_out_what_never_changes():
     """In a first line and in JSON; never a channel that does change."""
     channels, optional = ("a", "b", "b+1", "c+1"), {"b+1"}
     for text in ("b,c+1,a\n2,3,1\n", '{"a": 1, "b": 2, "c+1": 3}'):
-        (row,) = parse_rows(text.splitlines(), channels, optional=optional)
+        (row,) = RowLines(channels, optional=optional).parse(text.splitlines(), "standard input")
         np.testing.assert_array_equal(row.values, [1, 2, np.nan, 3])
-    (row,) = parse_rows(["c+1,b+1,b,a", "3,4,2,1"], channels, optional=optional)
+    (row,) = RowLines(channels, optional=optional).parse(["c+1,b+1,b,a", "3,4,2,1"], "input")
     np.testing.assert_array_equal(row.values, [1, 2, 4, 3])
     for text in ("b,b+1,a\n2,3,1\n", '{"a": 1, "b": 2, "b+1": 3}'):
         with pytest.raises(ValueError, match=r"none 'c\+1'"):
-            list(parse_rows(text.splitlines(), channels, optional=optional))
+            list(RowLines(channels, optional=optional).parse(text.splitlines(), "standard input"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_bad_rows_of_a_stream(run_dir, capsys, tmp_path, text, message):
 
 def test_rows_of_other_dialects():
     def rows(text, **options):
-        found = parse_rows(text.splitlines(), ("a", "b"), **options)
+        found = RowLines(("a", "b"), **options).parse(text.splitlines(), "standard input")
         return [(row.time, *row.values.tolist()) for row in found]
 
     seven = datetime(2016, 7, 1)

@@ -10,17 +10,10 @@ import pytest
 from flax_linattn import cli, data, tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream, Row
-from flax_linattn.tasks.forecast.by_series import SeriesErrors
-from flax_linattn.tasks.forecast.evaluate import compile_forecast
-from flax_linattn.tasks.forecast.several import (
-    Several,
-    describe_several,
-    load_several,
-    of_history,
-    seasonal_scale,
-    several_splits,
-    stack,
-)
+from flax_linattn.tasks.forecast.evaluate import Errors
+from flax_linattn.tasks.forecast.panel import SeriesPanel, load_panel
+from flax_linattn.tasks.forecast.problem import describe, seasonal_scale
+from flax_linattn.tasks.forecast.windows import compile_forecast, part_windows, stack
 from tests.tasks.commands import fail, no_drawing, succeed
 
 INPUT, HORIZON, SEASON = 12, 4, 6
@@ -31,6 +24,7 @@ SMALL = [
     *("--no-ridge", "--schedule", "halving", "--patience", "3"),
     *("--patch-length", "4", "--no-calendar"),
 ]
+GLOBAL = ForecastConfig.of(global_model=True)
 
 
 def series_of(count: int) -> list[data.TimeSeries]:
@@ -170,7 +164,7 @@ def test_no_unit_changes_what_the_model_sees():
     seen = []
     for series in (several, other):
         splits = tuple(data.chronological_split(one.num_steps) for one in series)
-        problem = describe_several(Several("toy", tuple(series), splits), ForecastConfig())
+        problem = describe(SeriesPanel("toy", tuple(series), splits), GLOBAL)
         arrays, begins = stack(series, [problem.of_series(one.name) for one in series])
         seen.append(arrays["values"])
         assert begins == [0, 90, 181]
@@ -179,17 +173,17 @@ def test_no_unit_changes_what_the_model_sees():
 
 def test_windows_are_a_function_of_the_step_and_see_one_series(shops):
     config = ForecastConfig.of(csv=shops, id_column="shop", input_length=INPUT, horizon=HORIZON)
-    several = load_several(config.resolve())
-    problem = describe_several(several, config.resolve())
-    train, validation, test = several_splits(several, config.resolve(), problem)
-    again, *_ = several_splits(several, config.resolve(), problem)
+    several = load_panel(config.resolve())
+    problem = describe(several, config.resolve())
+    train, validation, test = part_windows(several, config.resolve(), problem)
+    again, *_ = part_windows(several, config.resolve(), problem)
     np.testing.assert_array_equal(train.batch(7)["values"], again.batch(7)["values"])
     assert train.seed == config.seed and validation.seed is None
     ends = np.append(train.begins[1:], len(train.arrays["values"]))
     for windows in (train, validation, test):
         assert (windows.starts + INPUT + HORIZON <= ends[windows.owners]).all()
         assert 3 not in windows.owners
-    assert "series too short for a training window of 16 rows: 1 (s3)" in several.told
+    assert "series too short for a training window of 16 rows: 1 (s3)" in several.warnings
 
 
 def test_a_stream_of_a_series_is_the_parallel_forecast(run_dir, shops):
@@ -227,16 +221,14 @@ def test_a_new_series_has_the_scale_of_its_first_rows(run_dir):
     new = dataclasses.replace(series_of(20)[19], name="new")
     later = dataclasses.replace(new, values=np.where(np.arange(len(new.values))[:, None] < INPUT,
                                                      new.values, 1e6))  # fmt: skip
-    scale = of_history(problem, new, INPUT).standardizer
+    scale = problem.for_series(new, INPUT).standardizer
     np.testing.assert_allclose(scale.mean, new.values[:INPUT].mean(axis=0))
     np.testing.assert_allclose(scale.std, new.values[:INPUT].std(axis=0))
-    assert of_history(problem, later, INPUT).standardizer.mean == scale.mean
+    assert problem.for_series(later, INPUT).standardizer.mean == scale.mean
     empty = dataclasses.replace(new, values=np.full_like(new.values, np.nan))
-    assert of_history(problem, empty).standardizer.mean == problem.standardizer.mean
+    assert problem.for_series(empty).standardizer.mean == problem.standardizer.mean
     known = dataclasses.replace(new, name="s40")
-    assert (
-        of_history(problem, known).standardizer.mean == problem.of_series("s40").standardizer.mean
-    )
+    assert problem.for_series(known).standardizer.mean == problem.of_series("s40").standardizer.mean
 
 
 def test_evaluate_repeats_the_test_and_takes_other_files(run_dir, shops, tmp_path, capsys):
@@ -265,7 +257,7 @@ def test_tsf_series_of_different_lengths(tmp_path):
     with pytest.raises(OptionError, match="series of the same times") as caught:
         tasks.get_task("forecast").load(ForecastConfig.of(**options))
     assert "global_model" in caught.value.options
-    several = load_several(ForecastConfig.of(**options, global_model=True))
+    several = load_panel(ForecastConfig.of(**options, global_model=True))
     assert [(one.name, one.num_steps, one.channels) for one in several.series] == [
         ("A", 40, ("value",)),
         ("B", 30, ("value",)),
@@ -273,7 +265,7 @@ def test_tsf_series_of_different_lengths(tmp_path):
 
 
 def test_a_table_of_channels_becomes_one_of_series():
-    several = load_several(
+    several = load_panel(
         ForecastConfig.of(global_model=True, channels="OT,HUFL", split="0.7/0.1/0.2")
     )
     assert [one.name for one in several.series] == ["OT", "HUFL"]
@@ -294,8 +286,8 @@ def test_what_bad_series_are_told(tmp_path, rows, options, message):
     path.write_text("id,date,load\n" + rows)
     config = ForecastConfig.of(**{"csv": path, "id_column": "id", "split": "0.7/0.1/0.2"} | options)
     with pytest.raises(ValueError, match=message):
-        several = load_several(config)
-        several_splits(several, config, describe_several(several, config))
+        several = load_panel(config)
+        list(part_windows(several, config, describe(several, config)))
 
 
 def test_series_of_other_steps_are_refused():
@@ -305,7 +297,7 @@ def test_series_of_other_steps_are_refused():
     both = (one, dataclasses.replace(other, times=slow))
     splits = tuple(data.chronological_split(series.num_steps) for series in both)
     with pytest.raises(ValueError, match="rows are 3600 s apart"):
-        describe_several(Several("toy", both, splits), ForecastConfig())
+        describe(SeriesPanel("toy", both, splits), GLOBAL)
 
 
 def test_what_is_known_ahead_has_one_scale_for_all_series():
@@ -316,32 +308,33 @@ def test_what_is_known_ahead_has_one_scale_for_all_series():
         several.append(dataclasses.replace(one, values=values, channels=("load", "size")))
     splits = tuple(data.chronological_split(one.num_steps) for one in several)
     options = {"model": "patch", "known_future": "size"}
-    problem = describe_several(Several("toy", tuple(several), splits), ForecastConfig.of(**options))
+    problem = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
     told = [stack([one], [problem.of_series(one.name)])[0]["values"][:, 1] for one in several]
     sizes = np.repeat([30.0, 50.0, 100.0], [len(split.train) for split in splits])
     for own, size in zip(told, (30.0, 50.0, 100.0), strict=True):
         np.testing.assert_allclose(own, (size - sizes.mean()) / sizes.std(), rtol=1e-6)
     new = dataclasses.replace(several[0], name="new")
-    scale = of_history(problem, new).standardizer
+    scale = problem.for_series(new).standardizer
     assert (scale.mean[1], scale.std[1]) == pytest.approx((sizes.mean(), sizes.std()))
     assert len({problem.of_series(one.name).standardizer.mean[0] for one in several}) == 3
     assert problem.static == (1,)
     again = ForecastProblem.from_json(json.loads(json.dumps(problem.to_json())))
     assert again.static == again.known_future == (1,)
     several[2].values[10, 1] = 90.0
-    assert not describe_several(
-        Several("toy", tuple(several), splits), ForecastConfig.of(**options)
-    ).static
+    again = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))
+    assert not again.static
 
 
 def test_scaled_errors_without_a_season_or_a_difference():
     assert seasonal_scale(np.array([[1.0, 2.0], [1.0, np.nan], [1.0, 5.0]]), 2) == (None, 3.0)
     assert seasonal_scale(np.array([[1.0], [np.nan]]), 1) == (None,)
-    errors = SeriesErrors(np.ones((2, 1)), np.array([[np.nan], [2.0]]))
-    errors.add(np.array([0, 1]), np.zeros((2, 1, 1)), np.array([[[1.0]], [[3.0]]]))
-    assert errors.metrics()["mase"] == 1.5 and errors.metrics()["mae"] == 2.0
+    errors = Errors(1, num_series=2)
+    errors.add(np.zeros((2, 1, 1)), np.array([[[1.0]], [[3.0]]]), np.array([0, 1]))
+    scaled = errors.mase(np.ones((2, 1)), np.array([[np.nan], [2.0]]))
+    np.testing.assert_array_equal(scaled, [np.nan, 1.5])
+    assert errors.metrics()["mae"] == 2.0
     with pytest.raises(ValueError, match="missing ones only"):
-        SeriesErrors(np.ones((1, 1)), np.ones((1, 1))).metrics()
+        Errors(1, num_series=1).metrics()
 
 
 @pytest.mark.slow

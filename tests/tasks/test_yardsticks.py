@@ -9,8 +9,8 @@ import pytest
 from flax_linattn import data, tasks
 from flax_linattn.tasks.classify import baselines
 from flax_linattn.tasks.classify.metrics import averages, count
-from flax_linattn.tasks.forecast import evaluate as forecast
-from flax_linattn.tasks.forecast import yardsticks as forecasts
+from flax_linattn.tasks.forecast import baselines as forecasts
+from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 from flax_linattn.tasks.yardsticks import Yardsticks
 
 MSE = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
@@ -289,7 +289,7 @@ class TestForecasts:
         values = noisy_waves()[:, :channels]
         args = values, range(90), range(90, 120), 12, 5
         want, best = nlinear(*args)
-        found = forecasts.fit_ridge(*args)
+        found = forecasts.fit_ridge(args[0], [args[1]], [args[2]], *args[3:])
         np.testing.assert_allclose(found.kernel, want, atol=1e-9)
         assert 0 < best < len(forecasts.STRENGTHS) - 1
         assert found.num_windows == 90 - 12 - 5 + 1
@@ -298,10 +298,10 @@ class TestForecasts:
         np.testing.assert_allclose(found(seen)[0], by_hand.T, atol=1e-6)
 
     def test_a_level_is_passed_on_and_what_never_changes_stays(self):
-        ridge = forecasts.fit_ridge(noisy_waves(), range(90), range(90, 120), 12, 5)
+        ridge = forecasts.fit_ridge(noisy_waves(), [range(90)], [range(90, 120)], 12, 5)
         seen = noisy_waves()[None, :12].astype(float)
         np.testing.assert_allclose(ridge(seen + 7), ridge(seen) + 7, atol=1e-9)
-        still = forecasts.fit_ridge(np.ones((60, 1)), range(40), range(40, 60), 6, 2)
+        still = forecasts.fit_ridge(np.ones((60, 1)), [range(40)], [range(40, 60)], 6, 2)
         assert still(np.full((1, 6, 1), 4.0)).ravel().tolist() == [4.0, 4.0]
 
 
@@ -309,8 +309,8 @@ class TestForecasts:
 def test_rows_without_a_window_are_named(rows):
     message = r"^rows 90 to \d+ have no window of input_length=12 and horizon=5; give more rows"
     with pytest.raises(ValueError, match=message):
-        forecasts.fit_ridge(noisy_waves(), range(90), range(90, 90 + rows), 12, 5)
-    few = forecasts.fit_ridge(noisy_waves()[:, :0], range(90), range(90, 120), 12, 5)
+        forecasts.fit_ridge(noisy_waves(), [range(90)], [range(90, 90 + rows)], 12, 5)
+    few = forecasts.fit_ridge(noisy_waves()[:, :0], [range(90)], [range(90, 120)], 12, 5)
     assert few.num_windows == 90 - 12 - 5 + 1
 
 
@@ -321,7 +321,7 @@ def test_a_fault_of_the_fit_is_no_missing_file(monkeypatch, capsys):
     def diverge(*args):
         raise np.linalg.LinAlgError("eigenvalues did not converge")
 
-    monkeypatch.setattr(forecast, "fit_ridge", diverge)
+    monkeypatch.setattr(forecasts, "fit_ridge", diverge)
     with pytest.raises(np.linalg.LinAlgError):
         run.task.yardsticks(run, windows)
     assert capsys.readouterr().err == ""
@@ -330,19 +330,19 @@ def test_a_fault_of_the_fit_is_no_missing_file(monkeypatch, capsys):
 def test_of_many_windows_some_are_learned_from(monkeypatch):
     values = noisy_waves()
     work = 3 * (90 - 12 - 5 + 1) * 12 * (12 + 5)
-    monkeypatch.setattr(forecasts, "WORK", work // 2 - 1)
-    few = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
+    monkeypatch.setattr(forecasts, "MAX_PRODUCTS", work // 2 - 1)
+    few = forecasts.fit_ridge(values, [range(90)], [range(90, 120)], 12, 5)
     assert few.num_windows == 25 and few.num_there == 90 - 12 - 5 + 1  # every third
-    monkeypatch.setattr(forecasts, "MOST_INPUT", 4)
-    short = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
+    monkeypatch.setattr(forecasts, "MAX_INPUT", 4)
+    short = forecasts.fit_ridge(values, [range(90)], [range(90, 120)], 12, 5)
     assert short.kernel.shape == (4, 5) and short(values[None, :12]).shape == (1, 5, 3)
 
 
 def test_the_last_rows_of_a_long_input_are_those_of_the_same_windows(monkeypatch):
-    monkeypatch.setattr(forecasts, "MOST_INPUT", 4)
+    monkeypatch.setattr(forecasts, "MAX_INPUT", 4)
     values = noisy_waves()
-    long = forecasts.fit_ridge(values, range(90), range(90, 120), 12, 5)
-    short = forecasts.fit_ridge(values[8:], range(82), range(82, 112), 4, 5)
+    long = forecasts.fit_ridge(values, [range(90)], [range(90, 120)], 12, 5)
+    short = forecasts.fit_ridge(values[8:], [range(82)], [range(82, 112)], 4, 5)
     np.testing.assert_allclose(long.kernel, short.kernel, atol=1e-12)
 
 
@@ -355,8 +355,8 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     csv.write_text("a,b,c\n" + "\n".join(lines) + "\n")
     options = {"csv": csv, "targets": "b", "input_length": 8, "horizon": 3, "split": "80/20/20"}
     run, windows = untrained("forecast", **options)
-    ridge = forecast.fitted_ridge(run)
-    report = forecast.evaluate_yardsticks(run, windows, ridge)
+    ridge = forecasts.fitted_ridge(run)
+    report = evaluate_baselines(run, windows)
     filled = windows.arrays["values"][:, 1:2]
     want, _ = nlinear(filled.astype(float), range(80), range(80, 100), 8, 3)
     errors = []
@@ -372,18 +372,19 @@ def test_a_run_of_targets_and_holes(tmp_path, capsys):
     assert report["ridge_original_rmse"] == pytest.approx(report["ridge_rmse"] * std)
 
     stored = run._replace(data=None)
-    np.testing.assert_array_equal(forecast.fitted_ridge(stored).kernel, ridge.kernel)
+    np.testing.assert_array_equal(forecasts.fitted_ridge(stored).kernel, ridge.kernel)
     changed = dataclasses.replace(run.problem, checksum="of others")
-    with pytest.raises(ValueError, match=r"the rows of .*holes.* have changed since"):
-        forecast.fitted_ridge(stored._replace(problem=changed))
+    with pytest.raises(
+        ValueError, match=r"the data of the run have changed since \(.*holes.*, 120 rows\); restore"
+    ):
+        forecasts.fitted_ridge(stored._replace(problem=changed))
 
 
 def test_ett_as_it_is_known():
     """96 rows from 96: linear maps of one window are published between 0.38 and 0.40."""
     run, windows = untrained("forecast")
-    ridge = forecast.fitted_ridge(run)
-    assert ridge.num_windows == 8640 - 96 - 96 + 1
-    report = forecast.evaluate_yardsticks(run, windows, ridge)
+    report = evaluate_baselines(run, windows)
+    assert report["num_train_windows"] == 8640 - 96 - 96 + 1
     assert report["ridge_mse"] == pytest.approx(0.383, abs=2e-3)
     assert report["ridge_mae"] == pytest.approx(0.392, abs=2e-3)
 

@@ -11,34 +11,32 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data, training
+from flax_linattn import training
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.storage import held
 from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
-from flax_linattn.tasks.forecast.data import make_windows, standardize
-from flax_linattn.tasks.forecast.error_figures import draw_folds
-from flax_linattn.tasks.forecast.evaluate import (
-    Forecast,
+from flax_linattn.tasks.forecast.baselines import (
+    Ridge,
+    baseline_forecasts,
+    fit_ridge,
     fitted_ridge,
-    model_forecast,
-    own_series,
     ridge_forecast,
-    simple_forecasts,
-    sum_errors,
 )
-from flax_linattn.tasks.forecast.metrics import Errors
+from flax_linattn.tasks.forecast.evaluate import Errors, sum_errors
+from flax_linattn.tasks.forecast.figures import draw_folds
+from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
 from flax_linattn.tasks.forecast.rows import row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
-from flax_linattn.tasks.forecast.yardsticks import Ridge, fit_ridge
+from flax_linattn.tasks.forecast.windows import Forecast, PanelWindows, model_forecast, stack
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.tasks.task import Report
 from flax_linattn.tasks.train import train
 from flax_linattn.tasks.yardsticks import TIE, Yardsticks
 
-YARDSTICKS = Yardsticks(
+BASELINES = Yardsticks(
     "mse", ("naive", "seasonal_naive", "ridge", "refitted_ridge"), title="mean MSE of the folds"
 )
 NOTE = (
@@ -63,19 +61,19 @@ def backtest(
 
     A fold is forecast from each of its rows, and from the last one before it, as far as the horizon
     lies in it, by the run's model from windows; with ``carry`` by one stream over all rows from the
-    first on; with ``refit`` by a model that was trained anew on all rows before the fold, with the
+    first on; with ``refit`` by a model trained again on all rows before the fold, with the
     options and the seed of the run, whose share of these rows selects its parameters.
 
-    Beside it stand the yardsticks of ``evaluate``: the ridge of the rows that the model learned
-    from, and without ``refit`` also one fitted anew before each fold (``refitted_ridge``). Errors
+    It is compared with the baselines of ``evaluate``: the ridge of the rows that the model learned
+    from, and without ``refit`` also one fitted again before each fold (``refitted_ridge``). Errors
     are on values scaled by the training rows of the run, in all folds.
 
     All is kept in the folder ``backtest`` of the run. What is finished is not done again.
 
     Args:
-        run_dir: the run folder; of many runs in it the best by validation.
+        run_dir: the run folder; of several seeds in it the best by validation.
         folds: how many.
-        refit: train anew before each fold.
+        refit: train again before each fold.
         carry: forecast by a stream.
         context: of the stream, as ``ForecastStream`` takes it.
         epochs: of the trainings; default those of the run.
@@ -83,8 +81,8 @@ def backtest(
         parallel: their devices; default all.
 
     Returns:
-        Means over the folds and their sample deviations (``_sd``), in how many the model is ahead
-        of each yardstick, and the folds as the table ``by_fold``.
+        Means over the folds and their sample standard deviations (``_sd``), in how many the model
+        is ahead of each baseline, and the folds as the table ``by_fold``.
 
     Raises:
         ValueError: an option is out of range; the run's rows have changed; it cannot stream.
@@ -97,9 +95,9 @@ def backtest(
     run = load_run(run_dir)
     if run.problem.members:
         raise OptionError("a run on several series cannot be backtested; evaluate it.", "run")
-    series = own_series(run)
-    options = run.config.data
-    rows = range(run.problem.split[0][1], run.problem.split[-1][1])
+    panel = own_panel(run)
+    (series,), options = panel.series, run.config.data
+    rows = range(run.problem.parts.train.stop, run.problem.parts.test.stop)
     parts = fold_rows(rows, folds)
     if len(parts[0]) < options.horizon:
         most = len(rows) // options.horizon
@@ -109,7 +107,8 @@ def backtest(
             + (f"at most {most} fit." if most else "they are too few for one."),
             "folds",
         )
-    known = [_has_truth(series, run, part) for part in parts]
+    targets = series.values[:, list(run.problem.targets)]
+    known = [not np.isnan(targets[part.start : part.stop]).all() for part in parts]
     if not any(known):
         raise ValueError("expected known values to test on, got missing ones only.")
     given = {"context": context, "epochs": epochs}
@@ -118,17 +117,17 @@ def backtest(
     with held(run_dir / "backtest" / "lock", f"the backtests of {run_dir}"):
         if mode == "refit":
             how: dict[str, Any] = {"parallel": parallel, "progress": progress and "lines"}
-            tester: _Tester = _Refitting(run, series, folder, epochs, how)
+            tester: _Tester = _Refitted(run, folder, epochs, how)
         else:
-            tester = _Standing(run, series, folder, mode, context)
+            tester = _Fixed(run, panel, folder, mode, context)
         times = series.times
         table = [
             {
                 "fold": number,
                 **({} if times is None else {"from": str(times[part.start])}),
-                **(_fold(tester, folder, number, part) if told else _unknown(part)),
+                **_fold(tester if has_truth else None, folder, number, part),
             }
-            for number, (part, told) in enumerate(zip(parts, known, strict=True), 1)
+            for number, (part, has_truth) in enumerate(zip(parts, known, strict=True), 1)
         ]
         report = _summary(run, mode, table)
         write_json(folder / "backtest.json", report.judged)
@@ -177,15 +176,14 @@ class _Tested(NamedTuple):
     num_windows: int
 
 
-class _Standing:
+class _Fixed:
     """Tests folds by the run's own parameters."""
 
     def __init__(
-        self, run: Run, series: data.TimeSeries, folder: Path, mode: Mode, context: int | None
+        self, run: Run, panel: SeriesPanel, folder: Path, mode: Mode, context: int | None
     ) -> None:
-        self._run, self._series, self._folder = run, series, folder
-        self._arrays = standardize(series, run.problem)
-        self._targets = self._arrays["values"][:, list(run.problem.targets)]
+        self._run, self._panel, self._folder = run, panel, folder
+        self._arrays, _ = stack(panel.series, [run.problem])
         self._stream = ForecastStream(run, context=context) if mode == "carry" else None
         self._key = {
             "model": fingerprint(run.model),
@@ -199,12 +197,14 @@ class _Standing:
 
     def test(self, number: int, part: range) -> _Tested:
         run, options = self._run, self._run.config.data
-        windows = make_windows(self._arrays, run.config, part, seed=None)
-        held_out = rows_before(run.problem.split, part.start)
-        refitted = fit_ridge(self._targets, *held_out, options.input_length, options.horizon)
+        windows = PanelWindows([run.problem], self._arrays, [part], run.config)
+        train, validation = rows_before(run.problem.split, part.start)
+        targets = self._arrays["values"][:, list(run.problem.targets)]
+        lengths = options.input_length, options.horizon
+        refitted = fit_ridge(targets, [train], [validation], *lengths)
         forecasts = {
             "test": model_forecast(run) if self._stream is None else self._streamed(number),
-            **simple_forecasts(run, windows, self._ridge),
+            **baseline_forecasts(run, windows, self._ridge),
             "refitted_ridge": ridge_forecast(run, refitted),
         }
         errors = sum_errors(forecasts, run, windows)
@@ -214,14 +214,14 @@ class _Standing:
 
     @functools.cached_property
     def _ridge(self) -> Ridge:
-        return fitted_ridge(self._run, self._targets)
+        return fitted_ridge(self._run, self._panel)
 
     def _state(self, number: int) -> Path:
         return self._folder / f"fold-{number}.npz"
 
     def _streamed(self, number: int) -> Forecast:
-        """The forecasts of the stream, asked for row after row."""
-        stream, problem = self._stream, self._run.problem
+        """The forecasts of the stream, which takes in row after row."""
+        stream, problem, (series,) = self._stream, self._run.problem, self._panel.series
         horizon = self._run.config.data.horizon
         assert stream is not None
         earlier = [path for n in range(1, number) if (path := self._state(n)).is_file()]
@@ -234,26 +234,20 @@ class _Standing:
         def up_to(row: int) -> NDArray:
             nonlocal forecast
             while stream.num_steps <= row:
-                now = row_of(self._series, stream.num_steps, problem.known_future, horizon)
-                forecast = stream.step(now)
+                forecast = stream.step(
+                    row_of(series, stream.num_steps, problem.known_future, horizon)
+                )
             mean_forecast = forecast[..., 0] if self._run.config.model.levels else forecast
             return (mean_forecast - mean) / std
 
-        return lambda _, last: np.stack([up_to(row) for row in last.tolist()])
+        return lambda batch: np.stack([up_to(row) for row in batch.last.tolist()])
 
 
-class _Refitting:
-    """Trains anew before each fold, in a run folder of its own."""
+class _Refitted:
+    """Trains a model on the rows before each fold, in a run folder of its own."""
 
-    def __init__(
-        self,
-        run: Run,
-        series: data.TimeSeries,
-        folder: Path,
-        epochs: int | None,
-        how: Mapping[str, Any],
-    ) -> None:
-        self._run, self._series, self._folder, self._how = run, series, folder, how
+    def __init__(self, run: Run, folder: Path, epochs: int | None, how: Mapping[str, Any]) -> None:
+        self._run, self._folder, self._how = run, folder, how
         config = run.config.of_run(run.seed_index or 0)
         self._config = config if epochs is None else config.replace(epochs=epochs, steps=0)
 
@@ -269,44 +263,34 @@ class _Refitting:
         resume = any((folder / "checkpoints").glob("step_*"))
         train(self._run.task, config, training.Session(folder, resume=resume, **self._how))
         run = load_run(folder)
-        arrays = standardize(self._series, run.problem)
-        windows = make_windows(arrays, config, part, seed=None)
-        targets = list(run.problem.targets)
-        ridge = fitted_ridge(run, arrays["values"][:, targets])
-        forecasts = {"test": model_forecast(run), **simple_forecasts(run, windows, ridge)}
+        windows, ridge = run.task.test_batches(run, None), fitted_ridge(run)
+        assert isinstance(windows, PanelWindows)
+        forecasts = {"test": model_forecast(run), **baseline_forecasts(run, windows, ridge)}
         errors = sum_errors(forecasts, run, windows)
         scale = run.problem.standardizer.std / self._run.problem.standardizer.std
-        return _Tested(errors, scale[targets], windows.num_examples)
+        return _Tested(errors, scale[list(run.problem.targets)], windows.num_examples)
 
 
-_Tester = _Standing | _Refitting
+_Tester = _Fixed | _Refitted
 
 
-def _fold(tester: _Tester, folder: Path, number: int, part: range) -> dict[str, Any]:
-    """The row of a fold, measured now or before."""
+def _fold(tester: _Tester | None, folder: Path, number: int, part: range) -> dict[str, Any]:
+    """The row of a fold, measured now or before; without a tester, that of no known value."""
+    row: dict[str, Any] = {"begin": part.start, "end": part.stop, "num_windows": 0}
+    if tester is None:
+        return row
     path, key = folder / f"fold-{number}.json", tester.key(part)
     if path.is_file():
         stored = read_json(path)
         if stored.get("key") == key:
-            row: dict[str, Any] = stored["row"]
+            row = stored["row"]
             return row
-    errors, scale, num_windows = tester.test(number, part)
-    row = {"begin": part.start, "end": part.stop, "num_windows": num_windows}
+    errors, scale, row["num_windows"] = tester.test(number, part)
     for name, sums in errors.items():
         metrics = sums.metrics(scale)
         row |= {f"{name}_{metric}": metrics[metric] for metric in ("mse", "mae")}
     write_json(path, {"key": key, "row": row})
     return row
-
-
-def _has_truth(series: data.TimeSeries, run: Run, part: range) -> bool:
-    """Whether any value to forecast is known in a fold."""
-    return not np.isnan(series.values[part.start : part.stop, list(run.problem.targets)]).all()
-
-
-def _unknown(part: range) -> dict[str, Any]:
-    """The row of a fold without a known value."""
-    return {"begin": part.start, "end": part.stop, "num_windows": 0}
 
 
 def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
@@ -318,13 +302,13 @@ def _summary(run: Run, mode: Mode, folds: list[dict[str, Any]]) -> Report:
         values[name] = float(np.mean(column))
         if len(column) > 1:
             values[f"{name}_sd"] = float(np.std(column, ddof=1))
-    for name in YARDSTICKS.names:
+    for name in BASELINES.names:
         if f"{name}_mse" in values:
             ahead = sum(row["test_mse"] < (1 - TIE) * row[f"{name}_mse"] for row in table)
             values[f"folds_ahead_of_{name}"] = ahead
     values["note"] = NOTE + _optimistic(run, mode, table) + _left_out(folds)
     values["by_fold"] = [dict.fromkeys(table[0]) | row for row in folds]
-    return Report(values, ("by_fold",), yardsticks=YARDSTICKS)
+    return Report(values, ("by_fold",), yardsticks=BASELINES)
 
 
 def _left_out(folds: Sequence[Mapping[str, Any]]) -> str:

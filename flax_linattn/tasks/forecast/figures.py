@@ -1,22 +1,31 @@
-"""Figures of forecasts: history, truth and prediction."""
+"""Figures of forecasts: context, truth and prediction; errors by step, channel and fold."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn import data
 from flax_linattn.tasks.figures import new_figure, save_figure
-from flax_linattn.tasks.forecast.evaluate import compile_outputs
 from flax_linattn.tasks.forecast.quantiles import central_intervals
+from flax_linattn.tasks.forecast.windows import PanelWindows, compile_outputs
 from flax_linattn.tasks.run_types import Run
 
 Window = tuple[NDArray, NDArray | None, NDArray]
-MOST_TARGETS = 3
+MAX_TARGETS = 3
+MAX_CHANNELS = 8
+"""Channels of a figure: those with the largest error of the model."""
+COLORS = {
+    "test": "tab:orange",
+    "ridge": "tab:blue",
+    "refitted_ridge": "tab:cyan",
+    "naive": "0.6",
+    "seasonal_naive": "0.3",
+}
+METRIC = "_mse"
 
 
 def draw_windows(
@@ -31,8 +40,8 @@ def draw_windows(
     Central intervals that the levels of quantiles give are shaded, the others drawn as lines.
 
     Args:
-        windows: what was seen [L, targets], what came [H, targets] or None, and the forecast [H,
-            targets], or with quantiles [H, targets, 1 + Q].
+        windows: context [L, targets], truth [H, targets] or None, and forecast [H, targets], or
+            with quantiles [H, targets, 1 + Q].
         names: of the targets.
         path: the file.
         titles: of the windows.
@@ -41,21 +50,21 @@ def draw_windows(
     Raises:
         ValueError: matplotlib is not installed.
     """
-    targets = range(max(0, len(names) - MOST_TARGETS), len(names))
+    targets = range(max(0, len(names) - MAX_TARGETS), len(names))
     canvas = new_figure(4.2 * len(windows), 2.2 * len(targets) + 0.7)
     grid = canvas.subplots(len(targets), len(windows), squeeze=False)
-    for column, ((seen, truth, forecast), title) in enumerate(zip(windows, titles, strict=True)):
+    for column, ((context, truth, forecast), title) in enumerate(zip(windows, titles, strict=True)):
         for axes, target in zip(grid[:, column], targets, strict=True):
-            past = np.arange(1 - len(seen), 1)
-            axes.plot(past, seen[:, target], color="0.35", label="seen")
+            past = np.arange(1 - len(context), 1)
+            axes.plot(past, context[:, target], color="0.35", label="seen")
             if truth is not None:
                 steps = np.arange(len(truth) + 1)
-                joined = np.append(seen[-1:, target], truth[:, target])
+                joined = np.append(context[-1:, target], truth[:, target])
                 axes.plot(steps, joined, color="tab:blue", label="truth")
             steps = np.arange(1, len(forecast) + 1)
-            told = forecast[:, target].reshape(len(forecast), -1)
-            _draw_quantiles(axes, steps, told[:, 1:], levels)
-            axes.plot(steps, told[:, 0], color="tab:orange", label="forecast")
+            mean, *quantiles = forecast[:, target].reshape(len(forecast), -1).T
+            _draw_quantiles(axes, steps, quantiles, levels)
+            axes.plot(steps, mean, color="tab:orange", label="forecast")
             axes.axvline(0, color="0.8", linewidth=0.8, zorder=0)
             axes.set_ylabel(names[target] if column == 0 else "")
         grid[0, column].set_title(title)
@@ -66,48 +75,122 @@ def draw_windows(
     save_figure(canvas, path)
 
 
-def _draw_quantiles(axes: Any, steps: NDArray, told: NDArray, levels: Sequence[float]) -> None:
-    """Quantiles [H, Q] around a forecast."""
+def _draw_quantiles(
+    axes: Any, steps: NDArray, quantiles: Sequence[NDArray], levels: Sequence[float]
+) -> None:
+    """Quantiles [H] of each level around a forecast."""
     intervals = central_intervals(levels)
     for number, (share, (low, high)) in enumerate(intervals.items()):
         style = {"color": "tab:orange", "alpha": min(0.2 + 0.15 * number, 0.8), "lw": 0}
-        axes.fill_between(steps, told[:, low], told[:, high], label=f"{share} %", **style)
+        axes.fill_between(steps, quantiles[low], quantiles[high], label=f"{share} %", **style)
     inside = {end for ends in intervals.values() for end in ends}
     for which, level in enumerate(levels):
         if which not in inside:
             style = {"color": "tab:red", "linestyle": ":", "linewidth": 1.0}
-            axes.plot(steps, told[:, which], label=f"quantile {level:g}", **style)
+            axes.plot(steps, quantiles[which], label=f"quantile {level:g}", **style)
 
 
-def draw_forecasts(
-    run: Run,
-    windows: data.Windows,
-    path: Path,
-    times: NDArray[np.datetime64] | None = None,
-    count: int = 3,
-) -> None:
+def draw_forecasts(run: Run, windows: PanelWindows, path: Path, count: int = 3) -> None:
     """Draws some forecasts, evenly spread over the windows, to a PNG file, in the file's units.
 
     Args:
         run: the run.
-        windows: of the series scaled by the run's standardizer.
+        windows: of its series.
         path: the file.
-        times: of the series' rows; None if not known.
         count: how many forecasts.
 
     Raises:
         ValueError: matplotlib is not installed.
     """
-    config, targets = run.config, list(run.problem.targets)
+    targets, length = list(run.problem.targets), run.config.data.input_length
     chosen = np.linspace(0, windows.num_examples - 1, count).astype(int)
     batch = windows.take(chosen)
     forecasts = np.asarray(compile_outputs(run)(batch))
-    length, in_units = config.data.input_length, run.problem.in_units
-    values = batch["values"][:, :, targets]
-    drawn = [
-        (in_units(seen[:length]), in_units(seen[length:]), in_units(forecast))
-        for seen, forecast in zip(values, forecasts, strict=True)
-    ]
-    begins = windows.starts[chosen] + config.data.input_length
-    titles = [f"from row {row}" if times is None else f"from {times[row].item()}" for row in begins]
-    draw_windows(drawn, run.problem.target_names, path, titles, config.model.levels)
+    drawn, titles = [], []
+    for which, values, forecast in zip(
+        chosen, batch["values"][:, :, targets], forecasts, strict=True
+    ):
+        owner = windows.owners[which]
+        problem = windows.problems[owner]
+        drawn.append(tuple(map(problem.in_units, (values[:length], values[length:], forecast))))
+        row = windows.starts[which] + length - windows.begins[owner]
+        name = f"{problem.dataset}, " if run.problem.members else ""
+        titles.append(f"{name}from row {row}")
+    draw_windows(drawn, run.problem.target_names, path, titles, run.config.model.levels)
+
+
+def draw_errors(values: Mapping[str, Any], path: Path) -> None:
+    """Draws the MSE of a report's ``by_step`` and ``by_channel`` to a PNG file.
+
+    Args:
+        values: of the report.
+        path: the file.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    steps, channels = values["by_step"], values["by_channel"]
+    names = _names(steps[0])
+    canvas = new_figure(9.0, 3.4)
+    left, right = canvas.subplots(1, 2)
+    for name in names:
+        errors = [_number(row[f"{name}{METRIC}"]) for row in steps]
+        marker = "o" if len(errors) == 1 else ""
+        x = [row["step"] for row in steps]
+        left.plot(x, errors, marker=marker, label=_label(name), color=COLORS.get(name))
+    left.set(xlabel="steps ahead", ylabel="MSE, standardised", ylim=(0, None))
+    shown = sorted(channels, key=lambda row: -_number(row[f"test{METRIC}"]))[:MAX_CHANNELS]
+    _bars(right, shown, names)
+    labels = [_cut(row["channel"]) for row in shown]
+    right.set_xticks(np.arange(len(shown)), labels, rotation=30 if len(shown) > 4 else 0)
+    more = f", the {len(shown)} worst of {len(channels)}" if len(channels) > len(shown) else ""
+    right.set(xlabel=f"channel{more}")
+    handles, labels = left.get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(names), frameon=False)
+    save_figure(canvas, path)
+
+
+def draw_folds(values: Mapping[str, Any], path: Path) -> None:
+    """Draws the MSE of a backtest's ``by_fold`` to a PNG file.
+
+    Args:
+        values: of the report.
+        path: the file.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    folds = values["by_fold"]
+    canvas = new_figure(min(12.0, 3.0 + 0.9 * len(folds)), 3.4)
+    axes = canvas.subplots()
+    _bars(axes, folds, _names(folds[0]))
+    axes.set_xticks(range(len(folds)), [row["fold"] for row in folds])
+    axes.set(xlabel=f"fold ({values['mode']})", ylabel="MSE, standardised")
+    canvas.legend(loc="outside right", frameon=False)
+    save_figure(canvas, path)
+
+
+def _bars(axes: Any, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """A group of bars for each row, a bar for each name."""
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        begins = np.arange(len(rows)) + (place - (len(names) - 1) / 2) * width
+        errors = [_number(row[f"{name}{METRIC}"]) for row in rows]
+        axes.bar(begins, errors, width, label=_label(name), color=COLORS.get(name))
+
+
+def _names(row: Mapping[str, Any]) -> list[str]:
+    """Of the forecasts that a table has the errors of, the model first."""
+    return [name.removesuffix(METRIC) for name in row if name.endswith(METRIC)]
+
+
+def _label(name: str) -> str:
+    return "model" if name == "test" else name.replace("_", " ")
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= 12 else f"{name[:11]}\N{HORIZONTAL ELLIPSIS}"

@@ -71,7 +71,7 @@ def build_forecaster(
     )
 
 
-def predict(
+def forecast_windows(
     model: Model,
     batch: dict[str, Array],
     input_length: int,
@@ -84,24 +84,14 @@ def predict(
     """
     marks = batch.get("marks")
     if "missing" in batch:
-        told = [batch["missing"], *([] if marks is None else [marks])]
-        marks = jnp.concatenate([part[:, :input_length] for part in told], axis=-1)
+        flags = [batch["missing"], *([] if marks is None else [marks])]
+        marks = jnp.concatenate([part[:, :input_length] for part in flags], axis=-1)
+    how: dict[str, Any] = {"positions": positions, "dropout_key": dropout_key}
     if isinstance(model, models.PatchForecaster) and model.known_future:
         steps = positions[:, None] + 1 + jnp.arange(model.horizon)
         known = batch["values"][..., jnp.asarray(model.known_future)]
-        return model.forecast(
-            batch["values"][:, :input_length],
-            marks,
-            positions=positions,
-            ahead=known[:, steps],
-            dropout_key=dropout_key,
-        )
-    return model.forecast(
-        batch["values"][:, :input_length],
-        marks,
-        positions=positions,
-        dropout_key=dropout_key,
-    )
+        how["ahead"] = known[:, steps]
+    return model.forecast(batch["values"][:, :input_length], marks, **how)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +133,7 @@ class ForecastLoss:
             stride = self.input_length // self.positions
             begin = jax.random.randint(key, (), 0, stride)
             last = self.input_length - 1 - begin - stride * jnp.arange(self.positions)
-        forecasts = predict(model, batch, self.input_length, last, dropout_key)
+        forecasts = forecast_windows(model, batch, self.input_length, last, dropout_key)
         future = last[:, None] + 1 + jnp.arange(self.horizon)
         targets = jnp.array(self.targets)
         truth = batch["values"][:, future][..., targets]

@@ -98,8 +98,8 @@ class ForecastData(Options):
         return tuple(dict.fromkeys(split_cells(self.known_calendar))) if self.known_calendar else ()
 
     @property
-    def several(self) -> bool:
-        """Whether one model learns from several series."""
+    def is_panel(self) -> bool:
+        """Whether a global model learns from a panel of series."""
         return bool(self.id_column) or self.global_model
 
 

@@ -1,32 +1,41 @@
-"""What a forecasting run remembers of its data."""
+"""What a forecasting run remembers of its data: names, scales, calendar, checksums."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.annotations import of_types
-from flax_linattn.checks import at_least, choice, same_number
+from flax_linattn.checks import OptionError, at_least, choice, listed, same_number
+from flax_linattn.data.cells import split_cells
 from flax_linattn.data.marks import CIRCLES
+from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.run_types import Problem
+
+if TYPE_CHECKING:
+    from flax_linattn.tasks.forecast.panel import SeriesPanel
+
+PARTS = ("training", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
-    """One of several series that a run learned from.
+class SeriesInfo:
+    """One of the series that a global model learned from.
 
     Attributes:
         name: of the series.
-        mean: of its training rows, a channel.
-        std: the deviation likewise.
-        split: the rows of each part, as of ``ForecastProblem``.
-        seasonal: mean absolute difference of training values a season apart, a target, in the units
-            of the file: what MASE divides by. None where there is none, or it is 0.
+        mean: of its training rows, one number for each channel.
+        std: standard deviation likewise.
+        split: the rows of each part, as in ``ForecastProblem``.
+        seasonal: mean absolute difference of training values a season apart, for each target, in
+            the units of the file: the divisor of MASE. None where there is none, or it is 0.
         checksum: of those rows.
     """
 
@@ -45,21 +54,21 @@ class ForecastProblem(Problem):
     Attributes:
         dataset: its name.
         channels: names of the observed channels.
-        targets: indices of those that are forecast.
+        targets: indices of the channels to forecast.
         step_seconds: time between rows; None if rows have no times.
         marks: names of the calendar features.
-        standardizer: mean and standard deviation a channel, of the training rows.
+        standardizer: mean and standard deviation of each channel over the training rows.
         split: the rows of each part, [begin, end) of training, validation and test.
         checksum: of those rows.
-        members: the series, where one model learned from several: then the standardizer is the
-            median of theirs, which a series that it never saw has, and the split is one of numbers
-            of rows.
+        members: the series of a global model. The standardizer is then the median of theirs, which
+            is the scale of an unknown series, and the split counts the rows of all series. Empty
+            for a run on one series.
         utc: whether times are in UTC; None if there are none, or of a run that did not yet know.
-        tells_missing: whether the model is told which values are missing.
-        known_future: indices of channels that are known for the horizon.
+        tells_missing: whether missing-value flags are inputs of the model.
+        known_future: indices of known future covariates.
         static: those of them that never changed within the training rows of a series.
-        calendar: parts of the calendar that the model is told of the horizon, too, each as two
-            inputs behind the channels, see ``data.calendar_circles``.
+        calendar: parts of the calendar that the model receives for the horizon, too, each as two
+            inputs after the channels, see ``data.calendar_circles``.
     """
 
     dataset: str
@@ -70,7 +79,7 @@ class ForecastProblem(Problem):
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
-    members: tuple[Member, ...] = ()
+    members: tuple[SeriesInfo, ...] = ()
     utc: bool | None = None
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
@@ -79,22 +88,22 @@ class ForecastProblem(Problem):
 
     @property
     def num_inputs(self) -> int:
-        """Channels, and the calendar's circles behind them."""
+        """Channels, and the calendar's circles after them."""
         return len(self.channels) + 2 * len(self.calendar)
 
     @property
     def known_inputs(self) -> tuple[int, ...]:
-        """Indices of the inputs that are known for the horizon: of channels, and the calendar."""
+        """Indices of the inputs known for the horizon: of channels, and the calendar."""
         return (*self.known_future, *range(len(self.channels), self.num_inputs))
 
     @property
     def num_flags(self) -> int:
-        """Inputs that tell which of the others are missing."""
+        """Number of inputs that flag missing values."""
         return self.num_inputs if self.tells_missing else 0
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Names of the channels that are forecast."""
+        """Names of the channels to forecast."""
         return tuple(self.channels[index] for index in self.targets)
 
     @property
@@ -106,25 +115,42 @@ class ForecastProblem(Problem):
                 return max(1, round(season / self.step_seconds))
         return 1
 
-    def in_units(self, told: NDArray) -> NDArray[np.float64]:
-        """Standardised values of the targets in the units of the file.
+    @property
+    def parts(self) -> data.Split:
+        """``split`` as ranges."""
+        return data.Split(*(range(begin, end) for begin, end in self.split))
+
+    @property
+    def step(self) -> np.timedelta64 | None:
+        """``step_seconds`` as NumPy has it."""
+        return None if self.step_seconds is None else np.timedelta64(round(self.step_seconds), "s")
+
+    @property
+    def each(self) -> tuple[Self, ...]:
+        """The problem of each series that the run learned from."""
+        return tuple(self.of_series(member.name) for member in self.members) or (self,)
+
+    def in_units(self, standardized: NDArray) -> NDArray[np.float64]:
+        """Standardized values of the targets in the units of the file.
 
         Args:
-            told: [H, targets], or with quantiles [H, targets, 1 + Q].
+            standardized: [H, targets], or with quantiles [H, targets, 1 + Q].
         """
         targets = list(self.targets)
         std, mean = self.standardizer.std[targets], self.standardizer.mean[targets]
-        if told.ndim == 3:
+        if standardized.ndim == 3:
             std, mean = std[:, None], mean[:, None]
-        return told * std + mean
+        return standardized * std + mean
 
     def of_series(self, name: str, standardizer: data.Standardizer | None = None) -> Self:
-        """The problem of one of several series, or of one that the run never saw.
+        """The problem of a single series of a global model; of a run on one series, its own.
 
         Args:
-            name: of the series.
-            standardizer: of a new series; default the median of those of the members.
+            name: of the series, which the run need not know.
+            standardizer: of an unknown series; default the median of those of the members.
         """
+        if not self.members:
+            return self
         for member in self.members:
             if member.name == name:
                 scale = data.Standardizer(np.array(member.mean), np.array(member.std))
@@ -135,6 +161,57 @@ class ForecastProblem(Problem):
         return dataclasses.replace(
             self, dataset=name, standardizer=scale, split=split, checksum=rows, members=()
         )
+
+    def for_series(self, series: data.TimeSeries, num_rows: int | None = None) -> Self:
+        """As ``of_series``; an unknown series is scaled by its first rows.
+
+        Args:
+            series: the series.
+            num_rows: how many of its rows give the scale; default all. A channel without a value in
+                them has the median scale of the run's series.
+        """
+        if not self.members or any(member.name == series.name for member in self.members):
+            return self.of_series(series.name)
+        values = series.values[:num_rows]
+        empty = np.isnan(values).all(axis=0)
+        rows = dataclasses.replace(series, values=np.where(empty, 0.0, values), times=None)
+        found, usual = (
+            data.Standardizer.fit([rows.fill_forward().values], ddof=0),
+            self.standardizer,
+        )
+        # Known future covariates are compared between series, so all share one scale of them.
+        shared = empty | np.isin(np.arange(len(self.channels)), self.known_future)
+        scale = data.Standardizer(
+            np.where(shared, usual.mean, found.mean), np.where(shared, usual.std, found.std)
+        )
+        return self.of_series(series.name, scale)
+
+    def check_fits(self, series: data.TimeSeries) -> None:
+        """Refuses a series with other times than those that the run was trained on.
+
+        Raises:
+            ValueError: its rows are further apart; or the run uses times, and the series has none,
+                or local times where the run's are UTC, or the other way round.
+        """
+        features = tuple(dict.fromkeys((*self.marks, *self.calendar)))
+        if features and series.times is None:
+            raise ValueError(
+                f"{series.name} has no times, from which the run took "
+                f"{', '.join(features)}; give times in the first column."
+            )
+        if features and self.utc is not None and series.utc != self.utc:
+            kinds = ("times with their offset from UTC", "times without an offset from UTC")
+            expected, got = kinds if self.utc else kinds[::-1]
+            raise ValueError(
+                f"expected {expected}, as those that the run was trained on, got {got} in "
+                f"{series.name}; write them so."
+            )
+        seconds, usual = _step_seconds(series), self.step_seconds
+        if seconds is not None and usual is not None and not data.is_step(seconds, usual):
+            raise ValueError(
+                f"expected rows {usual} seconds apart, as those that the run was trained on, got "
+                f"{seconds} in {series.name}."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -155,7 +232,7 @@ class ForecastProblem(Problem):
         for name in ("known_future", "static", "calendar"):
             lists[name] = tuple(values.get(name, ()))
         lists["split"] = tuple((begin, end) for begin, end in values["split"])
-        lists["members"] = tuple(Member(**member) for member in values.get("members", ()))
+        lists["members"] = tuple(SeriesInfo(**member) for member in values.get("members", ()))
         return cls(**{**values, **lists, "standardizer": standardizer})
 
     def check(self) -> None:
@@ -172,7 +249,7 @@ class ForecastProblem(Problem):
             choice(CIRCLES, calendar=part)
         if self.calendar and self.step_seconds is None:
             raise ValueError("the calendar of the horizon takes the time between rows, got none.")
-        same_number(split=self.split, parts=("training", "validation", "test"))
+        same_number(split=self.split, parts=PARTS)
         for begin, end in self.split:
             at_least(0, begin=begin)
             at_least(begin, end=end)
@@ -182,5 +259,232 @@ class ForecastProblem(Problem):
             same_number(channels=self.channels, mean=member.mean)
             same_number(channels=self.channels, std=member.std)
             same_number(targets=self.targets, seasonal=member.seasonal)
-            same_number(split=member.split, parts=("training", "validation", "test"))
+            same_number(split=member.split, parts=PARTS)
             data.Standardizer(np.array(member.mean), np.array(member.std))
+
+
+def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastProblem:
+    """What a run has to know of its series; the scale of each is that of its training rows.
+
+    Raises:
+        ValueError: an unknown channel; a part without a target value, or a channel without a
+            training value; series whose rows are not equally far apart.
+    """
+    source, first = config.data, panel.series[0]
+    known, step = _known_of(first, source), _common_step(panel.series)
+    pairs = list(zip(panel.series, panel.splits, strict=True))
+    train = [one.values[: split.train.stop] for one, split in pairs]
+    scales = _scales(panel, train, known)
+    problem = ForecastProblem(
+        dataset=panel.name,
+        channels=first.channels,
+        targets=_targets_of(first, source, known),
+        step_seconds=step,
+        marks=_marks_of(panel.series, source),
+        standardizer=data.Standardizer(
+            np.median([scale.mean for scale in scales], axis=0),
+            np.median([scale.std for scale in scales], axis=0),
+        ),
+        split=_as_pairs(panel.split),
+        checksum=checksum(rows for one, split in pairs for rows in _rows(one, split.test.stop)),
+        utc=None if first.times is None else first.utc,
+        tells_missing=config.model.tell_missing and any(np.isnan(rows).any() for rows in train),
+        known_future=known,
+        static=static_channels(train, known),
+        calendar=_calendar_of(panel.series, source),
+    )
+    targets = list(problem.targets)
+    for which, (part, (begin, end)) in enumerate(
+        zip(data.Split._fields, problem.split, strict=True)
+    ):
+        rows = (one.values[split[which].start : split[which].stop, targets] for one, split in pairs)
+        if begin < end and all(np.isnan(values).all() for values in rows):
+            raise OptionError(
+                f"the {part} rows ({begin} to {end - 1}) have no value of "
+                f"{', '.join(problem.target_names)}; choose other rows or targets.",
+                "split",
+                "targets",
+            )
+    if not source.is_panel:
+        return problem
+    members = tuple(
+        SeriesInfo(
+            name=one.name,
+            mean=tuple(scale.mean.tolist()),
+            std=tuple(scale.std.tolist()),
+            split=_as_pairs(split),
+            seasonal=seasonal_scale(rows[:, targets], source.season or problem.season),
+            checksum=checksum_of(one, split.test.stop),
+        )
+        for (one, split), rows, scale in zip(pairs, train, scales, strict=True)
+    )
+    return dataclasses.replace(problem, members=members)
+
+
+def _targets_of(
+    series: data.TimeSeries, source: ForecastData, known: Sequence[int]
+) -> tuple[int, ...]:
+    """Indices of the channels to forecast."""
+    if source.targets:
+        targets = _indices(series, source.targets, "targets")
+    else:
+        targets = tuple(i for i in range(len(series.channels)) if i not in known)
+    if not targets or set(targets) & set(known):
+        raise OptionError(
+            "expected targets beside those known for the horizon, got "
+            f"{listed([series.channels[i] for i in known])} as known; choose others.",
+            "targets",
+            "known_future",
+        )
+    return targets
+
+
+def _known_of(series: data.TimeSeries, source: ForecastData) -> tuple[int, ...]:
+    """Indices of the known future covariates."""
+    return _indices(series, source.known_future, "known_future") if source.known_future else ()
+
+
+def _indices(series: data.TimeSeries, names: str, option: str) -> tuple[int, ...]:
+    """Indices of the channels that an option names."""
+    try:
+        chosen = series.select(split_cells(names)).channels
+    except OptionError as error:
+        error.options = (option,)
+        raise
+    return tuple(series.channels.index(name) for name in chosen)
+
+
+def static_channels(
+    rows: Sequence[NDArray[np.float64]], channels: Sequence[int]
+) -> tuple[int, ...]:
+    """Those of some channels that never change within a series.
+
+    Args:
+        rows: of each series, [T, channels]; NaN = missing.
+        channels: indices of the channels.
+
+    Example:
+        >>> static_channels([np.array([[1.0, 3.0], [2.0, np.nan]]), np.array([[4.0, 5.0]])], [0, 1])
+        (1,)
+    """
+    return tuple(
+        which
+        for which in channels
+        if all(len(np.unique(of[~np.isnan(of)])) < 2 for of in (one[:, which] for one in rows))
+    )
+
+
+def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
+    """Names of the calendar features that the model receives."""
+    timed = next((one for one in series if one.step is not None), None)
+    if not source.calendar or timed is None or any(one.times is None for one in series):
+        return ()
+    assert timed.times is not None and timed.step is not None
+    return tuple(data.calendar_features(timed.times[:1], timed.step)[1])
+
+
+def _calendar_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
+    """Parts of the calendar that the model receives for the horizon."""
+    untimed = [one.name for one in series if one.times is None]
+    if source.calendar_parts and untimed:
+        raise OptionError(
+            f"known_calendar takes the times of rows, and {untimed[0]} has none; name their "
+            "column, or leave it out.",
+            "known_calendar",
+            "time_column",
+        )
+    if source.calendar_parts and all(one.step is None for one in series):
+        raise OptionError(
+            "known_calendar takes the time between rows, which one row does not tell; give more.",
+            "known_calendar",
+        )
+    return source.calendar_parts
+
+
+def _common_step(series: Sequence[data.TimeSeries]) -> float | None:
+    """The usual seconds between rows of all series; None where they are not known."""
+    steps = {one.name: _step_seconds(one) for one in series}
+    usual = next((step for step in steps.values() if step is not None), None)
+    for name, step in steps.items():
+        if step is not None and usual is not None and not data.is_step(step, usual):
+            raise ValueError(
+                f"expected series whose rows are {usual:g} s apart, as those of the first, got "
+                f"{step:g} s in {name}; train a model for each kind."
+            )
+    return usual
+
+
+def _step_seconds(series: data.TimeSeries) -> float | None:
+    return None if series.step is None else float(series.step / np.timedelta64(1, "s"))
+
+
+def _scales(
+    panel: SeriesPanel, train: Sequence[NDArray[np.float64]], known: Sequence[int]
+) -> list[data.Standardizer]:
+    """The scale of each series by its training rows, missing values filled.
+
+    Standard deviations are those of the population, as in scikit-learn's ``StandardScaler`` and
+    hence Time-Series-Library. Known future covariates have that of all series together: one that is
+    a single number in each series, such as the size of a shop, would vanish in its own scale.
+    """
+    filled = []
+    for one, rows in zip(panel.series, train, strict=True):
+        empty = np.isnan(rows).all(axis=0)
+        if empty.any():
+            raise OptionError(
+                f"{one.name}: channel {one.channels[int(np.argmax(empty))]!r} has no value in "
+                f"the training rows (the first {len(rows)}); choose other channels.",
+                "channels",
+            )
+        filled.append(dataclasses.replace(one, values=rows, times=None).fill_forward().values)
+    scales = [data.Standardizer.fit([rows], ddof=0) for rows in filled]
+    if known and len(scales) > 1:
+        pooled = data.Standardizer.fit([rows[:, list(known)] for rows in filled], ddof=0)
+        for scale in scales:
+            scale.mean[list(known)], scale.std[list(known)] = pooled.mean, pooled.std
+    return scales
+
+
+def seasonal_scale(values: NDArray[np.float64], season: int) -> tuple[float | None, ...]:
+    """The divisor of MASE (Hyndman and Koehler, 2006): mean absolute seasonal differences.
+
+    Where no pair of values a season apart is known, neighbors are used, as in the Monash archive.
+
+    Args:
+        values: float64 [T, C], of the training rows; NaN = missing.
+        season: rows.
+
+    Returns:
+        One for each channel; None where there is no difference, or all are 0.
+
+    Example:
+        >>> seasonal_scale(np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 5.0]]), season=2)
+        (1.0, None)
+        >>> seasonal_scale(np.array([[1.0], [3.0]]), season=24)
+        (2.0,)
+    """
+    scales: list[float | None] = []
+    for channel in values.T:
+        scale = None
+        for lag in (season, 1):
+            differences = np.abs(channel[lag:] - channel[:-lag])
+            differences = differences[~np.isnan(differences)]
+            if differences.size:
+                scale = float(differences.mean()) or None
+                break
+        scales.append(scale)
+    return tuple(scales)
+
+
+def checksum_of(series: data.TimeSeries, stop: int) -> str:
+    """A checksum of the first rows, which later ones do not change."""
+    return checksum(_rows(series, stop))
+
+
+def _rows(series: data.TimeSeries, stop: int) -> list[NDArray]:
+    times = [] if series.times is None else [series.times[:stop]]
+    return [series.values[:stop], *times]
+
+
+def _as_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:
+    return tuple((part.start, part.stop) for part in split)

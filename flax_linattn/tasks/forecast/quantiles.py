@@ -1,4 +1,10 @@
-"""How good quantiles are: those of a run, and those that yardsticks get from their errors."""
+"""Quantile forecasts: their scores, and their correction by errors on held-out rows (conformal).
+
+Where windows were exchangeable, a corrected level would hold in the mean over calibration sets,
+whatever the model. Windows of a time series are not: neighbors overlap, and the future may differ.
+Nor are validation rows new to the model: they chose its epoch, and the share of the attention
+beside a ridge. So the correction is no guarantee.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +15,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.tasks.forecast.conformal import errors_on, offsets
-from flax_linattn.tasks.forecast.evaluate import (
+from flax_linattn.tasks.forecast.baselines import Ridge, baseline_forecasts
+from flax_linattn.tasks.forecast.windows import (
     Forecast,
+    PanelWindows,
     compile_outputs,
-    simple_forecasts,
     validation_windows,
     with_truth,
 )
-from flax_linattn.tasks.forecast.several import SeveralWindows
-from flax_linattn.tasks.forecast.yardsticks import Ridge
 from flax_linattn.tasks.run_types import Run
+
+MAX_ERRORS = 2**26
+"""Limit on the errors of a calibration; of more, every second window is used, every third, ..."""
 
 
 def central_intervals(levels: Sequence[float]) -> dict[str, tuple[int, int]]:
-    """The intervals that have as much below as above, by their shares in per cent.
+    """The intervals that have as much below as above, by their percentages.
 
     Args:
         levels: Q, rising.
 
     Returns:
-        For each the numbers of the levels at its ends, the widest first.
+        For each the indices of the levels at its ends, the widest first.
 
     Example:
         >>> central_intervals((0.025, 0.1, 0.5, 0.9, 0.975))
@@ -44,14 +51,14 @@ def central_intervals(levels: Sequence[float]) -> dict[str, tuple[int, int]]:
 
 
 class QuantileScores:
-    """Scores of quantiles, summed up in float64; unknown truth is left out.
+    """Scores of quantiles, summed in float64; unknown truth is left out.
 
     - ``crps``: the mean over levels of twice the pinball loss. With levels that are close and
       evenly spread it comes near the continuous ranked probability score (Gneiting and Raftery,
       2007), an integral over levels; with few, compare those of the same levels alone.
     - ``wql``: the weighted quantile loss, as GluonTS has it: the mean over levels of twice the
       sum of pinball losses / the sum of absolute truths, in the units of the file.
-    - ``coverage_80``: the share of truths in the central interval of 80 %, and ``width_80``, its
+    - ``coverage_80``: the fraction of truths in the central interval of 80 %, and ``width_80``, its
       mean width; so for each that the levels give.
 
     Args:
@@ -75,19 +82,15 @@ class QuantileScores:
         self._absolute, self._count = 0.0, 0
 
     def add(
-        self,
-        quantiles: NDArray,
-        truth: NDArray,
-        std: NDArray | float,
-        mean: NDArray | float,
+        self, quantiles: NDArray, truth: NDArray, std: NDArray | float, mean: NDArray | float
     ) -> None:
-        """Takes in quantiles [B, H, C, Q] and what came [B, H, C]; NaN = not known.
+        """Adds quantiles [B, H, C, Q] and the truth [B, H, C]; NaN = not known.
 
         Args:
-            quantiles: on standardised values.
-            truth: as those.
-            std: what a standardised value is to be multiplied by, to broadcast with the truth.
-            mean: what is added then.
+            quantiles: on standardized values.
+            truth: likewise.
+            std: scale of standardized values, which broadcasts with the truth.
+            mean: shift likewise, added after scaling.
         """
         known = ~np.isnan(truth)
         scale = np.broadcast_to(std, truth.shape)[known]
@@ -106,10 +109,10 @@ class QuantileScores:
         self._count += int(known.sum())
 
     def metrics(self) -> dict[str, float]:
-        """The scores by name: on standardised values, but for ``original_crps`` and ``wql``.
+        """The scores by name: on standardized values, except ``original_crps`` and ``wql``.
 
         Raises:
-            ValueError: nothing of what came is known.
+            ValueError: no truth is known.
         """
         if not self._count:
             raise ValueError("expected known values to test on, got missing ones only.")
@@ -125,53 +128,104 @@ class QuantileScores:
         return report
 
 
-def score_quantiles(run: Run, windows: data.Windows) -> dict[str, Any]:
-    """The scores of a run's quantiles on windows, as ``test_crps`` and so on; of none nothing."""
-    levels = run.config.model.levels
-    if not levels:
+def offsets(errors: NDArray, level: float) -> NDArray:
+    """What to add to forecasts so that a fraction of truths, the level, lies below.
+
+    Of n errors and one to come that is exchangeable with them, the latter is at most the one of
+    rank ceil((n + 1) level) with a probability of at least the level; a level below one half is
+    taken from above so: Romano, Patterson and Candes, "Conformalized Quantile Regression", 2019,
+    theorem 2, which corrects the two ends of an interval by themselves. Departure: where there are
+    too few errors for such a rank, the outermost one is used instead of infinity.
+
+    Args:
+        errors: float [n, ...], truth - forecast; NaN = not known.
+        level: between 0 and 1.
+
+    Returns:
+        float [...]; 0 where no error is known.
+
+    Example:
+        >>> errors = np.arange(1.0, 10.0)
+        >>> [float(offsets(errors, level)) for level in (0.1, 0.5, 0.9, 0.99)]
+        [1.0, 5.0, 9.0, 9.0]
+    """
+    count = np.sum(~np.isnan(errors), axis=0)
+    beyond = max(level, 1 - level)
+    rank = np.ceil((count + 1) * beyond - 1e-9).astype(np.int64)
+    rank = rank if level >= 0.5 else count + 1 - rank
+    place = np.clip(rank, 1, np.maximum(count, 1)) - 1
+    ordered = np.sort(errors, axis=0)  # NaN comes last
+    found = np.take_along_axis(ordered, place[None], axis=0)[0]
+    return np.where(count > 0, found, 0.0)
+
+
+def corrections(run: Run, windows: data.Windows) -> NDArray[np.float32]:
+    """What calibration on windows adds to a run's quantiles: [H, targets, Q].
+
+    Each level of each step and target by itself, on standardized values.
+
+    Args:
+        run: a run with quantiles.
+        windows: of rows that it was not trained on.
+    """
+    outputs, levels = compile_outputs(run), run.config.model.levels
+    errors = _errors_on(run, windows, lambda batch: np.asarray(outputs(batch.arrays))[..., 1:])
+    of_each = [offsets(errors[..., which], level) for which, level in enumerate(levels)]
+    return np.stack(of_each, axis=-1).astype(np.float32)
+
+
+def _errors_on(run: Run, windows: data.Windows, forecast: Forecast) -> NDArray[np.float32]:
+    """Truth - forecast [n, H, targets, Q] of forecasts with Q; NaN where the truth is not known."""
+    found, first, stride = [], 0, 1
+    for batch in with_truth(run, windows):
+        errors = batch.truth[..., None] - forecast(batch)[: len(batch.truth)]
+        stride = -(-windows.num_examples * errors[0].size // MAX_ERRORS)
+        found.append(errors[-first % stride :: stride].astype(np.float32))
+        first += len(errors)
+    return np.concatenate(found)
+
+
+def score_quantiles(run: Run, windows: PanelWindows) -> dict[str, Any]:
+    """The scores of a run's quantiles on windows, as ``test_crps`` and so on; empty without any."""
+    if not run.config.model.levels:
         return {}
-    scores, outputs, first = QuantileScores(levels), compile_outputs(run), 0
-    for batch, _, truth in with_truth(run, windows):
-        quantiles = np.asarray(outputs(batch))[: len(truth), ..., 1:]
-        scores.add(quantiles, truth, *_scales(run, windows, first, len(truth)))
-        first += len(truth)
-    return {f"test_{name}": value for name, value in scores.metrics().items()}
+    outputs = compile_outputs(run)
+    scores = _scores(run, windows, lambda batch: np.asarray(outputs(batch.arrays))[..., 1:])
+    return {f"test_{name}": value for name, value in scores.items()}
 
 
-def score_yardsticks(run: Run, windows: data.Windows, ridge: Ridge | None) -> dict[str, Any]:
-    """The scores of the yardsticks with quantiles of their own errors, as ``ridge_crps`` and so on.
+def score_baselines(run: Run, windows: PanelWindows, ridge: Ridge | None) -> dict[str, Any]:
+    """The scores of the baselines with quantiles of their own errors, as ``ridge_crps`` and so on.
 
-    To a forecast of a step and target are added the quantiles of its errors on the validation
-    rows (``offsets``), as split conformal prediction does. Of a run without quantiles, and on other
-    rows than the run's, there are none.
+    The quantiles of a step and target add those of its errors on the validation rows (``offsets``)
+    to its forecast, as split conformal prediction does. Empty for a run without quantiles, for a
+    global model, and on other rows than the run's own.
     """
     levels = run.config.model.levels
-    held = validation_windows(run, windows) if levels else None
+    held = validation_windows(run, windows) if levels and not run.problem.members else None
     if held is None:
         return {}
     report: dict[str, Any] = {}
-    for name, forecast in simple_forecasts(run, windows, ridge).items():
-        errors = errors_on(run, held, _one_level(forecast))
-        added = np.stack([offsets(errors[..., 0], level) for level in levels], axis=-1)
-        scores = QuantileScores(levels)
-        for batch, last, truth in with_truth(run, windows):
-            told = forecast(batch, last)[: len(truth), ..., None] + added
-            scores.add(told, truth, *_scales(run, windows, 0, len(truth)))
-        report |= {f"{name}_{key}": value for key, value in scores.metrics().items()}
+    for name, forecast in baseline_forecasts(run, windows, ridge).items():
+        (errors,) = np.moveaxis(_errors_on(run, held, _plus(forecast, 0.0)), -1, 0)
+        added = np.stack([offsets(errors, level) for level in levels], axis=-1)
+        scores = _scores(run, windows, _plus(forecast, added))
+        report |= {f"{name}_{key}": value for key, value in scores.items()}
     return report
 
 
-def _one_level(forecast: Forecast) -> Forecast:
-    """Forecasts with a last axis of 1."""
-    return lambda batch, last: forecast(batch, last)[..., None]
+def _plus(forecast: Forecast, added: NDArray | float) -> Forecast:
+    """Quantiles [B, H, targets, Q]: a forecast, and what is added to it."""
+    return lambda batch: forecast(batch)[..., None] + added
 
 
-def _scales(run: Run, windows: data.Windows, first: int, count: int) -> tuple[NDArray, NDArray]:
-    """Deviation and mean of the targets of some windows, to broadcast with them."""
-    targets = list(run.problem.targets)
-    if isinstance(windows, SeveralWindows):
-        of_each = [p.standardizer for p in windows.problems]
-        owners = windows.owners[first : first + count]
-        std, mean = (np.stack([getattr(s, k)[targets] for s in of_each]) for k in ("std", "mean"))
-        return std[owners, None], mean[owners, None]
-    return run.problem.standardizer.std[targets], run.problem.standardizer.mean[targets]
+def _scores(run: Run, windows: PanelWindows, forecast: Forecast) -> dict[str, float]:
+    """The scores of quantiles [B, H, targets, Q] on all windows."""
+    scores, targets = QuantileScores(run.config.model.levels), list(run.problem.targets)
+    std = np.stack([problem.standardizer.std[targets] for problem in windows.problems])
+    mean = np.stack([problem.standardizer.mean[targets] for problem in windows.problems])
+    for batch in with_truth(run, windows):
+        owners = batch.owners[: len(batch.truth)]
+        quantiles = forecast(batch)[: len(owners)]
+        scores.add(quantiles, batch.truth, std[owners, None], mean[owners, None])
+    return scores.metrics()

@@ -32,13 +32,13 @@ class Row(NamedTuple):
 
 
 def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> Row:
-    """A row of a series as a stream takes it, the known channels of its horizon behind the values.
+    """A row of a series as a stream takes it: values, then known future covariates of its horizon.
 
     Args:
         series: with the channels of the run.
         at: the row.
         known: indices of the channels that are known for the horizon.
-        horizon: H; rows behind the end of the series are missing.
+        horizon: H; rows after the end of the series are missing.
 
     Example:
         >>> sales = TimeSeries("sales", np.arange(6.0).reshape(3, 2), ("sales", "price"))
@@ -46,24 +46,14 @@ def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> R
         [2.0, 3.0, 5.0, nan]
     """
     ahead = np.full((horizon, len(known)), np.nan)
-    told = series.values[at + 1 : at + 1 + horizon, list(known)]
-    ahead[: len(told)] = told
+    given = series.values[at + 1 : at + 1 + horizon, list(known)]
+    ahead[: len(given)] = given
     time = None if series.times is None else series.times[at].item()
     return Row(time, np.concatenate([series.values[at], ahead.ravel()]))
 
 
-def parse_rows(
-    lines: Iterable[str],
-    channels: tuple[str, ...],
-    name: str = "standard input",
-    *,
-    numeric_names: bool = False,
-    dialect: Dialect = PLAIN,
-    utc: bool | None = None,
-    optional: Collection[str] = (),
-    hint: str = "",
-) -> Iterator[Row]:
-    """Reads one observation a line: a JSON object, or cells as the run's file has them.
+class RowLines:
+    """Reads observations, one a line: a JSON object, or cells as the run's file has them.
 
     A JSON object has the channels by name, and perhaps "time" (or "date", "datetime", "timestamp").
     Cells are the channels in the run's order, after the time if there is one; a first line that
@@ -71,105 +61,92 @@ def parse_rows(
     cell, "?", "NaN" or null is a missing value.
 
     Args:
-        lines: the text.
         channels: the channels to find.
-        name: of the source, for messages.
         numeric_names: whether a first line of numbers alone is one of names, if it has all
             channels: a run's file may have had such a header.
         dialect: how cells and times are written.
         utc: whether times have to name their offset from UTC, or must not; None if both will do.
         optional: channels that a first line or a JSON object may leave out, missing then.
-        hint: what messages say of lines that do not have all channels.
-
-    Raises:
-        ValueError: a line that holds something else; the message names it.
+        hint: added to errors about lines that do not have all channels.
 
     Example:
-        >>> [row.values.tolist() for row in parse_rows(["b,a,c", "1,2,3", '{"a": 4, "b": null}'],
-        ...                                            ("a", "b"))]
+        >>> rows = RowLines(("a", "b")).parse(["b,a,c", "1,2,3", '{"a": 4, "b": null}'], "input")
+        >>> [row.values.tolist() for row in rows]
         [[2.0, 1.0], [4.0, nan]]
-    """
-    reader = _Reader(channels, dialect, utc, optional, f" {hint}" if hint else "")
-    columns: list[str] | None = None
-    separator = "" if dialect.separator == "auto" else dialect.sniff([])[0]
-    first = True
-    for number, line in enumerate(lines, start=1):
-        text = line.lstrip("\ufeff") if number == 1 else line  # byte-order marks
-        reader.place = f"{name}:{number}"
-        if not text.strip() and not (separator == "\t" and "\t" in text):
-            continue
-        if text.strip().startswith("{"):
-            yield reader.from_json(text.strip())
-        else:
-            separator = separator or dialect.sniff([text])[0]
-            cells = reader.split(text.rstrip("\r\n"), separator)
-            if first and reader.are_names(cells, numeric_names):
-                reader.time_of(cells)
-                columns = cells
-            else:
-                yield reader.from_cells(cells, columns)
-        first = False
-
-
-class _Reader:
-    """Reads the lines of a stream.
-
-    Args:
-        channels: the channels to find.
-        dialect: how cells and times are written.
-        utc: see ``parse_rows``.
-        optional: see ``parse_rows``.
-        hint: behind such messages.
-
-    Attributes:
-        place: of the line, for messages.
     """
 
     def __init__(
         self,
         channels: tuple[str, ...],
-        dialect: Dialect,
-        utc: bool | None,
-        optional: Collection[str],
-        hint: str,
+        *,
+        numeric_names: bool = False,
+        dialect: Dialect = PLAIN,
+        utc: bool | None = None,
+        optional: Collection[str] = (),
+        hint: str = "",
     ) -> None:
-        self._channels = channels
+        self._channels, self._numeric_names, self._utc = channels, numeric_names, utc
         self._needed = tuple(channel for channel in channels if channel not in optional)
         self._dialect = dialect
         # The numbers of JSON have points.
         self._json = dataclasses.replace(dialect, decimal=".", separator="auto")
-        self._utc = utc
-        self._hint = hint
-        self.place = ""
+        self._hint = f" {hint}" if hint else ""
+        self._place = ""  # of the line, for messages
 
-    def split(self, text: str, separator: str) -> list[str]:
-        try:
-            return split_cells(text, separator)
-        except ValueError as error:
-            raise ValueError(f"{self.place}: {error}.") from None
+    def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
+        """The rows of lines.
+
+        Args:
+            lines: the text.
+            name: of the source, for messages.
+
+        Raises:
+            ValueError: a line that holds something else; the message begins with name and line.
+        """
+        dialect, columns, first = self._dialect, None, True
+        separator = "" if dialect.separator == "auto" else dialect.sniff([])[0]
+        for number, line in enumerate(lines, start=1):
+            text = line.lstrip("\ufeff") if number == 1 else line  # byte-order marks
+            self._place = f"{name}:{number}"
+            if not text.strip() and not (separator == "\t" and "\t" in text):
+                continue
+            if text.strip().startswith("{"):
+                yield self._from_json(text.strip())
+            else:
+                separator = separator or dialect.sniff([text])[0]
+                try:
+                    cells = split_cells(text.rstrip("\r\n"), separator)
+                except ValueError as error:
+                    raise ValueError(f"{self._place}: {error}.") from None
+                if first and self._are_names(cells):
+                    self._time_of(cells)  # refuses two
+                    columns = cells
+                else:
+                    yield self._from_cells(cells, columns)
+            first = False
 
     def _is_time(self, cell: str) -> bool:
         """Whether a cell can only be a time."""
         return not self._dialect.is_value(cell) and self._dialect.time(cell) is not None
 
-    def are_names(self, cells: list[str], numeric_names: bool) -> bool:
+    def _are_names(self, cells: list[str]) -> bool:
         """Whether a first line names the columns."""
         channels, dialect = self._needed, self._dialect
         words = [c for c in cells if not dialect.is_value(c) and dialect.time(c) is None]
         named = set(channels) <= set(cells)
-        if len(words) < len(cells) and not (named and (words or numeric_names)):
+        if len(words) < len(cells) and not (named and (words or self._numeric_names)):
             return False
         counts = Counter(cells)
         for channel in self._channels:
             if counts[channel] > 1 or (channel in channels and not counts[channel]):
                 got = f"{channel!r} twice" if counts[channel] else f"none {channel!r}"
                 raise ValueError(
-                    f"{self.place}: expected the names of the channels {listed(channels)}, got "
+                    f"{self._place}: expected the names of the channels {listed(channels)}, got "
                     f"{listed(cells)}, {got}; leave out the line, or name each once.{self._hint}"
                 )
         return True
 
-    def time_of(self, names: Iterable[str]) -> str | None:
+    def _time_of(self, names: Iterable[str]) -> str | None:
         """Which name is that of the times."""
         names, observed = list(names), frozenset(self._channels)
         if self._dialect.time_column in names:
@@ -177,13 +154,13 @@ class _Reader:
         times = [name for name in names if name.lower() in TIME and name not in observed]
         if len(times) > 1:
             raise ValueError(
-                f"{self.place}: expected one column of times, got {listed(times)}; rename all but "
+                f"{self._place}: expected one column of times, got {listed(times)}; rename all but "
                 "one."
             )
         return times[0] if times else None
 
-    def from_json(self, text: str) -> Row:
-        channels, place = self._channels, self.place
+    def _from_json(self, text: str) -> Row:
+        channels, place = self._channels, self._place
         try:
             # Numbers stay text: Python refuses to read integers of thousands of digits.
             pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
@@ -203,22 +180,22 @@ class _Reader:
                     f"{listed([*record])}, none {channel!r}; write null for a missing value."
                     f"{self._hint}"
                 )
-        time_name = self.time_of(record)
+        time_name = self._time_of(record)
         time = None if time_name is None else record[time_name]
-        told = [record.get(channel) for channel in channels]
-        cells = ["" if value is None else str(value) for value in told]
+        found = [record.get(channel) for channel in channels]
+        cells = ["" if value is None else str(value) for value in found]
         values = self._numbers(cells, self._json, missing="write null")
         return Row(None if time is None else self._time(str(time)), values)
 
-    def from_cells(self, cells: list[str], columns: list[str] | None) -> Row:
-        channels, place, dialect = self._channels, self.place, self._dialect
+    def _from_cells(self, cells: list[str], columns: list[str] | None) -> Row:
+        channels, place, dialect = self._channels, self._place, self._dialect
         if columns is not None:
             if len(cells) != len(columns):
                 raise ValueError(
                     f"{place}: expected {len(columns)} cells, as in the first line, got "
                     f"{len(cells)}."
                 )
-            time_name = self.time_of(columns)
+            time_name = self._time_of(columns)
             column_of = {name: column for column, name in enumerate(columns)}
             timed = None if time_name is None else column_of[time_name]
             if timed is None and columns[0] not in channels and not dialect.is_value(cells[0]):
@@ -245,7 +222,7 @@ class _Reader:
             return dialect.numbers(cells)
         except BadCellError as bad:
             raise ValueError(
-                f"{self.place}: expected a finite number for {self._channels[bad.index]}, got "
+                f"{self._place}: expected a finite number for {self._channels[bad.index]}, got "
                 f"{shown(cells[bad.index])}; {missing} if the value is missing."
             ) from None
 
@@ -253,14 +230,14 @@ class _Reader:
         time = self._dialect.time(text)
         if time is None:
             raise ValueError(
-                f"{self.place}: expected a time such as {_TIMES[self._dialect.time_unit]}, got "
+                f"{self._place}: expected a time such as {_TIMES[self._dialect.time_unit]}, got "
                 f"{shown(text)}."
             )
         if self._utc is not None and (time.tzinfo is not None) != self._utc:
             kinds = ("with its offset from UTC", "without an offset from UTC")
             expected, _ = kinds if self._utc else kinds[::-1]
             raise ValueError(
-                f"{self.place}: expected a time {expected}, as the run's file has them, got "
+                f"{self._place}: expected a time {expected}, as the run's file has them, got "
                 f"{shown(text)}."
             )
         return time.replace(tzinfo=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.future import times_after
 from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
-from flax_linattn.tasks.forecast.rows import Row, parse_rows
+from flax_linattn.tasks.forecast.rows import Row, RowLines
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.predicted import OFFSET
 from flax_linattn.tasks.run_types import Run
@@ -48,24 +47,22 @@ class ForecastStream(Streaming):
     """Forecasts as observations come, in constant time and memory for a state of constant size.
 
     A model has learned from windows of ``input_length`` observations, while a stream has no end. So
-    two streams run side by side, each of which begins anew after ``context`` observations, half of
-    that after the other: the longer one answers, whose forecast is that of the model on the last
-    ``context / 2`` to ``context`` observations. With ``context=0`` one stream remembers all.
+    two streams run side by side. Each is reset after ``context`` observations, half of that after
+    the other, and the longer one answers: its forecast is that of the model on the last
+    ``context / 2`` to ``context`` observations. With ``context=0`` one stream is never reset.
 
-    A missing value repeats the channel's last one, or the training mean if there is none, and the
-    model is told so if it was in training. Of channels that are known for the horizon a row has the
-    values of its H steps, too, behind all channels: step by step, as columns ``price+1``,
-    ``price+2``, ...; a missing one repeats that of now, and lines with names may leave out those of
-    a channel that never changed in training. A missing
-    observation is not filled in: the next one counts as the next step, whatever its time, and so
-    does one whose time is that of the last. After a restart such a one may also be the last again:
-    it is refused, unless ``has_seen`` has told the two apart.
+    A missing value repeats the channel's last one, or the training mean if there is none, with a
+    missing-value flag if the model was trained with flags. After all channels a row has the known
+    future covariates of its H steps, step by step, as columns ``price+1``, ``price+2``, ...; a
+    missing one repeats the last one, and lines with names may leave out those of a static channel.
+    Gaps are not filled: an observation counts as the next step, whatever its time, and so does one
+    with the time of the last. After a restart such a one may also be the last again: it is refused
+    unless ``has_seen`` was asked, which tells by number.
 
     Args:
         run: the trained run.
         context: most observations that a forecast looks back on; default the run's input_length.
-        series: which one, of a run on several series; one that it never saw has the median of
-            their scales.
+        series: the name of one, of a global model; an unknown one has the median of their scales.
 
     Attributes:
         num_steps: observations so far.
@@ -78,6 +75,7 @@ class ForecastStream(Streaming):
 
     def __init__(self, run: Run, *, context: int | None = None, series: str = "") -> None:
         run = _of_series(run, series)
+        problem, options = run.problem, run.config.data
         if not run.model.streams:
             raise OptionError(
                 f"a run with the model {run.config.model.model!r} and mechanism "
@@ -87,7 +85,7 @@ class ForecastStream(Streaming):
                 "mechanism",
                 model="decoder",
             )
-        context = run.config.data.input_length if context is None else context
+        context = options.input_length if context is None else context
         if context < 0 or context == 1:
             raise OptionError(f"context must be 0, or 2 or more, got {context}.", "context")
         if not context and not run.model.backbone.constant_memory:
@@ -96,8 +94,9 @@ class ForecastStream(Streaming):
                 "bound that.",
                 "context",
             )
-        self._context = context
-        steps, names = range(1, run.config.data.horizon + 1), run.problem.target_names
+        self._context, self._problem, self._horizon = context, problem, options.horizon
+        self._known = list(problem.known_future)
+        steps, names = range(1, options.horizon + 1), problem.target_names
         marks = ("", *(f"@{level:g}" for level in run.config.model.levels))
         super().__init__(
             run,
@@ -106,12 +105,12 @@ class ForecastStream(Streaming):
             context=context,
             **({"series": series} if series else {}),
         )
-        self._last = np.asarray(run.problem.standardizer.mean, np.float64)
+        self._last_values = np.asarray(problem.standardizer.mean, np.float64)
         self._time: datetime | None = None
         self._at_last = 0  # rows of that time
-        self._met = 0  # of these, by has_seen
-        self._restored: datetime | None = None
-        self._seen: deque[Row] = deque(maxlen=2 * run.config.data.input_length)
+        self._num_asked = 0  # of these, by has_seen
+        self._restored_time: datetime | None = None
+        self._recent: deque[Row] = deque(maxlen=2 * options.input_length)
         self._forecast: NDArray[np.float64] | None = None
         self.num_gaps = 0
 
@@ -132,25 +131,24 @@ class ForecastStream(Streaming):
                 same one, too, after a restart and with ``times="strict"``); another number of
                 values, or ones out of range.
         """
-        problem = self._run.problem
-        values = np.asarray(row.values, np.float64)
-        known = list(problem.known_future)
-        size = self._run.config.data.horizon * len(known)
-        if values.ndim == 1 and len(values) != len(self._last) + size and size:
+        problem, channels = self._problem, self._problem.channels
+        values, count = np.asarray(row.values, np.float64), len(self._last_values)
+        size = self._horizon * len(self._known)
+        if size and values.ndim == 1 and len(values) != count + size:
             raise ValueError(
-                f"expected {len(self._last)} values of now and {size} of the horizon "
-                f"({self._run.config.data.horizon} steps of "
-                f"{', '.join(problem.channels[i] for i in known)}), got {len(values)}."
+                f"expected {count} values of now and {size} of the horizon ({self._horizon} steps "
+                f"of {', '.join(channels[i] for i in self._known)}), got {len(values)}."
             )
-        if values.shape != (len(self._last) + size,) or np.isinf(values[: len(self._last)]).any():
+        if values.shape != (count + size,) or np.isinf(values[:count]).any():
             raise ValueError(
-                f"expected {len(self._last)} finite or missing values "
-                f"({', '.join(problem.channels)}), got {values.tolist()}."
+                f"expected {count} finite or missing values ({', '.join(channels)}), got "
+                f"{values.tolist()}."
             )
-        values, ahead = np.split(values, [len(self._last)])
+        values, ahead = np.split(values, [count])
         self._check_time(row.time)
-        last = np.where(np.isnan(values), self._last, values)
-        (scaled,) = problem.standardizer.apply([last[None]], problem.channels)
+        missing = np.isnan(values)
+        last = np.where(missing, self._last_values, values)
+        (scaled,) = problem.standardizer.apply([last[None]], channels)
         marks = self._marks(row.time)
         now, later = self._circles(row.time)
         ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
@@ -158,11 +156,9 @@ class ForecastStream(Streaming):
         if row.time is not None:
             self._at_last = self._at_last + 1 if row.time == self._time else 1
             self._time = row.time
-        self._last = last
-        missing = np.zeros(problem.num_flags, np.bool_)
-        if problem.tells_missing:
-            missing[: len(values)] = np.isnan(values)
-        x = np.concatenate([scaled[0], now, missing, marks, ahead.ravel()]).astype(np.float32)
+        self._last_values = last
+        flags = np.pad(missing, (0, len(now)))[: problem.num_flags]
+        x = np.concatenate([scaled[0], now, flags, marks, ahead.ravel()]).astype(np.float32)
         self.num_steps += 1
         ages = np.array(self._ages(self.num_steps))
         forecasts = self._stream.step(np.broadcast_to(x, (len(ages), x.size)), reset=ages == 1)
@@ -175,46 +171,39 @@ class ForecastStream(Streaming):
         return problem.in_units(forecast)
 
     def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
-        """Reads one observation a line; see ``parse_rows``."""
-        numeric = self._run.config.data.header == "yes"
-        problem, known = self._run.problem, self._run.problem.known_future
-        steps = range(1, self._run.config.data.horizon + 1)
-        ahead = {(i, h): f"{problem.channels[i]}+{h}" for h in steps for i in known}
-        return parse_rows(
-            lines,
-            (*problem.channels, *ahead.values()),
-            name,
-            optional={column for (i, _), column in ahead.items() if i in problem.static},
-            numeric_names=numeric,
-            dialect=self._run.config.data.dialect,
-            utc=self._run.problem.utc,
-            hint=self._about_ahead(),
+        """Reads one observation a line; see ``RowLines``."""
+        problem, options, hint = self._problem, self._run.config.data, ""
+        names = {i: problem.channels[i] for i in self._known}
+        ahead = {f"{names[i]}+{h}": i for h in range(1, self._horizon + 1) for i in self._known}
+        if names:
+            first = names[self._known[0]]
+            hint = (
+                f"A row of the stream also tells {listed([*names.values()])} of the "
+                f"{self._horizon} rows after it: as {first}+1 to {first}+{self._horizon}, named by "
+                "the first line, or in a JSON object a line."
+            )
+        reader = RowLines(
+            (*problem.channels, *ahead),
+            optional={column for column, i in ahead.items() if i in problem.static},
+            numeric_names=options.header == "yes",
+            dialect=options.dialect,
+            utc=problem.utc,
+            hint=hint,
         )
-
-    def _about_ahead(self) -> str:
-        """How lines tell what is known of the horizon."""
-        horizon = self._run.config.data.horizon
-        names = [self._run.problem.channels[which] for which in self._run.problem.known_future]
-        if not names:
-            return ""
-        first = names[0]
-        return (
-            f"A row of the stream also tells {listed(names)} of the {horizon} rows after it: as "
-            f"{first}+1 to {first}+{horizon}, named by the first line, or in a JSON object a line."
-        )
+        return reader.parse(lines, name)
 
     def cells(self, observation: Row) -> Sequence[Any]:
-        """Step, time, and each target one to H steps ahead, its quantiles behind it."""
+        """Step, time, and each target 1 to H steps ahead, followed by its quantiles."""
         gaps = self.num_gaps
         self._forecast = self.step(observation)
-        self._seen.append(observation)
+        self._recent.append(observation)
         if gaps == 0 and self.num_gaps:
             print(
-                f"# note: {observation.time} is not {self._run.problem.step_seconds:g} s after "
+                f"# note: {observation.time} is not {self._problem.step_seconds:g} s after "
                 "the last observation; it counts as the next step",
                 file=sys.stderr,
             )
-        offset = OFFSET if self._run.problem.utc else ""
+        offset = OFFSET if self._problem.utc else ""
         time = "" if observation.time is None else f"{observation.time}{offset}"
         return [self.num_steps, time, *(f"{value:.6g}" for value in self._forecast.ravel())]
 
@@ -225,27 +214,26 @@ class ForecastStream(Streaming):
     def draw(self, path: Path) -> None:
         """Draws the last observations and the forecast from them."""
         assert self._forecast is not None  # a stream without any observation is not drawn
-        observed = np.stack([row.values for row in self._seen])
-        observed = observed[:, list(self._run.problem.targets)]
-        last = self._seen[-1].time
+        observed = np.stack([row.values for row in self._recent])[:, list(self._problem.targets)]
+        last = self._recent[-1].time
         title = "the last forecast" if last is None else f"after {last}"
-        names = self._run.problem.target_names
         levels = self._run.config.model.levels
-        draw_windows([(observed, None, self._forecast)], names, path, [title], levels)
+        window = (observed, None, self._forecast)
+        draw_windows([window], self._problem.target_names, path, [title], levels)
 
     def facts(self) -> dict[str, Any]:
         """The last value of each channel, when it came, and how many rows had that time."""
         time = None if self._time is None else self._time.isoformat()
-        return {"last": self._last.tolist(), "time": time, "at_last": self._at_last}
+        return {"last": self._last_values.tolist(), "time": time, "at_last": self._at_last}
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on after that time."""
-        last, time = read_numbers(facts, "last", len(self._last)), read_time(facts, "time")
+        last, time = read_numbers(facts, "last", len(self._last_values)), read_time(facts, "time")
         at_last = read_count(facts, "at_last")
         if (at_last == 0) != (time is None) or at_last > read_count(facts, "num_steps"):
             raise ValueError(f"expected at_last as the rows of the last time, got {shown(at_last)}")
-        self._last, self._time, self._restored = last, time, time
-        self._at_last, self._met = at_last, 0
+        self._last_values, self._time, self._restored_time = last, time, time
+        self._at_last, self._num_asked = at_last, 0
 
     def ages(self, facts: Mapping[str, Any]) -> Sequence[int]:
         """Of both streams."""
@@ -259,15 +247,15 @@ class ForecastStream(Streaming):
     def has_seen(self, number: int, observation: Row) -> bool:
         """By its time, where it has one; of several rows of the last time, by their number."""
         if number == 1:
-            self._met = 0
+            self._num_asked = 0
         if observation.time is None or self._time is None:
             return super().has_seen(number, observation)
         if observation.time != self._time:
             return observation.time < self._time
-        self._met += 1
-        if self._met > self._at_last:
-            self._restored = None  # another one of that time, and not the last again
-        return self._met <= self._at_last
+        self._num_asked += 1
+        if self._num_asked > self._at_last:
+            self._restored_time = None  # another one of that time, and not the last again
+        return self._num_asked <= self._at_last
 
     def _check_time(self, time: datetime | None) -> None:
         """Refuses what the stream has seen: after a restart its last row, too."""
@@ -276,7 +264,7 @@ class ForecastStream(Streaming):
         expected = f"expected a time after {self._time}, that of the last observation, got {time}"
         if time < self._time or self._run.config.data.times == "strict":
             raise ValueError(f"{expected}; leave out what the stream has seen.")
-        if time == self._restored:
+        if time == self._restored_time:
             raise OptionError(
                 f"{expected}, which may be that one again; leave it out. If it is another row of "
                 "that time, give the input from its beginning on, and skip what the stream has "
@@ -287,23 +275,22 @@ class ForecastStream(Streaming):
     def _known_ahead(
         self, last: NDArray[np.float64], ahead: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """The known channels [H, F], standardised; a missing value is the last before it."""
-        problem = self._run.problem
-        known = list(problem.known_future)
+        """Known future covariates [H, F], standardized; a missing value repeats the last one."""
+        known = self._known
         if not known:
-            return np.zeros((self._run.config.data.horizon, 0))
+            return np.zeros((self._horizon, 0))
         steps = data.TimeSeries(
             "horizon",
             np.concatenate([last[known], ahead]).reshape(-1, len(known)),
-            tuple(problem.channels[i] for i in known),
+            tuple(self._problem.channels[i] for i in known),
         )
-        scale = problem.standardizer
+        scale = self._problem.standardizer
         of_known = data.Standardizer(scale.mean[known], scale.std[known])
         (found,) = of_known.apply([steps.fill_forward().values[1:]], steps.channels)
         return found
 
     def _is_gap(self, time: datetime | None) -> bool:
-        step = self._run.problem.step_seconds
+        step = self._problem.step_seconds
         if time is None or self._time is None or step is None:
             return False
         return not data.is_step((time - self._time).total_seconds(), step)
@@ -319,32 +306,27 @@ class ForecastStream(Streaming):
         return count % self._context + 1, second
 
     def _marks(self, time: datetime | None) -> NDArray[np.float32]:
-        problem = self._run.problem
+        problem = self._problem
         if not problem.marks:
             return np.zeros(0, np.float32)
-        features, _ = data.calendar_features(self._needed(time, problem.marks), self._step)
-        return features[0]
+        assert problem.step is not None
+        return data.calendar_features(self._needed(time, problem.marks), problem.step)[0][0]
 
     def _circles(self, time: datetime | None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The calendar of now [2 N], and of the horizon [H, 2 N]: rows at the usual distance."""
-        parts, horizon = self._run.problem.calendar, self._run.config.data.horizon
+        parts, step = self._problem.calendar, self._problem.step
         if not parts:
-            return np.zeros(0, np.float32), np.zeros((horizon, 0), np.float32)
+            return np.zeros(0, np.float32), np.zeros((self._horizon, 0), np.float32)
+        assert step is not None
         now = self._needed(time, parts)
         before = [] if self._time is None or self._is_gap(time) else [self._time]
         times = np.array([*before, *now], "M8[s]")  # two tell months from 28 or 30 days
-        ahead = times_after(times, self._step, horizon)
+        ahead = times_after(times, step, self._horizon)
         circles = data.calendar_circles(np.concatenate([now, ahead]), parts)
         return circles[0], circles[1:]
 
-    @property
-    def _step(self) -> np.timedelta64:
-        seconds = self._run.problem.step_seconds
-        assert seconds is not None  # of a run that knows the calendar
-        return np.timedelta64(round(seconds), "s")
-
     def _needed(self, time: datetime | None, parts: Sequence[str]) -> NDArray[np.datetime64]:
-        """A time as an array [1], where the calendar is looked at."""
+        """A time as an array [1], for the features of the calendar."""
         if time is None:
             raise ValueError(
                 f"the run looks at the calendar ({', '.join(parts)}): begin each line with "
@@ -354,7 +336,7 @@ class ForecastStream(Streaming):
 
 
 def _of_series(run: Run, name: str) -> Run:
-    """The run as one on a series alone."""
+    """The run with the problem of a single series."""
     members = [member.name for member in run.problem.members]
     if bool(members) != bool(name):
         raise OptionError(
@@ -364,18 +346,4 @@ def _of_series(run: Run, name: str) -> Run:
             else f"the run learned from one series, got {shown(name)}; leave the name out.",
             "series",
         )
-    return run._replace(problem=run.problem.of_series(name)) if name else run
-
-
-def note_on_series(run: Run, name: str) -> str | None:
-    """What there is to say of a name that is none of the run's series."""
-    members = [member.name for member in run.problem.members]
-    if not name or name in members:
-        return None
-    near = difflib.get_close_matches(name, members, 1)
-    meant = f"; did you mean {near[0]!r}?" if near else ""
-    return (
-        f"note: {shown(name)} is none of the {len(members)} series of the run "
-        f"({listed(members, 5)}{meant}). It is taken as a new one, scaled by the median of their "
-        "scales"
-    )
+    return run._replace(problem=run.problem.of_series(name))

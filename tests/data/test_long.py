@@ -5,7 +5,7 @@ import pytest
 from flax_linattn import data
 from flax_linattn.data.dialect import PLAIN
 from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.several import find_id
+from flax_linattn.data.long import find_id
 
 DAYS = [f"2024-01-{day:02d}" for day in range(1, 11)]
 

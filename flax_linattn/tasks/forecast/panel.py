@@ -1,0 +1,378 @@
+"""The series of a forecasting run: read, split in time, and what is odd about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import OptionError, listed
+from flax_linattn.data.cells import split_cells
+from flax_linattn.data.outliers import find_outliers, find_still
+from flax_linattn.data.suspects import DEVIATIONS, find_codes, find_far
+from flax_linattn.data.unknown import UnknownChannelError
+from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
+from flax_linattn.tasks.forecast.problem import PARTS, checksum_of
+from flax_linattn.tasks.run import reading_data
+from flax_linattn.tasks.run_types import Run
+
+VALUE = "value"
+"""The channel of series that a file names one by one."""
+MAX_NAMES = 5
+"""Series that a note or an error names."""
+MAX_PLACES = 3
+"""Places that a note names."""
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+class SeriesPanel(NamedTuple):
+    """The data of a run: one series, or several with the same channels.
+
+    Attributes:
+        name: of the data.
+        series: each with its own times and length.
+        splits: the rows of each part, for each series.
+        warnings: about series that are left out, or too short for windows.
+    """
+
+    name: str
+    series: tuple[data.TimeSeries, ...]
+    splits: tuple[data.Split, ...]
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of_one(cls, series: data.TimeSeries, split: data.Split) -> SeriesPanel:
+        """A panel of one series."""
+        return cls(series.name, (series,), (split,))
+
+    @property
+    def split(self) -> data.Split:
+        """The rows of each part, counted over all series."""
+        counts = np.sum([[len(part) for part in split] for split in self.splits], axis=0)
+        ends = itertools.pairwise(np.cumsum([0, *counts]).tolist())
+        return data.Split(*(range(begin, end) for begin, end in ends))
+
+    @property
+    def about(self) -> str:
+        """A few lines on series, rows, channels and times."""
+        channels = self.series[0].channels
+        lengths = [one.num_steps for one in self.series]
+        rows = f"{lengths[0]} rows"
+        if len(self.series) > 1:
+            names = _named([one.name for one in self.series])
+            rows = f"series {names} of {min(lengths)} to {max(lengths)} rows"
+        more = f" and {len(channels) - 8} more" if len(channels) > 8 else ""
+        lines = [f"{self.name}: {rows} of {', '.join(channels[:8])}{more}"]
+        times = [one.times for one in self.series if one.times is not None]
+        if times:
+            first, last = min(t[0] for t in times), max(t[-1] for t in times)
+            lines.append(f"from {first} to {last}, usually every {self.series[0].step}")
+        parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.split._asdict().items())
+        return "\n".join([*lines, f"rows: {parts}"])
+
+    @property
+    def notes(self) -> list[str]:
+        """The warnings, and what is odd in single series."""
+        pairs = zip(self.series, self.splits, strict=True)
+        found = [(one.name, notes_on(one, split.test.stop)) for one, split in pairs]
+        if len(found) == 1:
+            return [*self.warnings, *found[0][1]]
+        odd = [(name, notes) for name, notes in found if notes]
+        lines = [f"{name}: {note}" for name, notes in odd[:MAX_NAMES] for note in notes]
+        if len(odd) > MAX_NAMES:
+            more = len(odd) - MAX_NAMES
+            lines.append(f"of {more} further series there is something to note as well")
+        return [*self.warnings, *lines]
+
+
+def load_panel(config: ForecastConfig) -> SeriesPanel:
+    """The series of a run, and their parts; of several those without training values are left out.
+
+    Raises:
+        ValueError: as ``read_series``; a split that does not fit; no series is left.
+        FileNotFoundError: there is no such file.
+    """
+    source = config.data
+    data.chronological_split(10**15, source.split)  # refuses one that fits no series
+    kept, splits, short, empty = [], [], [], []
+    for one in read_series(source):
+        try:
+            split = data.chronological_split(one.num_steps, source.split)
+        except OptionError:
+            if not source.is_panel:
+                raise
+            short.append(one.name)
+            continue
+        if source.is_panel and np.isnan(one.values[: split.train.stop]).all(axis=0).any():
+            empty.append(one.name)
+            continue
+        kept.append(one)
+        splits.append(split)
+    warnings = [
+        f"series {what}, which are left out: {_named(names)}"
+        for what, names in (
+            (f"with fewer rows than split ({source.split}) needs", short),
+            ("of which a channel has no value in the training rows", empty),
+        )
+        if names
+    ]
+    if not kept:
+        raise OptionError(
+            f"expected a series to train on, got {'; '.join(warnings)}; give more rows, or another "
+            "split.",
+            "split",
+        )
+    length, needed = source.input_length, source.input_length + source.horizon
+    for which, part in enumerate(PARTS if source.is_panel else ()):  # one series raises
+        few = [
+            one.name
+            for one, split in zip(kept, splits, strict=True)
+            if split[which].stop - max(split[which].start - length, 0) < needed
+        ]
+        if few:
+            warnings.append(f"series too short for a {part} window of {needed} rows: {_named(few)}")
+    name = kept[0].name
+    if source.is_panel:
+        name = "ETTh1" if source.csv is None else source.csv.name.split(".")[0]
+    return SeriesPanel(name, tuple(kept), tuple(splits), tuple(warnings))
+
+
+def read_series(
+    source: ForecastData, channels: Sequence[str] | None = None
+) -> tuple[data.TimeSeries, ...]:
+    """The series of a file, each with its own times and length.
+
+    Args:
+        source: with ``id_column``, those of a long table; with ``global_model`` each channel of a
+            table, or series of a ``.tsf`` file, whose only channel is ``value``; else one series.
+        channels: to read, but with ``global_model``; default those that the options choose.
+
+    Raises:
+        ValueError: a damaged file, an unknown series or channel, or a value beyond float32.
+        FileNotFoundError: there is no such file.
+    """
+    split_up = source.global_model and not source.id_column
+    if split_up or channels is None:
+        channels = split_cells(source.channels) if source.channels else None
+    if source.csv is None and source.id_column:
+        raise OptionError("id_column is of a table; give one.", "id_column", "csv")
+    series: tuple[data.TimeSeries, ...]
+    if source.csv is None:
+        whole = data.etth1()
+        series = (whole if channels is None else whole.select(channels),)
+    elif source.id_column:
+        series = data.load_long(
+            source.csv, id_column=source.id_column, channels=channels, **_reading_of(source)
+        )
+    elif split_up and _is_tsf(source.csv):
+        known = {one.name: one for one in data.load_tsf(source.csv)}
+        for name in channels or ():
+            if name not in known:
+                raise OptionError(
+                    f"unknown series {name!r}; {source.csv} has {listed([*known])}", "channels"
+                )
+        series = tuple(known[name] for name in (known if channels is None else channels))
+    else:
+        series = (_read_table(source, source.csv, channels),)
+    if source.csv is not None:
+        for one in series:
+            _check_float32(source.csv, one)
+    if not split_up:
+        return series
+    return tuple(
+        dataclasses.replace(one.select([name]), name=name, channels=(VALUE,))
+        for one in series
+        for name in one.channels
+    )
+
+
+def _read_table(
+    source: ForecastData, path: Path, channels: Sequence[str] | None
+) -> data.TimeSeries:
+    try:
+        return data.load_series(path, channels=channels, **_reading_of(source))
+    except OptionError as error:
+        error.values["header"] = "yes|no"  # as the option has it
+        unknown = isinstance(error, UnknownChannelError)
+        if error.options == ("channels",) and not unknown:  # of series that differ
+            error.options = ("channels", "global_model")
+        raise
+
+
+def _reading_of(source: ForecastData) -> dict[str, Any]:
+    """How tables are read, as their readers have it."""
+    return {
+        "header": {"auto": None, "yes": True, "no": False}[source.header],
+        "times": source.times,
+        "resample": source.resample,
+        "dialect": source.dialect,
+    }
+
+
+def _check_float32(path: Path, series: data.TimeSeries) -> None:
+    """Refuses values beyond float32."""
+    if (beyond := np.argwhere(np.abs(series.values) > _MAX_FLOAT32)).size:
+        row, channel = beyond[0].tolist()
+        raise OptionError(
+            f"{path}, {series.place(row)}: expected values up to {_MAX_FLOAT32:.2g}, the largest "
+            f"of float32, got {series.values[row, channel]:g} for channel "
+            f"{series.channels[channel]!r}; leave the cell empty if it stands for a missing value, "
+            "or choose other channels.",
+            "channels",
+        )
+
+
+def series_of(run: Run, file: Path | None = None) -> tuple[data.TimeSeries, ...]:
+    """The series of a run's own file, or of another one, with the run's channels.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: as ``read_series``; or other times than those that the run was trained on.
+    """
+    series = _read(run, file)
+    for one in series:
+        run.problem.check_fits(one)
+    return series
+
+
+def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
+    source = (run.config if file is None else run.config.replace(csv=file)).data
+    with reading_data(file is None):
+        series = read_series(source, run.problem.channels)
+    if source.csv is None or source.is_panel:
+        return series
+    # For messages: which of many files of that name.
+    return tuple(dataclasses.replace(one, name=str(source.csv)) for one in series)
+
+
+def own_panel(run: Run) -> SeriesPanel:
+    """The series that a run was trained and tested on, split as they were.
+
+    Raises:
+        FileNotFoundError: the run's file is missing.
+        ValueError: its rows have changed.
+    """
+    if run.data is not None:
+        panel: SeriesPanel = run.data
+        return panel
+    problems = run.problem.each
+    series = _read(run, None)
+    if run.problem.members:
+        by_name = {one.name: one for one in series}
+        names = [problem.dataset for problem in problems]
+        series = tuple(by_name[name] for name in names if name in by_name)
+    same = len(series) == len(problems) and all(
+        checksum_of(one, own.parts.test.stop) == own.checksum
+        for one, own in zip(series, problems, strict=True)
+    )
+    if not same:
+        rows = sum(one.num_steps for one in series)
+        name = run.problem.dataset if run.problem.members else series[0].name
+        raise OptionError(
+            f"the data of the run have changed since ({name}, {rows} rows); restore them, or give "
+            "other data to test on.",
+            "test_file",
+        )
+    return SeriesPanel(run.problem.dataset, series, tuple(own.parts for own in problems))
+
+
+def _is_tsf(path: Path) -> bool:
+    return path.name.lower().removesuffix(".gz").removesuffix(".xz").endswith(".tsf")
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{len(names)} ({listed(names, MAX_NAMES)})"
+
+
+def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
+    """Notes on times, on missing values and what may stand for them, and on outliers.
+
+    Args:
+        series: as it was read, with a value in each channel.
+        stop: the first row that no part of the split has.
+    """
+    found = []
+    if series.utc and series.times is not None:
+        found.append(f"times and the calendar are in UTC, the first {series.times[0]}")
+    if (rows := series.repeated).size:
+        found.append(f"rows of the time of the row before: {_counted(series, rows)}")
+    if (rows := series.gaps).size:
+        found.append(f"rows that do not follow after {series.step}: {_counted(series, rows)}")
+    if series.num_missing:
+        what = "missing values, which take the last known one and are not tested on"
+        found.append(f"{what}: {series.num_missing}")
+    still = [
+        name
+        for name, values in zip(series.channels, series.values.T, strict=True)
+        if np.nanmin(values) == np.nanmax(values)
+    ]
+    if still:
+        what = f"channels that never change ({listed(still)}), of no use as targets"
+        found.append(f"{what}: {len(still)}")
+    codes = find_codes(series.values[:stop])
+    if codes:
+        places = [
+            f"{series.channels[code.channel]!r} {code.value:g} {len(code.rows)} times, first in "
+            f"{series.place(int(code.rows[0]))}"
+            for code in codes
+        ]
+        found.append(
+            f"values that repeat, apart from all others: {len(codes)} "
+            f"({listed(places, MAX_PLACES)}); say so with missing_values where one stands for a "
+            "missing value"
+        )
+        values = series.values.copy()
+        for code in codes:
+            values[code.rows, code.channel] = np.nan
+        series = dataclasses.replace(series, values=values)
+    if few := _nearly_still(series, stop):
+        found.append(f"channels of one value but for a few rows ({listed(few)}): {len(few)}")
+    flat = find_outliers(series.values[:stop])
+    flattened = {tuple(place) for place in flat.tolist()}
+    far = [p for p in find_far(series.values[:stop]).tolist() if tuple(p) not in flattened]
+    for what, outliers in (
+        ("so far out that they flatten all others of their channel", flat.tolist()),
+        (f"more than {DEVIATIONS:g} deviations from the median of their channel", far),
+    ):
+        if outliers:
+            found.append(
+                f"values {what}: {len(outliers)} "
+                f"({listed(_places(series, outliers), MAX_PLACES)}); leave the cell empty where "
+                "one stands for a missing value"
+            )
+    return found
+
+
+def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
+    """How many rows, and where and when the first are."""
+    times = series.times
+    assert times is not None
+    places = [
+        f"{series.place(row)}, {times[row]} after {times[row - 1]}"
+        for row in rows[:MAX_PLACES].tolist()
+    ]
+    places += ["..."] * (len(rows) > MAX_PLACES)
+    return f"{len(rows)} ({'; '.join(places)}); they are taken in order"
+
+
+def _nearly_still(series: data.TimeSeries, stop: int) -> list[str]:
+    """Those of the rows before ``stop``, with the place of their first other value."""
+    return [
+        f"{series.channels[found.channel]!r} {found.value:g} but for {len(found.rows)}, the first "
+        f"{series.values[found.rows[0], found.channel]:g}, {series.place(int(found.rows[0]))}"
+        for found in find_still(series.values[:stop])
+    ]
+
+
+def _places(series: data.TimeSeries, outliers: list[list[int]]) -> list[str]:
+    """Values by their rows and channels."""
+    return [
+        f"{series.channels[channel]!r} {series.values[row, channel]:g}, {series.place(row)}"
+        for row, channel in outliers
+    ]

@@ -1,0 +1,329 @@
+"""Windows of the series of a run, and the forecasts of its model from them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
+
+from flax_linattn import data
+from flax_linattn.checks import OptionError
+from flax_linattn.data.future import times_after
+from flax_linattn.data.transforms import FarValueError
+from flax_linattn.tasks.forecast.model import forecast_windows
+from flax_linattn.tasks.forecast.options import ForecastConfig
+from flax_linattn.tasks.forecast.panel import SeriesPanel, series_of
+from flax_linattn.tasks.forecast.problem import PARTS, ForecastProblem
+from flax_linattn.tasks.run_types import Run
+from flax_linattn.typing import Array
+
+
+def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, NDArray]:
+    """The arrays that a model receives of a series.
+
+    Args:
+        series: with the channels of the run.
+        problem: of the series.
+
+    Returns:
+        ``values``, float32 [T, inputs]: the channels, in which a missing value repeats the last
+        known one, or the training mean if there is none, and the circles of the calendar after
+        them. Where a value is missing ``known``, bool [T, inputs]. With missing-value flags
+        ``missing``, float32 [T, inputs], 1 = missing. ``marks`` of the calendar, if there are any.
+    """
+    filled = series.fill_forward(problem.standardizer.mean)
+    try:
+        (values,) = problem.standardizer.apply([filled.values], series.channels)
+    except FarValueError as far:
+        raise ValueError(f"{series.name}, {series.place(far.step)}: {far}") from None
+    values, missing = values.astype(np.float32), np.isnan(series.values)
+    if problem.calendar:
+        assert series.times is not None
+        circles = data.calendar_circles(series.times, problem.calendar)
+        values = np.concatenate([values, circles], axis=1)
+        missing = np.concatenate([missing, np.zeros(circles.shape, np.bool_)], axis=1)
+    arrays: dict[str, NDArray] = {"values": values}
+    if series.num_missing:
+        arrays["known"] = ~missing
+    if problem.tells_missing:
+        arrays["missing"] = missing.astype(np.float32)
+    if problem.marks:
+        assert series.times is not None and problem.step is not None
+        arrays["marks"], _ = data.calendar_features(series.times, problem.step)
+    return arrays
+
+
+class PanelWindows(data.Windows):
+    """Windows of the series of a panel, each scaled by its own training rows.
+
+    Args:
+        problems: of each series, see ``ForecastProblem.of_series``.
+        arrays: of all series, one after the other, see ``stack``.
+        parts: of each series, the rows that horizons lie in, counted from its first one.
+        config: the run's options.
+        seed: as in ``data.Windows``.
+        stride: as there.
+        begins: the first row of each series.
+
+    Attributes:
+        problems: as given.
+        parts: as given.
+    """
+
+    def __init__(
+        self,
+        problems: Sequence[ForecastProblem],
+        arrays: dict[str, NDArray],
+        parts: Sequence[range],
+        config: ForecastConfig,
+        *,
+        seed: int | None = None,
+        stride: int = 1,
+        begins: Sequence[int] = (0,),
+    ) -> None:
+        self.problems, self.parts = tuple(problems), tuple(parts)
+        super().__init__(
+            arrays,
+            [range(b + part.start, b + part.stop) for b, part in zip(begins, parts, strict=True)],
+            input_length=config.data.input_length,
+            horizon=config.data.horizon,
+            stride=stride,
+            batch_size=config.fit.batch_size,
+            seed=seed,
+            begins=begins,
+        )
+
+
+def stack(
+    series: Sequence[data.TimeSeries], problems: Sequence[ForecastProblem]
+) -> tuple[dict[str, NDArray], list[int]]:
+    """The standardized arrays of series, one after the other, and where each begins."""
+    of_each = [standardize(one, own) for one, own in zip(series, problems, strict=True)]
+    if any("known" in arrays for arrays in of_each):
+        for arrays in of_each:
+            arrays.setdefault("known", np.ones(arrays["values"].shape, np.bool_))
+    joined = {name: np.concatenate([a[name] for a in of_each]) for name in of_each[0]}
+    begins = np.cumsum([0, *(one.num_steps for one in series)])[:-1]
+    return joined, begins.tolist()
+
+
+def part_windows(
+    panel: SeriesPanel,
+    config: ForecastConfig,
+    problem: ForecastProblem,
+    parts: Sequence[str] = PARTS,
+) -> Iterator[PanelWindows]:
+    """Windows whose horizons lie in each part; those of training in a random order.
+
+    Args:
+        panel: the series.
+        config: the run's options.
+        problem: what it learned of them.
+        parts: those of ``PARTS`` to give.
+
+    Raises:
+        ValueError: no series has a window of a part.
+    """
+    problems = [problem.of_series(one.name) for one in panel.series]
+    arrays, begins = stack(panel.series, problems)
+    source = config.data
+    for part in parts:
+        which = PARTS.index(part)
+        rows = [split[which] for split in panel.splits]
+        seed = config.seed if part == "training" else None
+        stride = 1 if part == "test" else source.stride
+        try:
+            yield PanelWindows(
+                problems, arrays, rows, config, seed=seed, stride=stride, begins=begins
+            )
+        except ValueError as error:
+            raise OptionError(
+                f"too few {part} rows ({len(panel.split[which])}): {error}; they depend on split "
+                f"({source.split}), input_length ({source.input_length}) and horizon "
+                f"({source.horizon}).",
+                "split",
+                "input_length",
+                "horizon",
+            ) from None
+
+
+def file_windows(run: Run, file: Path) -> PanelWindows:
+    """Windows of all rows of another file.
+
+    A series that the run knows has its scale; an unknown one that of its first ``input_length``
+    rows, which no window forecasts.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        ValueError: as ``series_of``; or no series has enough rows.
+    """
+    series, length = series_of(run, file), run.config.data.input_length
+    problems = [run.problem.for_series(one, length) for one in series]
+    arrays, begins = stack(series, problems)
+    rows = [range(one.num_steps) for one in series]
+    return PanelWindows(problems, arrays, rows, run.config, begins=begins)
+
+
+def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
+    """The windows of a run's validation rows, in the same series as those of its test rows.
+
+    None where the windows are not of the run's test rows, but of another file.
+    """
+    splits = [problem.parts for problem in windows.problems]
+    if windows.parts != tuple(split.test for split in splits):
+        return None
+    return PanelWindows(
+        windows.problems,
+        windows.arrays,
+        [split.validation for split in splits],
+        run.config,
+        stride=run.config.data.stride,
+        begins=windows.begins,
+    )
+
+
+class WindowBatch(NamedTuple):
+    """A batch of windows, and the truth.
+
+    Attributes:
+        arrays: the windows [B, L + H, ...], the real ones first.
+        last: the last row of the context of each [B].
+        owners: the series of each [B], from 0.
+        truth: the targets of the real ones [N, H, targets], NaN where they are not known.
+    """
+
+    arrays: dict[str, NDArray]
+    last: NDArray[np.int64]
+    owners: NDArray[np.int64]
+    truth: NDArray
+
+
+def with_truth(run: Run, windows: data.Windows) -> Iterator[WindowBatch]:
+    """All batches of windows, in the order of time, with the truth."""
+    length, targets = run.config.data.input_length, list(run.problem.targets)
+    firsts = range(0, windows.num_examples, windows.batch_size)
+    for first, batch in zip(firsts, windows, strict=True):
+        real = batch["weight"] > 0
+        truth = batch["values"][real][:, length:, targets]
+        if "known" in batch:
+            truth = np.where(batch["known"][real][:, length:, targets], truth, np.nan)
+        examples = slice(first, first + len(real))
+        missing = (0, len(real) - len(truth))
+        last = np.pad(windows.starts[examples], missing, "edge") + length - 1
+        yield WindowBatch(batch, last, np.pad(windows.owners[examples], missing, "edge"), truth)
+
+
+Forecast = Callable[[WindowBatch], NDArray]
+"""Forecasts [B, H, targets] of a batch of windows, on standardized values."""
+
+
+def model_forecast(run: Run) -> Forecast:
+    """The forecasts of a run's model from windows."""
+    forecast = compile_forecast(run)
+    return lambda batch: np.asarray(forecast(batch.arrays))
+
+
+def compile_forecast(run: Run) -> Callable[[dict[str, NDArray]], Array]:
+    """The forecasts [B, H, targets] of windows, as one compiled program."""
+    outputs = compile_outputs(run)
+    return (lambda batch: outputs(batch)[..., 0]) if run.config.model.levels else outputs
+
+
+def compile_outputs(run: Run) -> Callable[[dict[str, NDArray]], Array]:
+    """As ``compile_forecast``; of a run with quantiles these too, [B, H, targets, 1 + Q]."""
+    return partial(_outputs, *nnx.split(run.model), run.config.data.input_length)
+
+
+@partial(jax.jit, static_argnums=(0, 2))  # of many runs compiled once
+def _outputs(
+    graphdef: nnx.GraphDef[Any], variables: Any, input_length: int, batch: dict[str, Array]
+) -> Array:
+    model = nnx.merge(graphdef, variables)
+    return forecast_windows(model, batch, input_length, jnp.array([input_length - 1]))[:, 0]
+
+
+class HorizonForecast(NamedTuple):
+    """A forecast of the rows after a series.
+
+    Attributes:
+        times: datetime64[s] [H], of these rows; None where the series has no times.
+        values: float64 [H, targets, 1 + Q], in the units of the series: the mean, and then the
+            quantiles, if there are any.
+    """
+
+    times: NDArray[np.datetime64] | None
+    values: NDArray[np.float64]
+
+
+def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
+    """The forecast from the last row of a series.
+
+    Args:
+        run: the trained run, whose problem is that of the series.
+        series: with its channels, in their order.
+
+    Raises:
+        ValueError: the series has fewer rows than the context length; or NaN comes out.
+    """
+    problem, options = run.problem, run.config.data
+    length, horizon = options.input_length, options.horizon
+    whole = series  # with the rows of the horizon
+    if problem.known_future:
+        series = _observed(problem, whole, horizon)
+    stop = series.num_steps
+    if stop < length:
+        raise OptionError(
+            f"{series.name} has {stop} rows, expected at least {length}, which a forecast sees; "
+            "give more of them.",
+            "test_file",
+        )
+    step = series.step if problem.step is None else problem.step
+    times = None
+    if series.times is not None and step is not None:
+        times = times_after(series.times, step, horizon)
+    if not problem.known_future:
+        whole = _extended(series, times, horizon)
+    rows, names = slice(stop - length, stop + horizon), ("values", "missing", "marks")
+    arrays = standardize(whole, problem)
+    batch = {name: arrays[name][None, rows] for name in names if name in arrays}
+    (outputs,) = np.asarray(compile_outputs(run)(batch), np.float64)
+    if np.isnan(outputs).any():
+        raise ValueError(
+            "the forecast is NaN: the model's numbers overflow, or its parameters hold NaN."
+        )
+    values = problem.in_units(outputs)
+    return HorizonForecast(times, values if values.ndim == 3 else values[..., None])
+
+
+def _observed(problem: ForecastProblem, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
+    """The rows before the horizon, whose rows hold known future covariates alone."""
+    observed = ~np.isnan(series.values[:, list(problem.targets)]).all(axis=1)
+    stop = int(np.flatnonzero(observed)[-1]) + 1 if observed.any() else 0
+    if series.num_steps - stop < horizon:
+        names = ", ".join(problem.channels[which] for which in problem.known_future)
+        raise OptionError(
+            f"{series.name}: expected {horizon} rows to forecast at the end, with {names} and "
+            f"empty {', '.join(problem.target_names)}, got {series.num_steps - stop}; add them.",
+            "test_file",
+        )
+    times = None if series.times is None else series.times[:stop]
+    return dataclasses.replace(series, values=series.values[:stop], times=times)
+
+
+def _extended(
+    series: data.TimeSeries, times: NDArray[np.datetime64] | None, horizon: int
+) -> data.TimeSeries:
+    """A series and, after it, the rows of the horizon, whose values are missing."""
+    values = np.concatenate([series.values, np.full((horizon, len(series.channels)), np.nan)])
+    if times is not None:
+        assert series.times is not None
+        times = np.concatenate([series.times, times])
+    return dataclasses.replace(series, values=values, times=times, lines=None)
