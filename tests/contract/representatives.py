@@ -49,12 +49,12 @@ def of_file(file: str) -> tuple[str, ...]:
 
 
 def expression(names: Iterable[str]) -> str:
-    """For ``-k``: cases whose identifiers begin with a name, variants too, and its own tests."""
+    """For ``-k``: cases whose identifiers begin with a name, variants too, and files of tests."""
     alternatives = []
     for name in names:
-        base, colon, _ = name.partition("=")  # "=" has no place in an expression
-        alternatives += [f"[{base}"] if colon else [f"[{name}{end}" for end in "-]:"]
-        alternatives += [f"test_{name}.py"]
+        base, equals, _ = name.partition("=")  # "=" has no place in an expression
+        alternatives += [f"[{base}"] if equals else [f"[{name}{end}" for end in "-]:"]
+        alternatives += [f"test_{base.partition(':')[0]}"]
     return " or ".join(alternatives)
 
 
