@@ -133,7 +133,7 @@ def _parsed(content: bytes, size: int) -> ArrayHeader:
     if np.lib.format.read_magic(file) != (1, 0):  # others are of structured arrays
         raise ValueError("an array has another format")
     with warnings.catch_warnings(action="ignore"):  # of headers of Python 2, which are fine
-        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)  # type: ignore[arg-type]
+        shape, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
     header = ArrayHeader(shape, dtype, "F" if by_columns else "C", file.tell())
     if len(shape) > MAX_AXES or any(length >= MAX_AXIS_LENGTH for length in shape):
         raise ValueError("an array is larger than any")

@@ -23,7 +23,7 @@ import numpy as np
 from experiments.decide.policies import Noisy, RandomPolicy, SwingUp
 from experiments.decide.weights import read_policy
 from flax_linattn.checks import OptionError, at_least, shown
-from flax_linattn.control import Agent, make_environments, max_episode_steps, play
+from flax_linattn.control import Agent, action_bounds, make_environments, max_episode_steps, play
 from flax_linattn.data.episodes import (
     Episodes,
     check_episode_file,
@@ -193,16 +193,16 @@ def _collect(options: argparse.Namespace) -> Episodes:
         ) as environments,
         StopRequest() as request,
     ):
-        space: Any = environments.single_action_space
+        low, high = action_bounds(environments)
         agent: Agent
         if options.policy == "random":
-            agent = RandomPolicy(space.low, space.high)
+            agent = RandomPolicy(low, high)
         elif options.policy == "swing-up":
             agent = SwingUp()
         else:
             agent = read_policy(file, max_steps=max_episode_steps(environments))
         if options.noise:
-            agent = Noisy(agent, options.noise, space.low, space.high, options.seed)
+            agent = Noisy(agent, options.noise, low, high, options.seed)
         try:
             return collect(
                 agent,

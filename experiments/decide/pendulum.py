@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from experiments.decide.policies import Noisy, RandomPolicy, SwingUp
-from flax_linattn.control import Agent, make_environments, play
+from flax_linattn.control import Agent, action_bounds, make_environments, play
 from flax_linattn.data.episodes import Episodes, join_episodes, write_episodes
 
 ENV_ID = "Pendulum-v1"
@@ -35,9 +34,9 @@ def make_pendulum() -> Episodes:
         (100, 20000, 'Pendulum-v1')
     """
     with closing(make_environments(ENV_ID, EPISODES)) as environments:
-        space: Any = environments.single_action_space
-        agents: list[Agent] = [RandomPolicy(space.low, space.high)]
-        agents += [Noisy(SwingUp(), own, space.low, space.high) for own in DEVIATIONS]
+        low, high = action_bounds(environments)
+        agents: list[Agent] = [RandomPolicy(low, high)]
+        agents += [Noisy(SwingUp(), own, low, high) for own in DEVIATIONS]
         return join_episodes(
             [
                 play(agent, environments, range(number * EPISODES, (number + 1) * EPISODES))

@@ -17,8 +17,8 @@ from flax import nnx
 from experiments.sequences.as_coded import AsCoded, sizes_noted
 from experiments.sequences.trained import remembering
 from flax_linattn import training
+from flax_linattn.tasks.classify import SequenceConfig
 from flax_linattn.tasks.classify.metrics import LogitsFn, make_label_loss
-from flax_linattn.tasks.classify.tokens import SequenceConfig
 from flax_linattn.tasks.train import LOSS_SCALE
 from flax_linattn.training.metrics import mean_metrics, zero_metrics
 from flax_linattn.training.state import split_model

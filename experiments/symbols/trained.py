@@ -1,4 +1,4 @@
-"""Many runs on symbols at once, and what each came to."""
+"""Several runs on symbols at once, and the result of each."""
 
 from __future__ import annotations
 

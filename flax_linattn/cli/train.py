@@ -52,9 +52,9 @@ class Devices:
         parallel: devices: jit over a mesh, pmap, or none; auto is jit where they divide the batch.
         mesh: axes of the mesh, such as data=4,seq=2; default all devices along data.
         shard_parameters: split parameters and optimizer state over the devices, too (FSDP).
-        accumulate: take the gradient of a batch in so many parts.
-        runs_at_once: of many runs so many at once on each device, one group after another; default
-            all, and on a CPU as many as its cache holds.
+        accumulate: number of parts in which the gradient of a batch is computed.
+        runs_at_once: number of runs that each device trains at once, one group after another, with
+            several runs; default all, and on a CPU as many as its cache holds.
         tensorboard: write event files for TensorBoard into the run folder (needs tensorboardX).
         profile: trace so many steps with jax.profiler into the run folder.
         distributed: one of several processes, as SLURM, Open MPI or Cloud TPU start them.

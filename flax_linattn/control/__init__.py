@@ -2,12 +2,17 @@
 
 from flax_linattn.control.agent import Agent, DrawingAgent
 from flax_linattn.control.draw import check_drawing, draw
-from flax_linattn.control.environments import make_environments, max_episode_steps
+from flax_linattn.control.environments import (
+    action_bounds,
+    make_environments,
+    max_episode_steps,
+)
 from flax_linattn.control.play import play
 
 __all__ = [
     "Agent",
     "DrawingAgent",
+    "action_bounds",
     "check_drawing",
     "draw",
     "make_environments",

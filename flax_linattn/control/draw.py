@@ -100,7 +100,7 @@ def check_drawing(
             env_id, 1, observation_dim=observation_dim, render=True, allow_import=allow_import
         )
     ) as environments:
-        environments.reset(seed=[0])
+        environments.reset(seed=0)
         _picture(environments, env_id)
 
 

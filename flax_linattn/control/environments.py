@@ -171,6 +171,12 @@ def max_episode_steps(environments: VectorEnv) -> int:
     return environments.spec.max_episode_steps
 
 
+def action_bounds(environments: VectorEnv) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The least and the largest actions of environments, float32 `[A]` both."""
+    space: Any = environments.single_action_space
+    return space.low.astype(np.float32), space.high.astype(np.float32)
+
+
 def _import_package(env_id: str, is_allowed: bool) -> str:
     """The name without its package, which has been imported where there is one."""
     package, colon, name = env_id.rpartition(":")

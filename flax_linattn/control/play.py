@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import at_least
 from flax_linattn.control.agent import Agent, DrawingAgent
+from flax_linattn.control.environments import action_bounds
 from flax_linattn.data.episodes import Episodes
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def play(
         raise ValueError("play takes a seed for each episode, got none.")
     at_least(0, seed=min(seeds))
     env_id = environments.spec.id if environments.spec is not None else None
+    reset: Any = environments.reset  # of one seed, by the types of its base class
     rows = environments.num_envs
     rewards = np.zeros(rows, np.float32)
     ended, playing = np.ones(rows, bool), np.zeros(rows, bool)
@@ -71,7 +73,7 @@ def play(
             starting = np.flatnonzero(ended)[: len(seeds) - begun]
             chosen = [int(seed) for seed in seeds[begun : begun + len(starting)]]
             by_row = dict(zip(starting.tolist(), chosen, strict=True))
-            shown, _ = environments.reset(
+            shown, _ = reset(
                 seed=[by_row.get(row) for row in range(rows)], options={"reset_mask": ended}
             )
             observations = _observed(shown, env_id)
@@ -125,12 +127,12 @@ def _clipped(
     answers: NDArray, environments: VectorEnv, playing: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
     """Actions, float32 `[B, A]`, between the bounds; only those of rows that play are checked."""
-    space, shape = environments.single_action_space, environments.action_space.shape
-    actions = np.asarray(answers, np.float32)
+    low, high = action_bounds(environments)
+    actions, shape = np.asarray(answers, np.float32), (environments.num_envs, len(low))
     if actions.shape != shape:
         raise ValueError(f"the environments take actions {[*shape]}, got {[*actions.shape]}.")
     wrong = playing & ~np.isfinite(actions).all(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))
         raise ValueError(f"actions must be finite, got {actions[row]} in row {row}.")
-    return np.clip(actions, space.low.astype(np.float32), space.high.astype(np.float32))
+    return np.clip(actions, low, high)

@@ -18,8 +18,7 @@ from flax_linattn.data.labels import in_order
 from flax_linattn.estimators.base import Estimator, options_of, seed_of
 from flax_linattn.estimators.sequences import Sequences, as_sequences, check_features
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.classify.series.data import SeriesSource
-from flax_linattn.tasks.classify.series.task import predict_proba
+from flax_linattn.tasks.classify import SeriesSource, predict_proba
 from flax_linattn.tasks.train import fit_data
 
 

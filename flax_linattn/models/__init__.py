@@ -17,6 +17,7 @@ from flax_linattn.models.encoder_decoder import EncoderDecoder, HorizonState
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
 from flax_linattn.models.event_forecaster import EVENT_LAYERS, EventForecaster, NextEvent
 from flax_linattn.models.forecaster import FORECASTER_LAYERS, Forecaster, ForecasterState
+from flax_linattn.models.head import Head
 from flax_linattn.models.image_classifier import ImageClassifier, vit_layers
 from flax_linattn.models.known_future import KnownFuture
 from flax_linattn.models.language import LANGUAGE_LAYERS, LanguageModel
@@ -28,6 +29,7 @@ from flax_linattn.models.perceiver import PERCEIVER_LAYERS, PerceiverReader, Per
 from flax_linattn.models.pooling import POOLINGS, LastPooling, MeanPooling, Pooling, SumPooling
 from flax_linattn.models.quantiles import QuantileHead
 from flax_linattn.models.saved import load_model, save_model
+from flax_linattn.models.sequence_model import SequenceModel
 from flax_linattn.models.sizes import SIZES, get_size
 from flax_linattn.models.token_embeddings import ConvTokenEmbedding, LinearTokenEmbedding
 from flax_linattn.models.window import (
@@ -67,6 +69,7 @@ __all__ = [
     "FeatureEmbedding",
     "Forecaster",
     "ForecasterState",
+    "Head",
     "HorizonState",
     "ImageClassifier",
     "KnownFuture",
@@ -89,6 +92,7 @@ __all__ = [
     "Pooling",
     "QuantileHead",
     "SequenceClassifier",
+    "SequenceModel",
     "SumPooling",
     "TokenEmbedding",
     "WindowModel",

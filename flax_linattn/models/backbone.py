@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, Literal, NamedTuple, Unpack, cast, overload
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,23 +14,16 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn import nn, ops
-from flax_linattn.checks import OptionError, array, choice
+from flax_linattn.checks import OptionError, choice
 from flax_linattn.models.embedding import Embedding, ObservationEmbedding
 from flax_linattn.models.layers import REMAT, Layers, sized
+from flax_linattn.models.sequence_model import SequenceModel, check_state
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
-from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.checks import no_state
-from flax_linattn.ops.contract.masks import packed_runs
+from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import exportable
-from flax_linattn.typing import (
-    Array,
-    Features,
-    FeaturesStep,
-    Mask,
-    SegmentIds,
-    SequenceOptions,
-    State,
-)
+from flax_linattn.typing import Array, Features, FeaturesStep, State
 
 
 @exportable
@@ -51,13 +43,7 @@ class BackboneState(NamedTuple):
     segment_id: Array | None = None
 
 
-class BackboneOptions(SequenceOptions, total=False):
-    """Options of a call of ``Backbone``, see there."""
-
-    dropout_key: Array | None
-
-
-class Backbone(nnx.Module):
+class Backbone(SequenceModel):
     """Observations to features: embedding, N blocks, a final LayerNorm unless it is left out.
 
     After Time-Series-Library's Transformer encoder (convolution over values plus positions,
@@ -101,6 +87,9 @@ class Backbone(nnx.Module):
         >>> backbone(jnp.ones((2, 5, 3))).shape
         (2, 5, 16)
     """
+
+    state_type = BackboneState
+    output_axes = 2
 
     def __init__(
         self,
@@ -195,111 +184,44 @@ class Backbone(nnx.Module):
         """Whether the state's size does not depend on the number of tokens."""
         return all(m.capabilities.constant_memory for m in self.mechanisms)
 
-    @overload
-    def __call__(
-        self,
-        x: Array,
-        *,
-        return_state: Literal[False] = False,
-        **options: Unpack[BackboneOptions],
-    ) -> Features: ...
-
-    @overload
-    def __call__(
-        self, x: Array, *, return_state: Literal[True], **options: Unpack[BackboneOptions]
-    ) -> tuple[Features, BackboneState]: ...
-
-    @overload
-    def __call__(
-        self, x: Array, *, return_state: bool, **options: Unpack[BackboneOptions]
-    ) -> Features | tuple[Features, BackboneState]: ...
-
-    @automatic(2)
-    def __call__(
-        self,
-        x: Array,
-        *,
-        mask: Mask | None = None,
-        segment_ids: SegmentIds | None = None,
-        state: BackboneState | None = None,
-        return_state: bool = False,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Features | tuple[Features, BackboneState]:
-        """Maps whole sequences.
-
-        Args:
-            x: observations ``[B, T, *observation_shape]``, T >= 1.
-            mask: bool [B, T], True = a real token.
-            segment_ids: int [B, T], packed sequences.
-            state: what an earlier call returned.
-            return_state: return ``(h, state)``.
-            dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            h [B, T, C], and the state if asked for; with a class token h [B, 1 + T, C], its
-            features first. At masked positions h means nothing.
-
-        Raises:
-            ValueError: wrong shapes, a state where the model cannot stream, or packed sequences of
-                a model with a class token.
-        """
-        self._check_input(x, mask, segment_ids, state is not None or return_state)
+    def _map(self, x: Array, call: Call) -> tuple[Features, BackboneState | None]:
+        """Features h [B, T, C]; with a class token [B, 1 + T, C], its features first."""
+        state: BackboneState | None = call.state
         if state is not None:
-            check_state(state, BackboneState, len(self.blocks), batch_size=x.shape[0])
-        real = jnp.ones(x.shape[:2], bool) if mask is None else mask
-        runs = packed_runs(segment_ids, mask, None if state is None else state.segment_id)
-        offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
-        positions, position = nn.token_positions(real, runs, offset)
-
-        key = dropout_key_of(self.dropout, dropout_key, self.layers.drop_path_rates[-1])
+            check_state(state, BackboneState, len(self.blocks))
+        call = call.counted(x, state)
+        key = dropout_key_of(self.dropout, call.dropout_key, self.layers.drop_path_rates[-1])
         keys = split_key(key, len(self.blocks) + 1)
         h, window = self.input_embedding(
             x,
-            positions=positions,
-            mask=mask,
-            runs=runs,
+            positions=cast(Array, call.positions),
+            mask=call.mask,
+            runs=call.runs,
             state=None if state is None else state.window,
         )
+        of_blocks = call.replace(is_causal=self.is_causal)
         if self.class_token is not None:
-            h = _behind(jnp.broadcast_to(self.class_token[...], (x.shape[0], 1, h.shape[-1])), h)
-            positions = _behind(jnp.zeros((x.shape[0], 1)), positions)
-            mask = None if mask is None else _behind(jnp.ones((x.shape[0], 1)), mask)
-        h = apply_dropout(self.dropout, h, keys[0])
+            h, of_blocks = self._behind_class_token(h, of_blocks)
+        if not self.layers.rotary:
+            of_blocks = of_blocks.replace(positions=None)
+        h = zero_padding(apply_dropout(self.dropout, h, keys[0]), of_blocks.mask)
         layers = []
         for i, block in enumerate(self.blocks):
-            h, layer = self._call_of(block)(
-                h,
-                is_causal=self.is_causal,
-                mask=mask,
-                segment_ids=segment_ids,
-                positions=positions if self.layers.rotary else None,
-                state=None if state is None else state.layers[i],
-                keep_state=return_state,
-                dropout_key=keys[i + 1],
-                form=form,
+            before = None if state is None else state.layers[i]
+            h, layer = self._map_block(
+                block, h, of_blocks.replace(state=before, dropout_key=keys[i + 1])
             )
             layers.append(layer)
         h = self._normed(h)
-        if not return_state:
-            return h
-        segment_id = runs.last if runs is not None else state.segment_id if state else None
-        return h, BackboneState(position, window, tuple(layers), segment_id)
+        if not call.return_state:
+            return h, None
+        return h, BackboneState(
+            cast(Array, call.num_tokens), window, tuple(layers), call.last_segment(state)
+        )
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> BackboneState:
-        """The state before the first observation.
-
-        Args:
-            batch_size: B.
-            max_length: most observations, for mechanisms with a cache; default the model's.
-            dtype: dtype of the inputs: float64 ones need a state of float64.
-
-        Raises:
-            ValueError: the model looks at the future, so it cannot stream.
-        """
         self._check_streams()
         max_length = self.max_length if max_length is None else max_length
         return BackboneState(
@@ -310,29 +232,11 @@ class Backbone(nnx.Module):
             ),
         )
 
-    @automatic(1)
-    def step(
-        self, x: Array, state: BackboneState, *, mask: Array | None = None
+    def _map_step(
+        self, x: Array, state: BackboneState, mask: Array | None
     ) -> tuple[FeaturesStep, BackboneState]:
-        """Takes in one observation a row, without dropout.
-
-        Args:
-            x: ``[B, *observation_shape]``.
-            state: from ``init_state``, the call or ``step``.
-            mask: bool [B]; where False the state stays as it is.
-
-        Returns:
-            h [B, C] and the new state.
-
-        Raises:
-            ValueError: shapes that do not fit.
-        """
+        """Features h [B, C] and the new state."""
         check_state(state, BackboneState, len(self.blocks))
-        expected = (state.position.shape[0], *self.observation_shape)
-        if x.shape != expected:
-            raise ValueError(
-                f"expected an observation for each row of the state, {expected}, got {x.shape}."
-            )
         h, window = self.input_embedding.step(x, state.window, positions=state.position, mask=mask)
         positions = state.position if self.layers.rotary else None
         layers = []
@@ -347,25 +251,39 @@ class Backbone(nnx.Module):
     def _normed(self, h: Array) -> Array:
         return h if self.final_norm is None else self.final_norm(h)
 
-    def _call_of(self, block: nn.TransformerBlock) -> Any:
-        """A block's call, which keeps for its gradient what it is to keep."""
+    def _map_block(
+        self, block: nn.TransformerBlock, h: Features, call: Call
+    ) -> tuple[Features, State | None]:
+        """A block, which keeps for its gradient what ``remat`` says and computes the rest again."""
         if self.layers.remat == "none":
-            return partial(_run, block)
-        return partial(_recomputed, REMAT[self.layers.remat], block)
+            return block._map(h, call)
+        graphdef, variables = nnx.split(block)
 
-    def _check_input(
-        self, x: Array, mask: Array | None, segment_ids: Array | None, streaming: bool
-    ) -> None:
-        check_observations(x, mask, segment_ids, self.input_embedding)
-        if segment_ids is not None and self.class_token is not None:
+        def run(variables: nnx.State, h: Features, call: Call) -> tuple[Features, State | None]:
+            return nnx.merge(graphdef, variables)._map(h, call)
+
+        return jax.checkpoint(run, policy=REMAT[self.layers.remat])(variables, h, call)
+
+    def _behind_class_token(self, h: Features, call: Call) -> tuple[Features, Call]:
+        """The class token and then the features, and the call of both."""
+        batch, _, features = h.shape
+        token = jnp.broadcast_to(cast(Any, self.class_token)[...], (batch, 1, features))
+        positions, mask = cast(Array, call.positions), call.mask
+        return _behind(token, h), call.replace(
+            positions=_behind(jnp.zeros((batch, 1)), positions),
+            mask=None if mask is None else _behind(jnp.ones((batch, 1)), mask),
+        )
+
+    def _check_packs(self) -> None:
+        """Says why rows may not hold packed sequences: there is one class token in each."""
+        if self.class_token is not None:
             raise ValueError(
                 "packed sequences would share the one class token of their row; give each a row of "
                 "its own, or make the model without a class token."
             )
-        if streaming:
-            self._check_streams()
 
     def _check_streams(self) -> None:
+        """Says why a model has no state: its mechanisms, its embedding or its class token."""
         if self.class_token is not None:
             raise ValueError(
                 "a class token sees the whole sequence, so this model has no state and cannot "
@@ -387,73 +305,6 @@ class Backbone(nnx.Module):
                 f"this model {why}, so it looks at the future and cannot stream; make it with "
                 "is_causal=True and, on observations, embedding_padding='causal'."
             )
-
-
-def check_observations(
-    x: Array, mask: Mask | None, segment_ids: SegmentIds | None, embedding: Embedding
-) -> None:
-    """Refuses sequences that an embedding does not take, masks and ids of another shape.
-
-    Raises:
-        ValueError: other observations or none, more than have positions, or such a mask or ids.
-        TypeError: they are no array.
-    """
-    shape, most = embedding.observation_shape, embedding.max_length
-    axes = ", ".join(map(str, ("B", "T >= 1", *shape)))
-    array(f"[{axes}]", observations=x)
-    if x.ndim < 2 or x.shape[2:] != shape or x.shape[1] == 0:
-        raise ValueError(f"expected observations [{axes}], got {x.shape}.")
-    if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):
-        raise ValueError(
-            f"expected mask as bool {x.shape[:2]}, True = a real token, got {mask.dtype} "
-            f"{mask.shape}."
-        )
-    if segment_ids is not None and segment_ids.shape != x.shape[:2]:
-        raise ValueError(
-            f"expected segment_ids as int {x.shape[:2]}, got shape {segment_ids.shape}."
-        )
-    # Rows with padding or several segments may be longer than any of their sequences.
-    whole = mask is None and segment_ids is None
-    if most is not None and whole and x.shape[1] > most:
-        raise ValueError(
-            f"the model has positions for {most} observations, got {x.shape[1]}; "
-            "make it with a larger max_length or with position='sinusoidal'."
-        )
-
-
-def check_state(
-    state: Any, kind: type, num_layers: int | None = None, *, batch_size: int | None = None
-) -> None:
-    """Refuses what is no state of this kind of model.
-
-    Raises:
-        ValueError: it is something else, or has another number of layers or rows.
-
-    Example:
-        >>> check_state((1, 2), BackboneState)
-        Traceback (most recent call last):
-        ...
-        ValueError: expected a BackboneState, of init_state or an earlier call of this model, got \
-tuple.
-    """
-    if not isinstance(state, kind):
-        raise ValueError(
-            f"expected a {kind.__name__}, of init_state or an earlier call of this model, got "
-            f"{type(state).__name__}."
-        )
-    layers = getattr(state, "layers", ())
-    if num_layers is not None and len(layers) != num_layers:
-        raise ValueError(
-            f"expected a state of {num_layers} layers, of this model, got {len(layers)}."
-        )
-    if batch_size is None:
-        return
-    rows = jax.tree.leaves(state)[0].shape[0]
-    if rows != batch_size:
-        raise ValueError(
-            f"the state has {rows} rows, and observations of {batch_size} came; each row goes on "
-            "from its own state: pass as many, or make one with init_state(batch_size)."
-        )
 
 
 CLASS_TOKEN_INIT = nnx.initializers.normal(1e-6)
@@ -537,70 +388,6 @@ def parted(options: Mapping[str, Any]) -> tuple[dict[str, Any], nn.ParameterOpti
     return embedding, cast(nn.ParameterOptions, parameters)
 
 
-HEAD_OPTIONS = ("param_dtype", "kernel_init", "bias_init")
-"""Those of ``ParameterOptions`` that a head of one layer has."""
-
-
-def as_backbone(
-    backbone: Backbone | int,
-    layers: Layers | None,
-    default: Layers,
-    *,
-    reads_class_token: bool = False,
-    rngs: nnx.Rngs,
-    **options: Any,
-) -> tuple[Backbone, dict[str, Any]]:
-    """A head's backbone, the one given or one for so many channels, and the head's own options.
-
-    Args:
-        backbone: of the head.
-        layers: of the backbone for so many channels; default ``default``.
-        default: the layers of such a head unless others are given.
-        reads_class_token: whether the head reads a class token, and nothing else.
-        rngs: holds the stream "params".
-        **options: of that backbone, and how the parameters of both are made.
-
-    Raises:
-        ValueError: a backbone is given, and options of one; or it has a class token where the head
-            reads none, or none where it does.
-    """
-    of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
-    if not isinstance(backbone, Backbone):
-        if reads_class_token:
-            options = {"class_token": True, **options}
-        backbone = Backbone(backbone, layers or default, rngs=rngs, **options)
-    else:
-        given = {"layers": layers, **options}
-        refused = [name for name, v in given.items() if v is not None and name not in of_head]
-        if refused:
-            raise OptionError(
-                f"{', '.join(refused)} are options of a backbone, which is given; give them to it.",
-                *refused,
-            )
-    check_class_token(backbone, reads_class_token)
-    return backbone, of_head
-
-
-def check_class_token(backbone: Backbone, needed: bool) -> None:
-    """Refuses a backbone without the class token that a head reads, or with one it does not.
-
-    Raises:
-        OptionError: it is such a one.
-    """
-    if needed and backbone.class_token is None:
-        raise OptionError(
-            "the head reads a class token, which the backbone does not have; make it with "
-            "class_token=True.",
-            "class_token",
-        )
-    if not needed and backbone.class_token is not None:
-        raise OptionError(
-            "the backbone has a class token, which this head would take for an observation; make "
-            'it without one, or a SequenceClassifier with pooling="class".',
-            "class_token",
-        )
-
-
 def _behind(first: Array, others: Array) -> Array:
     """What stands for the class token, then what does for the observations, along time."""
     return jnp.concatenate([first.astype(others.dtype), others], axis=1)
@@ -615,41 +402,3 @@ def _check_direction(mechanism: ops.Mechanism, is_causal: bool) -> None:
             "mechanism",
             causal=not is_causal,
         )
-
-
-def _run(
-    block: nn.TransformerBlock, h: Features, *, keep_state: bool, **how: Any
-) -> tuple[Features, State]:
-    """A block's output and its state, None where that is not kept."""
-    if keep_state:
-        return block(h, return_state=True, **how)
-    return block(h, **how), None
-
-
-def _recomputed(
-    policy: Any,
-    block: nn.TransformerBlock,
-    h: Features,
-    *,
-    mask: Mask | None,
-    segment_ids: SegmentIds | None,
-    positions: Array | None,
-    state: State | None,
-    dropout_key: Array | None,
-    **how: Any,
-) -> tuple[Features, State]:
-    """The same, whose gradient computes the block again, but for what the policy keeps."""
-    graphdef, variables = nnx.split(block)
-
-    def run(variables: nnx.State, h: Features, arrays: dict[str, Any]) -> tuple[Features, State]:
-        return _run(nnx.merge(graphdef, variables), h, **arrays, **how)
-
-    again = jax.checkpoint(run, policy=policy)
-    arrays = {
-        "mask": mask,
-        "segment_ids": segment_ids,
-        "positions": positions,
-        "state": state,
-        "dropout_key": dropout_key,
-    }
-    return again(variables, h, arrays)

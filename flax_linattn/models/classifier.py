@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, Literal, NamedTuple, cast
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,35 +11,22 @@ from jaxtyping import Float
 
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.models import pooling as poolings
-from flax_linattn.models.backbone import (
-    Backbone,
-    BackboneOptions,
-    BackboneState,
-    as_backbone,
-    check_observations,
-    check_state,
-)
+from flax_linattn.models.backbone import Backbone, BackboneState
+from flax_linattn.models.head import Head, as_backbone
 from flax_linattn.models.layers import Layers
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.position import token_positions
-from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine import prefix
-from flax_linattn.typing import Array, Mask, SegmentIds, State
+from flax_linattn.typing import Array, State
 
 CLASSIFIER_LAYERS = Layers(hidden_features=256)
 """The layers of a classifier unless others are given: Time-Series-Library's for classification."""
 
 HEAD_ACTIVATIONS = ("gelu", "none")
-
-NO_STEPS = (
-    "a class token sees the whole sequence, so there are no logits of prefixes or steps; make the "
-    'model with is_causal=True and pooling "mean" or "last".'
-)
 
 
 @exportable
@@ -55,13 +42,7 @@ class ClassifierState(NamedTuple):
     pool: State
 
 
-class ClassifierOptions(BackboneOptions, total=False):
-    """Options of a call of ``SequenceClassifier``, see there."""
-
-    every_step: bool
-
-
-class SequenceClassifier(nnx.Module):
+class SequenceClassifier(Head):
     """Class logits of sequences of observations.
 
     Poolings: "last" real token, "mean" over real tokens, or "flatten", Time-Series-Library's
@@ -102,6 +83,12 @@ class SequenceClassifier(nnx.Module):
         >>> bool(jnp.allclose(running[:, -1], logits, atol=1e-5))
         True
     """
+
+    state_type = ClassifierState
+    output_axes = 1
+    option_names = (
+        *("backbone", "num_classes", "head_activation", "max_length", "attends_to_padding"),
+    )
 
     def __init__(
         self,
@@ -158,135 +145,54 @@ class SequenceClassifier(nnx.Module):
         bias_init = of_head.get("bias_init") or init
         self.bias = nnx.Param(bias_init(rngs.params(), (num_classes,), dtype))
 
-    @overload
-    def __call__(
-        self,
-        x: Array,
-        *,
-        return_state: Literal[False] = False,
-        **options: Unpack[ClassifierOptions],
-    ) -> Array: ...
+    def read(self, pooled: Array) -> Array:
+        """Logits float32 [..., classes] of what was pooled, [..., C] or with "flatten" logits."""
+        if not self.flatten:
+            pooled = pooled @ self.kernel[0].astype(pooled.dtype)
+        return pooled.astype(jnp.float32) + self.bias[...].astype(jnp.float32)
 
-    @overload
-    def __call__(
-        self, x: Array, *, return_state: Literal[True], **options: Unpack[ClassifierOptions]
-    ) -> tuple[Array, ClassifierState]: ...
+    def _map(
+        self, x: Array, call: Call, *, every_step: bool = False
+    ) -> tuple[Array, ClassifierState | None]:
+        """Logits [B, classes]; [B, T, classes] of every step, and of packed sequences.
 
-    @overload
-    def __call__(
-        self, x: Array, *, return_state: bool, **options: Unpack[ClassifierOptions]
-    ) -> Array | tuple[Array, ClassifierState]: ...
-
-    @automatic(1)
-    def __call__(
-        self,
-        x: Array,
-        *,
-        mask: Mask | None = None,
-        segment_ids: SegmentIds | None = None,
-        state: ClassifierState | None = None,
-        return_state: bool = False,
-        every_step: bool = False,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, ClassifierState]:
-        """Classifies whole sequences.
-
-        Args:
-            x: observations ``[B, T, *observation_shape]``, T >= 1.
-            mask: bool [B, T], True = a real token.
-            segment_ids: int [B, T], packed sequences.
-            state: what an earlier call returned; its observations come first.
-            return_state: return ``(logits, state)``.
-            every_step: the logits of every prefix instead of the whole.
-            dropout_key: a key turns dropout on (training).
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            Logits [B, classes]; [B, T, classes] with ``every_step``, and with
-            ``segment_ids``, where each position has those of its own sequence. 0 input tokens
-            give the bias, with pooling "class" what the class token alone gives.
-
-        Raises:
-            ValueError: wrong shapes, too long a sequence, or a state or every step of a model
-                that looks at the future.
+        There each position has the logits of its own sequence. Without any valid token they are the
+        bias, with pooling "class" what the class token alone gives.
         """
-        check_observations(x, mask, segment_ids, self.backbone.input_embedding)
-        if every_step and self.pooling is None:
-            raise ValueError(NO_STEPS)
-        if every_step and not self.backbone.streams:
-            raise ValueError(
-                "every_step needs a model that streams: is_causal=True, "
-                "embedding_padding='causal' and a mechanism that has a state."
-            )
-        if state is not None:
-            check_state(state, ClassifierState)
-        whole = mask is None and segment_ids is None
-        if self.flatten and whole and x.shape[1] > (self.max_length or 0):
-            raise ValueError(
-                f"the flatten head has weights for {self.max_length} observations, got "
-                f"{x.shape[1]}; make the model with a larger max_length or pooling='mean'."
-            )
-        key_backbone, key = split_key(dropout_key_of(self.dropout, dropout_key), 2)
-        options: BackboneOptions = {
-            "mask": None if self.attends_to_padding else mask,
-            "segment_ids": segment_ids,
-            "state": None if state is None else state.backbone,
-            "dropout_key": key_backbone,
-            "form": form,
-        }
-        after: BackboneState | None = None
-        if return_state:
-            h, after = self.backbone(zero_padding(x, mask), return_state=True, **options)
-        else:
-            h = self.backbone(zero_padding(x, mask), **options)
+        if every_step:
+            self._check_streams()
+        state: ClassifierState | None = call.state
+        before = None if state is None else state.backbone
+        call = call.counted(x, before)
+        key_backbone, key = split_key(dropout_key_of(self.dropout, call.dropout_key), 2)
+        of_backbone = call.replace(state=before, dropout_key=key_backbone)
+        if self.attends_to_padding:
+            of_backbone = of_backbone.replace(mask=None, positions=None)
+        h, after = self.backbone._map(x, of_backbone)
         if self.pooling is None:
             h = apply_dropout(self.dropout, self._activated(h[:, 0]), key)
-            return self._head(h.astype(accumulation_dtype(h.dtype)))
+            return self.read(h.astype(accumulation_dtype(h.dtype))), None
         h = apply_dropout(self.dropout, self._activated(h), key)
-
-        batch, length = x.shape[:2]
-        real = jnp.ones((batch, length), bool) if mask is None else mask
-        carried = None if state is None else state.backbone.segment_id
-        runs = packed_runs(segment_ids, mask, carried)
         if self.flatten:
-            offset = jnp.zeros(batch, jnp.int32) if state is None else state.backbone.position
-            positions = token_positions(real, runs, offset)[0]
-            if state is None and runs is None:
-                h = self._contributions_of_rows(h, mask, positions)
-            else:
-                h = self._contributions(h, positions)
+            h = self._contributions_of_call(h, call)
         h = h.astype(accumulation_dtype(h.dtype))
-        h = zero_padding(h, mask)
         pooled, pool = prefix.attend(
-            poolings.as_monoid(self.pooling, batch, h.shape[-1], h.dtype),
+            poolings.as_monoid(self.pooling, h.shape[0], h.shape[-1], h.dtype),
             None,
             h,
             is_causal=every_step,
-            mask=mask,
-            starts=None if runs is None else runs.starts,
+            mask=call.mask,
+            starts=None if call.runs is None else call.runs.starts,
             initial=None if state is None else state.pool,
             chunk_size=None,
         )
-        logits = self._head(pooled if every_step or runs is not None else pooled[:, -1])
-        return logits if after is None else (logits, ClassifierState(after, pool))
+        logits = self.read(pooled if every_step or call.runs is not None else pooled[:, -1])
+        return logits, None if after is None else ClassifierState(after, pool)
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "backbone": self.backbone,
-            "num_classes": self.num_classes,
-            "pooling": self.pooling_name,
-            "head_activation": self.head_activation,
-            "max_length": self.max_length,
-            "attends_to_padding": self.attends_to_padding,
-        }
-
-    @property
-    def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered."""
-        return self.backbone.streams
+        return super().options | {"pooling": self.pooling_name}
 
     @property
     def num_positions(self) -> int | None:
@@ -303,27 +209,24 @@ class SequenceClassifier(nnx.Module):
             poolings.identity(batch_size, self.pooled_features, accumulation_dtype(dtype)),
         )
 
-    @automatic(1)
-    def step(
-        self, x: Array, state: ClassifierState, *, mask: Array | None = None
+    def _map_step(
+        self, x: Array, state: ClassifierState, mask: Array | None
     ) -> tuple[Float[Array, "B classes"], ClassifierState]:
-        """Takes in one observation a row: x [B, ...] -> logits [B, classes] and the new state.
+        """Logits [B, classes] and the new state.
 
-        ``mask`` bool [B]: where False the state stays as it is. With pooling "flatten", logits
-        beyond ``max_length`` observations are NaN: there are no weights for them.
+        With pooling "flatten", logits beyond ``max_length`` observations are NaN: there are no
+        weights for them.
         """
-        if self.pooling is None:
-            raise ValueError(NO_STEPS)
-        check_state(state, ClassifierState)
-        h, backbone = self.backbone.step(x, state.backbone, mask=mask)
+        h, backbone = self.backbone._map_step(x, state.backbone, mask)
         h = self._activated(h)
         if self.flatten:
             h = self._contributions(h, state.backbone.position)
         h = h.astype(accumulation_dtype(h.dtype))
-        pool = self.pooling.merge(state.pool, self.pooling.lift(h))
+        pooling = cast(poolings.Pooling, self.pooling)  # a class token has no steps
+        pool = pooling.merge(state.pool, pooling.lift(h))
         if mask is not None:
             pool = prefix.select(mask, pool, state.pool)
-        return self._head(self.pooling.read(pool)), ClassifierState(backbone, pool)
+        return self.read(pooling.read(pool)), ClassifierState(backbone, pool)
 
     def _activated(self, h: Array) -> Array:
         return h if self.head_activation == "none" else ACTIVATIONS[self.head_activation](h)
@@ -335,20 +238,17 @@ class SequenceClassifier(nnx.Module):
         )
         return jnp.einsum("...c,...cn->...n", h, kernel)
 
-    def _contributions_of_rows(self, h: Array, mask: Mask | None, positions: Array) -> Array:
-        """The same of rows [B, T, C] that hold a sequence each, from its start.
-
-        Real tokens come first, so that all rows have the same weights: no copy of them is made for
-        each, whose gradients would be added up one after another.
-        """
+    def _contributions_of_call(self, h: Array, call: Call) -> Array:
+        """The same of sequences [B, T, C]."""
+        positions, mask = cast(Array, call.positions), call.mask
+        if call.state is not None or call.runs is not None:
+            return self._contributions(h, positions)
+        # Each row holds one sequence, from its start. Valid tokens come first, so that all rows
+        # have the same weights: no copy of them is made for each, whose gradients would be added up
+        # one after another.
         kernel = self.kernel[: h.shape[1]].astype(h.dtype)
         if mask is None:
             return jnp.einsum("btc,tcn->btn", h, kernel)
         front = jnp.argsort(~mask, axis=1, stable=True)[:, : kernel.shape[0], None]
         y = jnp.einsum("btc,tcn->btn", jnp.take_along_axis(h, front, axis=1), kernel)
         return jnp.take_along_axis(y, positions[..., None], axis=1, mode="fill", fill_value=jnp.nan)
-
-    def _head(self, pooled: Array) -> Array:
-        if not self.flatten:
-            pooled = pooled @ self.kernel[0].astype(pooled.dtype)
-        return pooled.astype(jnp.float32) + self.bias[...].astype(jnp.float32)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack, overload
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Float
 
-from flax_linattn import nn
-from flax_linattn.checks import choice
-from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, BackboneOptions, BackboneState
+from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.decision_embedding import TOKENS, DecisionEmbedding
 from flax_linattn.models.embedding import FeatureEmbedding, PositionName
-from flax_linattn.models.forecaster import check_causal
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.head import Head, split_options
+from flax_linattn.models.layers import Layers, check_causal
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
-from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import zero_padding
-from flax_linattn.typing import Array, Mask, SegmentIds
+from flax_linattn.typing import Array
 
 DECISION_LAYERS = Layers(features=128, num_layers=3, num_heads=1, norm="post", dropout_rate=0.1)
 """The layers of a decision transformer unless others are given: those of the published code."""
@@ -28,7 +25,7 @@ DECISION_LENGTH = 4096
 """Times of the learned table, unless another number is given."""
 
 
-class DecisionTransformer(nnx.Module):
+class DecisionTransformer(Head):
     """The action to take in each step of an episode, given the return that is asked for.
 
     A step is three tokens: the action before it, the return to go, the observation; the action is
@@ -71,6 +68,9 @@ class DecisionTransformer(nnx.Module):
     """
 
     tokens_per_observation = TOKENS
+    option_names = (
+        *("observation_dim", "action_dim", "position", "max_length", "layers", "param_dtype"),
+    )
 
     def __init__(
         self,
@@ -83,11 +83,8 @@ class DecisionTransformer(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        layers, options = (layers or DECISION_LAYERS).take(options)
-        for name in options:
-            choice([*Layers.__annotations__, *nn.ParameterOptions.__annotations__], option=name)
+        layers, options, of_head = split_options(layers or DECISION_LAYERS, options)
         check_causal(layers)
-        of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
         self.max_length = max_length
         self.position: PositionName = position
         self.embedding = DecisionEmbedding(
@@ -108,25 +105,7 @@ class DecisionTransformer(nnx.Module):
             rngs=rngs,
             **options,
         )
-        of_head["dtype"] = jnp.float32
-        self.head = linear(layers.features, action_dim, rngs=rngs, **of_head)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "observation_dim": self.embedding.observation_dim,
-            "action_dim": self.embedding.action_dim,
-            "position": self.position,
-            "max_length": self.max_length,
-            "layers": self.backbone.layers,
-            "param_dtype": self.backbone.param_dtype,
-        }
-
-    @property
-    def dropout(self) -> nnx.Dropout:
-        """That of the backbone, as ``save_model`` asks for it."""
-        return self.backbone.dropout
+        self.head = linear(layers.features, action_dim, dtype=jnp.float32, rngs=rngs, **of_head)
 
     @property
     def observation_dim(self) -> int:
@@ -144,144 +123,52 @@ class DecisionTransformer(nnx.Module):
         return (3 + self.observation_dim + self.action_dim,)
 
     @property
-    def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered."""
-        return self.backbone.streams
-
-    @property
     def num_positions(self) -> int | None:
         """Most steps of an episode that have a time; None = any number."""
         return self.max_length if self.position == "learned" else None
 
-    @overload
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        return_state: Literal[False] = False,
-        **options: Unpack[BackboneOptions],
-    ) -> Float[Array, "B T A"]: ...
+    @property
+    def observation_columns(self) -> str:
+        """For error messages."""
+        return (
+            f" (time, known, return to go, {self.observation_dim} of the observation, "
+            f"{self.action_dim} of the action before)"
+        )
 
-    @overload
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        return_state: Literal[True],
-        **options: Unpack[BackboneOptions],
-    ) -> tuple[Float[Array, "B T A"], BackboneState]: ...
+    def read(self, h: Array) -> Array:
+        """Actions float32 [..., A] in -1 ... 1, of features of the observations' tokens."""
+        return jnp.tanh(self.head(h))
 
-    @overload
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        return_state: bool,
-        **options: Unpack[BackboneOptions],
-    ) -> Float[Array, "B T A"] | tuple[Float[Array, "B T A"], BackboneState]: ...
-
-    @automatic(2)
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        mask: Mask | None = None,
-        segment_ids: SegmentIds | None = None,
-        state: BackboneState | None = None,
-        return_state: bool = False,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, BackboneState]:
-        """Maps whole sequences of steps; arguments as those of ``Backbone``.
-
-        Args:
-            x: [B, T, 3 + S + A], see ``DecisionColumns``.
-            mask: bool [B, T], True = a step.
-            segment_ids: int [B, T], packed episodes.
-            state: what an earlier call returned.
-            return_state: return ``(actions, state)``.
-            dropout_key: a key turns dropout on (training).
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            Actions float32 [B, T, A] in -1 ... 1, and the state if asked for.
-
-        Raises:
-            ValueError: wrong shapes, or a state where the model cannot stream.
-        """
-        self._check(x, 3)
-        _check_rows(x, mask, segment_ids)
-        x = zero_padding(x, mask)
+    def _map(self, x: Array, call: Call) -> tuple[Array, BackboneState | None]:
+        """Actions [B, T, A], and the backbone's state."""
         B, T = x.shape[:2]
-        options: BackboneOptions = {
-            "mask": self._tokens_of(x, mask).reshape(B, TOKENS * T),
-            "segment_ids": None if segment_ids is None else jnp.repeat(segment_ids, TOKENS, axis=1),
-            "state": state,
-            "dropout_key": dropout_key,
-            "form": form,
-        }
-        tokens = self.embedding(x).reshape(B, TOKENS * T, -1)
-        if return_state:
-            h, after = self.backbone(tokens, return_state=True, **options)
-            return self._actions(h[:, TOKENS - 1 :: TOKENS]), after
-        return self._actions(self.backbone(tokens, **options)[:, TOKENS - 1 :: TOKENS])
+        ids = call.segment_ids
+        of_tokens = call.replace(
+            mask=self._tokens_of(x, call.mask).reshape(B, TOKENS * T),
+            segment_ids=None if ids is None else jnp.repeat(ids, TOKENS, axis=1),
+        )
+        tokens = zero_padding(self.embedding(x).reshape(B, TOKENS * T, -1), of_tokens.mask)
+        h, state = self.backbone._map(tokens, of_tokens)
+        return self.read(h[:, TOKENS - 1 :: TOKENS]), state
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> BackboneState:
-        """The state before the first step.
-
-        Args:
-            batch_size: B.
-            max_length: most steps, for mechanisms with a cache; default the model's.
-            dtype: dtype of the inputs.
-
-        Raises:
-            ValueError: the model cannot stream.
-        """
+        """The state before the first step; ``max_length`` is a number of steps."""
         tokens = None if max_length is None else TOKENS * max_length
         return self.backbone.init_state(batch_size, tokens, dtype=dtype)
 
-    @automatic(1)
-    def step(
-        self, x: Float[Array, "B W"], state: BackboneState, *, mask: Array | None = None
-    ) -> tuple[Float[Array, "B A"], BackboneState]:
-        """Takes in one step a row: x [B, 3 + S + A] -> actions [B, A] and the new state.
-
-        ``mask`` bool [B]: where False the state stays as it is.
-        """
-        self._check(x, 2)
+    def _map_step(
+        self, x: Array, state: BackboneState, mask: Array | None
+    ) -> tuple[Array, BackboneState]:
+        """Actions [B, A] and the state after the three tokens."""
         real, tokens = self._tokens_of(x, mask), self.embedding(x)
         h = tokens[:, -1]
         for n in range(TOKENS):
-            h, state = self.backbone.step(tokens[:, n], state, mask=real[:, n])
-        return self._actions(h), state
+            h, state = self.backbone._map_step(tokens[:, n], state, real[:, n])
+        return self.read(h), state
 
     def _tokens_of(self, x: Array, mask: Array | None) -> Array:
         """Which tokens there are, bool [..., 3]."""
         real = jnp.ones(x.shape[:-1], bool) if mask is None else mask
         return jnp.stack([real & (x[..., 1] > 0), real, real], axis=-1)
-
-    def _actions(self, h: Array) -> Array:
-        return jnp.tanh(self.head(h))
-
-    def _check(self, x: Array, ndim: int) -> None:
-        if x.ndim != ndim or x.shape[1:][-1:] != self.observation_shape or 0 in x.shape[1:]:
-            lead = "B, T >= 1" if ndim == 3 else "B"
-            raise ValueError(
-                f"expected steps [{lead}, {self.observation_shape[0]}] (time, known, return to go, "
-                f"{self.observation_dim} of the observation, {self.action_dim} of the action "
-                f"before), got {x.shape}."
-            )
-
-
-def _check_rows(x: Array, mask: Array | None, segment_ids: Array | None) -> None:
-    """Refuses masks and ids of other sizes, which have to be of steps and not of tokens."""
-    if mask is not None and (mask.dtype != bool or mask.shape != x.shape[:2]):
-        raise ValueError(
-            f"expected mask as bool {x.shape[:2]}, True = a step, got {mask.dtype} {mask.shape}."
-        )
-    if segment_ids is not None and segment_ids.shape != x.shape[:2]:
-        raise ValueError(
-            f"expected segment_ids as int {x.shape[:2]}, got shape {segment_ids.shape}."
-        )

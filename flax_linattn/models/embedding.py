@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, runtime_checkable
 
 import jax
@@ -66,8 +67,8 @@ class Embedding(Protocol):
         """Embeds whole sequences.
 
         Args:
-            x: observations ``[B, T, *observation_shape]``. What stands at padding changes nothing
-                at real tokens.
+            x: observations ``[B, T, *observation_shape]``. What stands at padding is finite, and
+                changes nothing at real tokens.
             positions: of the real tokens, counted from 0 in each sequence.
             mask: bool [B, T], True = a real token.
             runs: packed segments.
@@ -92,7 +93,94 @@ class Embedding(Protocol):
         ...
 
 
-class ObservationEmbedding(nnx.Module):
+class PointwiseEmbedding(nnx.Module, abc.ABC):
+    """What embeddings share whose features of an observation are its own: they have no state."""
+
+    @property
+    def streams(self) -> bool:
+        """Always."""
+        return True
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Array,
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences; see ``Embedding``."""
+        return self._embedded(x, positions), ()
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """Nothing: no observation changes another one's features."""
+        return ()
+
+    @automatic(1)
+    def step(
+        self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in an observation a row; see ``Embedding``."""
+        return self._embedded(x, positions), state
+
+    @abc.abstractmethod
+    def _embedded(self, x: Array, positions: Array) -> Array:
+        """Features [..., C] of observations at positions int [...]."""
+
+
+class ConvolvedEmbedding(nnx.Module, abc.ABC):
+    """What embeddings share that have a convolution over time, whose window is their state."""
+
+    @property
+    @abc.abstractmethod
+    def _convolution(self) -> nn.ValueEmbedding | nn.ConvEmbedding: ...
+
+    @property
+    def streams(self) -> bool:
+        """Whether the convolution looks only at the past."""
+        return self._convolution.streams
+
+    @automatic(2)
+    def __call__(
+        self,
+        x: Array,
+        *,
+        positions: Int[Array, "B T"],
+        mask: Mask | None = None,
+        runs: Runs | None = None,
+        state: State | None = None,
+    ) -> tuple[Features, State]:
+        """Embeds whole sequences; see ``Embedding``."""
+        inputs, own = self._inputs(x)
+        inputs = zero_padding(inputs, mask)  # which is made of zeros, or of what a head has scaled
+        h, state = self._convolution._map(inputs, mask=mask, runs=runs, state=state)
+        return self._outputs(h, own, positions), state
+
+    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
+        """The window of the convolution, empty."""
+        return self._convolution.init_state(batch_size, dtype)
+
+    @automatic(1)
+    def step(
+        self, x: Array, state: State, *, positions: Int[Array, "B"], mask: Array | None = None
+    ) -> tuple[FeaturesStep, State]:
+        """Takes in an observation a row; see ``Embedding``."""
+        inputs, own = self._inputs(x)
+        h, state = self._convolution.step(inputs, state, mask=mask)
+        return self._outputs(h, own, positions), state
+
+    @abc.abstractmethod
+    def _inputs(self, x: Array) -> tuple[Array, Any]:
+        """What is convolved of observations x, and what else ``_outputs`` takes of them."""
+
+    @abc.abstractmethod
+    def _outputs(self, h: Array, own: Any, positions: Array) -> Array:
+        """Features [..., C] of what the convolution gives, h [..., C]."""
+
+
+class ObservationEmbedding(ConvolvedEmbedding):
     """Embeds observations: a convolution over values, plus marks, plus positions.
 
     After Time-Series-Library's ``DataEmbedding``. An observation is its values, followed by its
@@ -186,52 +274,19 @@ class ObservationEmbedding(nnx.Module):
         }
 
     @property
-    def streams(self) -> bool:
-        """Whether the convolution looks only at the past."""
-        return self.values.padding == "causal"
+    def _convolution(self) -> nn.ValueEmbedding:
+        return self.values
 
-    @automatic(2)
-    def __call__(
-        self,
-        x: Features,
-        *,
-        positions: Int[Array, "B T"],
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-    ) -> tuple[Features, State]:
-        """Embeds whole sequences; see ``Embedding``."""
-        values = x[..., : self.num_channels]
-        if self.streams:
-            h, state = self.values(values, mask=mask, runs=runs, state=state, return_state=True)
-        else:
-            h = self.values(values, mask=mask, runs=runs, state=state)
-        return self._added(h, zero_padding(x, mask), positions), state
+    def _inputs(self, x: Array) -> tuple[Array, Array]:
+        return x[..., : self.num_channels], x[..., self.num_channels :]
 
-    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """The window of the convolution, empty."""
-        return self.values.init_state(batch_size, dtype)
-
-    @automatic(1)
-    def step(
-        self,
-        x: FeaturesStep,
-        state: State,
-        *,
-        positions: Int[Array, "B"],
-        mask: Array | None = None,
-    ) -> tuple[FeaturesStep, State]:
-        """Takes in an observation a row; see ``Embedding``."""
-        h, state = self.values.step(x[..., : self.num_channels], state, mask=mask)
-        return self._added(h, x, positions), state
-
-    def _added(self, h: Array, x: Array, positions: Array) -> Array:
+    def _outputs(self, h: Array, own: Array, positions: Array) -> Array:
         if self.marks is not None:
-            h = h + self.marks(x[..., self.num_channels :])
+            h = h + self.marks(own)
         return add_positions(h, self.positions, positions)
 
 
-class TokenTable(nnx.Module):
+class TokenTable(PointwiseEmbedding):
     """What embeddings of tokens share that have a row of a table for each, plus positions.
 
     Args:
@@ -281,40 +336,6 @@ class TokenTable(nnx.Module):
             "dtype": self.dtype,
             "param_dtype": self.table.dtype,
         }
-
-    @property
-    def streams(self) -> bool:
-        """Always: a token's embedding is its own."""
-        return True
-
-    @automatic(2)
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        positions: Int[Array, "B T"],
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-    ) -> tuple[Features, State]:
-        """Embeds whole sequences; see ``Embedding``."""
-        return self._embedded(zero_padding(x, mask), positions), ()
-
-    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """Nothing: no token changes another one's embedding."""
-        return ()
-
-    @automatic(1)
-    def step(
-        self,
-        x: Int[Array, "B"],
-        state: State,
-        *,
-        positions: Int[Array, "B"],
-        mask: Array | None = None,
-    ) -> tuple[FeaturesStep, State]:
-        """Takes in a token a row; see ``Embedding``."""
-        return self._embedded(x, positions), state
 
     def _embedded(self, x: Array, positions: Array) -> Array:
         check_tokens(x)
@@ -382,7 +403,7 @@ class TokenEmbedding(TokenTable):
         return rows * jnp.asarray(self.features**0.5, rows.dtype)
 
 
-class OneHotEmbedding(nnx.Module):
+class OneHotEmbedding(PointwiseEmbedding):
     """Tokens as they are: one-hot vectors, without parameters and without positions.
 
     A token outside 0 ... N - 1 gives NaN, as it does in a :class:`TokenEmbedding`.
@@ -413,48 +434,14 @@ class OneHotEmbedding(nnx.Module):
         """The arguments that make one like it, as ``save_model`` keeps them."""
         return {"num_tokens": self.num_tokens}
 
-    @property
-    def streams(self) -> bool:
-        """Always: a token's embedding is its own."""
-        return True
-
-    @automatic(2)
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        positions: Int[Array, "B T"],
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-    ) -> tuple[Features, State]:
-        """Embeds whole sequences: int [B, T] -> float32 [B, T, N]; see ``Embedding``."""
-        return self._embedded(zero_padding(x, mask)), ()
-
-    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """Nothing: no token changes another one's embedding."""
-        return ()
-
-    @automatic(1)
-    def step(
-        self,
-        x: Int[Array, "B"],
-        state: State,
-        *,
-        positions: Int[Array, "B"],
-        mask: Array | None = None,
-    ) -> tuple[FeaturesStep, State]:
-        """Takes in a token a row: int [B] -> float32 [B, N]; see ``Embedding``."""
-        return self._embedded(x), state
-
-    def _embedded(self, x: Array) -> Array:
+    def _embedded(self, x: Array, positions: Array) -> Array:
         check_tokens(x)
         x = x.astype(jnp.int32)  # a narrow dtype may not hold N
         known = (x >= 0) & (x < self.num_tokens)
         return jnp.where(known[..., None], jax.nn.one_hot(x, self.num_tokens), jnp.nan)
 
 
-class FeatureEmbedding(nnx.Module):
+class FeatureEmbedding(PointwiseEmbedding):
     """Leads on what is embedded already, as by a head of several tokens an observation.
 
     Args:
@@ -482,39 +469,8 @@ class FeatureEmbedding(nnx.Module):
         """The arguments that make one like it, as ``save_model`` keeps them."""
         return {"features": self.features}
 
-    @property
-    def streams(self) -> bool:
-        """Always."""
-        return True
-
-    @automatic(2)
-    def __call__(
-        self,
-        x: Features,
-        *,
-        positions: Int[Array, "B T"],
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-    ) -> tuple[Features, State]:
-        """The features themselves, 0 at padding; see ``Embedding``."""
-        return zero_padding(x, mask), ()
-
-    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """Nothing."""
-        return ()
-
-    @automatic(1)
-    def step(
-        self,
-        x: FeaturesStep,
-        state: State,
-        *,
-        positions: Int[Array, "B"],
-        mask: Array | None = None,
-    ) -> tuple[FeaturesStep, State]:
-        """The features themselves; see ``Embedding``."""
-        return x, state
+    def _embedded(self, x: Array, positions: Array) -> Array:
+        return x
 
 
 def make_position(

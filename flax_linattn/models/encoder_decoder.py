@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_causal, check_targets
-from flax_linattn.models.layers import MOST_LAYERS, Layers, sized
+from flax_linattn.models.forecaster import FORECASTER_LAYERS, check_targets
+from flax_linattn.models.layers import MOST_LAYERS, Layers, check_causal, sized
 from flax_linattn.models.moments import EPSILON
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.meshes import automatic

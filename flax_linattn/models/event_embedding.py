@@ -9,20 +9,18 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Float, Int
 
 from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.models.embedding import (
     EMBEDDING_INIT,
+    ConvolvedEmbedding,
     PositionName,
     add_positions,
     make_position,
 )
 from flax_linattn.nn.linear import UniformFanIn
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import Runs, zero_padding
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+from flax_linattn.typing import Array
 
 FREQUENCIES = tuple(math.pi / 8 * 2**n for n in range(6))
 """Of the waves that a gap's scaled logarithm is told by: from 16 deviations to half a one."""
@@ -58,7 +56,7 @@ class EventColumns(NamedTuple):
         return jnp.concatenate([first, self.waves], axis=-1)
 
 
-class EventEmbedding(nnx.Module):
+class EventEmbedding(ConvolvedEmbedding):
     """Embeds events: a table of marks, plus a short convolution over marks and times.
 
     The gap before an event goes in by its logarithm, told by waves of ``FREQUENCIES``, so that no
@@ -157,45 +155,11 @@ class EventEmbedding(nnx.Module):
         }
 
     @property
-    def streams(self) -> bool:
-        """Always: the convolution looks only at the past."""
-        return True
+    def _convolution(self) -> nn.ValueEmbedding:
+        return self.window
 
-    @automatic(2)
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        positions: Int[Array, "B T"],
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-    ) -> tuple[Features, State]:
-        """Embeds whole sequences of observations, see ``EventColumns``; as ``Embedding``."""
-        marks, told = self._told(zero_padding(x, mask))
-        h, state = self.window(told, mask=mask, runs=runs, state=state, return_state=True)
-        return self._added(h, marks, positions), state
-
-    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """The window of the convolution, empty."""
-        return self.window.init_state(batch_size, dtype)
-
-    @automatic(1)
-    def step(
-        self,
-        x: Float[Array, "B W"],
-        state: State,
-        *,
-        positions: Int[Array, "B"],
-        mask: Array | None = None,
-    ) -> tuple[FeaturesStep, State]:
-        """Takes in an event a row; see ``Embedding``."""
-        marks, told = self._told(x)
-        h, state = self.window.step(told, state, mask=mask)
-        return self._added(h, marks, positions), state
-
-    def _told(self, x: Array) -> tuple[Array, Array]:
-        """The table's rows [..., C], and with them what is known of the times [..., inputs]."""
+    def _inputs(self, x: Array) -> tuple[Array, Array]:
+        """What is known of the times and the marks [..., inputs], and the marks alone [..., C]."""
         if x.dtype not in (jnp.float32, jnp.float64):
             raise TypeError(
                 f"observations of events must be float32 or float64, got {x.dtype}, which has no "
@@ -212,8 +176,8 @@ class EventEmbedding(nnx.Module):
         marks = jnp.take(
             self.table[...], token.astype(jnp.int32), axis=0, mode="fill", fill_value=jnp.nan
         )
-        return marks, jnp.concatenate([told, marks.astype(told.dtype)], axis=-1)
+        return jnp.concatenate([told, marks.astype(told.dtype)], axis=-1), marks
 
-    def _added(self, h: Array, marks: Array, positions: Array) -> Array:
-        h = h + (marks * jnp.asarray(self.features**0.5, marks.dtype)).astype(h.dtype)
+    def _outputs(self, h: Array, own: Array, positions: Array) -> Array:
+        h = h + (own * jnp.asarray(self.features**0.5, own.dtype)).astype(h.dtype)
         return add_positions(h, self.positions, positions)

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn.checks import at_least
-from flax_linattn.models.backbone import (
-    HEAD_OPTIONS,
-    Backbone,
-    BackboneOptions,
-    BackboneState,
-    as_backbone,
-)
+from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName
 from flax_linattn.models.event_embedding import EventColumns, EventEmbedding
-from flax_linattn.models.forecaster import check_causal
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.log_normal import LogNormalMixture
 from flax_linattn.nn.linear import linear
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.typing import Array, Mask, SegmentIds
+from flax_linattn.typing import Array
 
 EVENT_LAYERS = Layers(
     features=64, num_layers=2, num_heads=4, hidden_features=128, norm="pre", dropout_rate=0.0
@@ -54,7 +46,7 @@ class NextEvent(NamedTuple):
         return jax.nn.log_softmax(self.mark_logits, axis=-1)
 
 
-class EventForecaster(nnx.Module):
+class EventForecaster(Head):
     """What comes next, after each event of a sequence: a transformer Hawkes process.
 
     The time to the next event is a mixture of log-normal distributions and its mark a softmax,
@@ -97,6 +89,8 @@ class EventForecaster(nnx.Module):
         ((2, 5), (2, 5, 3))
     """
 
+    option_names = ("backbone", "num_components", "param_dtype")
+
     def __init__(
         self,
         backbone: Backbone | int,
@@ -111,39 +105,40 @@ class EventForecaster(nnx.Module):
         **options: Any,
     ) -> None:
         at_least(1, 1024, num_components=num_components)
-        if isinstance(backbone, Backbone):
-            backbone, of_head = as_backbone(
-                backbone,
-                layers,
-                EVENT_LAYERS,
-                rngs=rngs,
-                kernel_size=kernel_size,
-                periods=periods,
-                spread=spread,
-                position=position,
-                **options,
-            )
-        else:
-            at_least(1, num_marks=backbone)
-            layers, options = (layers or EVENT_LAYERS).take(options)
+
+        def embed(num_marks: int, layers: Layers) -> EventEmbedding:
+            at_least(1, num_marks=num_marks)
             check_causal(layers)
-            of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
-            embedding = EventEmbedding(
-                int(backbone),
+            return EventEmbedding(
+                int(num_marks),
                 layers.features,
                 kernel_size=4 if kernel_size is None else kernel_size,
                 periods=() if periods is None else periods,
                 spread=1.0 if spread is None else spread,
-                position="none" if position is None else position,
+                position=position or "none",
                 max_length=options.get("max_length"),
                 dtype=layers.compute_dtype,
                 param_dtype=options.get("param_dtype", jnp.float32),
                 kernel_init=options.get("kernel_init"),
                 rngs=rngs,
             )
-            backbone = Backbone(embedding, layers, rngs=rngs, **options)
-        given = backbone.input_embedding
-        if not backbone.is_causal or not isinstance(given, EventEmbedding):
+
+        self.backbone, of_head = as_backbone(
+            backbone,
+            layers,
+            EVENT_LAYERS,
+            embedding=embed,
+            of_embedding={
+                "kernel_size": kernel_size,
+                "periods": periods,
+                "spread": spread,
+                "position": position,
+            },
+            rngs=rngs,
+            **options,
+        )
+        given = self.backbone.input_embedding
+        if not self.backbone.is_causal or not isinstance(given, EventEmbedding):
             raise ValueError(
                 "a forecaster of events tells the next one after each: it needs a backbone with "
                 "is_causal=True and an EventEmbedding."
@@ -152,8 +147,7 @@ class EventForecaster(nnx.Module):
         self.num_components = num_components
         self.spread = given.spread
         self.periods = given.periods
-        self.backbone = backbone
-        features = backbone.layers.features
+        features = self.layers.features
         # In float32 whatever the layers compute in: times need it, and so the outputs have it.
         of_head["dtype"] = jnp.float32
         self.hidden = linear(features, features, rngs=rngs, **of_head)
@@ -161,105 +155,14 @@ class EventForecaster(nnx.Module):
         self.marks = linear(features, self.num_marks, rngs=rngs, **of_head)
 
     @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "backbone": self.backbone,
-            "num_components": self.num_components,
-            "param_dtype": self.hidden.param_dtype,
-        }
+    def param_dtype(self) -> Any:
+        """Of the head's own parameters."""
+        return self.hidden.param_dtype
 
-    @property
-    def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered."""
-        return self.backbone.streams
-
-    @property
-    def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
-        return self.backbone.num_positions
-
-    @overload
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        return_state: Literal[False] = False,
-        **options: Unpack[BackboneOptions],
-    ) -> Float[Array, "B T outputs"]: ...
-
-    @overload
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        return_state: Literal[True],
-        **options: Unpack[BackboneOptions],
-    ) -> tuple[Float[Array, "B T outputs"], BackboneState]: ...
-
-    @overload
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        return_state: bool,
-        **options: Unpack[BackboneOptions],
-    ) -> Float[Array, "B T outputs"] | tuple[Float[Array, "B T outputs"], BackboneState]: ...
-
-    @automatic(2)
-    def __call__(
-        self,
-        x: Float[Array, "B T W"],
-        *,
-        mask: Mask | None = None,
-        segment_ids: SegmentIds | None = None,
-        state: BackboneState | None = None,
-        return_state: bool = False,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, BackboneState]:
-        """Maps whole sequences; arguments as those of ``Backbone``.
-
-        Args:
-            x: observations float32 [B, T, 3 + 2 P], see ``EventColumns``.
-            mask: bool [B, T], True = an event.
-            segment_ids: int [B, T], packed sequences.
-            state: what an earlier call returned.
-            return_state: return ``(outputs, state)``.
-            dropout_key: a key turns dropout on (training).
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            float32 [B, T, 3 K + M], which ``next_event`` takes apart, and the state if asked for.
-        """
-        options: BackboneOptions = {
-            "mask": mask,
-            "segment_ids": segment_ids,
-            "state": state,
-            "dropout_key": dropout_key,
-            "form": form,
-        }
-        if return_state:
-            h, after = self.backbone(x, return_state=True, **options)
-            return self._outputs(h), after
-        return self._outputs(self.backbone(x, **options))
-
-    def init_state(
-        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
-    ) -> BackboneState:
-        """The state before the first event; see ``Backbone.init_state``."""
-        return self.backbone.init_state(batch_size, max_length, dtype=dtype)
-
-    @automatic(1)
-    def step(
-        self, x: Float[Array, "B W"], state: BackboneState, *, mask: Array | None = None
-    ) -> tuple[Float[Array, "B outputs"], BackboneState]:
-        """Takes in one event a row: x [B, 3 + 2 P] -> outputs [B, 3 K + M] and the new state.
-
-        ``mask`` bool [B]: where False the state stays as it is.
-        """
-        h, state = self.backbone.step(x, state, mask=mask)
-        return self._outputs(h), state
+    def read(self, h: Array) -> Array:
+        """Outputs float32 [..., 3 K + M], which ``next_event`` takes apart."""
+        times = self.times(jnp.tanh(self.hidden(h)))
+        return jnp.concatenate([times, self.marks(h)], axis=-1)
 
     def next_event(self, outputs: Float[Array, "... outputs"]) -> NextEvent:
         """What outputs say of the next event.
@@ -293,10 +196,6 @@ class EventForecaster(nnx.Module):
             waves = jnp.concatenate([c * cosine - s * sine, c * sine + s * cosine], axis=-1)
         known = jnp.ones_like(log_gap)
         return EventColumns(log_gap, known, mark.astype(before.dtype), waves).joined()
-
-    def _outputs(self, h: Array) -> Array:
-        times = self.times(jnp.tanh(self.hidden(h)))
-        return jnp.concatenate([times, self.marks(h)], axis=-1)
 
 
 def next_event(

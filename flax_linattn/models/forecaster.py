@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from einops import rearrange
@@ -11,24 +11,18 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from flax_linattn.checks import OptionError, array, at_least
-from flax_linattn.models.backbone import (
-    Backbone,
-    BackboneOptions,
-    BackboneState,
-    as_backbone,
-    check_state,
-)
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.head import Head, as_backbone
+from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import packed_runs, zero_padding
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.prefix import select
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SegmentIds
+from flax_linattn.typing import Array, Features, FeaturesStep
 
 FORECASTER_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 """The layers of a forecaster unless others are given."""
@@ -47,14 +41,7 @@ class ForecasterState(NamedTuple):
     moments: MomentsState | None
 
 
-class ForecasterOptions(BackboneOptions, total=False):
-    """Options of a call of ``Forecaster``, see there."""
-
-    every_step: bool
-    positions: Int[Array, "P"] | None
-
-
-class Forecaster(nnx.Module):
+class Forecaster(Head):
     """The next ``horizon`` values of a series, after each of its observations.
 
     Every observation is normalised by the mean and standard deviation of those so far, and the
@@ -94,6 +81,10 @@ class Forecaster(nnx.Module):
         >>> y.shape, bool(jnp.allclose(every[:, -1], y, atol=1e-5))
         ((2, 4, 3), True)
     """
+
+    state_type = ForecasterState
+    output_axes = 1
+    option_names = ("backbone", "horizon", "targets")
 
     def __init__(
         self,
@@ -145,112 +136,57 @@ class Forecaster(nnx.Module):
             else None
         )
 
-    @overload
-    def __call__(
+    def read(self, h: Array, mean: Array, std: Array) -> Array:
+        """Forecasts float32 [..., H, targets] of features and what inputs were normalised by.
+
+        With quantiles there is a last axis [1 + Q]: the mean, then the quantiles.
+        """
+        targets = jnp.asarray(self.targets)
+        y = rearrange(self.head(h), "... (h c) -> ... h c", h=self.horizon).astype(jnp.float32)
+        y = y * std[..., None, targets] + mean[..., None, targets]
+        return y if self.quantile_head is None else self.quantile_head(h, y, std[..., targets])
+
+    def _map(
         self,
-        x: Features,
+        x: Array,
+        call: Call,
         *,
-        return_state: Literal[False] = False,
-        **options: Unpack[ForecasterOptions],
-    ) -> Array: ...
-
-    @overload
-    def __call__(
-        self, x: Features, *, return_state: Literal[True], **options: Unpack[ForecasterOptions]
-    ) -> tuple[Array, ForecasterState]: ...
-
-    @overload
-    def __call__(
-        self, x: Features, *, return_state: bool, **options: Unpack[ForecasterOptions]
-    ) -> Array | tuple[Array, ForecasterState]: ...
-
-    @automatic(1)
-    def __call__(
-        self,
-        x: Features,
-        *,
-        mask: Mask | None = None,
-        segment_ids: SegmentIds | None = None,
-        state: ForecasterState | None = None,
-        return_state: bool = False,
         every_step: bool = False,
         positions: Int[Array, "P"] | None = None,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, ForecasterState]:
-        """Forecasts from whole sequences.
+    ) -> tuple[Array, ForecasterState | None]:
+        """Forecasts [B, H, targets] after the last observation of each row.
 
-        Args:
-            x: float32 [B, T, num_channels + num_marks], T >= 1: channels first.
-            mask: bool [B, T], True = a real token.
-            segment_ids: int [B, T], packed sequences; with ``every_step`` or ``positions``.
-            state: what an earlier call returned.
-            return_state: return ``(forecasts, state)``.
-            every_step: the forecasts after every observation instead of the last real one.
-            positions: the forecasts after these observations.
-            dropout_key: a key turns dropout on (training).
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            Forecasts float32 [B, H, targets]; [B, T, H, targets] with ``every_step``, [B, P, H,
-            targets] with ``positions``. Of a row without real tokens they mean nothing. With
-            quantiles there is a last axis [1 + Q]: the mean, then the quantiles.
-
-        Raises:
-            ValueError: wrong shapes, or segments without every step or positions.
+        [B, T, H, targets] after every one, and [B, P, H, targets] after those at ``positions``. Of
+        a row without valid tokens they mean nothing.
         """
-        if segment_ids is not None and not every_step and positions is None:
+        if call.segment_ids is not None and not every_step and positions is None:
             raise ValueError("packed sequences need every_step=True, or positions.")
-        self._check_observations(x, "[B, T, {}]", 3)
-        if state is not None:
-            check_state(state, ForecasterState, batch_size=x.shape[0])
-        x, (mean, std), moments = self._normalized(x, mask, segment_ids, state)
-        options: BackboneOptions = {
-            "mask": mask,
-            "segment_ids": segment_ids,
-            "state": None if state is None else state.backbone,
-            "dropout_key": dropout_key,
-            "form": form,
-        }
-        after: BackboneState | None = None
-        if return_state:
-            h, after = self.backbone(x, return_state=True, **options)
-        else:
-            h = self.backbone(x, **options)
-        if not every_step and positions is None:
+        state: ForecasterState | None = call.state
+        before = None if state is None else state.backbone
+        call = call.counted(x, before)
+        x, (mean, std), moments = self._normalized(x, call)
+        h, after = self.backbone._map(x, call.replace(state=before))
+        if positions is not None and not every_step:
+            h, mean, std = (a[:, positions] for a in (h, mean, std))
+        elif not every_step:
             last = jnp.full(x.shape[:1], x.shape[1] - 1)
-            if mask is not None:
-                last = x.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+            if call.mask is not None:
+                last = x.shape[1] - 1 - jnp.argmax(call.mask[:, ::-1], axis=1)
             h, mean, std = (
                 jnp.take_along_axis(a, last[:, None, None], axis=1)[:, 0] for a in (h, mean, std)
             )
-        elif positions is not None:
-            h, mean, std = (a[:, positions] for a in (h, mean, std))
-        y = self._forecasts(h, mean, std)
-        return y if after is None else (y, ForecasterState(after, moments))
+        y = self.read(h, mean, std)
+        return y, None if after is None else ForecasterState(after, moments)
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "backbone": self.backbone,
-            "horizon": self.horizon,
+        return super().options | {
             "num_marks": self.backbone.observation_shape[0] - self.num_channels,
-            "targets": self.targets,
             "normalize": self.moments is not None,
             "memory": None if self.moments is None else self.moments.memory,
             "quantiles": () if self.quantile_head is None else self.quantile_head.levels,
         }
-
-    @property
-    def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered, over observations."""
-        return self.backbone.streams
-
-    @property
-    def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
-        return self.backbone.num_positions
 
     def forecast(
         self,
@@ -282,16 +218,10 @@ class Forecaster(nnx.Module):
         backbone = self.backbone.init_state(batch_size, max_length, dtype=dtype)
         return ForecasterState(backbone, moments)
 
-    @automatic(1)
-    def step(
-        self, x: FeaturesStep, state: ForecasterState, *, mask: Array | None = None
+    def _map_step(
+        self, x: FeaturesStep, state: ForecasterState, mask: Array | None
     ) -> tuple[Float[Array, "B H targets"], ForecasterState]:
-        """Takes in one observation a row: x [B, num_channels + num_marks] -> forecasts, new state.
-
-        ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
-        """
-        self._check_observations(x, "[B, {}]", 2)
-        check_state(state, ForecasterState, batch_size=x.shape[0])
+        """Forecasts [B, H, targets] and the new state."""
         x = jnp.asarray(x)
         moments = state.moments
         mean, std = self._neutral(x)
@@ -300,48 +230,28 @@ class Forecaster(nnx.Module):
             new = self.moments.merge(moments, self.moments.lift(values))
             moments = new if mask is None else select(mask, new, moments)
             mean, std = self.moments.read(moments)
-        h, backbone = self.backbone.step(
-            _scaled(x, mean, std, self.num_channels), state.backbone, mask=mask
-        )
-        return self._forecasts(h, mean, std), ForecasterState(backbone, moments)
-
-    def _check_observations(self, x: Array, shape: str, ndim: int) -> None:
-        (size,) = self.backbone.observation_shape
-        array(shape.format(size), observations=x)
-        if x.ndim != ndim or x.shape[-1] != size:
-            raise ValueError(f"expected observations {shape.format(size)}, got {x.shape}.")
+        x = _scaled(x, mean, std, self.num_channels)
+        h, backbone = self.backbone._map_step(x, state.backbone, mask)
+        return self.read(h, mean, std), ForecasterState(backbone, moments)
 
     def _normalized(
-        self,
-        x: Features,
-        mask: Mask | None,
-        segment_ids: SegmentIds | None,
-        state: ForecasterState | None,
+        self, x: Features, call: Call
     ) -> tuple[Features, tuple[Array, Array], MomentsState | None]:
         """The inputs of the backbone, what they were normalised by, and the moments after them."""
-        x = zero_padding(x, mask)
         if self.moments is None:
             return x, self._neutral(x), None
-        carried = None if state is None else state.backbone.segment_id
-        runs = packed_runs(segment_ids, mask, carried)
-        before = None if state is None else state.moments
+        before = None if call.state is None else call.state.moments
         moments, after = self.moments(
             x[..., : self.num_channels].astype(jnp.float32),
             self.moments.init_state(x.shape[0], self.num_channels) if before is None else before,
-            mask=mask,
-            starts=None if runs is None else runs.starts,
+            mask=call.mask,
+            starts=None if call.runs is None else call.runs.starts,
         )
         return _scaled(x, *moments, self.num_channels), moments, after
 
     def _neutral(self, x: Array) -> tuple[Array, Array]:
         zeros = jnp.zeros((*x.shape[:-1], self.num_channels), jnp.float32)
         return zeros, zeros + 1
-
-    def _forecasts(self, h: Array, mean: Array, std: Array) -> Array:
-        targets = jnp.asarray(self.targets)
-        y = rearrange(self.head(h), "... (h c) -> ... h c", h=self.horizon).astype(jnp.float32)
-        y = y * std[..., None, targets] + mean[..., None, targets]
-        return y if self.quantile_head is None else self.quantile_head(h, y, std[..., targets])
 
 
 def _num_channels(backbone: Backbone, num_marks: int) -> int:
@@ -371,21 +281,6 @@ def _num_channels(backbone: Backbone, num_marks: int) -> int:
             "num_marks",
         )
     return width - num_marks
-
-
-def check_causal(layers: Layers) -> None:
-    """Refuses a mechanism that forecasts cannot use.
-
-    Raises:
-        ValueError: one has no causal form.
-    """
-    for mechanism in layers.mechanisms:
-        if not mechanism.capabilities.causal:
-            raise OptionError(
-                f"{mechanism.name!r} has no causal form, which forecasts need; choose another "
-                "mechanism.",
-                "mechanism",
-            )
 
 
 def check_targets(targets: Sequence[int] | None, num_channels: int) -> tuple[int, ...]:

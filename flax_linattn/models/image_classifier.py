@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Literal
 
 import jax.numpy as jnp
@@ -119,9 +118,9 @@ class ImageClassifier(nnx.Module):
     ) -> None:
         choice(IMAGE_POOLINGS, pooling=pooling)
         choice(nn.patches.PATCH_EMBEDDINGS, embedding=embedding)
-        layers, unknown = (layers or vit_layers()).take(options)
-        for name in unknown:
-            choice([field.name for field in dataclasses.fields(Layers)], option=name)
+        for name in options:
+            choice(Layers.__annotations__, option=name)
+        layers, _ = (layers or vit_layers()).take(options)
         self.patches = nn.PatchEmbedding(
             image_size,
             patch_size,

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Unpack, overload
+from typing import Any, cast
 
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
-from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
-from flax_linattn.models.backbone import (
-    HEAD_OPTIONS,
-    Backbone,
-    BackboneOptions,
-    BackboneState,
-    as_backbone,
-)
+from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import PositionName, TokenEmbedding
+from flax_linattn.models.head import Head, as_backbone
 from flax_linattn.models.layers import Layers
 from flax_linattn.nn.linear import linear
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.typing import Array, Mask, SegmentIds
+from flax_linattn.typing import Array
 
 LANGUAGE_LAYERS = Layers(norm="pre")
 """The layers of a language model unless others are given: pre-norm, as GPT-2 and later ones."""
 
 
-class LanguageModel(nnx.Module):
+class LanguageModel(Head):
     """Logits of the next token, after each token of a sequence.
 
     Args:
@@ -58,6 +50,8 @@ class LanguageModel(nnx.Module):
         (1, 6)
     """
 
+    option_names = ("backbone", "tied")
+
     def __init__(
         self,
         backbone: Backbone | int,
@@ -68,133 +62,44 @@ class LanguageModel(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ) -> None:
-        if not isinstance(backbone, Backbone):
-            at_least(1, num_tokens=backbone)
-            layers, options = (layers or LANGUAGE_LAYERS).take(options)
-            tokens = TokenEmbedding(
-                int(backbone),
+        def embed(num_tokens: int, layers: Layers) -> TokenEmbedding:
+            at_least(1, num_tokens=num_tokens)
+            return TokenEmbedding(
+                int(num_tokens),
                 layers.features,
-                position="sinusoidal" if position is None else position,
+                position=position or "sinusoidal",
                 max_length=options.get("max_length"),
                 dtype=layers.compute_dtype,
                 param_dtype=options.get("param_dtype", jnp.float32),
                 rngs=rngs,
             )
-            of_head = {name: options[name] for name in HEAD_OPTIONS if name in options}
-            backbone = Backbone(tokens, layers, rngs=rngs, **options)
-        else:
-            backbone, of_head = as_backbone(
-                backbone, layers, LANGUAGE_LAYERS, rngs=rngs, position=position, **options
-            )
-        embedding = backbone.input_embedding
-        if not backbone.is_causal or not isinstance(embedding, TokenEmbedding):
+
+        self.backbone, of_head = as_backbone(
+            backbone,
+            layers,
+            LANGUAGE_LAYERS,
+            embedding=embed,
+            of_embedding={"position": position},
+            rngs=rngs,
+            **options,
+        )
+        embedding = self.backbone.input_embedding
+        if not self.backbone.is_causal or not isinstance(embedding, TokenEmbedding):
             raise ValueError(
                 "a language model gives each token's next one: it needs a backbone with "
                 "is_causal=True and a TokenEmbedding."
             )
         self.num_tokens = embedding.num_tokens
-        self.backbone = backbone
-        features = backbone.layers.features
+        self.tied = bool(tied)
         self.head = (
             None
             if tied
-            else linear(features, self.num_tokens, use_bias=False, rngs=rngs, **of_head)
+            else linear(self.layers.features, self.num_tokens, use_bias=False, rngs=rngs, **of_head)
         )
 
-    @overload
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        return_state: Literal[False] = False,
-        **options: Unpack[BackboneOptions],
-    ) -> Float[Array, "B T tokens"]: ...
-
-    @overload
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        return_state: Literal[True],
-        **options: Unpack[BackboneOptions],
-    ) -> tuple[Float[Array, "B T tokens"], BackboneState]: ...
-
-    @overload
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        return_state: bool,
-        **options: Unpack[BackboneOptions],
-    ) -> Float[Array, "B T tokens"] | tuple[Float[Array, "B T tokens"], BackboneState]: ...
-
-    @automatic(2)
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        mask: Mask | None = None,
-        segment_ids: SegmentIds | None = None,
-        state: BackboneState | None = None,
-        return_state: bool = False,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, BackboneState]:
-        """Maps whole sequences; arguments as those of ``Backbone``.
-
-        Returns:
-            Logits float32 [B, T, tokens] of the token after each, and the state if asked for.
-        """
-        options: BackboneOptions = {
-            "mask": mask,
-            "segment_ids": segment_ids,
-            "state": state,
-            "dropout_key": dropout_key,
-            "form": form,
-        }
-        if return_state:
-            h, after = self.backbone(x, return_state=True, **options)
-            return self._logits(h), after
-        return self._logits(self.backbone(x, **options))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "backbone": self.backbone,
-            "tied": self.head is None,
-        }
-
-    @property
-    def streams(self) -> bool:
-        """Whether ``init_state`` and ``step`` are offered."""
-        return self.backbone.streams
-
-    @property
-    def num_positions(self) -> int | None:
-        """Most observations of a sequence that have a position; None = any number."""
-        return self.backbone.num_positions
-
-    def init_state(
-        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
-    ) -> BackboneState:
-        """The state before the first token; see ``Backbone.init_state``."""
-        return self.backbone.init_state(batch_size, max_length, dtype=dtype)
-
-    @automatic(1)
-    def step(
-        self, x: Int[Array, "B"], state: BackboneState, *, mask: Array | None = None
-    ) -> tuple[Float[Array, "B tokens"], BackboneState]:
-        """Takes in one token a row: x int [B] -> logits [B, tokens] and the new state.
-
-        ``mask`` bool [B]: where False the state stays as it is.
-        """
-        h, state = self.backbone.step(x, state, mask=mask)
-        return self._logits(h), state
-
-    def _logits(self, h: Array) -> Array:
-        embedding = self.backbone.input_embedding
-        if self.head is None and isinstance(embedding, TokenEmbedding):
-            return embedding.attend(h).astype(jnp.float32)
-        assert self.head is not None
-        return self.head(h).astype(jnp.float32)
+    def read(self, h: Array) -> Array:
+        """Logits float32 [..., tokens] of the token after each, of features h [..., C]."""
+        if self.head is not None:
+            return self.head(h).astype(jnp.float32)
+        embedding = cast(TokenEmbedding, self.backbone.input_embedding)
+        return embedding.attend(h).astype(jnp.float32)

@@ -231,6 +231,21 @@ class Layers:
         )
 
 
+def check_causal(layers: Layers) -> None:
+    """Refuses a mechanism that a model which never sees the future cannot use.
+
+    Raises:
+        OptionError: one has no causal form.
+    """
+    for mechanism in layers.mechanisms:
+        if not mechanism.capabilities.causal:
+            raise OptionError(
+                f"{mechanism.name!r} has no causal form, which this model needs; choose another "
+                "mechanism.",
+                "mechanism",
+            )
+
+
 def sized(mechanism: ops.Mechanism, max_length: int | None) -> ops.Mechanism:
     """Tells a mechanism that learns something for each position how many there are."""
     if max_length is None or not hasattr(mechanism, "max_length"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,25 +13,23 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from flax_linattn import nn
-from flax_linattn.checks import OptionError, array, at_least, choice
-from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, BackboneState, check_state
+from flax_linattn.checks import OptionError, at_least, choice
+from flax_linattn.models.backbone import Backbone, BackboneState
 from flax_linattn.models.channel_mixing import ChannelMixing
 from flax_linattn.models.correction import Correction
 from flax_linattn.models.embedding import ObservationEmbedding
-from flax_linattn.models.forecaster import check_causal, check_targets
+from flax_linattn.models.forecaster import check_targets
+from flax_linattn.models.head import Head, split_options
 from flax_linattn.models.known_future import KnownFuture
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.layers import Layers, check_causal
 from flax_linattn.models.moments import Moments, MomentsState
 from flax_linattn.models.quantiles import QuantileHead
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import split_key
 from flax_linattn.nn.linear import linear
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.checks import check_mask
-from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.prefix import select
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask
+from flax_linattn.typing import Array, Features, FeaturesStep
 
 PATCH_LAYERS = Layers(features=64, num_layers=2, hidden_features=128)
 """The layers of a patch forecaster unless others are given."""
@@ -57,18 +55,7 @@ class PatchState(NamedTuple):
     phases: tuple[Array, ...]
 
 
-class PatchOptions(TypedDict, total=False):
-    """Options of a call of ``PatchForecaster``, see there."""
-
-    mask: Mask | None
-    state: PatchState | None
-    every_step: bool
-    positions: Int[Array, "N"] | None
-    dropout_key: Array | None
-    form: str
-
-
-class PatchForecaster(nnx.Module):
+class PatchForecaster(Head):
     """The next ``horizon`` values of each channel, from patches of its past and a linear map.
 
     A token is a patch of consecutive values of one channel, and all channels share the weights, as
@@ -140,6 +127,13 @@ class PatchForecaster(nnx.Module):
         ((2, 4, 3), True)
     """
 
+    state_type = PatchState
+    output_axes = 1
+    option_names = (
+        *("num_channels", "horizon", "patch_length", "context", "num_marks", "missing"),
+        *("known_future", "targets", "max_length", "layers", "param_dtype"),
+    )
+
     def __init__(
         self,
         num_channels: int,
@@ -168,9 +162,7 @@ class PatchForecaster(nnx.Module):
         choice(("sinusoidal", "none"), position=position)
         if memory is not None and not memory > 0:
             raise OptionError(f"expected memory above 0, or None, got {memory}.", "memory")
-        for name in options:
-            choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)
-        layers, options = (layers or PATCH_LAYERS).take(options)
+        layers, options, of_head = split_options(layers or PATCH_LAYERS, options)
         check_causal(layers)
         self.num_channels = int(num_channels)
         self.horizon = int(horizon)
@@ -209,10 +201,8 @@ class PatchForecaster(nnx.Module):
             rngs=rngs,
             **options,
         )
-        of_head: Any = {name: options[name] for name in HEAD_OPTIONS if name in options}
-        if self.context:
-            of_head = {"kernel_init": ZEROS, "bias_init": ZEROS} | of_head
-        self.head = linear(layers.features, self.horizon, rngs=rngs, **of_head)
+        begin = {"kernel_init": ZEROS, "bias_init": ZEROS} if self.context else {}
+        self.head = linear(layers.features, self.horizon, rngs=rngs, **begin | of_head)
         self.linear_map = (
             linear(
                 self.context,
@@ -253,7 +243,7 @@ class PatchForecaster(nnx.Module):
                 len(self.targets),
                 of_each=True,
                 rngs=rngs,
-                **{name: options[name] for name in HEAD_OPTIONS if name in options},
+                **of_head,
             )
             if quantiles
             else None
@@ -264,62 +254,50 @@ class PatchForecaster(nnx.Module):
             else None
         )
 
-    @overload
-    def __call__(
-        self, x: Features, *, return_state: Literal[False] = False, **options: Unpack[PatchOptions]
-    ) -> Array: ...
+    def read(
+        self, h: Array, seen: Array, mean: Array, std: Array, known: tuple[Array, ...]
+    ) -> Array:
+        """Forecasts [..., H, C] of features [..., C, F] and of what they are brought back by.
 
-    @overload
-    def __call__(
-        self, x: Features, *, return_state: Literal[True], **options: Unpack[PatchOptions]
-    ) -> tuple[Array, PatchState]: ...
+        That is the last values [..., context, C], moments [..., C] and known channels.
+        """
+        y = rearrange(self.head(h).astype(jnp.float32), "... c h -> ... h c") * std[..., None, :]
+        if self.share is not None:
+            y = self.share[...] * y
+        if self.linear_map is None:
+            y = y + mean[..., None, :]
+        else:
+            seen = seen[..., : len(self.targets)]
+            last = seen[..., -1:, :]
+            differences = rearrange(seen - last, "... l c -> ... c l")
+            mapped = self.linear_map(differences)
+            if self.share is not None:
+                mapped = jax.lax.stop_gradient(mapped)
+            y = y + last + rearrange(mapped, "... c h -> ... h c")
+        if self.added is not None:
+            added = self.added(*known) * std[..., None, :]
+            y = y + (added if self.known_share is None else self.known_share[...] * added)
+        return y if self.quantile_head is None else self.quantile_head(h, y, std)
 
-    @automatic(1)
-    def __call__(
+    def _map(
         self,
-        x: Features,
+        x: Array,
+        call: Call,
         *,
-        mask: Mask | None = None,
-        state: PatchState | None = None,
-        return_state: bool = False,
         every_step: bool = False,
         positions: Int[Array, "N"] | None = None,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, PatchState]:
-        """Forecasts from whole sequences.
+    ) -> tuple[Array, PatchState]:
+        """Forecasts [B, H, targets] after the last observation of each row.
 
-        Only the phases that are asked for are computed: one, or with ``every_step`` or
-        ``return_state`` all of them.
-
-        Args:
-            x: [B, T, num_channels + num_marks + H F], T >= 1: channels first, known ones of the
-                horizon last.
-            mask: bool [B, T], True = a real token; padding may stand anywhere.
-            state: what an earlier call returned.
-            return_state: return ``(forecasts, state)``.
-            every_step: the forecasts after every observation instead of the last real one.
-            positions: the forecasts after these observations, whole patches apart: any whose
-                distance from the first of them is no multiple of the patch length gets NaN.
-            dropout_key: a key turns dropout on (training).
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            Forecasts float32 [B, H, targets]; [B, T, H, targets] with ``every_step``, [B, N, H,
-            targets] with ``positions``. Of a row without real tokens they mean nothing. With
-            quantiles there is a last axis [1 + Q]: the mean, then the quantiles.
-
-        Raises:
-            ValueError: wrong shapes, or a state of a model that does not stream.
+        [B, T, H, targets] after every one, and [B, N, H, targets] after those at ``positions``,
+        whole patches apart: any whose distance from the first of them is no multiple of the patch
+        length gets NaN. Only the phases that are asked for are computed: one, or with every step or
+        the state all of them. Of a row without valid tokens forecasts mean nothing.
         """
-        self._check_observations(x, "[B, T >= 1, {}]", 3)
-        if state is not None or return_state:
-            self._check_streams()
-        if state is not None:
-            check_state(state, PatchState, batch_size=x.shape[0])
-        mask = check_mask("mask", mask, x.shape[:2])
+        state: PatchState | None = call.state
+        mask, return_state = call.mask, call.return_state
         batch, length = x.shape[:2]
-        x = zero_padding(jnp.asarray(x, jnp.float32), mask)
+        x = x.astype(jnp.float32)
         number = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
         count = jnp.full(batch, length, jnp.int32)
         if mask is not None:  # real tokens first
@@ -343,25 +321,22 @@ class PatchForecaster(nnx.Module):
         everything = every_step or return_state
         key_mixing = None
         if self.mixing is not None:
-            dropout_key, key_mixing = split_key(dropout_key, 2)
+            dropout_key, key_mixing = split_key(call.dropout_key, 2)
+            call = call.replace(dropout_key=dropout_key)
         starts = jnp.arange(size, dtype=jnp.int32)[None] if everything else at[:, :1] % size
         starts = jnp.broadcast_to(starts, (batch, starts.shape[1]))
-        h, phases = self._read(
-            history, marks, moments, count, starts, state, return_state, dropout_key, form
-        )
+        h, phases = self._features(history, marks, moments, count, starts, call)
         in_phase = at % size if everything else jnp.zeros_like(at)
         h = _take(rearrange(h, "b s k c f -> b (s k) c f"), in_phase * h.shape[2] + at // size)
         if self.mixing is not None:
             h = self.mixing(h, dropout_key=key_mixing)
         seen = self._ending(history, at, self.context)
         mean, std = (_take(moment, at) for moment in moments)
-        y = self._forecasts(h, seen, mean, std, tuple(_take(part, at) for part in known))
+        y = self.read(h, seen, mean, std, tuple(_take(part, at) for part in known))
         if not everything:
             asked = (at % size == starts).reshape(*at.shape, *[1] * (y.ndim - 2))
             y = jnp.where(asked, y, jnp.nan)
         y = y if every_step or positions is not None else y[:, 0]
-        if not return_state:
-            return y
         kept = jnp.arange(self._window, dtype=jnp.int32) + count[:, None]
         return y, PatchState(last_moments, _take(history, kept), phases)
 
@@ -370,29 +345,13 @@ class PatchForecaster(nnx.Module):
         """The arguments that make one like it, as ``save_model`` keeps them."""
         embedding = self.backbone.input_embedding
         assert isinstance(embedding, ObservationEmbedding)
-        return {
-            "num_channels": self.num_channels,
-            "horizon": self.horizon,
-            "patch_length": self.patch_length,
-            "context": self.context,
+        return super().options | {
             "fixed_map": self.share is not None,
-            "num_marks": self.num_marks,
-            "missing": self.missing,
-            "known_future": self.known_future,
-            "targets": self.targets,
             "memory": self.moments.memory,
             "position": embedding.position,
             "channel_mechanism": None if self.mixing is None else self.mixing.mechanism,
             "quantiles": () if self.quantile_head is None else self.quantile_head.levels,
-            "max_length": self.max_length,
-            "layers": self.backbone.layers,
-            "param_dtype": self.backbone.param_dtype,
         }
-
-    @property
-    def dropout(self) -> nnx.Dropout:
-        """The backbone's."""
-        return self.backbone.dropout
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
@@ -440,32 +399,17 @@ class PatchForecaster(nnx.Module):
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> PatchState:
-        """The state before the first observation.
-
-        Args:
-            batch_size: B.
-            max_length: not needed: the state does not grow.
-            dtype: changes nothing: the model computes from float32.
-
-        Raises:
-            ValueError: the mechanism has no state of constant size.
-        """
+        """The state before the first observation; it does not grow, and is float32."""
         self._check_streams()
         rows = self.backbone.init_state(batch_size * self.patch_length * len(self.targets))
         shape = (batch_size, self.patch_length, len(self.targets))
         phases = tuple(leaf.reshape(*shape, *leaf.shape[1:]) for leaf in jax.tree.leaves(rows))
         return self._first_state(batch_size)._replace(phases=phases)
 
-    @automatic(1)
-    def step(
-        self, x: FeaturesStep, state: PatchState, *, mask: Array | None = None
+    def _map_step(
+        self, x: FeaturesStep, state: PatchState, mask: Array | None
     ) -> tuple[Float[Array, "B H targets"], PatchState]:
-        """Takes in one observation a row: x ``[B, *observation_shape]`` -> forecasts, new state.
-
-        ``mask`` bool [B]: where False the state stays as it is, and the forecast means nothing.
-        """
-        self._check_observations(x, "[B, {}]", 2)
-        check_state(state, PatchState, batch_size=x.shape[0])
+        """Forecasts [B, H, targets] and the new state."""
         values, marks, known = self._parted(jnp.asarray(x, jnp.float32))
         moments = self.moments.merge(state.moments, self.moments.lift(values))
         mean, std = self.moments.read(moments)
@@ -477,10 +421,10 @@ class PatchForecaster(nnx.Module):
         row = jnp.arange(x.shape[0], dtype=jnp.int32)
         phase = state.moments.num_tokens % self.patch_length
         of_phase = self._rows(tuple(leaf[row, phase] for leaf in state.phases))
-        h, after = self.backbone.step(
+        h, after = self.backbone._map_step(
             rearrange(tokens, "b c p -> (b c) p"),
             of_phase,
-            mask=None if mask is None else jnp.repeat(mask, len(self.targets)),
+            None if mask is None else jnp.repeat(mask, len(self.targets)),
         )
         phases = tuple(
             leaf.at[row, phase].set(new.reshape(leaf.shape[0], *leaf.shape[2:]))
@@ -489,7 +433,7 @@ class PatchForecaster(nnx.Module):
         h = rearrange(h, "(b c) f -> b c f", c=len(self.targets))
         if self.mixing is not None:
             h = self.mixing(h)
-        y = self._forecasts(h, self._ending(history, now, self.context)[:, 0], mean, std, known)
+        y = self.read(h, self._ending(history, now, self.context)[:, 0], mean, std, known)
         recent = history[:, 1:]
         if mask is not None:
             moments = select(mask, moments, state.moments)
@@ -501,13 +445,12 @@ class PatchForecaster(nnx.Module):
         """Observations that are kept for those that follow."""
         return max(self.patch_length, self.context) - 1
 
-    def _check_observations(self, x: Array, shape: str, ndim: int) -> None:
-        (size,) = self.observation_shape
-        array(shape.format(size), observations=x)
-        if x.ndim != ndim or x.shape[-1] != size or 0 in x.shape[1:]:
-            raise ValueError(f"expected observations {shape.format(size)}, got {x.shape}.")
+    def _check_packs(self) -> None:
+        """Says why rows may not hold packed sequences."""
+        raise ValueError("a row of patches is of one series; give each series a row of its own.")
 
     def _check_streams(self) -> None:
+        """Says why the model has no state: a mechanism has none of constant size."""
         if not self.streams:
             names = ", ".join(sorted({m.name for m in self.backbone.mechanisms}))
             raise ValueError(
@@ -551,17 +494,14 @@ class PatchForecaster(nnx.Module):
         told = jnp.broadcast_to(marks[..., None, :], (*parts[0].shape[:-1], marks.shape[-1]))
         return jnp.concatenate([*parts, told], axis=-1)
 
-    def _read(
+    def _features(
         self,
         history: Array,
         marks: Array,
         moments: tuple[Array, Array],
         count: Int[Array, "B"],
         starts: Int[Array, "B S"],
-        state: PatchState | None,
-        return_state: bool,
-        dropout_key: Array | None,
-        form: str,
+        call: Call,
     ) -> tuple[Float[Array, "B S K targets C"], tuple[Array, ...]]:
         """Features of every patch of some phases, and the state after them by phase.
 
@@ -571,10 +511,7 @@ class PatchForecaster(nnx.Module):
             moments: after each of its observations.
             count: how many of them are real; these come first.
             starts: the first observation of each of these phases.
-            state: of an earlier call.
-            return_state: return the state.
-            dropout_key: as of the call.
-            form: as of the call.
+            call: of the model.
         """
         batch, length = marks.shape[:2]
         size = self.patch_length
@@ -587,24 +524,18 @@ class PatchForecaster(nnx.Module):
         )
         channels = len(self.targets)
         tokens = rearrange(tokens, "b (s k) c p -> (b s c) k p", k=num_patches)
-        options: Any = {
-            "mask": repeat(real, "b s k -> (b s c) k", c=channels),
-            "dropout_key": dropout_key,
-            "form": form,
-        }
-        phase = None
+        state: PatchState | None = call.state
+        phase, before = None, None
         if state is not None:  # starts are those of all phases then, or of one
             phase = (state.moments.num_tokens[:, None] + starts) % size
             row = jnp.arange(batch, dtype=jnp.int32)[:, None]
-            options["state"] = self._rows(tuple(leaf[row, phase] for leaf in state.phases))
-        if not return_state:
-            h = self.backbone(tokens, **options)
-            return rearrange(h, "(b s c) k f -> b s k c f", b=batch, c=channels), ()
-        h, after = self.backbone(tokens, return_state=True, **options)
+            before = self._rows(tuple(leaf[row, phase] for leaf in state.phases))
+        mask = repeat(real, "b s k -> (b s c) k", c=channels)
+        h, after = self.backbone._map(tokens, call.replace(mask=mask, state=before))
         phases = tuple(
             leaf.reshape(batch, size, channels, *leaf.shape[1:]) for leaf in jax.tree.leaves(after)
         )
-        if phase is not None:
+        if phase is not None and phases:
             back = jnp.argsort(phase, axis=1)
             phases = tuple(leaf[row, back] for leaf in phases)
         return rearrange(h, "(b s c) k f -> b s k c f", b=batch, c=channels), phases
@@ -626,28 +557,6 @@ class PatchForecaster(nnx.Module):
         ]
         state: BackboneState = jax.tree.unflatten(jax.tree.structure(like), leaves)
         return state
-
-    def _forecasts(
-        self, h: Array, seen: Array, mean: Array, std: Array, known: tuple[Array, ...]
-    ) -> Array:
-        """From features [..., C, F], the last values [..., context, C] and moments [..., C]."""
-        y = rearrange(self.head(h).astype(jnp.float32), "... c h -> ... h c") * std[..., None, :]
-        if self.share is not None:
-            y = self.share[...] * y
-        if self.linear_map is None:
-            y = y + mean[..., None, :]
-        else:
-            seen = seen[..., : len(self.targets)]
-            last = seen[..., -1:, :]
-            differences = rearrange(seen - last, "... l c -> ... c l")
-            mapped = self.linear_map(differences)
-            if self.share is not None:
-                mapped = jax.lax.stop_gradient(mapped)
-            y = y + last + rearrange(mapped, "... c h -> ... h c")
-        if self.added is not None:
-            added = self.added(*known) * std[..., None, :]
-            y = y + (added if self.known_share is None else self.known_share[...] * added)
-        return y if self.quantile_head is None else self.quantile_head(h, y, std)
 
 
 def _take(x: Array, at: Int[Array, "B N"]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Unpack, overload
+from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 from flax import nnx
@@ -11,24 +11,17 @@ from jaxtyping import Float, Int
 
 from flax_linattn import nn, ops
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.models.backbone import (
-    HEAD_OPTIONS,
-    Backbone,
-    BackboneOptions,
-    as_embedding,
-    check_observations,
-    check_state,
-    parted,
-)
+from flax_linattn.models.backbone import Backbone, as_embedding, parted
 from flax_linattn.models.embedding import Embedding, FeatureEmbedding
+from flax_linattn.models.head import head_options
 from flax_linattn.models.layers import Layers
+from flax_linattn.models.sequence_model import SequenceModel
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.linear import linear
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import packed_runs
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.contract.state import exportable
-from flax_linattn.typing import Array, Mask, SegmentIds, State
+from flax_linattn.typing import Array, State
 
 PERCEIVER_LAYERS = Layers(num_layers=2, hidden_features=256, mechanism="softmax")
 """The layers among the latents unless others are given."""
@@ -51,13 +44,7 @@ class PerceiverState(NamedTuple):
     segment_id: Array | None = None
 
 
-class PerceiverOptions(BackboneOptions, total=False):
-    """Options of a call of ``PerceiverReader``, see there."""
-
-    every_step: bool
-
-
-class PerceiverReader(nnx.Module):
+class PerceiverReader(SequenceModel):
     """Outputs of sequences that latents read: a Perceiver that also runs token by token.
 
     After Jaegle et al., "Perceiver", 2021: tokens are embedded, a few learned latents attend to
@@ -100,6 +87,11 @@ class PerceiverReader(nnx.Module):
         >>> bool(jnp.allclose(logits, logits_t, atol=1e-5))
         True
     """
+
+    state_type = PerceiverState
+    option_names = (
+        *("num_outputs", "num_latents", "reads_by", "layers", "max_length", "param_dtype"),
+    )
 
     def __init__(
         self,
@@ -152,21 +144,12 @@ class PerceiverReader(nnx.Module):
             **parameters,
         )
         self.dropout = make_dropout(layers.dropout_rate, rngs)
-        of_head: Any = {name: parameters[name] for name in HEAD_OPTIONS if name in parameters}  # type: ignore[literal-required]
-        self.head = linear(layers.features, num_outputs, rngs=rngs, **of_head)
+        self.head = linear(layers.features, num_outputs, rngs=rngs, **head_options(parameters))
 
     @property
     def options(self) -> dict[str, Any]:
         """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "embedding": self.input_embedding,
-            "num_outputs": self.num_outputs,
-            "num_latents": self.num_latents,
-            "reads_by": self.reads_by,
-            "layers": self.layers,
-            "max_length": self.max_length,
-            "param_dtype": self.param_dtype,
-        }
+        return super().options | {"embedding": self.input_embedding}
 
     @property
     def layers(self) -> Layers:
@@ -188,109 +171,45 @@ class PerceiverReader(nnx.Module):
         """Most observations of a sequence that have a position; None = any number."""
         return self.input_embedding.max_length
 
-    @overload
-    def __call__(
-        self,
-        x: Array,
-        *,
-        return_state: Literal[False] = False,
-        **options: Unpack[PerceiverOptions],
-    ) -> Array: ...
-
-    @overload
-    def __call__(
-        self, x: Array, *, return_state: Literal[True], **options: Unpack[PerceiverOptions]
-    ) -> tuple[Array, PerceiverState]: ...
-
-    @overload
-    def __call__(
-        self, x: Array, *, return_state: bool, **options: Unpack[PerceiverOptions]
-    ) -> Array | tuple[Array, PerceiverState]: ...
-
-    @automatic(1)
-    def __call__(
-        self,
-        x: Array,
-        *,
-        mask: Mask | None = None,
-        segment_ids: SegmentIds | None = None,
-        state: PerceiverState | None = None,
-        return_state: bool = False,
-        every_step: bool = False,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, PerceiverState]:
-        """Reads whole sequences.
-
-        Args:
-            x: observations ``[B, T, *observation_shape]``, T >= 1.
-            mask: bool [B, T], True = a real token.
-            segment_ids: int [B, T], packed sequences; needs ``every_step``.
-            state: what an earlier call returned; its observations come first.
-            return_state: return ``(outputs, state)``.
-            every_step: the outputs of every prefix instead of the whole.
-            dropout_key: a key turns dropout on (training).
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            Outputs [B, num_outputs], or [B, T, num_outputs] with ``every_step``, which mean nothing
-            at masked positions.
-
-        Raises:
-            ValueError: wrong shapes, too long a sequence, packed sequences that are read as one, or
-                a state or every step of a model whose embedding looks at the future.
-        """
-        if every_step or return_state or state is not None:
+    def _map(
+        self, x: Array, call: Call, *, every_step: bool = False
+    ) -> tuple[Array, PerceiverState | None]:
+        """Outputs [B, num_outputs] of whole sequences, or [B, T, num_outputs] of every step."""
+        if every_step:
             self._check_streams()
-        if segment_ids is not None and not every_step:
+        elif call.segment_ids is not None:
             raise ValueError(
                 "latents would read the packed sequences of a row as one; give each a row of its "
                 "own, or pass every_step=True and take the outputs at their last tokens."
             )
-        check_observations(x, mask, segment_ids, self.input_embedding)
-        if state is not None:
-            check_state(state, PerceiverState, batch_size=x.shape[0])
-        real = jnp.ones(x.shape[:2], bool) if mask is None else mask
-        runs = packed_runs(segment_ids, mask, None if state is None else state.segment_id)
-        offset = jnp.zeros(x.shape[0], jnp.int32) if state is None else state.position
-        positions, position = nn.token_positions(real, runs, offset)
-        keys = split_key(dropout_key_of(self.dropout, dropout_key), 3)
+        state: PerceiverState | None = call.state
+        call = call.counted(x, state)
+        keys = split_key(dropout_key_of(self.dropout, call.dropout_key), 3)
         h, window = self.input_embedding(
             x,
-            positions=positions,
-            mask=mask,
-            runs=runs,
+            positions=cast(Array, call.positions),
+            mask=call.mask,
+            runs=call.runs,
             state=None if state is None else state.window,
         )
-        attended = self.latent_attention(
+        read, latents = self.latent_attention._map(
             self._before(apply_dropout(self.dropout, h, keys[0])),
-            is_causal=every_step,
-            mask=mask,
-            segment_ids=segment_ids,
-            state=None if state is None else state.latents,
-            return_state=return_state,
-            form=form,
+            call.replace(
+                state=None if state is None else state.latents,
+                is_causal=every_step,
+            ),
         )
-        read, latents = attended if isinstance(attended, tuple) else (attended, None)
-        y = self._outputs(apply_dropout(self.dropout, read, keys[1]), keys[2])
-        if not return_state:
-            return y
-        segment_id = runs.last if runs is not None else state.segment_id if state else None
-        return y, PerceiverState(position, window, latents, segment_id)
+        y = self.read(apply_dropout(self.dropout, read, keys[1]), keys[2])
+        if not call.return_state:
+            return y, None
+        return y, PerceiverState(
+            cast(Array, call.num_tokens), window, latents, call.last_segment(state)
+        )
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
     ) -> PerceiverState:
-        """The state before the first observation.
-
-        Args:
-            batch_size: B.
-            max_length: not needed: the state does not grow.
-            dtype: dtype of the inputs: float64 ones need a state of float64.
-
-        Raises:
-            ValueError: the model looks at the future, so it cannot stream.
-        """
+        """The state before the first observation; it does not grow, whatever ``max_length`` is."""
         self._check_streams()
         return PerceiverState(
             position=jnp.zeros(batch_size, jnp.int32),
@@ -298,48 +217,31 @@ class PerceiverReader(nnx.Module):
             latents=self.latent_attention.init_state(batch_size, dtype=dtype),
         )
 
-    @automatic(1)
-    def step(
-        self, x: Array, state: PerceiverState, *, mask: Array | None = None
+    def _map_step(
+        self, x: Array, state: PerceiverState, mask: Array | None
     ) -> tuple[Float[Array, "B outputs"], PerceiverState]:
-        """Takes in one observation a row, without dropout.
-
-        Args:
-            x: ``[B, *observation_shape]``.
-            state: from ``init_state``, the call or ``step``.
-            mask: bool [B]; where False the state stays as it is, and the outputs mean nothing.
-
-        Returns:
-            Outputs [B, num_outputs] and the new state.
-
-        Raises:
-            ValueError: shapes that do not fit.
-        """
-        check_state(state, PerceiverState)
-        expected = (state.position.shape[0], *self.observation_shape)
-        if x.shape != expected:
-            raise ValueError(
-                f"expected an observation for each row of the state, {expected}, got {x.shape}."
-            )
+        """Outputs [B, num_outputs] and the new state."""
         h, window = self.input_embedding.step(x, state.window, positions=state.position, mask=mask)
         read, latents = self.latent_attention.step(self._before(h), state.latents, mask=mask)
         new = jnp.ones(x.shape[0], jnp.int32) if mask is None else mask.astype(jnp.int32)
-        state = PerceiverState(state.position + new, window, latents, state.segment_id)
-        return self._outputs(read, None), state
+        return self.read(read), PerceiverState(
+            state.position + new, window, latents, state.segment_id
+        )
 
     def _before(self, h: Array) -> Array:
         return self.read_norm(h) if self.layers.norm == "pre" else h
 
-    def _outputs(self, read: Array, key: Array | None) -> Array:
-        """What latents have read [..., L, C] -> outputs [..., num_outputs]."""
+    def read(self, read: Array, dropout_key: Array | None = None) -> Array:
+        """Outputs float32 [..., num_outputs] of what latents have read [..., L, C]."""
         z = self.latent_attention.latents.astype(read.dtype) + read
         z = z if self.layers.norm == "pre" else self.read_norm(z)
         rows = z.reshape(-1, *z.shape[-2:])
-        mean = jnp.mean(self.backbone(rows, dropout_key=key), axis=1)
+        mean = jnp.mean(self.backbone(rows, dropout_key=dropout_key), axis=1)
         y = self.head(mean.astype(accumulation_dtype(mean.dtype)))
         return y.astype(jnp.float32).reshape(*z.shape[:-2], self.num_outputs)
 
     def _check_streams(self) -> None:
+        """Says why the model has no state: its embedding looks at the future."""
         if not self.streams:
             raise ValueError(
                 "this model has an embedding that is not causal, so it looks at the future and "

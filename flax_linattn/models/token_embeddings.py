@@ -7,10 +7,10 @@ from typing import Any, Literal, Unpack
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Int
 
 from flax_linattn import nn
 from flax_linattn.models.embedding import (
+    ConvolvedEmbedding,
     PositionName,
     TokenOptions,
     TokenTable,
@@ -18,9 +18,7 @@ from flax_linattn.models.embedding import (
     make_position,
 )
 from flax_linattn.nn.linear import UniformFanIn
-from flax_linattn.nn.meshes import automatic
-from flax_linattn.ops.contract.masks import Runs
-from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
+from flax_linattn.typing import Array
 
 
 class LinearTokenEmbedding(TokenTable):
@@ -64,7 +62,7 @@ class LinearTokenEmbedding(TokenTable):
         return rows + self.bias[...]
 
 
-class ConvTokenEmbedding(nnx.Module):
+class ConvTokenEmbedding(ConvolvedEmbedding):
     """Embeds tokens by three convolutions over their one-hot vectors, plus positions.
 
     See ``nn.ConvEmbedding``. ``padding="same"`` is TaylorShift's; its norm sees the whole sequence,
@@ -138,40 +136,11 @@ class ConvTokenEmbedding(nnx.Module):
         }
 
     @property
-    def streams(self) -> bool:
-        """Whether the convolutions look only at the past."""
-        return self.convolutions.streams
+    def _convolution(self) -> nn.ConvEmbedding:
+        return self.convolutions
 
-    @automatic(2)
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        positions: Int[Array, "B T"],
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-    ) -> tuple[Features, State]:
-        """Embeds whole sequences; see ``Embedding``."""
-        if self.streams:
-            h, state = self.convolutions(x, mask=mask, runs=runs, state=state, return_state=True)
-        else:
-            h = self.convolutions(x, mask=mask, runs=runs, state=state)
-        return add_positions(h, self.positions, positions), state
+    def _inputs(self, x: Array) -> tuple[Array, None]:
+        return x, None
 
-    def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """The windows of the convolutions, empty, whatever the dtype: inputs are tokens."""
-        return self.convolutions.init_state(batch_size)
-
-    @automatic(1)
-    def step(
-        self,
-        x: Int[Array, "B"],
-        state: State,
-        *,
-        positions: Int[Array, "B"],
-        mask: Array | None = None,
-    ) -> tuple[FeaturesStep, State]:
-        """Takes in a token a row; see ``Embedding``."""
-        h, state = self.convolutions.step(x, state, mask=mask)
-        return add_positions(h, self.positions, positions), state
+    def _outputs(self, h: Array, own: None, positions: Array) -> Array:
+        return add_positions(h, self.positions, positions)

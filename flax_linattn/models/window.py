@@ -13,37 +13,33 @@ layers have theirs.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from einops import rearrange
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from flax_linattn import nn
-from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.models.backbone import HEAD_OPTIONS, Backbone, check_state
+from flax_linattn.checks import at_least, choice
+from flax_linattn.models.backbone import Backbone
 from flax_linattn.models.embedding import OneHotEmbedding
-from flax_linattn.models.layers import Layers
+from flax_linattn.models.head import Head, split_options
+from flax_linattn.models.layers import Layers, check_causal
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import linear
-from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.tokens import check_tokens
-from flax_linattn.ops.contract.checks import check_mask
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import exportable
-from flax_linattn.typing import Array, Mask
+from flax_linattn.typing import Array
 
 READOUTS = ("flatten", "last")
 """What scores are read from: the flattened context, or its last token."""
 
 PROJECTIONS = ("position", "shared")
 """Whose queries, keys and values are: each position's own, or all positions'."""
-
-OPTIONS = (*(f.name for f in dataclasses.fields(Layers)), *nn.ParameterOptions.__annotations__)
-"""Of a window model, beside its own."""
 
 
 def window_layers(num_symbols: int, **options: Any) -> Layers:
@@ -83,16 +79,7 @@ class WindowState(NamedTuple):
     num_tokens: Int[Array, "B"]
 
 
-class WindowOptions(TypedDict, total=False):
-    """Options of a call of ``WindowModel``, see there."""
-
-    mask: Mask | None
-    state: WindowState | None
-    dropout_key: Array | None
-    form: str
-
-
-class WindowModel(nnx.Module):
+class WindowModel(Head):
     """Scores of the next symbol from the last ``context`` ones, after Gros (module docstring).
 
     It streams with any causal mechanism, and in constant memory: the state is the window itself,
@@ -130,6 +117,10 @@ class WindowModel(nnx.Module):
         (1, 3)
     """
 
+    state_type = WindowState
+    output_axes = 1
+    option_names = (*("num_symbols", "context", "readout", "projections", "layers", "param_dtype"),)
+
     def __init__(
         self,
         num_symbols: int,
@@ -146,16 +137,8 @@ class WindowModel(nnx.Module):
         choice(READOUTS, readout=readout)
         choice(PROJECTIONS, projections=projections)
         num_symbols, context = int(num_symbols), int(context)
-        for name in options:
-            choice(OPTIONS, option=name)
-        layers, options = (layers or window_layers(num_symbols)).take(options)
-        for mechanism in layers.mechanisms:
-            if not mechanism.capabilities.causal:
-                raise OptionError(
-                    f"{mechanism.name!r} is not causal, as a window model is; choose another "
-                    "mechanism.",
-                    "mechanism",
-                )
+        layers, options, of_head = split_options(layers or window_layers(num_symbols), options)
+        check_causal(layers)
         self.num_symbols = num_symbols
         self.context = context
         self.readout: Literal["flatten", "last"] = readout
@@ -176,96 +159,27 @@ class WindowModel(nnx.Module):
             num_symbols,
             use_bias=False,
             rngs=rngs,
-            **{name: options[name] for name in HEAD_OPTIONS if name in options},
+            **of_head,
         )
 
-    @overload
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        return_state: Literal[False] = False,
-        **options: Unpack[WindowOptions],
-    ) -> Float[Array, "B symbols"]: ...
+    def read(self, h: Array) -> Array:
+        """Scores float32 [B, N] of features of a window [B, context, N]."""
+        h = h[:, -1] if self.readout == "last" else rearrange(h, "b t c -> b (t c)")
+        return self.head(h).astype(jnp.float32)
 
-    @overload
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        return_state: Literal[True],
-        **options: Unpack[WindowOptions],
-    ) -> tuple[Float[Array, "B symbols"], WindowState]: ...
+    def _map(self, x: Array, call: Call) -> tuple[Array, WindowState]:
+        """Scores [B, N] of the symbol after each row, of which the last valid tokens count.
 
-    @automatic(1)
-    def __call__(
-        self,
-        x: Int[Array, "B T"],
-        *,
-        mask: Mask | None = None,
-        state: WindowState | None = None,
-        return_state: bool = False,
-        dropout_key: Array | None = None,
-        form: str = "auto",
-    ) -> Array | tuple[Array, WindowState]:
-        """Scores of the symbol after each row, of which the last ``context`` real tokens count.
-
-        Args:
-            x: symbols int [B, T], T >= 1; T = context in training.
-            mask: bool [B, T], True = a real token; padding may stand anywhere.
-            state: what an earlier call returned; its tokens come first.
-            return_state: return ``(scores, state)``.
-            dropout_key: a key turns dropout on (training).
-            form: see ``ops.Mechanism.attend``.
-
-        Returns:
-            Scores float32 [B, N], and the state if asked for. Without any token they are 0; an
-            unknown symbol gives NaN.
-
-        Raises:
-            ValueError: wrong shapes.
-            TypeError: wrong dtypes.
+        There are ``context`` of them; in training rows are as long. Without any they are 0.
         """
         check_tokens(x)
-        if x.ndim != 2 or x.shape[1] == 0:
-            raise ValueError(f"expected tokens [B, T >= 1], got {x.shape}.")
-        if state is not None:
-            check_state(state, WindowState, batch_size=x.shape[0])
-        mask = check_mask("mask", mask, x.shape)
-        if mask is None and state is None and x.shape[1] >= self.context:
-            tokens, real = x[:, -self.context :], None
-        else:
-            tokens, real = self._last(x, mask, state)
-        h = self.backbone(tokens, mask=real, dropout_key=dropout_key, form=form)
-        h = zero_padding(h, real)
-        h = h[:, -1] if self.readout == "last" else rearrange(h, "b t c -> b (t c)")
-        scores = self.head(h).astype(jnp.float32)
-        if not return_state:
-            return scores
+        tokens, real = x[:, -self.context :], None
+        if call.mask is not None or call.state is not None or x.shape[1] < self.context:
+            tokens, real = self._last(x, call.mask, call.state)
+        h, _ = self.backbone._map(tokens, call.replace(mask=real, state=None, return_state=False))
+        scores = self.read(zero_padding(h, real))
         real = jnp.ones(tokens.shape, bool) if real is None else real
         return scores, WindowState(tokens.astype(jnp.int32), jnp.sum(real, 1, dtype=jnp.int32))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
-        return {
-            "num_symbols": self.num_symbols,
-            "context": self.context,
-            "readout": self.readout,
-            "projections": self.projections,
-            "layers": self.backbone.layers,
-            "param_dtype": self.backbone.param_dtype,
-        }
-
-    @property
-    def dropout(self) -> nnx.Dropout:
-        """The backbone's."""
-        return self.backbone.dropout
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """Of one observation, see ``Embedding``."""
-        return self.backbone.observation_shape
 
     @property
     def streams(self) -> bool:
@@ -290,23 +204,20 @@ class WindowModel(nnx.Module):
             jnp.zeros((batch_size, self.context), jnp.int32), jnp.zeros(batch_size, jnp.int32)
         )
 
-    @automatic(1)
-    def step(
-        self, x: Int[Array, "B"], state: WindowState, *, mask: Array | None = None
-    ) -> tuple[Float[Array, "B symbols"], WindowState]:
-        """Takes in one token a row: x int [B] -> scores [B, N] and the new state.
+    def _map_step(
+        self, x: Array, state: WindowState, mask: Array | None
+    ) -> tuple[Array, WindowState]:
+        """Scores [B, N] and the new state."""
+        return self._map(
+            x[:, None], Call(mask=None if mask is None else mask[:, None], state=state)
+        )
 
-        ``mask`` bool [B]: where False the state stays as it is.
-        """
-        check_state(state, WindowState)
-        if x.shape != state.num_tokens.shape:
-            raise ValueError(
-                f"expected a token for each row of the state, {state.num_tokens.shape}, got "
-                f"{x.shape}."
-            )
-        mask = check_mask("mask", mask, x.shape)
-        real = None if mask is None else mask[:, None]
-        return self(x[:, None], mask=real, state=state, return_state=True)
+    def _check_packs(self) -> None:
+        """Says why rows may not hold packed sequences."""
+        raise ValueError("a window is of one sequence; give each a row of its own.")
+
+    def _check_streams(self) -> None:
+        """Nothing: with any mechanism there is a state, the window."""
 
     def _last(self, x: Array, mask: Array | None, state: WindowState | None) -> tuple[Array, Array]:
         """The last tokens of the state and x, behind padding, and which are real."""
@@ -316,7 +227,7 @@ class WindowModel(nnx.Module):
         tokens = jnp.concatenate([state.tokens, x.astype(jnp.int32)], axis=1)
         last = jnp.argsort(real, axis=1, stable=True)[:, -self.context :]  # padding comes first
         tokens, real = (jnp.take_along_axis(a, last, axis=1) for a in (tokens, real))
-        return zero_padding(tokens, real), real
+        return tokens, real
 
 
 def _project_by_position(

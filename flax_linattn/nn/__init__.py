@@ -2,6 +2,7 @@
 
 from flax_linattn.nn.attention import Attention, Context
 from flax_linattn.nn.block import TransformerBlock
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.cell import AttentionCell
 from flax_linattn.nn.conv_embedding import ConvEmbedding
 from flax_linattn.nn.decoder import DecoderBlock, DecoderState
@@ -27,6 +28,7 @@ from flax_linattn.nn.sequence_norm import SequenceNorm
 __all__ = [
     "Attention",
     "AttentionCell",
+    "Call",
     "Context",
     "ConvEmbedding",
     "DecoderBlock",

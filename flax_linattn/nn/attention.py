@@ -7,12 +7,11 @@ from typing import Literal, NamedTuple, Unpack, overload
 import jax.numpy as jnp
 from jaxtyping import Int
 
-from flax_linattn.checks import array
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.linear import PositionLinear
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.position import token_positions
 from flax_linattn.nn.projected import ProjectedAttention
-from flax_linattn.ops.contract.masks import packed_runs, zero_padding
+from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import (
     Array,
@@ -27,7 +26,7 @@ from flax_linattn.typing import (
 )
 
 
-class AttentionOptions(SequenceOptions, total=False):
+class AttentionCallOptions(SequenceOptions, total=False):
     """Options of a call of ``Attention``, see there."""
 
     is_causal: bool
@@ -107,7 +106,7 @@ class Attention(ProjectedAttention):
         context: Features | None = None,
         *,
         return_state: Literal[False] = False,
-        **options: Unpack[AttentionOptions],
+        **options: Unpack[AttentionCallOptions],
     ) -> Features: ...
 
     @overload
@@ -117,18 +116,8 @@ class Attention(ProjectedAttention):
         context: Features | None = None,
         *,
         return_state: Literal[True],
-        **options: Unpack[AttentionOptions],
+        **options: Unpack[AttentionCallOptions],
     ) -> tuple[Features, State]: ...
-
-    @overload
-    def __call__(
-        self,
-        x: Features,
-        context: Features | None = None,
-        *,
-        return_state: bool,
-        **options: Unpack[AttentionOptions],
-    ) -> Features | tuple[Features, State]: ...
 
     @automatic(2)
     def __call__(
@@ -168,51 +157,65 @@ class Attention(ProjectedAttention):
             ValueError: a shape or combination that the mechanism does not offer.
             TypeError: x or context is no array.
         """
-        if context is not None:
-            self._check_cross()
-        if context is None and context_mask is not None:
-            raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
-        for name, features in (("x", x), ("context", context)):
-            if features is None:
-                continue
-            array(f"[B, T, {self.in_features}]", **{name: features})
-            if features.ndim != 3 or features.shape[2] != self.in_features:
-                raise ValueError(
-                    f"expected {name} as [B, T, {self.in_features}], got shape {features.shape}."
-                )
-        x = zero_padding(x, mask)
-        source = x if context is None else zero_padding(context, context_mask)
-        k = self._heads(self.key_projection(source))
-        q = self._queries(x, k)
-        self._check_positions(positions)
-        if self.position is not None:
-            if context is not None:
-                raise ValueError(
-                    "positions of two sequences do not compare; make a layer for cross-attention "
-                    "without position."
-                )
-            if positions is None:
-                positions = _count(x, mask, segment_ids, state)
-            q, k = self.position(q, positions), self.position(k, positions)
-        q, k = self._unit(q), self._unit(k)
-        attended = self.mechanism.attend(
-            q,
-            k,
-            self._heads(self.value_projection(source)),
-            is_causal=is_causal,
-            mask=mask if context is None else context_mask,
-            query_mask=mask if context is None or mask is not None else jnp.ones(x.shape[:2], bool),
+        call = Call(
+            mask=mask,
             segment_ids=segment_ids,
-            initial_state=state,
+            positions=positions,
+            state=state,
+            is_causal=is_causal,
             return_state=return_state,
             form=form,
-            **self._parameters(),
-            **self._token_arguments(source),
         )
-        if isinstance(attended, tuple):
-            y, state = attended
-            return self._out(y), state
-        return self._out(attended)
+        if context is not None:
+            y, after = self._attend_across(x, context, context_mask, call)
+        elif context_mask is not None:
+            raise ValueError("context_mask marks tokens of context: pass context, or use mask.")
+        else:
+            y, after = self._map(x, self._checked(x, call))
+        return (y, after) if return_state else y
+
+    def _checked(self, x: Features, call: Call) -> Call:
+        """The call of x [B, T, C], with positions counted where the layer needs them.
+
+        Raises:
+            ValueError: another shape, or positions that are missing or not asked for.
+            TypeError: x is no array.
+        """
+        self._check_inputs("B, T", x=x)
+        self._check_positions(call.positions)
+        if self.position is not None and call.positions is None:
+            if call.state is not None:
+                raise ValueError(_POSITIONS)
+            call = call.counted(x)
+        return call
+
+    def _map(self, x: Features, call: Call) -> tuple[Features, State | None]:
+        """Self-attention once the call is checked: y [B, T, out_features], and the state."""
+        # In a block, too, which makes something of the zeros at padding. So gradients of queries,
+        # keys and values are added up before they meet that of the residual, padded or not.
+        x = zero_padding(x, call.mask)
+        k = self._heads(self.key_projection(x))
+        q = self._queries(x, k)
+        if self.position is not None and call.positions is not None:
+            q, k = self.position(q, call.positions), self.position(k, call.positions)
+        return self._attend(q, k, x, call, query_mask=call.mask)
+
+    def _attend_across(
+        self, x: Features, context: Features, context_mask: Mask | None, call: Call
+    ) -> tuple[Features, State | None]:
+        self._check_cross()
+        self._check_inputs("B, T", x=x, context=context)
+        self._check_positions(call.positions)
+        if self.position is not None:
+            raise ValueError(
+                "positions of two sequences do not compare; make a layer for cross-attention "
+                "without position."
+            )
+        context = zero_padding(context, context_mask)
+        k = self._heads(self.key_projection(context))
+        q = self._queries(zero_padding(x, call.mask), k)
+        real = jnp.ones(x.shape[:2], bool) if call.mask is None else call.mask
+        return self._attend(q, k, context, call.replace(mask=context_mask), query_mask=real)
 
     @automatic(1)
     def project(self, context: Features, mask: Mask | None = None) -> Context:
@@ -296,8 +299,7 @@ class Attention(ProjectedAttention):
                 "each position of this layer has weights of its own, so that it takes whole "
                 "windows alone; step the model around it."
             )
-        if x.ndim != 2 or x.shape[1] != self.in_features:
-            raise ValueError(f"expected x as [B, {self.in_features}], got shape {x.shape}.")
+        self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
         k = self._heads(self.key_projection(x))
         q = self._queries(x, k)
@@ -306,16 +308,7 @@ class Attention(ProjectedAttention):
             if positions is None:
                 raise ValueError(_POSITIONS)
             q, k = self.position(q, positions), self.position(k, positions)
-        y, state = self.mechanism.step(
-            self._unit(q),
-            self._unit(k),
-            self._heads(self.value_projection(x)),
-            state,
-            mask,
-            **self._parameters(),
-            **self._token_arguments(x),
-        )
-        return self._out(y), state
+        return self._attend_step(q, k, x, state, mask)
 
     def _check_positions(self, positions: Array | None) -> None:
         if self.position is None and positions is not None:
@@ -329,14 +322,3 @@ _POSITIONS = (
     "a layer with positions has to be told which a later token has: pass positions, the number "
     "of tokens before each."
 )
-
-
-def _count(
-    x: Features, mask: Mask | None, segment_ids: SegmentIds | None, state: State | None
-) -> Int[Array, "B T"]:
-    """Positions of tokens that begin their sequence."""
-    if state is not None:
-        raise ValueError(_POSITIONS)
-    runs = packed_runs(segment_ids, mask, None)
-    real = jnp.ones(x.shape[:2], bool) if mask is None else mask
-    return token_positions(real, runs, jnp.zeros(x.shape[0], jnp.int32))[0]

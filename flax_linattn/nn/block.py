@@ -12,6 +12,7 @@ from jaxtyping import Int
 from flax_linattn import ops
 from flax_linattn.checks import choice, rate
 from flax_linattn.nn.attention import Attention
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.drop_path import apply_drop_path
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import FeedForward
@@ -34,7 +35,7 @@ from flax_linattn.typing import (
 NORMS = ("pre", "post")
 
 
-class BlockOptions(SequenceOptions, total=False):
+class BlockCallOptions(SequenceOptions, total=False):
     """Options of a call of ``TransformerBlock``, see there."""
 
     is_causal: bool
@@ -103,7 +104,7 @@ class TransformerBlock(nnx.Module):
     ) -> None:
         choice(NORMS, norm=norm)
         rate(drop_path_rate=drop_path_rate)
-        self.norm = norm
+        self.norm: Literal["pre", "post"] = norm
         self.drop_path_rate = drop_path_rate
         self.attention = Attention(
             features,
@@ -140,18 +141,13 @@ class TransformerBlock(nnx.Module):
         x: Features,
         *,
         return_state: Literal[False] = False,
-        **options: Unpack[BlockOptions],
+        **options: Unpack[BlockCallOptions],
     ) -> Features: ...
 
     @overload
     def __call__(
-        self, x: Features, *, return_state: Literal[True], **options: Unpack[BlockOptions]
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[BlockCallOptions]
     ) -> tuple[Features, State]: ...
-
-    @overload
-    def __call__(
-        self, x: Features, *, return_state: bool, **options: Unpack[BlockOptions]
-    ) -> Features | tuple[Features, State]: ...
 
     @automatic(2)
     def __call__(
@@ -176,24 +172,26 @@ class TransformerBlock(nnx.Module):
         Raises:
             ValueError: as ``Attention``; after ``train()`` there is no key.
         """
-        x = zero_padding(x, mask)
+        call = Call(
+            mask=mask,
+            segment_ids=segment_ids,
+            positions=positions,
+            state=state,
+            dropout_key=dropout_key_of(self.dropout, dropout_key, self.drop_path_rate),
+            is_causal=is_causal,
+            return_state=return_state,
+            form=form,
+        )
+        call = self.attention._checked(x, call)
+        y, after = self._map(zero_padding(x, mask), call)
+        return (y, after) if return_state else y
 
-        def attend(x: Array) -> tuple[Array, State]:
-            attended = self.attention(
-                x,
-                is_causal=is_causal,
-                mask=mask,
-                segment_ids=segment_ids,
-                positions=positions,
-                state=state,
-                return_state=return_state,
-                form=form,
-            )
-            return attended if isinstance(attended, tuple) else (attended, None)
+    def _map(self, x: Features, call: Call) -> tuple[Features, State | None]:
+        """The same of inputs that are 0 at padding; always with the state, which may be None.
 
-        key = dropout_key_of(self.dropout, dropout_key, self.drop_path_rate)
-        y, state = self._sublayers(x, attend, key)
-        return (y, state) if return_state else y
+        Dropout acts where the call has a key, and nowhere else.
+        """
+        return self._sublayers(x, lambda x: self.attention._map(x, call), call.dropout_key)
 
     def init_state(
         self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike | None = None
@@ -223,24 +221,31 @@ class TransformerBlock(nnx.Module):
         keys = split_key(dropout_key, 4 if self.drop_path_rate else 2)
         drop_attention, drop_feed_forward = keys[2:] or (None, None)
 
-        def add_attention(x: Array, y: Array) -> Array:
+        state: State = None
+
+        def attention(x: Array) -> Array:
+            nonlocal state
+            y, state = attend(x)
             y = apply_dropout(self.dropout, y, keys[0]).astype(x.dtype)
-            return x + self._branch(y, self.attention_scale, drop_attention)
+            return self._branch(y, self.attention_scale, drop_attention)
 
-        def add_feed_forward(x: Array, y: Array) -> Array:
-            return x + self._branch(y.astype(x.dtype), self.feed_forward_scale, drop_feed_forward)
+        def feed_forward(x: Array) -> Array:
+            y = self.feed_forward.map(x, keys[1]).astype(x.dtype)
+            return self._branch(y, self.feed_forward_scale, drop_feed_forward)
 
-        if self.norm == "pre":
-            y, state = attend(self.attention_norm(x))
-            x = add_attention(x, y)
-            y = self.feed_forward.map(self.feed_forward_norm(x), keys[1])
-            return add_feed_forward(x, y), state
-        y, state = attend(x)
-        x = self.attention_norm(add_attention(x, y))
-        y = self.feed_forward.map(x, keys[1])
-        return self.feed_forward_norm(add_feed_forward(x, y)), state
+        x = residual(x, attention, self.attention_norm, self.norm)
+        return residual(x, feed_forward, self.feed_forward_norm, self.norm), state
 
     def _branch(self, y: Array, scale: LayerScale | None, key: Array | None) -> Array:
         """What a residual takes of a sublayer's output."""
         y = y if scale is None else scale(y)
         return apply_drop_path(y, self.drop_path_rate, key)
+
+
+def residual(
+    x: Array, sublayer: Callable[[Array], Array], norm: LayerNorm, place: Literal["pre", "post"]
+) -> Array:
+    """A sublayer with its residual, normalised before ("pre") or after ("post") it."""
+    if place == "pre":
+        return x + sublayer(norm(x)).astype(x.dtype)
+    return norm(x + sublayer(x).astype(x.dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal, overload
+from typing import Literal, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from flax_linattn.checks import OptionError, at_least, choice
-from flax_linattn.nn.embedding import next_token, recent_tokens
+from flax_linattn.nn.embedding import EmbeddingCallOptions, next_token, recent_tokens
 from flax_linattn.nn.feed_forward import ACTIVATIONS
 from flax_linattn.nn.linear import UniformFanIn
 from flax_linattn.nn.meshes import automatic
@@ -117,10 +117,8 @@ class ConvEmbedding(nnx.Module):
         self,
         x: Int[Array, "B T"],
         *,
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
         return_state: Literal[False] = False,
+        **options: Unpack[EmbeddingCallOptions],
     ) -> Features: ...
 
     @overload
@@ -128,10 +126,8 @@ class ConvEmbedding(nnx.Module):
         self,
         x: Int[Array, "B T"],
         *,
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
         return_state: Literal[True],
+        **options: Unpack[EmbeddingCallOptions],
     ) -> tuple[Features, State]: ...
 
     @automatic(2)
@@ -160,11 +156,20 @@ class ConvEmbedding(nnx.Module):
             ValueError: a state or segments with padding "same".
             TypeError: tokens of another dtype than an integer one.
         """
+        if return_state:
+            self._check_streams()
+        y, windows = self._map(x, mask=mask, runs=runs, state=state)
+        return (y, windows) if return_state else y
+
+    def _map(
+        self, x: Int[Array, "B T"], *, mask: Mask | None, runs: Runs | None, state: State | None
+    ) -> tuple[Features, State | None]:
+        """The same: y, and the state, None where there is none."""
         codes = self._codes(x)
         if not self.streams:
-            if state is not None or return_state or runs is not None:
-                raise ValueError(self._no_stream(runs is not None))
-            return self._whole(codes, mask)
+            if state is not None or runs is not None:
+                self._check_streams(packed=runs is not None)
+            return self._whole(codes, mask), None
         real = jnp.ones(x.shape, bool) if mask is None else mask
         windows = self.init_state(x.shape[0]) if state is None else state
         taps, first = recent_tokens(zero_padding(codes, mask)[..., None], windows[0], real, runs)
@@ -176,10 +181,12 @@ class ConvEmbedding(nnx.Module):
             weights = kernel[...].astype(h.dtype)
             h = self._activated(i + 1, jnp.einsum("btki,kio->bto", taps, weights), mask)
             kept.append(window.astype(accumulation_dtype(window.dtype)))
-        return (h, tuple(kept)) if return_state else h
+        return h, tuple(kept)
 
-    def init_state(self, batch_size: int) -> State:
+    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> State:
         """What each convolution remembers, nothing yet: codes of tokens, then features.
+
+        The dtype is that of inputs elsewhere, and changes nothing: these are tokens.
 
         Returns:
             int32 [B, kernel_size - 1, 1], then [B, kernel_size - 1, C/4] and [..., C/2].
@@ -187,8 +194,7 @@ class ConvEmbedding(nnx.Module):
         Raises:
             ValueError: the padding is "same".
         """
-        if not self.streams:
-            raise ValueError(self._no_stream(packed=False))
+        self._check_streams()
         size = self.kernel_size - 1
         dtype = accumulation_dtype(self._compute_dtype)
         features = (self.features // 4, self.features // 2)
@@ -202,8 +208,7 @@ class ConvEmbedding(nnx.Module):
         self, x: Int[Array, "B"], state: State, *, mask: Array | None = None
     ) -> tuple[FeaturesStep, State]:
         """Takes in a token a row: x int [B] -> y [B, C] and the new state."""
-        if not self.streams:
-            raise ValueError(self._no_stream(packed=False))
+        self._check_streams()
         codes = zero_padding(self._codes(x), mask)
         taps, first = next_token(codes[:, None], state[0], mask)
         h = self._activated(0, self._looked_up(taps[..., 0]), mask)
@@ -266,9 +271,10 @@ class ConvEmbedding(nnx.Module):
         h = norm(h) if self.streams else norm(h, mask=mask)
         return zero_padding(ACTIVATIONS["gelu"](h), mask)
 
-    def _no_stream(self, packed: bool) -> str:
-        what = "has no packed segments" if packed else "has no state"
-        return (
-            f'a convolution with padding="same" looks at the tokens ahead and its norm at the '
-            f'whole sequence, so it {what}; make it with padding="causal".'
-        )
+    def _check_streams(self, packed: bool = False) -> None:
+        if not self.streams:
+            what = "has no packed segments" if packed else "has no state"
+            raise ValueError(
+                f'a convolution with padding="same" looks at the tokens ahead and its norm at the '
+                f'whole sequence, so it {what}; make it with padding="causal".'
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
 from flax import nnx
@@ -18,6 +18,14 @@ from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 PADDINGS = ("causal", "circular")
 KERNEL_INIT = nnx.initializers.variance_scaling(2.0, "fan_in", "normal")
 """Kaiming's, as Time-Series-Library has it."""
+
+
+class EmbeddingCallOptions(TypedDict, total=False):
+    """Options of a call of an embedding on sequences, see ``ValueEmbedding``."""
+
+    mask: Mask | None
+    runs: Runs | None
+    state: State | None
 
 
 class ValueEmbedding(nnx.Module):
@@ -83,26 +91,23 @@ class ValueEmbedding(nnx.Module):
             rngs=rngs,
         )
 
-    @overload
-    def __call__(
-        self,
-        x: Features,
-        *,
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-        return_state: Literal[False] = False,
-    ) -> Features: ...
+    @property
+    def streams(self) -> bool:
+        """Whether it looks only at the past."""
+        return self.padding == "causal"
 
     @overload
     def __call__(
         self,
         x: Features,
         *,
-        mask: Mask | None = None,
-        runs: Runs | None = None,
-        state: State | None = None,
-        return_state: Literal[True],
+        return_state: Literal[False] = False,
+        **options: Unpack[EmbeddingCallOptions],
+    ) -> Features: ...
+
+    @overload
+    def __call__(
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[EmbeddingCallOptions]
     ) -> tuple[Features, State]: ...
 
     @automatic(2)
@@ -131,14 +136,22 @@ class ValueEmbedding(nnx.Module):
             ValueError: a state or segments with circular padding.
             TypeError: x is not of a floating dtype.
         """
+        if return_state:
+            self._check_streams()
+        y, window = self._map(zero_padding(x, mask), mask=mask, runs=runs, state=state)
+        return (y, window) if return_state else y
+
+    def _map(
+        self, x: Features, *, mask: Mask | None, runs: Runs | None, state: State | None
+    ) -> tuple[Features, State | None]:
+        """The same of inputs that are 0 at padding: y, and the state, None where there is none."""
         _check_floating(x)
-        x = zero_padding(x, mask)
         if self.padding == "circular":
-            if state is not None or return_state or runs is not None:
-                raise ValueError(self._no_stream())
+            if state is not None or runs is not None:
+                self._check_streams()
             half = self.kernel_size // 2
             shifted = [jnp.roll(x, shift, axis=1) for shift in range(half, -half - 1, -1)]
-            return self.projection(jnp.concatenate(shifted, axis=-1))
+            return self.projection(jnp.concatenate(shifted, axis=-1)), None
 
         if mask is None:
             mask = jnp.ones(x.shape[:2], bool)
@@ -146,8 +159,7 @@ class ValueEmbedding(nnx.Module):
         taps, window = recent_tokens(x, window.astype(x.dtype), mask, runs)
         y = self.projection(taps.reshape(*x.shape[:2], -1))
         # As init_state has it, so that steps over half-precision inputs compile once.
-        window = window.astype(accumulation_dtype(x.dtype))
-        return (y, window) if return_state else y
+        return y, window.astype(accumulation_dtype(x.dtype))
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> Array:
         """Zeros [B, kernel_size - 1, in_features]: nothing observed yet.
@@ -155,8 +167,7 @@ class ValueEmbedding(nnx.Module):
         Raises:
             ValueError: the padding is circular.
         """
-        if self.padding == "circular":
-            raise ValueError(self._no_stream())
+        self._check_streams()
         return jnp.zeros((batch_size, self.kernel_size - 1, self.in_features), dtype)
 
     @automatic(1)
@@ -170,17 +181,17 @@ class ValueEmbedding(nnx.Module):
             TypeError: x is not of a floating dtype.
         """
         _check_floating(x)
-        if self.padding == "circular":
-            raise ValueError(self._no_stream())
+        self._check_streams()
         taps, window = next_token(zero_padding(x, mask), state.astype(x.dtype), mask)
         y = self.projection(taps.reshape(x.shape[0], -1))
         return y, window.astype(accumulation_dtype(x.dtype))
 
-    def _no_stream(self) -> str:
-        return (
-            "circular padding looks at the end of the sequence, so it has no state and no "
-            "packed segments; make the model with padding='causal' to stream it."
-        )
+    def _check_streams(self) -> None:
+        if self.padding == "circular":
+            raise ValueError(
+                "circular padding looks at the end of the sequence, so it has no state and no "
+                "packed segments; make the model with padding='causal' to stream it."
+            )
 
 
 def _check_floating(x: Array) -> None:

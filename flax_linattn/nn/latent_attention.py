@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal, Unpack, cast, overload
 
-import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from flax_linattn import ops
-from flax_linattn.checks import OptionError, array, at_least
+from flax_linattn.checks import OptionError, at_least
+from flax_linattn.nn.call import Call
 from flax_linattn.nn.meshes import automatic
-from flax_linattn.nn.projected import QUERY_INIT, ProjectedAttention, resolve_mechanism
+from flax_linattn.nn.projected import AttentionOptions, ProjectedAttention, resolve_mechanism
 from flax_linattn.ops.contract.masks import zero_padding
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, SequenceOptions, State
 
 
-class LatentOptions(SequenceOptions, total=False):
+class LatentCallOptions(SequenceOptions, total=False):
     """Options of a call of ``LatentAttention``, see there."""
 
     is_causal: bool
@@ -38,17 +37,9 @@ class LatentAttention(ProjectedAttention):
         num_heads: H.
         num_latents: L.
         mechanism: one with ``capabilities.given_queries``, by name or itself.
-        qkv_features: H * K = H * V, default ``in_features``.
-        out_features: features of the outputs, default ``in_features``.
-        use_bias: whether the four projections have a bias.
-        dtype: dtype of the computation, default that of inputs and parameters together.
-        param_dtype: dtype of the parameters.
-        kernel_init: initialiser of the kernels; see ``ParameterOptions``.
-        bias_init: of the biases.
-        out_kernel_init: of the output projection's kernel; default ``kernel_init``.
-        out_bias_init: of its bias; default ``bias_init``.
-        query_init: of the latents [L, C].
         rngs: holds the stream "params".
+        **options: ``qkv_features``, ``out_features``, ``use_bias``, ``dtype``, ``query_init`` (of
+            the latents [L, C]) and how parameters are made, as in ``Attention``.
 
     Raises:
         ValueError: no latent, heads that do not divide the features, or a mechanism that takes no
@@ -77,17 +68,8 @@ class LatentAttention(ProjectedAttention):
         num_latents: int,
         *,
         mechanism: str | ops.Mechanism = "aaren",
-        qkv_features: int | None = None,
-        out_features: int | None = None,
-        use_bias: bool = True,
-        dtype: DTypeLike | None = None,
-        param_dtype: DTypeLike = jnp.float32,
-        kernel_init: nnx.Initializer | None = None,
-        bias_init: nnx.Initializer | None = None,
-        out_kernel_init: nnx.Initializer | None = None,
-        out_bias_init: nnx.Initializer | None = None,
-        query_init: nnx.Initializer = QUERY_INIT,
         rngs: nnx.Rngs,
+        **options: Unpack[AttentionOptions],
     ) -> None:
         at_least(1, num_latents=num_latents)
         mechanism = resolve_mechanism(mechanism)
@@ -103,22 +85,7 @@ class LatentAttention(ProjectedAttention):
                 "mechanism",
             )
         self.num_queries = num_latents
-        super().__init__(
-            in_features,
-            num_heads,
-            mechanism=mechanism,
-            qkv_features=qkv_features,
-            out_features=out_features,
-            use_bias=use_bias,
-            dtype=dtype,
-            param_dtype=param_dtype,
-            kernel_init=kernel_init,
-            bias_init=bias_init,
-            out_kernel_init=out_kernel_init,
-            out_bias_init=out_bias_init,
-            query_init=query_init,
-            rngs=rngs,
-        )
+        super().__init__(in_features, num_heads, mechanism=mechanism, rngs=rngs, **options)
 
     @property
     def latents(self) -> Float[Array, "L C"]:
@@ -132,18 +99,13 @@ class LatentAttention(ProjectedAttention):
         x: Features,
         *,
         return_state: Literal[False] = False,
-        **options: Unpack[LatentOptions],
+        **options: Unpack[LatentCallOptions],
     ) -> Array: ...
 
     @overload
     def __call__(
-        self, x: Features, *, return_state: Literal[True], **options: Unpack[LatentOptions]
+        self, x: Features, *, return_state: Literal[True], **options: Unpack[LatentCallOptions]
     ) -> tuple[Array, State]: ...
-
-    @overload
-    def __call__(
-        self, x: Features, *, return_state: bool, **options: Unpack[LatentOptions]
-    ) -> Array | tuple[Array, State]: ...
 
     @automatic(1)
     def __call__(
@@ -178,26 +140,24 @@ class LatentAttention(ProjectedAttention):
         Raises:
             ValueError: shapes that do not fit, or packed sequences that are read as one.
         """
-        self._check_tokens(x, "B, T")
-        x = zero_padding(x, mask)
-        k = self._heads(self.key_projection(x))
-        attended = self.mechanism.attend(
-            self._latents(latents, k),
-            k,
-            self._heads(self.value_projection(x)),
-            is_causal=is_causal,
+        self._check_inputs("B, T", x=x)
+        call = Call(
             mask=mask,
             segment_ids=segment_ids,
-            initial_state=state,
+            state=state,
+            is_causal=is_causal,
             return_state=return_state,
             form=form,
-            **self._parameters(),
-            **self._token_arguments(x),
         )
-        if isinstance(attended, tuple):
-            y, state = attended
-            return self._out(y), state
-        return self._out(attended)
+        y, after = self._map(zero_padding(x, mask), call, latents)
+        return (y, after) if return_state else y
+
+    def _map(
+        self, x: Features, call: Call, latents: Array | None = None
+    ) -> tuple[Array, State | None]:
+        """Reads tokens [B, T, C] that are 0 at padding: y, as the call has it, and the state."""
+        k = self._heads(self.key_projection(x))
+        return self._attend(self._latents(latents, k), k, x, call)
 
     @automatic(1)
     def step(
@@ -222,24 +182,10 @@ class LatentAttention(ProjectedAttention):
         Raises:
             ValueError: shapes that do not fit.
         """
-        self._check_tokens(x, "B")
+        self._check_inputs("B", x=x)
         x = zero_padding(x, mask)
         k = self._heads(self.key_projection(x))
-        y, state = self.mechanism.step(
-            self._latents(latents, k),
-            k,
-            self._heads(self.value_projection(x)),
-            state,
-            mask,
-            **self._parameters(),
-            **self._token_arguments(x),
-        )
-        return self._out(y), state
-
-    def _check_tokens(self, x: Array, axes: str) -> None:
-        array(f"[{axes}, {self.in_features}]", x=x)
-        if x.ndim != axes.count(",") + 2 or x.shape[-1] != self.in_features:
-            raise ValueError(f"expected x as [{axes}, {self.in_features}], got shape {x.shape}.")
+        return self._attend_step(self._latents(latents, k), k, x, state, mask)
 
     def _latents(self, latents: Array | None, k: Array) -> Array:
         if latents is None:

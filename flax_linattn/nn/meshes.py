@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def automatic(kept: int | Callable[[Any], int]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorates a module's call: on explicit mesh axes it runs as on automatic ones.
 
     Its results lie as its first array: split alike along the first ``kept`` axes. A state that
@@ -27,7 +27,8 @@ def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     :func:`flax_linattn.ops.contract.meshes.automatic`.
 
     Args:
-        kept: leading axes that the output has of the first array: 2 for [B, T, ...].
+        kept: leading axes that the output has of the first array: 2 for [B, T, ...]; or a function
+            of the module that says how many.
 
     Raises:
         TypeError: (from the call, on explicit axes) no argument is an array.
@@ -61,7 +62,7 @@ def automatic(kept: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
             def split(results: tuple[Any, Any]) -> Any:
                 first = _first_array(list(given.values())[1:], method)
-                axes = meshes.axes_of(first)[:kept]
+                axes = meshes.axes_of(first)[: kept(module) if callable(kept) else kept]
                 y = _axes_of(results[0], axes, given.get("state"))
                 return y, _axes_as_before(results[1], others)
 

@@ -12,13 +12,25 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from flax_linattn import ops
-from flax_linattn.nn.linear import PositionLinear, linear
+from flax_linattn.checks import array
+from flax_linattn.nn.call import Call
+from flax_linattn.nn.linear import ParameterOptions, PositionLinear, linear
 from flax_linattn.nn.position import QueryKeyPosition
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.ops.engine.features import unit_length
 from flax_linattn.typing import Array, State
 
 QUERY_INIT = nnx.initializers.normal(0.02)
+
+
+class AttentionOptions(ParameterOptions, total=False):
+    """Options of a layer of attention that its subclasses pass on, see ``Attention``."""
+
+    qkv_features: int | None
+    out_features: int | None
+    use_bias: bool
+    dtype: DTypeLike | None
+    query_init: nnx.Initializer
 
 
 class ProjectedAttention(nnx.Module):
@@ -146,6 +158,54 @@ class ProjectedAttention(nnx.Module):
             dtype=computed,
             num_queries=self.num_queries,
         )
+
+    def _attend(
+        self, q: Array, k: Array, source: Array, call: Call, query_mask: Array | None = None
+    ) -> tuple[Array, State | None]:
+        """Attends to tokens [B, S, C] with the queries and keys made of them.
+
+        Returns:
+            What the output projection makes of it, and the state if the call wants one.
+        """
+        attended = self.mechanism.attend(
+            self._unit(q),
+            self._unit(k),
+            self._heads(self.value_projection(source)),
+            is_causal=call.is_causal,
+            mask=call.mask,
+            query_mask=query_mask,
+            segment_ids=call.segment_ids,
+            initial_state=call.state,
+            return_state=call.return_state,
+            form=call.form,
+            **self._parameters(),
+            **self._token_arguments(source),
+        )
+        y, state = attended if isinstance(attended, tuple) else (attended, None)
+        return self._out(y), state
+
+    def _attend_step(
+        self, q: Array, k: Array, x: Array, state: State, mask: Array | None
+    ) -> tuple[Array, State]:
+        """The same of one token a row, x [B, C]."""
+        y, state = self.mechanism.step(
+            self._unit(q),
+            self._unit(k),
+            self._heads(self.value_projection(x)),
+            state,
+            mask,
+            **self._parameters(),
+            **self._token_arguments(x),
+        )
+        return self._out(y), state
+
+    def _check_inputs(self, axes: str, **inputs: Any) -> None:
+        """Refuses what is no array [axes, C], by its name."""
+        layout = f"[{axes}, {self.in_features}]"
+        array(layout, **inputs)
+        for name, x in inputs.items():
+            if x.ndim != axes.count(",") + 2 or x.shape[-1] != self.in_features:
+                raise ValueError(f"expected {name} as {layout}, got shape {x.shape}.")
 
     def _parameters(self) -> dict[str, Any]:
         return {name: parameter[...] for name, parameter in self.mechanism_parameters.items()}

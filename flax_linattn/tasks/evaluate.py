@@ -24,8 +24,8 @@ def evaluate_run(
     Returns:
         The test metrics that the run's test.json holds; where the model streams also
         ``stream_max_error`` and ``stream_steps``, how far and over how many steps they differ. Of
-        many runs in the folder the summary that test.json holds, and the largest error. Of the last
-        parameters also ``checkpoint``.
+        several seeds in the folder the summary that test.json holds, and the largest error. Of the
+        last parameters also ``checkpoint``.
 
     Raises:
         FileNotFoundError: the run or the file is missing.

@@ -62,7 +62,7 @@ def test_the_run_is_kept(fitted, folder):
     X, _ = vowels(1, 3, 2)
     run = tasks.load_run(folder)
     assert run.problem.classes == ("speaker 1", "speaker 2", "speaker 3")
-    from flax_linattn.tasks.classify.series import predict_proba
+    from flax_linattn.tasks.classify import predict_proba
 
     dataset = data.TimeSeriesDataset(
         "X", tuple(X), np.zeros(len(X), np.int32), run.problem.classes, run.problem.channels

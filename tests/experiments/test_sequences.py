@@ -17,7 +17,7 @@ from experiments.sequences.as_coded import FORMS, STAGES, AsCoded, half, sizes_n
 from experiments.sequences.watched import train_watched
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError, opposite
 from flax_linattn import ops
-from flax_linattn.tasks.classify.tokens import SequenceTask
+from flax_linattn.tasks.classify import SequenceTask
 
 
 def arrays(scale=1.0):

@@ -10,8 +10,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import models
-from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.nn.cases import CAUSAL, call, run_steps
+from tests.nn.cases import CAUSAL, call
 
 CHANNELS, CLASSES, MAX_LENGTH = 3, 4, 8
 slow = pytest.mark.slow
@@ -56,6 +55,43 @@ def backbone(mechanism="aaren", **options):
     return moved(model)
 
 
+def values(seed, rows, length):
+    """Observations of three channels: float32 [rows, length, 3]."""
+    return np.random.default_rng(seed).normal(size=(rows, length, CHANNELS)).astype(np.float32)
+
+
+def levels(seed, rows, length):
+    """The same on different levels."""
+    return values(seed, rows, length) * np.float32([3, 1, 0.1]) + np.float32([5, 0, -2])
+
+
+def symbols(seed, rows, length, num_tokens=7):
+    return np.random.default_rng(seed).integers(0, num_tokens, (rows, length)).astype(np.int32)
+
+
+def events(seed, rows, length, num_marks=3, periods=2):
+    """Observations of an ``EventForecaster`` whose begin is known: float32 [rows, length, W]."""
+    rng = np.random.default_rng(seed)
+    x = np.zeros((rows, length, 3 + 2 * periods))
+    x[..., 0] = 2 * rng.normal(size=(rows, length))
+    x[..., 1] = 1
+    x[..., 2] = rng.integers(0, num_marks, (rows, length))
+    x[:, 0, :3] = [0, 0, num_marks]
+    turns = rng.uniform(size=(rows, length, periods))
+    x[..., 3:] = np.concatenate([np.cos(2 * np.pi * turns), np.sin(2 * np.pi * turns)], axis=-1)
+    return x.astype(np.float32)
+
+
+def episodes(seed, rows, length, observation_dim=3, action_dim=2):
+    """Steps of a ``DecisionTransformer``, of whole episodes: float32 [rows, length, W]."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, length, 3 + observation_dim + action_dim))
+    x[..., 0] = np.arange(length)
+    x[..., 1] = np.arange(length) > 0
+    x[..., -action_dim:] = np.tanh(x[..., -action_dim:])
+    return x.astype(np.float32)
+
+
 def moved(model):
     """Biases and norms start at 0 and 1, which would hide that one is left out."""
 
@@ -83,53 +119,7 @@ def rows_of_segments():
     return ids, mask, sequences
 
 
-PLACES = ([0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [0, 2, 3, 5, 6])
-"""Where five real tokens of eight stand: padding right, left, in the middle."""
-
-
 def run_whole(model, x, mask, state=None):
     """Outputs and the state after: one program, whatever is real and came before."""
     state = model.init_state(len(x)) if state is None else state
     return call(model, x, mask=mask, state=state, return_state=True)
-
-
-def check_padding(model, x):
-    """Padding changes nothing wherever it is and whatever it holds, in parallel and streamed.
-
-    Args:
-        model: one whose state has a position and a window.
-        x: float32 [2, 5, W].
-
-    Returns:
-        The positions after a row of real tokens, and one of padding alone.
-    """
-    found = []
-    for filler in (np.nan, 1e30):
-        for kept in PLACES:
-            padded, mask = np.full((2, 8, x.shape[-1]), filler, np.float32), np.zeros((2, 8), bool)
-            padded[:, kept], mask[:, kept] = x, True
-            y, state = run_whole(model, padded, mask)
-            found.append((y[:, kept], state.position, state.window))
-            streamed, after = run_steps(model, padded, model.init_state(2), mask)
-            assert_close(streamed[:, kept], y[:, kept], "float32")
-            assert_close(after, state, "float32")
-    for other in found[1:]:
-        assert_close(other, found[0], "float32")
-    for one, other in zip(found[:3], found[3:], strict=True):
-        assert_same_bits(one, other)  # whatever stands there
-    padded, mask = np.full((2, 8, x.shape[-1]), np.nan, np.float32), np.zeros((2, 8), bool)
-    padded[0, :5], mask[0, :5] = x[0], True
-    y, state = run_whole(model, padded, mask)
-    assert_same_bits(y[0, :5], found[0][0][0])
-    return state.position.tolist()
-
-
-def check_packed(model, x):
-    """Packed sequences, as ``rows_of_segments`` has them, are by themselves: x [2, 8, W]."""
-    ids, mask, sequences = rows_of_segments()
-    found = call(model, np.where(mask[..., None], x, np.nan), mask=mask, segment_ids=ids)
-    for row, places in sequences:
-        alone, first = np.zeros_like(x), np.zeros((2, 8), bool)
-        alone[:, : len(places)], first[:, : len(places)] = x[row, places], True
-        want = run_whole(model, alone, first)[0][0, : len(places)]
-        assert_close(found[row, places], want, "float32")

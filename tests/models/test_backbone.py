@@ -11,7 +11,7 @@ from flax import nnx
 from flax_linattn import models, ops
 from tests.contract.tolerances import assert_close
 from tests.models.cases import CHANNELS, MAX_LENGTH, backbone, rows_of_segments
-from tests.nn.cases import LAYOUTS, STACKED, at_real, call, normal, padded, run_steps
+from tests.nn.cases import STACKED, call, normal, run_steps
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,6 @@ def test_parallel_is_the_loop_of_steps(mechanism, norm, position):
     assert_close(h_steps, h, "float32")
     assert_close(state_steps, state, "float32")
     assert state.position.tolist() == [5, 5]
-
-
-@pytest.mark.parametrize("mechanism", STACKED)
-def test_state_after_padding_is_the_state_after_the_tokens(mechanism):
-    """Of two layers: with padding in parallel, without it step by step."""
-    model = backbone(mechanism)
-    real, start = normal(2, 4, 4, CHANNELS), model.init_state(4)
-    h, state = call(model, padded(real), mask=LAYOUTS, state=start, return_state=True)
-    h_real, state_real = run_steps(model, real, start)
-    assert_close(at_real(h), h_real, "float32")
-    assert_close(state, state_real, "float32")
 
 
 @pytest.mark.parametrize("mechanism", STACKED)

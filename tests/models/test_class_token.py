@@ -12,17 +12,9 @@ from flax import nnx
 from flax_linattn import models
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models.cases import CHANNELS, CLASSES, MAX_LENGTH, backbone, classifier, moved
-from tests.nn.cases import LAYOUTS, call, normal, padded, pulled
+from tests.nn.cases import call, normal, pulled
 
 WHOLE = {"is_causal": False, "class_token": True}
-NONCAUSAL = [
-    "softmax",
-    "taylorshift",
-    *(
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("aaren", "linformer:num_projections=4", "nystrom:num_landmarks=3", "aft")
-    ),
-]
 
 
 @functools.cache
@@ -53,9 +45,9 @@ def test_it_comes_behind_positions_and_before_dropout():
     embedded = []
 
     class Watched(nnx.Module):
-        def __call__(self, h, **options):
+        def _map(self, h, call):
             embedded.append(h)
-            return h
+            return h, None
 
     bare = nnx.clone(model)
     bare.blocks = nnx.List([Watched()])
@@ -79,21 +71,6 @@ def test_it_starts_as_timm_does():
     assert "class_token" not in want
     del state["class_token"]
     assert_same_bits(state, want)
-
-
-@pytest.mark.parametrize("mechanism", NONCAUSAL)
-def test_padding_anywhere_changes_nothing(mechanism):
-    """Logits and all gradients; whatever stands at padding."""
-    model = classifier(mechanism, "class")
-    weights, right = normal(3, len(LAYOUTS), CLASSES), np.tile(LAYOUTS[:1], (len(LAYOUTS), 1))
-    real = normal(4, len(LAYOUTS), 4, CHANNELS)
-    want = pulled(model, padded(real, 0.0, right), weights, mask=right)
-    got = pulled(model, padded(real), weights, mask=LAYOUTS)
-    assert_close(got.y, want.y, "float32")
-    assert_close(got.params, want.params, "float32")
-    assert not got.x[~LAYOUTS].any()
-    assert_close(call(model, real), want.y, "float32")
-    assert np.any(got.params["backbone"]["class_token"])
 
 
 def test_a_row_without_tokens_has_the_class_token_alone():
@@ -170,28 +147,6 @@ def test_recomputation_changes_nothing(remat):
         return jax.jit(jax.value_and_grad(loss))(params)
 
     assert_close(outputs(remat), outputs("none"), "float32")
-
-
-def test_half_precision():
-    half, exact = (classifier("taylorshift", "class", dtype=d) for d in ("bfloat16", "float32"))
-    x = normal(11, 2, 5, CHANNELS)
-    y = call(half, x)
-    assert y.dtype == np.float32
-    assert_close(y, call(exact, x), "bfloat16")
-
-
-def test_what_needs_steps_or_packs_is_refused():
-    model = classifier("softmax", "class")
-    x, ids = normal(12, 2, 5, CHANNELS), np.zeros((2, 5), np.int32)
-    assert not model.streams
-    with pytest.raises(ValueError, match="share the one class token of their row; give each a row"):
-        model(x, segment_ids=ids)
-    for refused in (lambda: model.init_state(2), lambda: model(x, return_state=True)):
-        with pytest.raises(ValueError, match="so this model has no state and cannot stream; make"):
-            refused()
-    for refused in (lambda: model(x, every_step=True), lambda: model.step(x[:, 0], None)):
-        with pytest.raises(ValueError, match="no logits of prefixes or steps; make the model with"):
-            refused()
 
 
 def test_a_causal_model_has_none():

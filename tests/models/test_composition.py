@@ -15,7 +15,7 @@ from flax_linattn import inference, models, nn
 from flax_linattn.checks import OptionError
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models.cases import moved
-from tests.nn.cases import LAYOUTS, at_real, call, normal, run_steps
+from tests.nn.cases import call, normal, run_steps
 
 TOKENS = 7
 TINY = models.Layers(features=8, num_layers=2, num_heads=2, hidden_features=12, norm="pre")
@@ -53,31 +53,6 @@ def test_tokens_in_parallel_are_the_loop_of_steps(stack):
     stepped, after = run_steps(model, x, model.init_state(2))
     assert_close(stepped, logits, "float32")
     assert after.position.tolist() == state.position.tolist() == [6, 6]
-
-
-@stacks
-def test_tokens_with_padding_anywhere(stack):
-    """What stands at padding, no token of the model, changes nothing."""
-    model, x = language(stack), tokens(2, 4, 4)
-    rows = np.full(LAYOUTS.shape, 99, np.int32)
-    rows[LAYOUTS] = x.ravel()
-    assert_close(at_real(call(model, rows, mask=LAYOUTS)), call(model, x), "float32")
-
-
-@stacks
-def test_packed_sequences_are_separate(stack):
-    model, x = language(stack), tokens(3, 1, 6)
-    ids = np.array([[1, 1, 1, 2, 2, 2]], np.int32)
-    packed = call(model, x, segment_ids=ids)
-    apart = call(model, x.reshape(2, 3))
-    assert_close(packed, apart.reshape(packed.shape), "float32")
-
-
-def test_rotary_positions_go_on_after_a_state():
-    model, x = language("rotary"), tokens(4, 2, 6)
-    whole = call(model, x)
-    _, state = call(model, x[:, :4], return_state=True)
-    assert_close(call(model, x[:, 4:], state=state), whole[:, 4:], "float32")
 
 
 @pytest.mark.parametrize("mechanism", ["softmax", "linear", "expressive"])
@@ -249,24 +224,6 @@ def test_train_and_eval_as_flax_has_them():
     model.eval()
     assert_close(run(model, x), quiet, "float32")
     assert_same_bits(run(model, x, dropout_key=jax.random.key(0)), keyed)
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    ["aaren", *(pytest.param(name, marks=pytest.mark.slow) for name in ("softmax", "taylorshift"))],
-)
-def test_float64_inputs_of_float32_parameters_stream(mechanism):
-    layers = dataclasses.replace(TINY, num_layers=1, mechanism=mechanism)
-    model = models.SequenceClassifier(3, 4, layers=layers, max_length=5, rngs=nnx.Rngs(0))
-    # Flax itself mixes the two where dtype promotion is not strict.
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        x = np.random.default_rng(0).normal(size=(2, 5, 3))
-        state = model.init_state(2, dtype=jnp.float64)
-        step = jax.jit(lambda x, state: model.step(x, state))
-        for t in range(5):
-            logits, state = step(x[:, t], state)
-        assert step._cache_size() == 1
-        np.testing.assert_allclose(logits, call(model, x), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])

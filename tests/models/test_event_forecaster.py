@@ -10,23 +10,19 @@ import pytest
 from flax import nnx
 from scipy import special
 
-from flax_linattn import inference, models
+from flax_linattn import models
 from flax_linattn.models.event_embedding import FREQUENCIES
 from flax_linattn.models.event_forecaster import LEAST_DEVIATION, next_event
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import check_packed, check_padding, moved, run_whole
-from tests.nn.cases import CAUSAL, PACKED, call, run_steps
+from tests.models import cases
+from tests.models.cases import moved, run_whole
+from tests.nn.cases import CAUSAL, call, run_steps
 
 MARKS, PERIODS, COMPONENTS, LENGTH = 3, (24.0, 168.0), 4, 8
 WIDTH = 3 + 2 * len(PERIODS)
 EVERYWHERE = np.ones((2, LENGTH), bool)
 TINY = models.Layers(features=8, num_layers=1, num_heads=2, hidden_features=12)
 slow = pytest.mark.slow
-
-SOME = [
-    case if case.id == "aaren" else pytest.param(*case.values, id=case.id, marks=slow)
-    for case in PACKED
-]
 
 
 @functools.cache
@@ -39,16 +35,7 @@ def forecaster(mechanism="aaren", **options):
 
 
 def events(rows=2, length=LENGTH, seed=0, periods=PERIODS):
-    """Observations of sequences whose begin is known: float32 [rows, length, W], in NumPy."""
-    rng = np.random.default_rng(seed)
-    x = np.zeros((rows, length, 3 + 2 * len(periods)))
-    x[..., 0] = 2 * rng.normal(size=(rows, length))
-    x[..., 1] = 1
-    x[..., 2] = rng.integers(0, MARKS, (rows, length))
-    x[:, 0, :3] = [0, 0, MARKS]
-    turns = rng.uniform(size=(rows, length, len(periods)))
-    x[..., 3:] = np.concatenate([np.cos(2 * np.pi * turns), np.sin(2 * np.pi * turns)], axis=-1)
-    return x.astype(np.float32)
+    return cases.events(seed, rows, length, MARKS, len(periods))
 
 
 def run(model, x, mask=EVERYWHERE, state=None):
@@ -172,52 +159,6 @@ def test_the_begin_of_an_observation():
 # One forecaster: in parallel, by steps, in parts.
 
 
-@pytest.mark.parametrize("mechanism", CAUSAL)
-def test_streams_as_in_parallel_and_in_parts(mechanism):
-    model, x = forecaster(mechanism), events()
-    whole, end = run(model, x)
-    streamed, after = run_steps(model, x, model.init_state(2))
-    assert_close(streamed, whole, "float32")
-    assert_close(after, end, "float32")
-    for split in (3, 6):
-        first = EVERYWHERE & (np.arange(LENGTH) < split)
-        head, state = run(model, x, first)
-        tail, state = run(model, x, ~first, state)
-        parts = np.where(first[..., None], head, tail)
-        assert_close(parts, whole, "float32")
-        assert_close(state, end, "float32")
-    # And on from there by steps.
-    head, state = run(model, x, EVERYWHERE & (np.arange(LENGTH) < 3))
-    streamed, _ = run_steps(model, x[:, 3:], state)
-    assert_close(streamed, whole[:, 3:], "float32")
-
-
-@pytest.mark.parametrize("mechanism", CAUSAL)
-def test_later_events_change_nothing_earlier(mechanism):
-    """Not a bit, neither by their gaps, nor marks, nor phases."""
-    model, x = forecaster(mechanism), events()
-    before = run(model, x)[0]
-    for t in (1, 4, 7):
-        for column in range(WIDTH):
-            changed = x.copy()
-            changed[:, t:, column] = MARKS - changed[:, t:, column] if column == 2 else 30.0
-            assert_same_bits(run(model, changed)[0][:, :t], before[:, :t])
-
-
-@pytest.mark.parametrize("mechanism", CAUSAL)
-def test_padding_changes_nothing_wherever_it_is(mechanism):
-    """NaN in all columns: right, left, in the middle; a row of padding alone beside."""
-    model, x = forecaster(mechanism), events(length=5)
-    assert check_padding(model, x) == [5, 0]
-
-
-@pytest.mark.parametrize("mechanism", SOME)
-def test_packed_sequences_are_by_themselves(mechanism):
-    model = forecaster(mechanism)
-    x = events()
-    check_packed(model, x)
-
-
 UNKNOWN = [-1.0, 0.5, MARKS + 1.0, 1e10, 1e30, np.nan, np.inf, -np.inf]
 
 
@@ -265,90 +206,32 @@ def test_other_kernels_without_periods(kernel_size):
     assert end.window.shape[1] == kernel_size - 1
 
 
-def test_every_parameter_learns_from_gaps_and_marks():
+def test_gaps_far_from_all_others_have_finite_gradients():
+    """Of e^80 scales, as of a clock that was wrong."""
     model, x = forecaster(), events()
-    x, log_gap, mark = x[:, :-1], x[:, 1:, 0], x[:, 1:, 2].astype(np.int32)
+    x, mark = x[:, :-1], x[:, 1:, 2].astype(np.int32)
     graph, params = nnx.split(model, nnx.Param)
 
     @jax.jit
-    def gradients(params, x, mask, log_gap):
+    def gradients(params, log_gap):
         def loss(params):
             model = nnx.merge(graph, params)
-            following = model.next_event(model(x, mask=mask))
+            following = model.next_event(model(x))
             marks = jnp.take_along_axis(following.log_marks(), mark[..., None], axis=-1)[..., 0]
-            return -jnp.sum(jnp.where(mask, following.gap.log_density(log_gap) + marks, 0))
+            return -jnp.sum(following.gap.log_density(log_gap) + marks)
 
         return jax.grad(loss)(params)
 
-    everywhere = np.ones(x.shape[:2], bool)
-    for path, gradient in jax.tree_util.tree_leaves_with_path(
-        gradients(params, x, everywhere, log_gap)
-    ):
-        name = jax.tree_util.keystr(path)
-        assert np.isfinite(gradient).all(), name
-        # A softmax that every key shares does not see their bias.
-        assert np.any(gradient) or ("key_projection" in name and "bias" in name), name
-    for far in (-80.0, 80.0):  # e^80 scales: of a clock that was wrong
-        for gradient in jax.tree.leaves(
-            gradients(params, x, everywhere, np.full_like(log_gap, far))
-        ):
-            assert np.isfinite(gradient).all()
-    # What stands at padding has no part in them.
-    mask = everywhere & (np.arange(LENGTH - 1) % 5 != 3)
-    want = gradients(params, np.where(mask[..., None], x, 0), mask, log_gap)
-    got = gradients(params, np.where(mask[..., None], x, np.nan), mask, log_gap)
-    assert_same_bits(got, want)
+    for far in (0.0, -80.0, 80.0):
+        found = gradients(params, np.full(x.shape[:2], far, np.float32))
+        for path, gradient in jax.tree_util.tree_leaves_with_path(found):
+            name = jax.tree_util.keystr(path)
+            assert np.isfinite(gradient).all(), name
+            # A softmax that every key shares does not see their bias.
+            assert np.any(gradient) or ("key_projection" in name and "bias" in name), name
 
 
 # Dtypes.
-
-
-@pytest.mark.parametrize("mechanism", ["aaren", pytest.param("softmax", marks=slow)])
-def test_float64_observations(mechanism):
-    """Of float32 parameters: what float32 says, and steps as in parallel."""
-    x = events()
-    want = run(forecaster(mechanism), x)[0]
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        model = forecaster(mechanism)
-        wide = jnp.asarray(x, jnp.float64)
-        state = model.init_state(2, dtype=jnp.float64)
-        outputs = jax.jit(model)(wide)
-        streamed, _ = run_steps(model, wide, state)
-        assert outputs.dtype == streamed.dtype == np.float32
-        assert_close(streamed, outputs, "float32")
-        assert_close(outputs, want, "float32")
-        gap, mark = outputs[..., 0], jnp.zeros(x.shape[:2], jnp.int32)
-        with jax.numpy_dtype_promotion("strict"):
-            assert jax.eval_shape(model.observation, wide, gap, mark).dtype == jnp.float64
-
-
-@slow
-@pytest.mark.parametrize("mechanism", ["aaren", "softmax"])
-def test_bfloat16_layers(mechanism):
-    """Of a block and of a classifier this is a fast test."""
-    model, x = forecaster(mechanism, dtype="bfloat16"), events()
-    whole, end = run(model, x)
-    assert whole.dtype == np.float32
-    assert_close(whole, run(forecaster(mechanism), x)[0], "bfloat16")
-    streamed, after = run_steps(model, x, model.init_state(2))
-    assert_close(streamed, whole, "bfloat16")
-    assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, end)
-
-
-@pytest.mark.slow
-def test_bfloat16_parameters():
-    """Outputs are float32 even so."""
-    model = models.EventForecaster(
-        MARKS, layers=TINY, dtype="bfloat16", param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0)
-    )
-    dtypes = {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))}
-    assert dtypes == {jnp.dtype(jnp.bfloat16)}
-    x = events(periods=())
-    with jax.numpy_dtype_promotion("standard"):
-        whole, _ = run(model, x)
-        streamed, _ = run_steps(model, x, model.init_state(2))
-    assert whole.dtype == np.float32
-    assert_close(streamed, whole, "bfloat16")
 
 
 # What follows an event.
@@ -414,23 +297,6 @@ def test_columns_come_apart_and_together():
 # Files, programs, errors.
 
 
-def test_a_step_is_exported_with_its_state():
-    """And runs to equal bits where the model is not known."""
-    model, x = forecaster(), jnp.asarray(events()[:, 1])
-    state = model.init_state(2)
-    step = jax.jit(lambda x, state: model.step(x, state))
-    saved = jax.export.export(step)(x, state).serialize()
-    assert_same_bits(jax.export.deserialize(saved).call(x, state), step(x, state))
-
-
-def test_a_stream_tells_the_same():
-    model, x = forecaster(), events()
-    stream = inference.Stream(model, batch_size=2, max_length=LENGTH)
-    got = [np.asarray(stream.prefill(x[:, :5])), np.asarray(stream.step(x[:, 5]))]
-    whole = run(model, x)[0]
-    assert_close(got, [whole[:, 4], whole[:, 5]], "float32")
-
-
 def small(num_marks=MARKS, **options):
     return models.EventForecaster(num_marks, layers=TINY, rngs=nnx.Rngs(0), **options)
 
@@ -492,16 +358,10 @@ def test_backbones_of_something_else_are_refused():
         models.Backbone(models.EventEmbedding(2, 4, rngs=nnx.Rngs(0)), TINY, rngs=nnx.Rngs(0))
 
 
-def test_observations_of_another_shape_are_refused():
+def test_observations_of_another_dtype_are_refused():
     model = forecaster()
-    with pytest.raises(ValueError, match=r"observations \[B, T >= 1, 7\], got \(2, 8, 3\)"):
-        model(events(periods=()))
-    with pytest.raises(ValueError, match=r"for each row of the state, \(2, 7\), got \(2, 3\)"):
-        model.step(jnp.zeros((2, 3)), model.init_state(2))
     for dtype in ("int32", "bfloat16", "float16"):
         with pytest.raises(TypeError, match=f"float32 or float64, got {dtype}, .* cast them"):
             model(jnp.zeros((2, LENGTH, WIDTH), dtype))
         with pytest.raises(TypeError, match=f"float32 or float64, got {dtype}"):
             model.step(jnp.zeros((2, WIDTH), dtype), model.init_state(2))
-    with pytest.raises(ValueError, match="expected mask as bool"):
-        model(events(), mask=np.ones((2, 3), bool))

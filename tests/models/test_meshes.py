@@ -14,6 +14,7 @@ from flax_linattn import inference, models, nn
 from flax_linattn.nn.meshes import automatic
 from tests.contract.tolerances import assert_close
 from tests.meshes import make_mesh
+from tests.models.contract.heads import FIRST, HEADS
 from tests.nn.cases import CAUSAL, normal
 
 BATCH, LENGTH, CHANNELS, TOKENS = 2, 4, 8, 7
@@ -30,51 +31,29 @@ LAYERS = {
     "decoder": partial(nn.DecoderBlock, CHANNELS, 2, mechanism="aaren"),
     "values": partial(nn.ValueEmbedding, CHANNELS, 5),
 }
+FIRST_OF = {mark.id: mark.values[1] for mark in FIRST.args[1]}
 MODELS: dict[str, Any] = {
-    "classifier": partial(
-        models.SequenceClassifier, CHANNELS, 3, layers=TINY, pooling="flatten", max_length=LENGTH
-    ),
+    name: partial(case.make, mechanism=FIRST_OF[name]) for name, case in HEADS.items()
+} | {
     "learned": partial(
         models.SequenceClassifier, CHANNELS, 3, layers=TINY, position="learned", max_length=LENGTH,
         remat="blocks",
     ),
-    "reader": partial(models.PerceiverReader, CHANNELS, 3, num_latents=2, layers=TINY),
-    "forecaster": partial(models.Forecaster, CHANNELS, 3, layers=TINY),
     "encoder_decoder": partial(
         models.EncoderDecoder, CHANNELS, 3, layers=TINY, label_length=2,
         embedding_padding="causal",
     ),
-    "decide": partial(models.DecisionTransformer, 3, 2, layers=TINY, max_length=LENGTH),
-    "events": partial(models.EventForecaster, TOKENS, layers=TINY, periods=(24.0,)),
     "images": partial(
         models.ImageClassifier, (4, 8), 4, 3, layers=TINY, embedding="conv", layer_scale=0.1,
         in_channels=CHANNELS,
     ),
-    "convolved": lambda rngs: models.SequenceClassifier(
-        models.Backbone(
-            models.ConvTokenEmbedding(TOKENS, CHANNELS, padding="causal", rngs=rngs), TINY,
-            rngs=rngs,
-        ),
-        3, rngs=rngs,
-    ),
-    "class": lambda rngs: models.SequenceClassifier(
-        models.Backbone(
-            models.ConvTokenEmbedding(TOKENS, CHANNELS, rngs=rngs), TINY, is_causal=False,
-            class_token=True, rngs=rngs,
-        ),
-        3, pooling="class", rngs=rngs,
-    ),
-    "language": partial(models.LanguageModel, TOKENS, layers=TINY),
-    "window": partial(models.WindowModel, TOKENS, 3),
 }  # fmt: skip
-WHOLE = ("images", "class")
+WHOLE = ("images", *(name for name, case in HEADS.items() if not case.streams))
 """Without steps."""
-TRACED = (
-    *("encoder_decoder", "decide", "events", "reader", "forecaster", "images", "class", "window"),
-)
+TRACED = tuple(name for name in MODELS if name not in ("classifier flatten", "language", "learned"))
 """What they compute on such meshes is slow tests: the fast one sees that they trace there."""
 # The classifier runs the block, and the encoder-decoder, traced, both blocks.
-SLOW = {"learned", "convolved", "block", "decoder", *TRACED, *ATTENTION} - {
+SLOW = {"learned", "block", "decoder", *TRACED, *ATTENTION} - {
     "attention-softmax",
     "attention-aaren",
 }
@@ -88,19 +67,11 @@ def split(mesh: Any, tree: Any) -> Any:
 
 
 def observations(kind: str) -> Any:
-    tokens = np.arange(BATCH * LENGTH, dtype=np.int32).reshape(BATCH, LENGTH) % TOKENS
-    if kind == "decide":
-        x = np.array(normal(0, BATCH, LENGTH, CHANNELS))
-        x[..., 0], x[..., 1] = np.arange(LENGTH), np.arange(LENGTH) > 0
-        return x
-    if kind == "events":
-        gaps, waves = np.split(normal(0, BATCH, LENGTH, 3), [1], axis=-1)
-        marks = tokens[..., None].astype(np.float32)
-        return np.concatenate([gaps, np.ones_like(gaps), marks, waves], axis=-1)
-    if kind == "images":
-        return normal(0, BATCH, 4, 8, CHANNELS)
-    tokenised = kind in ("language", "window", "class", "convolved")
-    return tokens if tokenised else normal(0, BATCH, LENGTH, CHANNELS)
+    if kind in HEADS:
+        return HEADS[kind].observations(0, BATCH, LENGTH)
+    return (
+        normal(0, BATCH, 4, 8, CHANNELS) if kind == "images" else normal(0, BATCH, LENGTH, CHANNELS)
+    )
 
 
 def make(kind: str, **parameters: Any) -> Any:
@@ -151,7 +122,7 @@ def steps(kind: str, graph: Any, params: Any, x: Any) -> Any:
 def test_modules_on_explicit_axes(kind: str) -> None:
     """Outputs with padding, gradients, and steps."""
     x, mask = observations(kind), np.arange(LENGTH) < np.array([[LENGTH], [LENGTH - 1]])
-    graph, params = nnx.split(make(kind), nnx.Param)
+    graph, params = nnx.split(make(kind))
     whole = kind in WHOLE
     want = outputs_and_gradients(kind, graph, params, x, mask)
     want = want, None if whole else steps(kind, graph, params, x)
@@ -168,7 +139,7 @@ def test_modules_on_explicit_axes(kind: str) -> None:
 def test_models_trace_on_explicit_axes(kind: str) -> None:
     """Where an operation cannot tell how its output is split, it fails before it is compiled."""
     mesh = make_mesh(AxisType.Explicit, data=2)
-    graph, params = nnx.split(nnx.eval_shape(lambda: make(kind)), nnx.Param)
+    graph, params = nnx.split(nnx.eval_shape(lambda: make(kind)))
     with jax.set_mesh(mesh):
         x, mask = split(mesh, (observations(kind), np.ones((BATCH, LENGTH), bool)))
         y, _ = outputs_and_gradients.eval_shape(kind, graph, params, x, mask)

@@ -3,15 +3,14 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from flax_linattn import inference, models
+from flax_linattn import models
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models.cases import moved
-from tests.nn.cases import call, normal, pulled, run_steps
+from tests.nn.cases import call, normal, run_steps
 
 CHANNELS, MARKS, HORIZON, PATCH, CONTEXT, LENGTH = 3, 2, 4, 3, 5, 11
 MEMORY = 5.0
@@ -224,46 +223,15 @@ def test_complete_data_have_the_moments_of_one_weight():
     close(found, jax.jit(one)(x, one.init_state(2, CHANNELS))[0])
 
 
-SLOW = ("taylorshift", "elementwise_series:order=2", "gated_delta", "forgetting_aaren", "rwkv")
-MECHANISMS = [
-    ("aaren", None),
-    ("aaren", "linear"),
-    *(pytest.param(name, None, marks=pytest.mark.slow) for name in SLOW),
-]
-"""The sixth power of a key, in the state of the series by default, has six times its rounding."""
-
-
-@pytest.mark.parametrize(("mechanism", "channel_mechanism"), MECHANISMS)
-def test_the_stream_is_every_step_is_any_window(mechanism, channel_mechanism):
-    model = forecaster(mechanism, channel_mechanism=channel_mechanism)
-    x = observations(2, LENGTH)
+def test_forecasts_after_some_observations():
+    """Whole patches apart, from the first of them."""
+    model, x = forecaster(), observations(2, LENGTH)
     every = call(model, x, every_step=True)
     assert every.shape == (2, LENGTH, HORIZON, 2) and every.dtype == np.float32
-    streamed, state = run_steps(model, x, model.init_state(2))
-    close(streamed, every)
-    close(call(model, x), every[:, -1])
     at = np.array([10, 4, 1, 9])
     found = call(model, x, positions=at)
     close(found[:, :3], every[:, at[:3]])
     assert np.isnan(found[:, 3]).all()  # not whole patches from the first of them
-    _, after = call(model, x, state=model.init_state(2), return_state=True)
-    close(after, state)
-
-
-@pytest.mark.parametrize("split", [1, 4, 9])
-def test_goes_on_where_it_stopped(split):
-    model, x = forecaster(), observations(2, LENGTH)
-    start, everywhere = model.init_state(2), np.ones((2, LENGTH), bool)
-    first = everywhere & (np.arange(LENGTH) < split)
-
-    def run(mask, state):
-        return call(model, x, mask=mask, state=state, every_step=True, return_state=True)
-
-    whole, end = run(everywhere, start)
-    head, state = run(first, start)
-    tail, state = run(~first, state)
-    close(np.where(first[..., None, None], head, tail), whole)
-    close(state, end)
 
 
 def test_goes_on_with_one_phase():
@@ -272,44 +240,6 @@ def test_goes_on_with_one_phase():
     whole = call(model, x, every_step=True)
     close(call(model, x[:, 4:], state=state), whole[:, -1])
     close(call(model, x[:, 4:], state=state, positions=np.array([0, 6])), whole[:, [4, 10]])
-
-
-def test_padding_changes_nothing_wherever_it_is():
-    """Outputs, states and gradients, with NaN as padding; so do masked steps."""
-    model, weights = forecaster(), normal(9, 2, HORIZON, 2)
-    whole, found = observations(2, LENGTH), []
-    real = whole[:, :7]
-    for kept in ([0, 1, 2, 3, 4, 5, 6], [4, 5, 6, 7, 8, 9, 10], [0, 2, 3, 5, 6, 9, 10]):
-        x = np.full((2, LENGTH, CHANNELS + MARKS), np.nan, np.float32)
-        mask = np.zeros((2, LENGTH), bool)
-        x[:, kept], mask[:, kept] = real, True
-        result = pulled(model, x, weights, mask=mask, return_state=True)
-        streamed, state = run_steps(model, x, model.init_state(2), mask)
-        close(streamed[:, kept[-1]], result.y)
-        close(state, result.state)
-        found.append((result.y, result.state, result.params))
-    for other in found[1:]:
-        close(other, found[0])
-    close(found[0][0], call(model, whole, every_step=True)[:, 6])
-
-
-def test_rows_of_padding_alone_stay_as_they_are():
-    model, x = forecaster(), observations(2, LENGTH)
-    mask = np.array([[True], [False]]) & np.ones((2, LENGTH), bool)
-    _, state = call(model, x, mask=mask, state=model.init_state(2), return_state=True)
-    row = functools.partial(jax.tree.map, lambda leaf: np.asarray(leaf[1]))
-    assert_same_bits(row(state), row(model.init_state(2)))
-
-
-def test_rows_begin_anew_by_themselves():
-    model, x = forecaster(), observations(2, LENGTH)
-    stream = inference.Stream(model, batch_size=2)
-    for t in range(LENGTH):
-        y = stream.step(x[:, t], reset=np.array([False, t == 4]))
-    every = call(model, x)
-    close(y[0], every[0])
-    close(y[1], call(model, x[:, 4:])[1])
-    assert stream.num_compilations == 1
 
 
 def test_neither_the_future_nor_other_channels_change_a_forecast():
@@ -327,11 +257,6 @@ def test_a_level_is_carried_through():
     scale, shift = np.array([2.0, 3.0, 4.0]), np.array([-100.0, 7.0, 50.0])
     x[..., :CHANNELS] = x[..., :CHANNELS] * scale + shift
     np.testing.assert_allclose(call(model, x), y * scale[[2, 0]] + shift[[2, 0]], rtol=2e-3)
-
-
-def test_the_state_does_not_grow():
-    model = forecaster()
-    assert_same_bits(*(model.init_state(2, length) for length in (1, 10**9)))
 
 
 def test_export_for_any_batch():
@@ -380,17 +305,3 @@ def test_a_mechanism_with_a_cache_forecasts_from_windows():
 def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         models.PatchForecaster(**{"num_channels": 3, "horizon": 4, "rngs": nnx.Rngs(0)} | options)
-
-
-def test_what_does_not_fit_is_refused():
-    model = forecaster()
-    with pytest.raises(
-        ValueError, match=r"expected observations \[B, T >= 1, 5\], got \(2, 0, 5\)"
-    ):
-        model(jnp.ones((2, 0, 5)))
-    with pytest.raises(ValueError, match=r"expected observations \[B, 5\], got \(2, 3\)"):
-        model.step(jnp.ones((2, 3)), model.init_state(2))
-    with pytest.raises(ValueError, match="3 rows"):
-        model.step(jnp.ones((2, 5)), model.init_state(3))
-    with pytest.raises(ValueError, match="expected a PatchState"):
-        model.step(jnp.ones((2, 5)), model.init_state(2).moments)

@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from flax import nnx
 
 from flax_linattn import models, nn
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved, rows_of_segments
-from tests.nn.cases import LAYOUTS, at_real, call, run_steps
+from tests.models.cases import moved
+from tests.nn.cases import call
 
 TOKENS, FEATURES, LENGTH = 7, 8, 8
 KINDS = {
@@ -19,7 +18,6 @@ KINDS = {
     "causal": functools.partial(models.ConvTokenEmbedding, padding="causal"),
     "same": models.ConvTokenEmbedding,
 }
-OUTSIDE = 1000
 
 
 @functools.cache
@@ -106,32 +104,6 @@ def test_bytes_of_a_table_of_256(kind):
     assert_same_bits(got, call(embedding, x.astype(np.int32), positions=positions(1, 3)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("filler", [OUTSIDE, 0])
-def test_padding_anywhere_changes_nothing(kind, filler):
-    """Through a backbone that sees the whole sequence."""
-    model = backbone(kind, is_causal=False)
-    real = tokens(4, len(LAYOUTS), 4)
-    x = np.full(LAYOUTS.shape, filler, np.int32)
-    x[LAYOUTS] = real.ravel()
-    assert_close(at_real(call(model, x, mask=LAYOUTS)), call(model, real), "float32")
-
-
-@pytest.mark.parametrize("kind", ["linear", "causal"])
-def test_they_stream_and_pack(kind):
-    model = backbone(kind)
-    ids, mask, sequences = rows_of_segments()
-    x = np.where(mask, tokens(5, 2, LENGTH), OUTSIDE)
-    packed = call(model, x, mask=mask, segment_ids=ids)
-    for row, places in sequences:
-        alone, _ = run_steps(model, x[row : row + 1, places], model.init_state(1))
-        assert_close(packed[row, places], alone[0], "float32")
-    whole, end = call(model, x, mask=mask, state=model.init_state(2), return_state=True)
-    streamed, after = run_steps(model, x, model.init_state(2), mask)
-    assert_close(streamed[mask], whole[mask], "float32")
-    assert_close(after, end, "float32")
-
-
 def test_same_neither_streams_nor_packs():
     model, x = backbone("same"), tokens(6, 2, 5)
     assert not model.streams
@@ -159,19 +131,3 @@ def test_half_precision(kind):
     y = call(half, x)
     assert y.dtype == jnp.bfloat16
     assert_close(y, call(exact, x), "bfloat16")
-
-
-def test_a_classifier_of_convolved_tokens_trains():
-    """Its gradient reaches every parameter."""
-    model = models.SequenceClassifier(
-        backbone("same", class_token=True), 3, pooling="class", rngs=nnx.Rngs(2)
-    )
-    graph, params = nnx.split(model, nnx.Param)
-    x, mask = tokens(8, 2, 6), np.array([[1] * 6, [1] * 4 + [0] * 2], bool)
-
-    @jax.jit
-    def gradient(params):
-        return jax.grad(lambda p: jnp.sum(nnx.merge(graph, p)(x, mask=mask)[:, 0] ** 2))(params)
-
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient(params)):
-        assert np.isfinite(leaf).all() and np.any(leaf), jax.tree_util.keystr(path)

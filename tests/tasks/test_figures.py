@@ -44,3 +44,10 @@ def test_a_disk_that_fills_up_leaves_the_figure_before(name, tmp_path, monkeypat
 def test_the_name_says_the_format(file, begin, tmp_path):
     DRAW["confusion"](tmp_path / file)
     assert (tmp_path / file).read_bytes().startswith(begin)
+
+
+def test_figures_of_one_and_of_many_long_classes(tmp_path):
+    for count in (1, 30):
+        path = tmp_path / f"{count}.png"
+        draw_confusion(np.eye(count, dtype=int), [f"class {i}" for i in range(count)], path)
+        assert path.read_bytes().startswith(b"\x89PNG")

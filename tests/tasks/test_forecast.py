@@ -515,7 +515,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert "patch_length must be at least 1" in fail(capsys, *args, "--patch-length", "0")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
         message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
-        assert "'linformer' has no causal form, which forecasts need" in message
+        assert "'linformer' has no causal form, which this model needs" in message
     assert cli.main(["train", "forecast", "--help"]) == 0
     shown = one_line(capsys.readouterr().out)
     assert "expressive_quadratic" in shown and "linformer" not in shown

@@ -83,14 +83,16 @@ _NAMES: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-class _Unpickler(pickle._Unpickler):  # type: ignore[name-defined,misc,unused-ignore]
-    """Python's own unpickler for these names alone.
+_InPython: Any = vars(pickle)["_Unpickler"]
+"""Python's unpickler in Python. That in C takes memory by the numbers in a file: its memo is an
+array."""
 
-    The one in Python, since that in C takes memory by the numbers in a file: its memo is an array.
-    """
+
+class _Unpickler(_InPython):
+    """Python's own unpickler for these opcodes and names alone."""
 
     dispatch = {  # noqa: RUF012
-        code[0]: pickle._Unpickler.dispatch[code[0]]  # type: ignore[attr-defined,unused-ignore]
+        code[0]: _InPython.dispatch[code[0]]
         for code in (getattr(pickle, name) for name in _OPCODES)
     }
 

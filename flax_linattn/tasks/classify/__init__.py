@@ -1,14 +1,16 @@
 """Classification: of time series, of sequences of tokens, of images."""
 
-from flax_linattn.tasks.classify.images import ImageConfig, ImageProblem
-from flax_linattn.tasks.classify.series import (
-    ClassifyConfig,
-    ClassifyProblem,
-    ClassifyStream,
-    ClassifyTask,
-    Prediction,
-)
-from flax_linattn.tasks.classify.tokens import SequenceConfig, SequenceProblem, SequenceStream
+from flax_linattn.tasks.classify.class_stream import Prediction
+from flax_linattn.tasks.classify.images.data import ImageProblem
+from flax_linattn.tasks.classify.images.options import ImageConfig
+from flax_linattn.tasks.classify.images.task import ImageTask
+from flax_linattn.tasks.classify.series.data import ClassifyProblem, SeriesSource
+from flax_linattn.tasks.classify.series.options import ClassifyConfig
+from flax_linattn.tasks.classify.series.stream import ClassifyStream
+from flax_linattn.tasks.classify.series.task import ClassifyTask, predict_proba
+from flax_linattn.tasks.classify.tokens.data import SequenceProblem
+from flax_linattn.tasks.classify.tokens.options import SequenceConfig
+from flax_linattn.tasks.classify.tokens.task import SequenceStream, SequenceTask
 
 __all__ = [
     "ClassifyConfig",
@@ -17,8 +19,12 @@ __all__ = [
     "ClassifyTask",
     "ImageConfig",
     "ImageProblem",
+    "ImageTask",
     "Prediction",
     "SequenceConfig",
     "SequenceProblem",
     "SequenceStream",
+    "SequenceTask",
+    "SeriesSource",
+    "predict_proba",
 ]

@@ -15,8 +15,12 @@ from flax_linattn.checks import OptionError
 from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, predict_vectors
 from flax_linattn.tasks.classify.figures import draw_confusion
 from flax_linattn.tasks.classify.label_options import RecipeFit
-from flax_linattn.tasks.classify.metrics import classifier_values, make_label_loss
-from flax_linattn.tasks.classify.predictions import class_table, probabilities_of
+from flax_linattn.tasks.classify.metrics import (
+    class_table,
+    classifier_values,
+    make_label_loss,
+    probabilities_of,
+)
 from flax_linattn.tasks.classify.sources import FileSource, LabelProblem, Source
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.predicted import Table

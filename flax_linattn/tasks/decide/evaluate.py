@@ -86,7 +86,7 @@ def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> 
             "env",
         )
     with closing(_fitting(env_id, 1, episodes, episodes.name, config)) as environments:
-        low, high = environments.single_action_space.low, environments.single_action_space.high
+        low, high = control.action_bounds(environments)
         beyond = (episodes.actions < low - SLACK) | (episodes.actions > high + SLACK)
         if share := float(beyond.any(axis=1).mean()):
             print(
@@ -111,7 +111,7 @@ def _fitting(
     environments = control.make_environments(env_id, num_envs, observation_dim=like.observation_dim)
     most, limit = most_steps(config), control.max_episode_steps(environments)
     try:
-        (action_dim,) = environments.single_action_space.shape
+        action_dim = len(control.action_bounds(environments)[0])
         if action_dim != like.action_dim:
             raise OptionError(
                 f"actions of {env_id} have {action_dim} numbers, those of {dataset} "

@@ -71,7 +71,7 @@ def backtest(
     All is kept in the folder ``backtest`` of the run. What is finished is not done again.
 
     Args:
-        run_dir: the run folder; of many runs in it the best by validation.
+        run_dir: the run folder; of several seeds in it the best by validation.
         folds: how many.
         refit: train again before each fold.
         carry: forecast by a stream.

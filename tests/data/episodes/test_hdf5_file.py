@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_linattn.data import DataFormatError
-from flax_linattn.data.episodes import hdf5_bounds, load_episodes
+from flax_linattn.data.episodes import hdf5_file, load_episodes
 from tests.data.episodes.cases import minari_episode, save, save_minari, steps
 
 STATM = Path("/proc/self/statm")
@@ -166,7 +166,7 @@ def test_claims_without_anything_stored(tmp_path, little_memory, how, rows):
 
 def test_large_chunks_and_arrays_are_refused(tmp_path, monkeypatch):
     path = save(tmp_path / "toy.hdf5", steps(), chunks=True)
-    monkeypatch.setattr(hdf5_bounds, "LARGEST", 300)
+    monkeypatch.setattr(hdf5_file, "MAX_BYTES", 300)
     with pytest.raises(
         DataFormatError, match=r"hdf5:timeouts: .* at most 300 bytes .* got 312; split"
     ):
@@ -177,7 +177,7 @@ def test_large_chunks_and_arrays_are_refused(tmp_path, monkeypatch):
         with pytest.raises(
             DataFormatError, match=r"x: expected chunks of at most 300 .* got 8,000"
         ):
-            hdf5_bounds.check_dataset("x", file["observations"], 0)
+            hdf5_file.check_dataset("x", file["observations"], 0)
 
 
 def written(path, chunk, raw, **how):

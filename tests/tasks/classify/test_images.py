@@ -9,7 +9,7 @@ import pytest
 from flax_linattn import cli, tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
-from flax_linattn.tasks.classify.images import ImageConfig, ImageProblem
+from flax_linattn.tasks.classify import ImageConfig, ImageProblem
 from tests.data.images.samples import write_image_folder
 from tests.tasks.commands import fail
 

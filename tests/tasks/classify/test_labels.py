@@ -11,6 +11,7 @@ import pytest
 
 from flax_linattn import tasks, training
 from flax_linattn.checks import OptionError
+from flax_linattn.tasks.classify.metrics import class_figures
 from tests.data.images.samples import write_image_folder, write_texts
 from tests.tasks.commands import fail, one_line, succeed
 
@@ -260,3 +261,11 @@ def test_what_is_learned_of_images(tmp_path):
     )
     values = tasks.train("image", config, training.Session(tmp_path / "run", progress=False))
     assert values["test_accuracy"] > 0.9
+
+
+def test_a_class_without_examples_or_predictions_has_no_share():
+    figures = class_figures(np.array([[2, 0, 1], [0, 0, 0], [1, 0, 4]]), ["a", "b", "c"])
+    nothing = {"count": 0, "recall": None, "precision": None, "f1": None, "taken_for": ""}
+    assert figures[1] == {"class": "b", **nothing}
+    assert figures[2]["recall"] == figures[2]["precision"] == figures[2]["f1"] == 0.8
+    assert figures[0]["taken_for"] == "c: 1"

@@ -15,8 +15,8 @@ from flax import nnx
 from flax_linattn import tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.sets.listops import LISTOPS_TOKENS, evaluate_listops
+from flax_linattn.tasks.classify import SequenceConfig
 from flax_linattn.tasks.classify.metrics import make_label_loss
-from flax_linattn.tasks.classify.tokens import SequenceConfig
 from flax_linattn.tasks.classify.tokens.alphabets import ALPHABETS
 from flax_linattn.tasks.classify.tokens.baselines import (
     ORDERS,

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.sets.listops.drawn import DrawnListOps
 from flax_linattn.data.sets.listops.expressions import (
     DIGITS,
     END,
@@ -17,7 +16,7 @@ from flax_linattn.data.sets.listops.expressions import (
     OPERATIONS,
     apply_operation,
 )
-from flax_linattn.data.sets.listops.randoms import Randoms
+from flax_linattn.data.sets.listops.generated import GeneratedListOps, RandomIntegers
 
 ATTEMPTS = 1000
 """Expressions that are begun for one that has the length."""
@@ -27,7 +26,7 @@ SMALLEST = 4
 
 
 @dataclass(frozen=True)
-class GrownListOps(DrawnListOps):
+class GrownListOps(GeneratedListOps):
     """Expressions of one length a batch, which grow until they have it.
 
     An expression begins as a list of digits; then a digit, any but those of the deepest lists,
@@ -94,7 +93,7 @@ class GrownListOps(DrawnListOps):
         Raises:
             ValueError: No expression has that length, as where lists have few values.
         """
-        randoms = Randoms(rng)
+        randoms = RandomIntegers(rng)
         length = self.min_length + randoms.below(self.max_length - self.min_length + 1)
         padded = -(-length // self.multiple_of) * self.multiple_of
         tokens = np.zeros((rows, padded), np.int32)
@@ -104,7 +103,7 @@ class GrownListOps(DrawnListOps):
         mask = np.broadcast_to(np.arange(padded) < length, tokens.shape).copy()
         return {"tokens": tokens, "mask": mask, "labels": labels}
 
-    def _expression(self, randoms: Randoms, length: int) -> tuple[list[int], int]:
+    def _expression(self, randoms: RandomIntegers, length: int) -> tuple[list[int], int]:
         for _ in range(ATTEMPTS):
             root = self._grown(randoms, length)
             if root is not None:
@@ -116,7 +115,7 @@ class GrownListOps(DrawnListOps):
             f"{self.max_arguments} values a list; allow more, or another length."
         )
 
-    def _grown(self, randoms: Randoms, length: int) -> list[Any] | None:
+    def _grown(self, randoms: RandomIntegers, length: int) -> list[Any] | None:
         """A tree of so many tokens: each list is its operation and its values; None if it is full.
 
         A value is a digit or a list.

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, at_least
-from flax_linattn.data.sets.listops.drawn import DrawnListOps
 from flax_linattn.data.sets.listops.expressions import (
     DIGITS,
     END,
@@ -18,14 +17,14 @@ from flax_linattn.data.sets.listops.expressions import (
     SM,
     apply_operation,
 )
-from flax_linattn.data.sets.listops.randoms import Randoms
+from flax_linattn.data.sets.listops.generated import GeneratedListOps, RandomIntegers
 
 OPERATIONS = (MIN, MAX, MED, SM)
 """Those of Long Range Arena."""
 
 
 @dataclass(frozen=True)
-class SampledListOps(DrawnListOps):
+class SampledListOps(GeneratedListOps):
     """Expressions as they fall, of which those of a length between two bounds are kept.
 
     A value is a list with a probability of ``list_share`` while lists may still be deeper, and else
@@ -87,7 +86,7 @@ class SampledListOps(DrawnListOps):
             "tokens", int32 ``[rows, max_length]``; "mask", bool ``[rows, max_length]``, False at
             the padding behind; "labels", int32 ``[rows]``, the values.
         """
-        randoms = Randoms(rng)
+        randoms = RandomIntegers(rng)
         tokens = np.zeros((rows, self.max_length), np.int32)
         mask = np.zeros((rows, self.max_length), bool)
         labels = np.zeros(rows, np.int32)
@@ -101,7 +100,7 @@ class SampledListOps(DrawnListOps):
             tokens[row, : len(own)], mask[row, : len(own)], labels[row] = own, True, value
         return {"tokens": tokens, "mask": mask, "labels": labels}
 
-    def _draw(self, randoms: Randoms, tokens: list[int]) -> int | None:
+    def _draw(self, randoms: RandomIntegers, tokens: list[int]) -> int | None:
         """Writes an expression, and returns its value; None once it is too long."""
         below, share = randoms.below, self.list_share
         open_lists: list[tuple[int, int, list[int]]] = []  # operation, values asked for, values

@@ -19,7 +19,7 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.catalog import SEQUENCES, Entry
 from flax_linattn.tasks.classify.baselines import Vectors
 from flax_linattn.tasks.classify.label_task import LabelTask
-from flax_linattn.tasks.classify.predictions import probabilities_of
+from flax_linattn.tasks.classify.metrics import probabilities_of
 from flax_linattn.tasks.classify.series.data import (
     ClassifyProblem,
     SeriesSource,

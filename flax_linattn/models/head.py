@@ -1,0 +1,175 @@
+"""Heads: a backbone, and what is read from its features."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from flax_linattn import nn
+from flax_linattn.checks import OptionError, choice
+from flax_linattn.models.backbone import Backbone, BackboneState
+from flax_linattn.models.embedding import Embedding
+from flax_linattn.models.layers import Layers
+from flax_linattn.models.sequence_model import SequenceModel
+from flax_linattn.nn.call import Call
+from flax_linattn.typing import Array, State
+
+HEAD_OPTIONS = ("param_dtype", "kernel_init", "bias_init")
+"""Those of ``ParameterOptions`` that a head of one layer has."""
+
+
+class Head(SequenceModel):
+    """A backbone, and an output that is read from its features at each observation.
+
+    Such a head has a constructor and ``read``. One whose outputs depend on several observations at
+    once, or whose inputs are changed before the backbone, has its own ``_map`` and ``_map_step``.
+
+    Attributes:
+        backbone: the one.
+    """
+
+    state_type: ClassVar[type] = BackboneState
+    output_axes = 2
+    backbone: Backbone
+
+    @abc.abstractmethod
+    def read(self, h: Array, *args: Any, **own: Any) -> Array:
+        """Outputs of features h [..., C], of the observations that are asked for."""
+
+    @property
+    def layers(self) -> Layers:
+        """Those of the backbone."""
+        return self.backbone.layers
+
+    @property
+    def param_dtype(self) -> Any:
+        """That of the backbone."""
+        return self.backbone.param_dtype
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """Of one observation, see ``Embedding``."""
+        return self.backbone.observation_shape
+
+    @property
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered."""
+        return self.backbone.streams
+
+    @property
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+        return self.backbone.num_positions
+
+    def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State | None]:
+        """Outputs [B, T, ...], and the backbone's state."""
+        h, state = self.backbone._map(x, call, *args, **own)
+        return self.read(h), state
+
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> State:
+        """The state before the first observation; see ``Backbone.init_state``."""
+        return self.backbone.init_state(batch_size, max_length, dtype=dtype)
+
+    def _map_step(self, x: Array, state: Any, mask: Array | None) -> tuple[Array, State]:
+        """Outputs [B, ...] and the new state."""
+        h, state = self.backbone._map_step(x, state, mask)
+        return self.read(h), state
+
+    def _check_packs(self) -> None:
+        """Says why rows may not hold packed sequences."""
+        self.backbone._check_packs()
+
+    def _check_streams(self) -> None:
+        """Says why the backbone has no state."""
+        self.backbone._check_streams()
+
+
+def head_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a head's own layer among options of how parameters are made."""
+    return {name: options[name] for name in HEAD_OPTIONS if name in options}
+
+
+def split_options(
+    layers: Layers, options: Mapping[str, Any]
+) -> tuple[Layers, dict[str, Any], dict[str, Any]]:
+    """Layers with options by name, how parameters are made, and what of that a head's layer has.
+
+    Raises:
+        OptionError: an option that is neither.
+    """
+    for name in options:
+        choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)
+    layers, parameters = layers.take(options)
+    return layers, parameters, head_options(parameters)
+
+
+def as_backbone(
+    backbone: Backbone | int,
+    layers: Layers | None,
+    default: Layers,
+    *,
+    embedding: Callable[[int, Layers], Embedding] | None = None,
+    of_embedding: Mapping[str, Any] | None = None,
+    reads_class_token: bool = False,
+    **options: Any,
+) -> tuple[Backbone, dict[str, Any]]:
+    """A head's backbone, the one given or one for a number, and the options of the head's layers.
+
+    Args:
+        backbone: of the head; or a number of channels, tokens or event types.
+        layers: of the backbone for a number; default ``default``.
+        default: the layers of such a head unless others are given.
+        embedding: makes the embedding for the number; default an ``ObservationEmbedding``.
+        of_embedding: options of that embedding that were given to the head; None = not given.
+        reads_class_token: whether the head reads a class token, and nothing else.
+        **options: ``rngs``; and of the backbone for a number, and how the parameters of both are
+            made.
+
+    Raises:
+        ValueError: a backbone is given, and options of one; or it has a class token where the head
+            reads none, or none where it does.
+    """
+    of_head = head_options(options)
+    if isinstance(backbone, Backbone):
+        given = {"layers": layers, **(of_embedding or {}), **options}
+        kept = ("rngs", *of_head)
+        refused = [name for name, value in given.items() if value is not None and name not in kept]
+        if refused:
+            raise OptionError(
+                f"{', '.join(refused)} are options of a backbone, which is given; give them to it.",
+                *refused,
+            )
+    else:
+        layers, options = (layers or default).take(options)
+        if reads_class_token:
+            options = {"class_token": True, **options}
+        made = backbone if embedding is None else embedding(backbone, layers)
+        backbone = Backbone(made, layers, **options)
+    check_class_token(backbone, reads_class_token)
+    return backbone, of_head
+
+
+def check_class_token(backbone: Backbone, needed: bool) -> None:
+    """Refuses a backbone without the class token that a head reads, or with one it does not.
+
+    Raises:
+        OptionError: it is such a one.
+    """
+    if needed and backbone.class_token is None:
+        raise OptionError(
+            "the head reads a class token, which the backbone does not have; make it with "
+            "class_token=True.",
+            "class_token",
+        )
+    if not needed and backbone.class_token is not None:
+        raise OptionError(
+            "the backbone has a class token, which this head would take for an observation; make "
+            'it without one, or a SequenceClassifier with pooling="class".',
+            "class_token",
+        )

@@ -1,0 +1,257 @@
+"""What all models share: calls on whole sequences, and steps as a recurrent network."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, Literal, Unpack, overload
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Int
+
+from flax_linattn.checks import array
+from flax_linattn.nn.call import Call
+from flax_linattn.nn.meshes import automatic
+from flax_linattn.ops.contract.checks import check_mask, check_segments
+from flax_linattn.ops.contract.masks import zero_padding
+from flax_linattn.typing import Array, Mask, SegmentIds, SequenceOptions, State
+
+
+class CallOptions(SequenceOptions, total=False):
+    """Options of a call of a ``SequenceModel``, see there."""
+
+    dropout_key: Array | None
+    every_step: bool
+    positions: Int[Array, "P"] | None
+
+
+class SequenceModel(nnx.Module, abc.ABC):
+    """A model that maps whole sequences in parallel and runs as a recurrent network.
+
+    The public calls are written here, once for all models: they check what comes, zero padding, and
+    lay outputs on meshes as the inputs lie. A model has its own ``_map`` and ``_map_step``, which
+    get what is checked, and says of itself what stands below.
+
+    Attributes:
+        state_type: of its states.
+        option_names: arguments that make one like it and are attributes, too, see ``options``.
+        output_axes: leading axes of outputs that are those of the inputs: 2 where there is always
+            an output for each observation, else 1.
+    """
+
+    state_type: ClassVar[type]
+    output_axes: ClassVar[int] = 1
+    option_names: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments that make one like it, as ``save_model`` keeps them."""
+        return {name: getattr(self, name) for name in self.option_names}
+
+    @property
+    @abc.abstractmethod
+    def observation_shape(self) -> tuple[int, ...]:
+        """Of one observation, see ``Embedding``."""
+
+    @property
+    def observation_columns(self) -> str:
+        """What an observation holds, for error messages."""
+        return ""
+
+    @property
+    @abc.abstractmethod
+    def streams(self) -> bool:
+        """Whether ``init_state`` and ``step`` are offered."""
+
+    @property
+    @abc.abstractmethod
+    def num_positions(self) -> int | None:
+        """Most observations of a sequence that have a position; None = any number."""
+
+    @overload
+    def __call__(
+        self, x: Array, *, return_state: Literal[False] = False, **options: Unpack[CallOptions]
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self, x: Array, *, return_state: Literal[True], **options: Unpack[CallOptions]
+    ) -> tuple[Array, Any]: ...
+
+    @automatic(lambda model: model.output_axes)
+    def __call__(
+        self,
+        x: Array,
+        *,
+        mask: Mask | None = None,
+        segment_ids: SegmentIds | None = None,
+        state: State | None = None,
+        return_state: bool = False,
+        dropout_key: Array | None = None,
+        form: str = "auto",
+        **own: Any,
+    ) -> Array | tuple[Array, State]:
+        """Maps whole sequences.
+
+        Args:
+            x: observations ``[B, T, *observation_shape]``, T >= 1.
+            mask: bool [B, T], True = a real token.
+            segment_ids: int [B, T], packed sequences.
+            state: what an earlier call returned; its observations come first.
+            return_state: return ``(outputs, state)``.
+            dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
+            form: see ``ops.Mechanism.attend``.
+            **own: of models that give one output for a sequence, ``every_step``: the outputs of
+                every prefix instead of the whole; of forecasters also ``positions``: those after
+                these observations.
+
+        Returns:
+            Outputs, and the state if asked for: [B, T, ...] of models with an output for each
+            observation, and where ``every_step``; [B, ...] of the others. At masked positions they
+            mean nothing.
+
+        Raises:
+            ValueError: wrong shapes, too long a sequence, a state where the model cannot stream, or
+                packed sequences where it does not take them.
+            TypeError: x is no array.
+        """
+        self._check_input(x, mask, segment_ids)
+        mask = check_mask("mask", mask, x.shape[:2])
+        if state is not None or return_state:
+            self._check_streams()
+        if state is not None:
+            check_state(state, self.state_type, batch_size=x.shape[0])
+        call = Call(
+            mask=mask,
+            segment_ids=segment_ids,
+            state=state,
+            dropout_key=dropout_key,
+            return_state=return_state,
+            form=form,
+        )
+        y, after = self._map(zero_padding(x, mask), call, **own)
+        return (y, after) if return_state else y
+
+    @abc.abstractmethod
+    def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State]:
+        """Maps observations that are 0 at padding: outputs and the state, if the call wants it."""
+
+    @abc.abstractmethod
+    def init_state(
+        self, batch_size: int, max_length: int | None = None, *, dtype: DTypeLike = jnp.float32
+    ) -> State:
+        """The state before the first observation.
+
+        Args:
+            batch_size: B.
+            max_length: most observations, for mechanisms with a cache; default the model's.
+            dtype: dtype of the inputs: float64 ones need a state of float64.
+
+        Raises:
+            ValueError: the model cannot stream.
+        """
+
+    @automatic(1)
+    def step(self, x: Array, state: State, *, mask: Array | None = None) -> tuple[Array, Any]:
+        """Takes in one observation a row, without dropout.
+
+        Args:
+            x: ``[B, *observation_shape]``.
+            state: from ``init_state``, the call or ``step``.
+            mask: bool [B]; where False the state stays as it is, and the output means nothing.
+
+        Returns:
+            Outputs [B, ...] and the new state.
+
+        Raises:
+            ValueError: shapes that do not fit, or the model cannot stream.
+        """
+        self._check_streams()
+        self._check_shape(x, "B")
+        check_state(state, self.state_type, batch_size=x.shape[0])
+        return self._map_step(x, state, check_mask("mask", mask, x.shape[:1]))
+
+    @abc.abstractmethod
+    def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
+        """Takes in one observation a row, once it is checked: outputs and the new state."""
+
+    def _check_input(self, x: Array, mask: Mask | None, segment_ids: SegmentIds | None) -> None:
+        """Refuses observations, masks and ids that the model does not take.
+
+        Raises:
+            ValueError: wrong shapes, more observations than have positions, or packed sequences.
+            TypeError: x is no array.
+        """
+        self._check_shape(x, "B", "T >= 1")
+        if segment_ids is not None:
+            check_segments(segment_ids, x.shape[:2])
+            self._check_packs()
+        # Rows with padding or several segments may be longer than any of their sequences.
+        whole, most = mask is None and segment_ids is None, self.num_positions
+        if most is not None and whole and x.shape[1] > most:
+            raise ValueError(
+                f"the model has positions for {most} observations, got {x.shape[1]}; "
+                "make it with a larger max_length, or without learned positions and the pooling "
+                "'flatten'."
+            )
+
+    def _check_shape(self, x: Array, *leading: str) -> None:
+        layout = f"[{', '.join(map(str, (*leading, *self.observation_shape)))}]"
+        array(layout, observations=x)
+        given = x.shape[: len(leading)], x.shape[len(leading) :]
+        if len(given[0]) < len(leading) or given[1] != self.observation_shape or 0 in given[0][1:]:
+            raise ValueError(
+                f"expected observations {layout}{self.observation_columns}, got {x.shape}."
+            )
+
+    def _check_packs(self) -> None:
+        """Says why rows may not hold packed sequences.
+
+        Raises:
+            ValueError: they may not.
+        """
+
+    def _check_streams(self) -> None:
+        """Says why a model has no state.
+
+        Raises:
+            ValueError: it has none.
+        """
+
+
+def check_state(
+    state: Any, kind: type, num_layers: int | None = None, *, batch_size: int | None = None
+) -> None:
+    """Refuses what is no state of this kind of model.
+
+    Raises:
+        ValueError: it is something else, or has another number of layers or rows.
+
+    Example:
+        >>> from flax_linattn.models import BackboneState
+        >>> check_state((1, 2), BackboneState)
+        Traceback (most recent call last):
+        ...
+        ValueError: expected a BackboneState, of init_state or an earlier call of this model, got \
+tuple.
+    """
+    if not isinstance(state, kind):
+        raise ValueError(
+            f"expected a {kind.__name__}, of init_state or an earlier call of this model, got "
+            f"{type(state).__name__}."
+        )
+    layers = getattr(state, "layers", ())
+    if num_layers is not None and len(layers) != num_layers:
+        raise ValueError(
+            f"expected a state of {num_layers} layers, of this model, got {len(layers)}."
+        )
+    if batch_size is None:
+        return
+    rows = jax.tree.leaves(state)[0].shape[0]
+    if rows != batch_size:
+        raise ValueError(
+            f"the state has {rows} rows, and observations of {batch_size} came; each row goes on "
+            "from its own state: pass as many, or make one with init_state(batch_size)."
+        )
