@@ -10,8 +10,10 @@ from pathlib import Path
 import tyro
 
 from flax_linattn import training
+from flax_linattn.checks import OptionError
 from flax_linattn.cli import flags
 from flax_linattn.cli.report import print_report
+from flax_linattn.tasks.protocols import Backtesting
 from flax_linattn.tasks.run import read_task
 
 
@@ -55,4 +57,7 @@ def _backtest(
         epochs: of the trainings; default those of the run.
     """
     how = {"folds": folds, "refit": refit, "carry": carry, "context": context, "epochs": epochs}
-    print_report(read_task(run).backtest(run, **how))
+    task = read_task(run)
+    if not isinstance(task, Backtesting):
+        raise OptionError(f"a run of {task.name} has no folds in time; evaluate it.", "run")
+    print_report(task.backtest(run, **how))
