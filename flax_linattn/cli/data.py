@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,25 +17,6 @@ from flax_linattn.data.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
 
 _Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
-
-
-def data_command(name: str, args: Sequence[str]) -> int:
-    """Runs a command on data sets.
-
-    Args:
-        name: "list", "info" or "fetch".
-        args: the command line after it.
-
-    Returns:
-        The exit status.
-    """
-    commands: dict[str, Callable[..., None]] = {
-        "list": list_data,
-        "info": info_data,
-        "fetch": fetch_data,
-    }
-    tyro.cli(commands[name], args=args, prog=f"flax-linattn data {name}")
-    return 0
 
 
 def list_data() -> None:
