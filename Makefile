@@ -3,6 +3,7 @@
 #   PYTHON=python3.12   the Python that makes .venv (3.11 or newer)
 #   PYTEST_ARGS='-k aaren'   added to pytest's command line
 #   MINUTES=10   of one call of accelerator's command, which is called until all is done
+#   FLAX_LINATTN_PROGRAMS=folder   of programs that tests compiled (tests/compilation.py)
 #   FLAX_LINATTN_COMPILE=full   tests compile all as users do, in about three times the time
 
 PYTHON ?= python3
@@ -44,9 +45,10 @@ test: $(VENV)/.test  ## the fast tests
 test-all: $(VENV)/.test  ## every test, the slow ones too
 	$(PYTEST) -m "slow or not slow" $(PYTEST_ARGS)
 
-test-times: $(VENV)/.test  ## the seconds of the fast tests by folder, all compiled anew
+test-times: $(VENV)/.test  ## the seconds of the fast tests by folder, all compiled again
 	rm -rf .pytest_cache/programs
-	env -u JAX_COMPILATION_CACHE_DIR $(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
+	env -u JAX_COMPILATION_CACHE_DIR FLAX_LINATTN_PROGRAMS=.pytest_cache/programs \
+		$(PYTEST) --junitxml=.pytest_cache/times.xml $(PYTEST_ARGS)
 	$(BIN)/python -m tests.times .pytest_cache/times.xml
 
 lint: $(VENV)/.dev  ## ruff: rules and layout
@@ -73,7 +75,7 @@ wheel: $(VENV)/.dev  ## the wheel and the source archive, into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
-clean:  ## remove the environment and everything built (not runs/)
+clean:  ## remove the environment and everything built (not runs/, nor compiled programs)
 	rm -rf $(VENV) build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The environment. Each stamp stands for one installed set of extras.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold"
 OPEN, NOT_RUN = "not decided", "not run"
@@ -14,6 +14,25 @@ TOO_FEW = f"{OPEN}, too few data sets"
 
 class NotMeasuredError(Exception):
     """What would decide a statement was not measured; says what it is."""
+
+
+def rows_with(
+    rows: Iterable[dict[str, Any]], wanted: str = "", /, **values: Any
+) -> list[dict[str, Any]]:
+    """The rows that have these values.
+
+    Args:
+        rows: the rows of an experiment.
+        wanted: the name of these rows for the error; default their values.
+        **values: by the names of a row.
+
+    Raises:
+        NotMeasuredError: no row has these values.
+    """
+    found = [row for row in rows if values.items() <= row.items()]
+    if not found:
+        raise NotMeasuredError(wanted or ", ".join(map(str, values.values())))
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

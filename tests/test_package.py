@@ -19,7 +19,7 @@ MODULES = (
     *(m.name for m in pkgutil.walk_packages(flax_linattn.__path__, "flax_linattn.")),
 )
 
-COMPILE_MODELS = ("bench", "inference", "models", "nn", "ops.engine", "training")
+COMPILE_MODELS = ("bench", "estimators", "inference", "models", "nn", "ops.engine", "training")
 """Packages whose examples build and run models or their parts, an operation at a time: most of the
 seconds of all doctests. They are slow tests, which CI runs in the wheel; what they show, the tests
 of their folders check."""

@@ -19,7 +19,7 @@ from experiments.decide import table1
 from experiments.decide.trained import train_and_play
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Verdict
+from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.decide.memory import ACTS
@@ -62,13 +62,9 @@ def scores(
     Raises:
         NotMeasuredError: it was not trained.
     """
-    wanted = (data, mechanism, way)
-    found = [
-        row[act]["score"] for row in rows if (row["data"], row["mechanism"], row["time"]) == wanted
-    ]
-    if not found:
-        raise NotMeasuredError(f"{mechanism} on {data} with {way}")
-    return found
+    wanted = f"{mechanism} on {data} with {way}"
+    found = rows_with(rows, wanted, data=data, mechanism=mechanism, time=way)
+    return [row[act]["score"] for row in found]
 
 
 def sets_of(rows: Sequence[dict[str, Any]]) -> list[str]:

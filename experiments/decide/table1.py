@@ -24,7 +24,7 @@ from experiments.intervals import mean_text, over_sets, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict
+from experiments.verdicts import NotMeasuredError, Verdict, rows_with
 from flax_linattn import control, tasks
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -108,9 +108,7 @@ def of(rows: Sequence[dict[str, Any]], data: str, mechanism: str) -> Rows:
     Raises:
         NotMeasuredError: it was not trained.
     """
-    found = [row for row in rows if (row["data"], row["mechanism"]) == (data, mechanism)]
-    if not found:
-        raise NotMeasuredError(f"{mechanism} on {data}")
+    found = rows_with(rows, f"{mechanism} on {data}", data=data, mechanism=mechanism)
     return sorted(found, key=lambda row: row["seed"])
 
 

@@ -23,7 +23,7 @@ from experiments.intervals import mean_text, over_sets, spread, text
 from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict
+from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
@@ -90,10 +90,7 @@ def row_of(rows: Rows, data: str, mechanism: str) -> dict[str, Any]:
     Raises:
         NotMeasuredError: it was not trained.
     """
-    for row in rows:
-        if (row["data"], row["mechanism"]) == (data, mechanism):
-            return row
-    raise NotMeasuredError(f"{mechanism} on {data}")
+    return rows_with(rows, f"{mechanism} on {data}", data=data, mechanism=mechanism)[0]
 
 
 def numbers(row: dict[str, Any], name: str) -> list[float]:

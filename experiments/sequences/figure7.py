@@ -24,7 +24,7 @@ from experiments.sequences.rules import centred
 from experiments.sequences.trained import remembering
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict, all_of
+from experiments.verdicts import Verdict, all_of, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -138,10 +138,7 @@ def of(rows: Sequence[dict[str, Any]], data: str) -> dict[str, Any]:
     Raises:
         NotMeasuredError: nothing was trained on it.
     """
-    for row in rows:
-        if row["data"] == data:
-            return row
-    raise NotMeasuredError(f"a model of {data}")
+    return rows_with(rows, f"a model of {data}", data=data)[0]
 
 
 def around_zero(rows: Sequence[dict[str, Any]]) -> Verdict:

@@ -24,7 +24,7 @@ from experiments.options import configured
 from experiments.sequences.rules import longer
 from experiments.sequences.watched import logits_by
 from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Verdict, all_of
+from experiments.verdicts import Verdict, all_of, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
@@ -169,10 +169,7 @@ def of(rows: Sequence[dict[str, Any]], kind: str) -> dict[tuple[int, str], dict[
     Raises:
         NotMeasuredError: there are none.
     """
-    found = {(row["heads"], row["remat"]): row for row in rows if row["kind"] == kind}
-    if not found:
-        raise NotMeasuredError(kind)
-    return found
+    return {(row["heads"], row["remat"]): row for row in rows_with(rows, kind, kind=kind)}
 
 
 def beside(ours: str, other: str) -> Callable[[Sequence[dict[str, Any]]], Verdict]:

@@ -24,7 +24,7 @@ from experiments.sequences.rules import acceptable, ahead, converges, overflows
 from experiments.sequences.watched import train_watched
 from experiments.statements import Statement
 from experiments.tables.table import data_folder
-from experiments.verdicts import NotMeasuredError, Verdict, Word, all_of, opposite
+from experiments.verdicts import NotMeasuredError, Verdict, Word, all_of, opposite, rows_with
 from flax_linattn import ops
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -114,22 +114,10 @@ def measure(size: Size, journal: Journal) -> None:
             journal.row(key, partial(train_watched, config, key["form"], every, tests=tests))
 
 
-def rows_of(rows: Sequence[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
-    """Those with these values.
-
-    Raises:
-        NotMeasuredError: there is none.
-    """
-    found = [row for row in rows if wanted.items() <= row.items()]
-    if not found:
-        raise NotMeasuredError(", ".join(map(str, wanted.values())))
-    return found
-
-
 def accuracies(rows: Sequence[dict[str, Any]], stage: str, form: str) -> dict[int, float]:
     """In per cent by seed, in float32; of a run that failed 0."""
     wanted = {"run": ACCURACY, "by": OURS, "stage": stage, "form": form, "dtype": FULL}
-    return trained.accuracies(rows, ", ".join(wanted.values()), **wanted)
+    return trained.accuracies(rows, **wanted)
 
 
 def differences(rows: Sequence[dict[str, Any]], stage: str, other: str, form: str) -> list[float]:
@@ -177,7 +165,7 @@ def fails(by: str, stage: str, form: str) -> Callable[[Sequence[dict[str, Any]]]
     """The verdict on "it fails to converge in half precision"."""
 
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
-        (row,) = rows_of(rows, run=CURVE, by=by, stage=stage, form=form, dtype=HALF)
+        (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form=form, dtype=HALF)
         word, told = convergence(row)
         return Verdict(opposite(word), told)
 
@@ -190,7 +178,7 @@ def stable(by: str, stages: Sequence[str]) -> Callable[[Sequence[dict[str, Any]]
     def judge(rows: Sequence[dict[str, Any]]) -> Verdict:
         words, told = [], []
         for stage in stages:
-            (row,) = rows_of(rows, run=CURVE, by=by, stage=stage, form="efficient", dtype=HALF)
+            (row,) = rows_with(rows, run=CURVE, by=by, stage=stage, form="efficient", dtype=HALF)
             word, numbers = convergence(row)
             words.append(word)
             told.append(f"{ROWS[stage]}: {numbers}")
@@ -210,7 +198,7 @@ def overflow(rows: Sequence[dict[str, Any]]) -> Verdict:
     """The verdict on overflow as the cause: plain products leave float16, others do not."""
     words, told = [], []
     for stage in STAGES:
-        (row,) = rows_of(rows, run=CURVE, by=CODED, stage=stage, form="efficient", dtype=HALF)
+        (row,) = rows_with(rows, run=CURVE, by=CODED, stage=stage, form="efficient", dtype=HALF)
         name, value = max((largest(point) for point in row["sizes"]), key=lambda pair: pair[1])
         word = overflows(value)
         words.append(word if stage == "plain" else opposite(word))
@@ -249,7 +237,7 @@ def table(rows: Rows, size: Size) -> str:
 def _accuracy(rows: Rows, stage: str, form: str, dtype: str) -> str:
     wanted = {"run": ACCURACY, "stage": stage, "form": form, "dtype": dtype}
     try:
-        found = rows_of(rows, **wanted)
+        found = rows_with(rows, **wanted)
     except NotMeasuredError:
         return "not run"
     cell = mean_text([100 * row.get("accuracy", 0.0) for row in found], 1)

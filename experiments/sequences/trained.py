@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from experiments.verdicts import NotMeasuredError
+from experiments.verdicts import rows_with
 from flax_linattn import tasks, training
 from flax_linattn.tasks import Config, Options
 
@@ -80,23 +80,21 @@ def curve(folder: Path) -> list[dict[str, float]]:
     return [{name: line[name] for name in names if name in line} for line in lines]
 
 
-def accuracies(rows: Sequence[dict[str, Any]], what: str, **wanted: Any) -> dict[int, float]:
+def accuracies(
+    rows: Sequence[dict[str, Any]], wanted: str = "", /, **values: Any
+) -> dict[int, float]:
     """The accuracies of the rows with these values, in per cent by seed; 0 for a failed run.
 
     Args:
         rows: the rows of an experiment.
-        what: the name of these rows for the error.
-        **wanted: values that the rows must have.
+        wanted: the name of these rows for the error; default their values.
+        **values: by the names of a row.
 
     Raises:
         NotMeasuredError: no row has these values.
     """
-    found = {
-        row["seed"]: 100 * row.get("accuracy", 0.0) for row in rows if wanted.items() <= row.items()
-    }
-    if not found:
-        raise NotMeasuredError(what)
-    return found
+    found = rows_with(rows, wanted, **values)
+    return {row["seed"]: 100 * row.get("accuracy", 0.0) for row in found}
 
 
 def yardsticks(task: str, config: Config) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from experiments.intervals import Interval, interval, mean_text, text
 from experiments.measured import Measured, Rows
 from experiments.options import configured
 from experiments.statements import Statement
-from experiments.verdicts import NotMeasuredError, Rule, Verdict
+from experiments.verdicts import NotMeasuredError, Rule, Verdict, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -250,12 +250,8 @@ def of(rows: Sequence[dict[str, Any]], what: str, mechanism: str) -> dict[int, d
     Raises:
         NotMeasuredError: there are none.
     """
-    found = {
-        row["seed"]: row for row in rows if (row["what"], row["mechanism"]) == (what, mechanism)
-    }
-    if not found:
-        raise NotMeasuredError(f"{mechanism} on {what}")
-    return found
+    found = rows_with(rows, f"{mechanism} on {what}", what=what, mechanism=mechanism)
+    return {row["seed"]: row for row in found}
 
 
 def last(row: dict[str, Any], name: str = "stretches") -> float:

@@ -21,7 +21,7 @@ from experiments.symbols.rules import (
 )
 from experiments.symbols.search import Setting, stored_setting
 from experiments.symbols.trained import Cell, train_cells
-from experiments.verdicts import NotMeasuredError, Verdict, opposite
+from experiments.verdicts import Verdict, opposite, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
@@ -113,10 +113,8 @@ def row_of(rows: Rows, mechanism: str, context: int, setting: str = STANDARD) ->
     Raises:
         NotMeasuredError: there are none.
     """
-    for row in rows:
-        if (row["mechanism"], row["context"], row["setting"]) == (mechanism, context, setting):
-            return row
-    raise NotMeasuredError(f"{mechanism} at a context of {context}")
+    wanted = f"{mechanism} at a context of {context}"
+    return rows_with(rows, wanted, mechanism=mechanism, context=context, setting=setting)[0]
 
 
 def accuracies(row: Mapping[str, Any]) -> list[float | None]:

@@ -25,7 +25,7 @@ from experiments.measured import Measured, Rows
 from experiments.statements import Statement
 from experiments.symbols.mechanisms import EVERY
 from experiments.symbols.trained import Cell, train_cells
-from experiments.verdicts import FAILS, HOLDS, NotMeasuredError, Rule, Verdict, Word, all_of
+from experiments.verdicts import FAILS, HOLDS, Rule, Verdict, Word, all_of, rows_with
 from flax_linattn import inference, models
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
@@ -151,15 +151,8 @@ def row_of(rows: Rows, mechanism: str, equal: str, rules: str, pairs: int = 0) -
     Raises:
         NotMeasuredError: it was not trained.
     """
-    for row in rows:
-        if (row["mechanism"], row["equal"], row["rules"], row["pairs"]) == (
-            mechanism,
-            equal,
-            rules,
-            pairs,
-        ):
-            return row
-    raise NotMeasuredError(f"{mechanism} on {rules}")
+    values = {"mechanism": mechanism, "equal": equal, "rules": rules, "pairs": pairs}
+    return rows_with(rows, f"{mechanism} on {rules}", **values)[0]
 
 
 def recalls_as_softmax(mechanism: str) -> Callable[[Rows], Verdict]:

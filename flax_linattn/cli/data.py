@@ -15,13 +15,14 @@ from flax_linattn.data.episodes import episodes_as_text, join_episodes, load_epi
 from flax_linattn.data.episodes.statistics import size_as_text
 from flax_linattn.data.fetch import fetch, find_entry
 from flax_linattn.registry import get_task, list_tasks
+from flax_linattn.tasks.protocols import InCatalog
 
 _Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
 
 
 def list_data() -> None:
     """Lists the data sets that there are readers for."""
-    takes = {name: get_task(name).kinds for name in list_tasks()}
+    takes = {name: _kinds(get_task(name)) for name in list_tasks()}
     by = {
         entry.kind: ", ".join(task for task, kinds in takes.items() if entry.kind in kinds)
         for entry in CATALOG.values()
@@ -30,6 +31,11 @@ def list_data() -> None:
     for name, entry in CATALOG.items():
         here = " (comes with the package)" if entry.embedded else ""
         print(f"{name:<{width}}  {by[entry.kind]:<{wide}}  {entry.about}{here}")
+
+
+def _kinds(task: object) -> tuple[str, ...]:
+    """The kinds of entries that a task trains on."""
+    return task.kinds if isinstance(task, InCatalog) else ()
 
 
 def info_data(names: _Names, /, keep_unfinished: bool = False) -> None:
@@ -110,7 +116,7 @@ def _usage(name: str, entry: Entry, folder: Path) -> str:
     lines = []
     for task_name in list_tasks():
         task = get_task(task_name)
-        if entry.kind in task.kinds:
+        if isinstance(task, InCatalog) and entry.kind in task.kinds:
             options = task.options_for(entry, [folder / source.name for source in entry.sources])
             words = [w for k, v in options.items() for w in ("--" + k.replace("_", "-"), str(v))]
             lines.append(shlex.join(["flax-linattn", "train", task_name, *words]))

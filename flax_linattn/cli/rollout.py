@@ -48,6 +48,7 @@ def rollout(
         gif: a new file to draw the first episode to.
     """
     from flax_linattn import tasks
+    from flax_linattn.tasks.protocols import Acting
 
     at_least(1, episodes=episodes, num_envs=num_envs)
     if out is not None:
@@ -58,6 +59,9 @@ def rollout(
         if file is not None and file.exists():
             raise OptionError(f"{file} exists already; give another file, or remove it.", name)
     loaded: Any = tasks.load_run(run, checkpoint=checkpoint)
+    task = loaded.task
+    if not isinstance(task, Acting):
+        raise OptionError(f"a run of {task.name} takes no actions; give another run.", "run")
     env_id = getattr(loaded.problem, "env_id", None) if env is None else env
     if env_id is None:
         raise OptionError("the run names no environment; give one, such as Pendulum-v1.", "env")
@@ -73,8 +77,7 @@ def rollout(
     }
 
     def make_agent(environments: VectorEnv) -> Agent:
-        agent: Agent = loaded.task.agent(loaded, environments, **how)
-        return agent
+        return task.agent(loaded, environments, **how)
 
     with closing(make_environments(env_id, num_envs, **where)) as environments:
         agent = make_agent(environments)

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from flax_linattn import training
+from flax_linattn.checks import OptionError
 from flax_linattn.cli import flags
 from flax_linattn.tasks import Report
 from flax_linattn.tasks.evaluate import evaluate_report
 from flax_linattn.tasks.predict import predict_run
+from flax_linattn.tasks.protocols import Backtesting
 from flax_linattn.tasks.run import Checkpoint, read_task
 
 
@@ -97,7 +99,10 @@ def _backtest(
         epochs: of the trainings; default those of the run.
     """
     how = {"folds": folds, "refit": refit, "carry": carry, "context": context, "epochs": epochs}
-    print_report(read_task(run).backtest(run, **how))
+    task = read_task(run)
+    if not isinstance(task, Backtesting):
+        raise OptionError(f"a run of {task.name} has no folds in time; evaluate it.", "run")
+    print_report(task.backtest(run, **how))
 
 
 def print_report(report: Report) -> None:

@@ -275,7 +275,7 @@ class Backbone(SequenceModel):
         )
 
     def _check_packs(self) -> None:
-        """Says why rows may not hold packed sequences: there is one class token in each."""
+        """Raises a ValueError if there is a class token, of which each row has one."""
         if self.class_token is not None:
             raise ValueError(
                 "packed sequences would share the one class token of their row; give each a row of "
@@ -283,7 +283,7 @@ class Backbone(SequenceModel):
             )
 
     def _check_streams(self) -> None:
-        """Says why a model has no state: its mechanisms, its embedding or its class token."""
+        """Raises a ValueError that names the part of the model that has no state."""
         if self.class_token is not None:
             raise ValueError(
                 "a class token sees the whole sequence, so this model has no state and cannot "

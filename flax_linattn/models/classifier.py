@@ -51,6 +51,10 @@ class SequenceClassifier(Head):
     nothing is pooled: the features of a class token are classified (``Backbone``), as vision
     transformers do. It sees the whole sequence, so it neither streams nor packs.
 
+    A call returns logits [B, classes]; with ``every_step`` [B, T, classes], those of every prefix;
+    and of packed sequences, without it, [B, T, classes], at each position those of its sequence.
+    Without any token they are the bias, with pooling "class" what the class token alone gives.
+
     Args:
         backbone: a :class:`Backbone`; or a number of channels, for one on observations.
         num_classes: classes.
@@ -146,7 +150,7 @@ class SequenceClassifier(Head):
         self.bias = nnx.Param(bias_init(rngs.params(), (num_classes,), dtype))
 
     def read(self, pooled: Array) -> Array:
-        """Logits float32 [..., classes] of what was pooled, [..., C] or with "flatten" logits."""
+        """Computes logits float32 [..., classes] from pooled features, or pooled logits."""
         if not self.flatten:
             pooled = pooled @ self.kernel[0].astype(pooled.dtype)
         return pooled.astype(jnp.float32) + self.bias[...].astype(jnp.float32)
@@ -154,11 +158,7 @@ class SequenceClassifier(Head):
     def _map(
         self, x: Array, call: Call, *, every_step: bool = False
     ) -> tuple[Array, ClassifierState | None]:
-        """Logits [B, classes]; [B, T, classes] of every step, and of packed sequences.
-
-        There each position has the logits of its own sequence. Without any valid token they are the
-        bias, with pooling "class" what the class token alone gives.
-        """
+        """Logits [B, classes], or [B, T, classes] with ``every_step`` and packed sequences."""
         if every_step:
             self._check_streams()
         state: ClassifierState | None = call.state

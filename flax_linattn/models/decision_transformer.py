@@ -35,6 +35,8 @@ class DecisionTransformer(Head):
     action of a sequence is no token: nothing would follow it. Departure: in training, dropout also
     comes before the first block, as in all backbones here.
 
+    A call maps steps [B, T, 3 + S + A], see :class:`DecisionColumns`, to actions [B, T, A].
+
     Args:
         observation_dim: S.
         action_dim: A.
@@ -136,7 +138,7 @@ class DecisionTransformer(Head):
         )
 
     def read(self, h: Array) -> Array:
-        """Actions float32 [..., A] in -1 ... 1, of features of the observations' tokens."""
+        """Computes actions float32 [..., A] in -1 ... 1 from features of observation tokens."""
         return jnp.tanh(self.head(h))
 
     def _map(self, x: Array, call: Call) -> tuple[Array, BackboneState | None]:

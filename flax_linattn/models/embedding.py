@@ -15,7 +15,7 @@ from flax_linattn import nn
 from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.nn.tokens import check_tokens
-from flax_linattn.ops.contract.masks import Runs
+from flax_linattn.ops.contract.masks import Runs, zero_padding
 from flax_linattn.ops.contract.numerics import accumulation_dtype
 from flax_linattn.typing import Array, Features, FeaturesStep, Mask, State
 
@@ -154,6 +154,7 @@ class ConvolvedEmbedding(nnx.Module, abc.ABC):
     ) -> tuple[Features, State]:
         """Embeds whole sequences; see ``Embedding``."""
         inputs, own = self._inputs(x)
+        inputs = zero_padding(inputs, mask)  # which is made of zeros, or of what a head has scaled
         h, state = self._convolution._map(inputs, mask=mask, runs=runs, state=state)
         return self._outputs(h, own, positions), state
 

@@ -59,6 +59,8 @@ class EventForecaster(Head):
     Times are told in units of a scale, of which the model knows nothing: the geometric mean of the
     gaps is a good one. ``next_event`` takes the output apart.
 
+    A call maps events [B, T, 3 + 2 P], see :class:`EventColumns`, to outputs [B, T, 3 K + M].
+
     Args:
         backbone: a :class:`Backbone` on an :class:`EventEmbedding`; or M, a number of marks, for
             one of these.
@@ -156,11 +158,11 @@ class EventForecaster(Head):
 
     @property
     def param_dtype(self) -> Any:
-        """Of the head's own parameters."""
+        """Dtype of the head's own parameters."""
         return self.hidden.param_dtype
 
     def read(self, h: Array) -> Array:
-        """Outputs float32 [..., 3 K + M], which ``next_event`` takes apart."""
+        """Computes outputs float32 [..., 3 K + M] of ``next_event`` from features h [..., C]."""
         times = self.times(jnp.tanh(self.hidden(h)))
         return jnp.concatenate([times, self.marks(h)], axis=-1)
 

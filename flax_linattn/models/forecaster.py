@@ -49,6 +49,10 @@ class Forecaster(Head):
     (Liu et al., 2022), taken over the past instead of a window, so that nothing looks ahead and
     the model streams. All steps of the horizon come from one linear layer.
 
+    A call returns forecasts float32 [B, H, targets] after the last real observation; with
+    ``every_step`` [B, T, H, targets] after every one, with ``positions`` [B, P, H, targets] after
+    some. Packed sequences need one of these. Of a row without tokens forecasts mean nothing.
+
     Args:
         backbone: a :class:`Backbone` that streams, for observations of the channels and the
             marks behind them; or the number of channels, for such a one.
@@ -154,11 +158,7 @@ class Forecaster(Head):
         every_step: bool = False,
         positions: Int[Array, "P"] | None = None,
     ) -> tuple[Array, ForecasterState | None]:
-        """Forecasts [B, H, targets] after the last observation of each row.
-
-        [B, T, H, targets] after every one, and [B, P, H, targets] after those at ``positions``. Of
-        a row without valid tokens they mean nothing.
-        """
+        """Forecasts of the normalised observations, brought back to their level."""
         if call.segment_ids is not None and not every_step and positions is None:
             raise ValueError("packed sequences need every_step=True, or positions.")
         state: ForecasterState | None = call.state

@@ -1,4 +1,4 @@
-"""Heads: a backbone, and what is read from its features."""
+"""The base class of heads: a backbone, and outputs that are read from its features."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ HEAD_OPTIONS = ("param_dtype", "kernel_init", "bias_init")
 
 
 class Head(SequenceModel):
-    """A backbone, and an output that is read from its features at each observation.
+    """Base class of models that read an output from a backbone's features at each observation.
 
-    Such a head has a constructor and ``read``. One whose outputs depend on several observations at
-    once, or whose inputs are changed before the backbone, has its own ``_map`` and ``_map_step``.
+    A subclass has a constructor, which sets ``backbone``, and ``read``. If outputs depend on
+    several observations, or inputs are changed before the backbone, it overrides ``_map`` and
+    ``_map_step``.
 
     Attributes:
-        backbone: the one.
+        backbone: maps observations to features.
     """
 
     state_type: ClassVar[type] = BackboneState
@@ -38,21 +39,21 @@ class Head(SequenceModel):
 
     @abc.abstractmethod
     def read(self, h: Array, *args: Any, **own: Any) -> Array:
-        """Outputs of features h [..., C], of the observations that are asked for."""
+        """Computes outputs [...] from features h [..., C]."""
 
     @property
     def layers(self) -> Layers:
-        """Those of the backbone."""
+        """Options of the backbone's layers."""
         return self.backbone.layers
 
     @property
     def param_dtype(self) -> Any:
-        """That of the backbone."""
+        """Dtype of the backbone's parameters."""
         return self.backbone.param_dtype
 
     @property
     def observation_shape(self) -> tuple[int, ...]:
-        """Of one observation, see ``Embedding``."""
+        """Shape of one observation, see ``Embedding``."""
         return self.backbone.observation_shape
 
     @property
@@ -66,7 +67,7 @@ class Head(SequenceModel):
         return self.backbone.num_positions
 
     def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State | None]:
-        """Outputs [B, T, ...], and the backbone's state."""
+        """Reads outputs [B, T, ...] from the backbone's features."""
         h, state = self.backbone._map(x, call, *args, **own)
         return self.read(h), state
 
@@ -77,31 +78,29 @@ class Head(SequenceModel):
         return self.backbone.init_state(batch_size, max_length, dtype=dtype)
 
     def _map_step(self, x: Array, state: Any, mask: Array | None) -> tuple[Array, State]:
-        """Outputs [B, ...] and the new state."""
+        """Reads outputs [B, ...] from the backbone's features of one observation a row."""
         h, state = self.backbone._map_step(x, state, mask)
         return self.read(h), state
 
     def _check_packs(self) -> None:
-        """Says why rows may not hold packed sequences."""
         self.backbone._check_packs()
 
     def _check_streams(self) -> None:
-        """Says why the backbone has no state."""
         self.backbone._check_streams()
 
 
 def head_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a head's own layer among options of how parameters are made."""
+    """Selects the parameter options that a head's own linear layer takes."""
     return {name: options[name] for name in HEAD_OPTIONS if name in options}
 
 
 def split_options(
     layers: Layers, options: Mapping[str, Any]
 ) -> tuple[Layers, dict[str, Any], dict[str, Any]]:
-    """Layers with options by name, how parameters are made, and what of that a head's layer has.
+    """Splits keyword arguments into layers, parameter options, and those of a head's own layer.
 
     Raises:
-        OptionError: an option that is neither.
+        OptionError: an unknown option.
     """
     for name in options:
         choice((*Layers.__annotations__, *nn.ParameterOptions.__annotations__), option=name)

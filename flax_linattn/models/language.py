@@ -98,7 +98,7 @@ class LanguageModel(Head):
         )
 
     def read(self, h: Array) -> Array:
-        """Logits float32 [..., tokens] of the token after each, of features h [..., C]."""
+        """Computes logits float32 [..., tokens] of the next token from features h [..., C]."""
         if self.head is not None:
             return self.head(h).astype(jnp.float32)
         embedding = cast(TokenEmbedding, self.backbone.input_embedding)

@@ -76,6 +76,12 @@ class PatchForecaster(Head):
     (``context=0``) the forecast is running mean + deviation * head. Values before the first one
     count as the first.
 
+    A call returns forecasts float32 [B, H, targets] after the last real observation; with
+    ``every_step`` [B, T, H, targets] after every one, with ``positions`` [B, N, H, targets] after
+    those, whole patches apart: any whose distance from the first of them is no multiple of the
+    patch length gets NaN. Only phases that are asked for are computed: one, or with ``every_step``
+    or ``return_state`` all of them. Of a row without tokens forecasts mean nothing.
+
     Args:
         num_channels: of an observation.
         horizon: H, steps to forecast.
@@ -287,13 +293,7 @@ class PatchForecaster(Head):
         every_step: bool = False,
         positions: Int[Array, "N"] | None = None,
     ) -> tuple[Array, PatchState]:
-        """Forecasts [B, H, targets] after the last observation of each row.
-
-        [B, T, H, targets] after every one, and [B, N, H, targets] after those at ``positions``,
-        whole patches apart: any whose distance from the first of them is no multiple of the patch
-        length gets NaN. Only the phases that are asked for are computed: one, or with every step or
-        the state all of them. Of a row without valid tokens forecasts mean nothing.
-        """
+        """Forecasts of the phases that are asked for."""
         state: PatchState | None = call.state
         mask, return_state = call.mask, call.return_state
         batch, length = x.shape[:2]
@@ -446,11 +446,11 @@ class PatchForecaster(Head):
         return max(self.patch_length, self.context) - 1
 
     def _check_packs(self) -> None:
-        """Says why rows may not hold packed sequences."""
+        """Raises a ValueError: each row holds one sequence."""
         raise ValueError("a row of patches is of one series; give each series a row of its own.")
 
     def _check_streams(self) -> None:
-        """Says why the model has no state: a mechanism has none of constant size."""
+        """Raises a ValueError if a mechanism has no state of constant size."""
         if not self.streams:
             names = ", ".join(sorted({m.name for m in self.backbone.mechanisms}))
             raise ValueError(

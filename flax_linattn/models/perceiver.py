@@ -57,6 +57,9 @@ class PerceiverReader(SequenceModel):
     remember one costs the same at any depth. Each output runs the layers once over the latents: a
     call once a sequence, ``every_step`` and ``step`` once a token.
 
+    A call returns outputs [B, num_outputs], or with ``every_step``, which packed sequences need,
+    [B, T, num_outputs].
+
     Args:
         embedding: an :class:`Embedding`; or a number of channels, for an
             :class:`ObservationEmbedding`.
@@ -174,7 +177,7 @@ class PerceiverReader(SequenceModel):
     def _map(
         self, x: Array, call: Call, *, every_step: bool = False
     ) -> tuple[Array, PerceiverState | None]:
-        """Outputs [B, num_outputs] of whole sequences, or [B, T, num_outputs] of every step."""
+        """Outputs of what the latents read, of whole sequences or of every prefix."""
         if every_step:
             self._check_streams()
         elif call.segment_ids is not None:
@@ -241,7 +244,7 @@ class PerceiverReader(SequenceModel):
         return y.astype(jnp.float32).reshape(*z.shape[:-2], self.num_outputs)
 
     def _check_streams(self) -> None:
-        """Says why the model has no state: its embedding looks at the future."""
+        """Raises a ValueError if the embedding is not causal."""
         if not self.streams:
             raise ValueError(
                 "this model has an embedding that is not causal, so it looks at the future and "

@@ -1,4 +1,4 @@
-"""What all models share: calls on whole sequences, and steps as a recurrent network."""
+"""The base class of all models: calls on whole sequences, and steps as a recurrent network."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ class CallOptions(SequenceOptions, total=False):
 
 
 class SequenceModel(nnx.Module, abc.ABC):
-    """A model that maps whole sequences in parallel and runs as a recurrent network.
+    """Base class of models that map whole sequences in parallel and run as recurrent networks.
 
-    The public calls are written here, once for all models: they check what comes, zero padding, and
-    lay outputs on meshes as the inputs lie. A model has its own ``_map`` and ``_map_step``, which
-    get what is checked, and says of itself what stands below.
+    ``__call__`` and ``step`` validate their arguments, zero padding, and shard outputs like inputs,
+    for all models alike. A subclass implements ``_map`` and ``_map_step``, which receive validated
+    arguments, ``init_state``, and the properties ``observation_shape``, ``streams`` and
+    ``num_positions``.
 
     Attributes:
-        state_type: of its states.
-        option_names: arguments that make one like it and are attributes, too, see ``options``.
-        output_axes: leading axes of outputs that are those of the inputs: 2 where there is always
-            an output for each observation, else 1.
+        state_type: class of the model's states.
+        option_names: constructor arguments that are attributes of the same name, see ``options``.
+        output_axes: number of leading axes that outputs share with inputs: 2 if there is always an
+            output for each observation, else 1.
     """
 
     state_type: ClassVar[type]
@@ -47,17 +48,17 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments that make one like it, as ``save_model`` keeps them."""
+        """Constructor arguments of an equal model, as ``save_model`` stores them."""
         return {name: getattr(self, name) for name in self.option_names}
 
     @property
     @abc.abstractmethod
     def observation_shape(self) -> tuple[int, ...]:
-        """Of one observation, see ``Embedding``."""
+        """Shape of one observation, see ``Embedding``."""
 
     @property
     def observation_columns(self) -> str:
-        """What an observation holds, for error messages."""
+        """Description of the columns of an observation, for error messages."""
         return ""
 
     @property
@@ -103,14 +104,14 @@ class SequenceModel(nnx.Module, abc.ABC):
             return_state: return ``(outputs, state)``.
             dropout_key: a key turns dropout on (training); see ``nn.TransformerBlock``.
             form: see ``ops.Mechanism.attend``.
-            **own: of models that give one output for a sequence, ``every_step``: the outputs of
-                every prefix instead of the whole; of forecasters also ``positions``: those after
-                these observations.
+            **own: ``every_step`` for models with one output for each sequence: return the outputs
+                after every observation instead of the last; ``positions`` for forecasters: return
+                the forecasts after these observations.
 
         Returns:
-            Outputs, and the state if asked for: [B, T, ...] of models with an output for each
-            observation, and where ``every_step``; [B, ...] of the others. At masked positions they
-            mean nothing.
+            Outputs, and the state if ``return_state``. Outputs are [B, T, ...] for models with an
+            output for each observation and with ``every_step``, else [B, ...]. At masked positions
+            they are meaningless.
 
         Raises:
             ValueError: wrong shapes, too long a sequence, a state where the model cannot stream, or
@@ -136,7 +137,7 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def _map(self, x: Array, call: Call, *args: Any, **own: Any) -> tuple[Array, State]:
-        """Maps observations that are 0 at padding: outputs and the state, if the call wants it."""
+        """Implements the call: outputs, and the state or None. Observations are 0 at padding."""
 
     @abc.abstractmethod
     def init_state(
@@ -175,10 +176,10 @@ class SequenceModel(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def _map_step(self, x: Array, state: State, mask: Array | None) -> tuple[Array, State]:
-        """Takes in one observation a row, once it is checked: outputs and the new state."""
+        """Implements ``step``: outputs and the new state."""
 
     def _check_input(self, x: Array, mask: Mask | None, segment_ids: SegmentIds | None) -> None:
-        """Refuses observations, masks and ids that the model does not take.
+        """Validates observations and segment ids.
 
         Raises:
             ValueError: wrong shapes, more observations than have positions, or packed sequences.
@@ -207,27 +208,19 @@ class SequenceModel(nnx.Module, abc.ABC):
             )
 
     def _check_packs(self) -> None:
-        """Says why rows may not hold packed sequences.
-
-        Raises:
-            ValueError: they may not.
-        """
+        """Raises a ValueError if the model does not take packed sequences, with the reason."""
 
     def _check_streams(self) -> None:
-        """Says why a model has no state.
-
-        Raises:
-            ValueError: it has none.
-        """
+        """Raises a ValueError if the model has no state, with the reason."""
 
 
 def check_state(
     state: Any, kind: type, num_layers: int | None = None, *, batch_size: int | None = None
 ) -> None:
-    """Refuses what is no state of this kind of model.
+    """Validates the state that a model is given.
 
     Raises:
-        ValueError: it is something else, or has another number of layers or rows.
+        ValueError: it is no state of this kind, or has another number of layers or rows.
 
     Example:
         >>> from flax_linattn.models import BackboneState

@@ -85,6 +85,10 @@ class WindowModel(Head):
     It streams with any causal mechanism, and in constant memory: the state is the window itself,
     and each step computes all of it again. Tokens that a window does not have yet are masked.
 
+    A call takes symbols int [B, T], T = ``context`` in training, and returns scores float32 [B, N]
+    of the symbol after the last ``context`` real ones of each row: 0 without any, NaN after an
+    unknown one.
+
     Args:
         num_symbols: N; symbols are 0 ... N - 1, and features are as many.
         context: tokens of a window.
@@ -163,15 +167,12 @@ class WindowModel(Head):
         )
 
     def read(self, h: Array) -> Array:
-        """Scores float32 [B, N] of features of a window [B, context, N]."""
+        """Computes scores float32 [B, N] from the features of a window [B, context, N]."""
         h = h[:, -1] if self.readout == "last" else rearrange(h, "b t c -> b (t c)")
         return self.head(h).astype(jnp.float32)
 
     def _map(self, x: Array, call: Call) -> tuple[Array, WindowState]:
-        """Scores [B, N] of the symbol after each row, of which the last valid tokens count.
-
-        There are ``context`` of them; in training rows are as long. Without any they are 0.
-        """
+        """Scores of the last tokens of the state and x."""
         check_tokens(x)
         tokens, real = x[:, -self.context :], None
         if call.mask is not None or call.state is not None or x.shape[1] < self.context:
@@ -213,11 +214,11 @@ class WindowModel(Head):
         )
 
     def _check_packs(self) -> None:
-        """Says why rows may not hold packed sequences."""
+        """Raises a ValueError: each row holds one sequence."""
         raise ValueError("a window is of one sequence; give each a row of its own.")
 
     def _check_streams(self) -> None:
-        """Nothing: with any mechanism there is a state, the window."""
+        """Passes: with any mechanism the state is the window."""
 
     def _last(self, x: Array, mask: Array | None, state: WindowState | None) -> tuple[Array, Array]:
         """The last tokens of the state and x, behind padding, and which are real."""

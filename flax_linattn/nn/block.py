@@ -104,7 +104,7 @@ class TransformerBlock(nnx.Module):
     ) -> None:
         choice(NORMS, norm=norm)
         rate(drop_path_rate=drop_path_rate)
-        self.norm = norm
+        self.norm: Literal["pre", "post"] = norm
         self.drop_path_rate = drop_path_rate
         self.attention = Attention(
             features,
@@ -221,24 +221,31 @@ class TransformerBlock(nnx.Module):
         keys = split_key(dropout_key, 4 if self.drop_path_rate else 2)
         drop_attention, drop_feed_forward = keys[2:] or (None, None)
 
-        def add_attention(x: Array, y: Array) -> Array:
+        state: State = None
+
+        def attention(x: Array) -> Array:
+            nonlocal state
+            y, state = attend(x)
             y = apply_dropout(self.dropout, y, keys[0]).astype(x.dtype)
-            return x + self._branch(y, self.attention_scale, drop_attention)
+            return self._branch(y, self.attention_scale, drop_attention)
 
-        def add_feed_forward(x: Array, y: Array) -> Array:
-            return x + self._branch(y.astype(x.dtype), self.feed_forward_scale, drop_feed_forward)
+        def feed_forward(x: Array) -> Array:
+            y = self.feed_forward.map(x, keys[1]).astype(x.dtype)
+            return self._branch(y, self.feed_forward_scale, drop_feed_forward)
 
-        if self.norm == "pre":
-            y, state = attend(self.attention_norm(x))
-            x = add_attention(x, y)
-            y = self.feed_forward.map(self.feed_forward_norm(x), keys[1])
-            return add_feed_forward(x, y), state
-        y, state = attend(x)
-        x = self.attention_norm(add_attention(x, y))
-        y = self.feed_forward.map(x, keys[1])
-        return self.feed_forward_norm(add_feed_forward(x, y)), state
+        x = residual(x, attention, self.attention_norm, self.norm)
+        return residual(x, feed_forward, self.feed_forward_norm, self.norm), state
 
     def _branch(self, y: Array, scale: LayerScale | None, key: Array | None) -> Array:
         """What a residual takes of a sublayer's output."""
         y = y if scale is None else scale(y)
         return apply_drop_path(y, self.drop_path_rate, key)
+
+
+def residual(
+    x: Array, sublayer: Callable[[Array], Array], norm: LayerNorm, place: Literal["pre", "post"]
+) -> Array:
+    """A sublayer with its residual, normalised before ("pre") or after ("post") it."""
+    if place == "pre":
+        return x + sublayer(norm(x)).astype(x.dtype)
+    return norm(x + sublayer(x).astype(x.dtype))

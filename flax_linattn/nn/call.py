@@ -1,4 +1,4 @@
-"""A call on sequences: checked and prepared once, then handed on from layer to layer."""
+"""The arguments of a call on sequences, validated once and passed on from layer to layer."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from flax_linattn.typing import Array, Mask, SegmentIds, State
 )
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a module is asked for, beside its inputs.
+    """Validated arguments of a call on sequences, other than its inputs.
 
-    A public call checks its arguments, zeroes the padding of its inputs, and puts the arguments
-    into a ``Call``. Its parts get both by their methods ``_map``, which check and zero nothing.
+    The public call of a module validates its arguments, zeroes the padding of its inputs, and
+    builds a ``Call``. The parts of the module receive both through their ``_map`` methods, which
+    validate nothing and always return the outputs and the state.
 
     Attributes:
         mask: bool [B, T], True = a valid token; None = all are.
-        segment_ids: int [B, T], packed sequences; None = one in each row.
-        runs: where packed sequences begin, see ``counted``.
-        positions: int [B, T], of each token in its sequence, see ``counted``.
-        num_tokens: int [B], tokens so far of the sequence in which a row ends, see ``counted``.
-        state: of the module, from an earlier call; None = nothing came before.
-        dropout_key: turns dropout on.
-        is_causal: each token sees itself and the past.
-        return_state: the state after the last token is wanted.
+        segment_ids: int [B, T], packed sequences; None = one sequence in each row.
+        runs: where packed sequences begin; set by ``counted``.
+        positions: int [B, T], position of each token in its sequence; set by ``counted``.
+        num_tokens: int [B], tokens so far in the last sequence of each row; set by ``counted``.
+        state: state of the module after an earlier call; None = this is the first call.
+        dropout_key: random key; None = no dropout.
+        is_causal: whether each token sees itself and earlier tokens only.
+        return_state: whether the state after the last token is needed.
         form: see ``ops.Mechanism.attend``.
     """
 
@@ -54,15 +55,15 @@ class Call:
     form: str = "auto"
 
     def replace(self, **changes: Any) -> Self:
-        """The same call but for these attributes, as for a part of a module."""
+        """A copy with other values of these attributes, such as the state of one part."""
         return dataclasses.replace(self, **changes)
 
     def counted(self, x: Array, before: Any = None) -> Self:
-        """With ``runs``, ``positions`` and ``num_tokens``; as it is where it has them already.
+        """A copy with ``runs``, ``positions`` and ``num_tokens``, unless they are set already.
 
         Args:
             x: inputs [B, T, ...].
-            before: where earlier calls ended: a state with ``position`` [B], tokens so far of the
+            before: state after earlier calls, with ``position`` [B], the tokens so far in the
                 current sequence, and ``segment_id`` [B], its id, or None if not packed.
 
         Example:
@@ -83,7 +84,7 @@ class Call:
         return self.replace(runs=runs, positions=positions, num_tokens=num_tokens)
 
     def last_segment(self, before: Any = None) -> Int[Array, "B"] | None:
-        """The ``segment_id`` of the state after the call, with ``before`` as in ``counted``."""
+        """The segment in which each row ends, for the next state; ``before`` as in ``counted``."""
         if self.runs is not None:
             return self.runs.last
         return None if before is None else before.segment_id

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from flax_linattn import ops
 from flax_linattn.checks import choice
 from flax_linattn.nn.attention import Attention, Context
-from flax_linattn.nn.block import NORMS
+from flax_linattn.nn.block import NORMS, residual
 from flax_linattn.nn.dropout import apply_dropout, dropout_key_of, make_dropout, split_key
 from flax_linattn.nn.feed_forward import FeedForward
 from flax_linattn.nn.linear import ParameterOptions
@@ -87,7 +87,7 @@ class DecoderBlock(nnx.Module):
         choice(NORMS, norm=norm)
         mechanism = resolve_mechanism(mechanism)
         cross = mechanism if mechanism.capabilities.cross else ops.get_mechanism("softmax")
-        self.norm = norm
+        self.norm: Literal["pre", "post"] = norm
         self.attention = Attention(
             features, num_heads, mechanism=mechanism, dtype=dtype, rngs=rngs, **parameters
         )
@@ -202,8 +202,5 @@ class DecoderBlock(nnx.Module):
     def _residuals(self, x: Array, *sublayers: Callable[[Array], Array]) -> Array:
         """The sublayers one after another, each with its norm."""
         for norm, sublayer in zip(self.norms, sublayers, strict=True):
-            if self.norm == "pre":
-                x = x + sublayer(norm(x)).astype(x.dtype)
-            else:
-                x = norm(x + sublayer(x).astype(x.dtype))
+            x = residual(x, sublayer, norm, self.norm)
         return x

@@ -14,6 +14,7 @@ from flax import nnx
 from flax_linattn import models, training
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.inference.saved import load_state, save_state
+from flax_linattn.tasks.protocols import Calibrating
 from flax_linattn.tasks.run_types import Run
 from flax_linattn.training.processes import is_main
 
@@ -29,10 +30,11 @@ def calibrate(run_dir: Path, run: Run, validation: training.BatchSource) -> str 
     Returns:
         What the task says of it.
     """
-    if not run.task.is_calibrated(run.config):
+    task = run.task
+    if not isinstance(task, Calibrating) or not task.is_calibrated(run.config):
         return None
     before = fingerprint(run.model)
-    told = run.task.calibrate(run, validation)
+    told = task.calibrate(run, validation)
     if is_main():
         save_state(_file(run_dir, run), _corrections(run), {"model": before})
     return told
@@ -46,7 +48,7 @@ def restore(run_dir: Path, run: Run) -> Run:
     Raises:
         ValueError: the file is damaged.
     """
-    if not run.task.is_calibrated(run.config):
+    if not isinstance(run.task, Calibrating) or not run.task.is_calibrated(run.config):
         return run
     try:
         state, facts = load_state(_file(run_dir, run), _corrections(run))

@@ -1,12 +1,16 @@
-"""What a run is made of, beside the options."""
+"""What a run remembers of its data, and what a run is made of."""
 
 from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args, get_origin
 
-from flax_linattn.annotations import of_types
+import numpy as np
+
+from flax_linattn.annotations import hints_of, of_types
+from flax_linattn.checks import shown
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
@@ -15,15 +19,39 @@ if TYPE_CHECKING:
 class Problem(abc.ABC):
     """What the training data say: kept in the run folder, so that a run needs no training data.
 
+    A task's own is a frozen dataclass. Its annotations say how it is written and read: numbers,
+    text, tuples, mappings, arrays, and dataclasses of these.
+
     Attributes:
         checksum: of the data, as a JSON value: a resumed run must have the same.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Sizes(Problem):
+        ...     lengths: tuple[int, ...]
+        ...     checksum: str = ""
+        >>> Sizes((3, 4)).to_json()
+        {'lengths': [3, 4], 'checksum': ''}
+        >>> Sizes.from_json({"lengths": [3, 4]})
+        Sizes(lengths=(3, 4), checksum='')
     """
 
     checksum: Any
 
-    @abc.abstractmethod
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
+        values: dict[str, Any] = _plain(self)
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Back from ``to_json``; a field that is not there has its default.
+
+        Raises:
+            ValueError: a field is missing or unknown, or its value cannot be read.
+        """
+        spec: Self = _read(cls, values)
+        return spec
 
     def check(self) -> None:
         """Refuses what no data say: the file may be damaged, or written by hand.
@@ -32,13 +60,15 @@ class Problem(abc.ABC):
             ValueError: names what does not fit.
             TypeError: the same, of types.
         """
-        if dataclasses.is_dataclass(self):
-            of_types(self)
+        _check_types(self)
 
-    @classmethod
-    @abc.abstractmethod
-    def from_json(cls, values: dict[str, Any]) -> Problem:
-        """Back from ``to_json``."""
+    @property
+    def observation(self) -> Any:
+        """An observation [1, ...] of a stream as a ``jax.ShapeDtypeStruct``; None if there is none.
+
+        Training prints a summary of a model that takes one.
+        """
+        return None
 
 
 class Run(NamedTuple):
@@ -59,3 +89,53 @@ class Run(NamedTuple):
     model: Any
     data: Any = None
     seed_index: int | None = None
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in _fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _read(kind: Any, values: Mapping[str, Any]) -> Any:
+    """A dataclass from its fields as JSON has them."""
+    hints, fields = hints_of(kind), {field.name: field for field in _fields(kind)}
+    for name in values:
+        if name not in fields:
+            raise ValueError(f"expected one of {', '.join(fields)}, got {shown(name)}.")
+    for name, field in fields.items():
+        nothing = field.default is field.default_factory is dataclasses.MISSING
+        if nothing and name not in values:
+            raise ValueError(f"expected {name}, got nothing.")
+    return kind(**{name: _typed(hints[name], value) for name, value in values.items()})
+
+
+def _typed(hint: Any, value: Any) -> Any:
+    """A value of a file as the annotation has it; one of another kind stays, for ``check``."""
+    origin, of = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return _read(hint, value)
+    if origin is tuple and isinstance(value, list):
+        kinds = (of[0],) * len(value) if of[-1:] == (Ellipsis,) else of
+        return tuple(map(_typed, kinds, value)) if len(kinds) == len(value) else value
+    if origin is np.ndarray and isinstance(value, list):
+        return np.array(value, np.float64)
+    return value
+
+
+def _check_types(part: Any) -> None:
+    of_types(part)
+    for field in _fields(part):
+        value = getattr(part, field.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if dataclasses.is_dataclass(item):
+                _check_types(item)
+
+
+def _fields(part: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(part)

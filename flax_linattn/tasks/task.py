@@ -6,22 +6,17 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.control import Agent
-from flax_linattn.data.catalog import Entry
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.predicted import Table
 from flax_linattn.tasks.run_types import Problem, Run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.tasks.yardsticks import Yardsticks
-
-if TYPE_CHECKING:
-    from gymnasium.vector import VectorEnv
 
 C = TypeVar("C", bound=Config)
 D = TypeVar("D")
@@ -73,7 +68,8 @@ class Task(abc.ABC, Generic[C, D, P]):
     """A task: stateless, with the state in run folders.
 
     Training, testing, predicting and streaming are written once, for all tasks: ``tasks.train``,
-    ``tasks.evaluate``, ``tasks.predict`` and ``tasks.stream``.
+    ``tasks.evaluate``, ``tasks.predict`` and ``tasks.stream``. What only some tasks do, such as
+    acting in environments, are the protocols of ``tasks.protocols``.
 
     Attributes:
         name: by which the registry and run folders know it.
@@ -83,7 +79,6 @@ class Task(abc.ABC, Generic[C, D, P]):
         presets: published protocols, functions config -> config, by name.
         default_preset: the one of a command that names no preset, and no ``model`` but that of this
             one; None where a new ``Config`` is as good.
-        kinds: of ``data.catalog`` entries, the data sets that it trains on.
     """
 
     name: ClassVar[str]
@@ -92,17 +87,12 @@ class Task(abc.ABC, Generic[C, D, P]):
     StreamOptions: ClassVar[type]
     presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     default_preset: ClassVar[str | None] = None
-    kinds: ClassVar[tuple[str, ...]] = ()
 
     def mechanisms(self) -> Sequence[str]:
         """The mechanisms that a model of this task may have."""
         from flax_linattn import ops
 
         return ops.list_mechanisms()
-
-    def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
-        """Options that train on a data set of the catalogue, by name."""
-        return {}
 
     def check(self, config: C, placement: training.Placement) -> None:
         """Refuses options that do not go together with the devices, before data are read.
@@ -153,28 +143,6 @@ class Task(abc.ABC, Generic[C, D, P]):
     def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
         """Loss, optimizer, and what selects the best parameters."""
 
-    def begin(self, models_: Sequence[Any], splits: training.Splits, config: C, problem: P) -> None:
-        """Sets what of new models is computed from the data at once, not learned by steps.
-
-        Args:
-            models_: of all runs, as ``model`` gave them.
-            splits: the batches that they are going to be trained on.
-            config: the options.
-            problem: what was learned of the data.
-        """
-
-    def is_calibrated(self, config: C) -> bool:
-        """Whether the options ask for ``calibrate``."""
-        return False
-
-    def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
-        """Sets the ``models.Correction`` of a run's model once it is trained, where it has one.
-
-        Returns:
-            What people should know of it; None for nothing.
-        """
-        return None
-
     def observation(self, problem: P) -> Any:
         """An observation [1, ...] as a ``jax.ShapeDtypeStruct``, to sum up a model that streams."""
         return None
@@ -208,19 +176,6 @@ class Task(abc.ABC, Generic[C, D, P]):
         """
         return {}
 
-    def agent(self, run: Run, environments: VectorEnv, **how: Any) -> Agent:
-        """What plays a run's model in environments, where the task is one of acting.
-
-        Args:
-            run: the trained run.
-            environments: where it is going to play.
-            **how: options of the task's agents, such as ``target_return``.
-
-        Raises:
-            ValueError: the task knows no actions, or an option is out of range.
-        """
-        raise OptionError(f"a run of {self.name} takes no actions; give another run.", "run")
-
     def predict(self, run: Run, file: Path | None) -> Table:
         """What a run's model says of a file, or of the run's own data: see ``tasks.predict``.
 
@@ -229,18 +184,6 @@ class Task(abc.ABC, Generic[C, D, P]):
             FileNotFoundError: a file is missing.
         """
         raise OptionError(f"a run of {self.name} writes no predictions; stream it.", "run")
-
-    def backtest(self, run_dir: Path, **how: Any) -> Report:
-        """Tests a run over folds of later times, where its data have an order in time.
-
-        Args:
-            run_dir: the run folder.
-            **how: options, such as ``folds``.
-
-        Raises:
-            ValueError: the task has no such folds, or an option is out of range.
-        """
-        raise OptionError(f"a run of {self.name} has no folds in time; evaluate it.", "run")
 
     @abc.abstractmethod
     def stream(self, run: Run, options: Any) -> Streaming:

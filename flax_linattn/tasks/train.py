@@ -18,6 +18,7 @@ from flax_linattn.registry import get_task
 from flax_linattn.tasks.calibration import calibrate
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.options import Config
+from flax_linattn.tasks.protocols import Calibrating
 from flax_linattn.tasks.run import (
     TEST_FILE,
     check_model,
@@ -115,7 +116,8 @@ def _train(
     test_batches = splits[0].test
     if test_batches is None:
         raise ValueError("the data have no test part; give test data, or another split.")
-    task.begin(models, splits[0], config, problem)
+    if isinstance(task, Calibrating):
+        task.begin(models, splits[0], config, problem)
     if is_main():
         for note in task.notes(data):
             print(f"note: {note}", file=sys.stderr)
@@ -244,7 +246,8 @@ def fit_data(
     problem = task.describe(data, config)
     model = task.model(config, problem)
     splits = task.batches(data, config, problem, training.ONE_DEVICE.spans)
-    task.begin([model], splits, config, problem)
+    if isinstance(task, Calibrating):
+        task.begin([model], splits, config, problem)
     objective = task.objective(config, problem, len(splits.train))
     with ExitStack() as ends:
         if run_dir is None:

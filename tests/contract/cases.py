@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
+from tests.contract.representatives import ENGINE, MAIN
 
 BATCH, HEADS, KEY_DIM, VALUE_DIM = 8, 2, 3, 4
 CHUNK_SIZE = 4
@@ -350,44 +351,21 @@ def central(mechanism: ops.Mechanism, *rest: Any) -> bool:
     return all(r in (mechanism.capabilities.causal, central_form(mechanism)) for r in rest)
 
 
-THOROUGH = (
-    "softmax",
-    "aaren",
-    "elementwise",
-    "elementwise_series",
-    "taylorshift",
-    "expressive",
-    "expressive_quadratic",
-)
-"""Mechanisms more of whose cases are fast: between them they use every part of the engine."""
+def representative(mechanism: ops.Mechanism, *rest: Any) -> bool:
+    """Whether a mechanism stands for a part of the engine; ``rest``: direction and form."""
+    return spec_of(mechanism) in ENGINE and central(mechanism, *rest)
 
 
-ARITHMETIC = (
-    *THOROUGH,
-    *("forgetting_aaren", "forgetting", "gated_linear", "gated_delta", "rwkv", "nystrom", "aft"),
-)
-"""Mechanisms with arithmetic of their own: that of the others is one of these, or one product."""
-
-
-def thorough(mechanism: ops.Mechanism) -> bool:
-    return spec_of(mechanism) in THOROUGH
-
-
-def of_own_arithmetic(mechanism: ops.Mechanism, *rest: Any) -> bool:
-    return spec_of(mechanism) in (*ARITHMETIC, *VARIANTS)
-
-
-def of_own_state(mechanism: ops.Mechanism, *rest: Any) -> bool:
-    """States of the others are those of one of these, of another size, or they have none."""
-    own = spec_of(mechanism) in (*ARITHMETIC, "softmax:window=3")
-    return own or not mechanism.capabilities.recurrent
+def main(mechanism: ops.Mechanism, *rest: Any) -> bool:
+    """Whether a mechanism stands for its family; ``rest``: direction and form."""
+    return spec_of(mechanism) in MAIN and central(mechanism, *rest)
 
 
 def slow_unless(fast: Callable[..., bool], cases: list[Any]) -> Any:
     """The same cases, all but the fast ones marked as slow.
 
-    Nearly all time goes into compiling, so the fast set compiles each kind of check about once
-    for each mechanism; the slow one runs them in all directions and forms.
+    Nearly all time goes into compiling, so the fast set runs each kind of check about once for
+    each part of the engine; the slow one runs all mechanisms in all directions and forms.
     """
     return [
         case

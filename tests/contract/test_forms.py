@@ -18,6 +18,7 @@ from flax_linattn.ops.contract.masks import UNDECIDED
 from tests.contract import cases, equations, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result, Weights
+from tests.contract.representatives import CONTRACT
 from tests.contract.tolerances import assert_close
 
 LAYOUTS = [
@@ -151,20 +152,17 @@ def full_kind(mechanism: ops.Mechanism) -> str:
 
 
 def fast(mechanism: ops.Mechanism, *rest: Any) -> bool:
-    return rest[-2:] == (LENGTH, full_kind(mechanism))
+    return cases.representative(mechanism) and rest[-2:] == (LENGTH, full_kind(mechanism))
 
 
 def fast_form(mechanism: ops.Mechanism, is_causal: bool, form: str, *rest: Any) -> bool:
-    """Further forms are the engine's: thorough mechanisms run them, two in both directions.
-
-    A second direction is that of the engine or of the mechanism's own arithmetic.
-    """
+    """Further forms and a second direction are those of the families; both at once of two."""
     if not fast(mechanism, *rest):
         return False
-    if form == cases.central_form(mechanism):
-        return cases.central(mechanism, is_causal) or cases.of_own_arithmetic(mechanism)
-    main = is_causal or cases.spec_of(mechanism) in ("softmax", "aaren")
-    return main and cases.thorough(mechanism)
+    if cases.central(mechanism, is_causal, form):
+        return True
+    one = cases.central(mechanism, is_causal) or cases.central(mechanism, form)
+    return cases.main(mechanism) and (one or cases.spec_of(mechanism) in CONTRACT)
 
 
 STEPWISE = cases.offering(lambda can: can.recurrent and can.causal)

@@ -10,7 +10,7 @@ from flax_linattn import ops
 from tests.compilation import compile_as_users
 from tests.contract import cases
 
-RECURRENT = cases.offering(lambda can: can.recurrent)
+RECURRENT = cases.slow_unless(cases.representative, cases.offering(lambda can: can.recurrent))
 CACHES = cases.offering(lambda can: not can.constant_memory, RECURRENT)
 FULL = r"holds 2 tokens, got token number 3; make it larger with init_state\(\.\.\., max_length"
 

@@ -33,7 +33,7 @@ def merging(mechanism: ops.Mechanism) -> Any:
     return laws
 
 
-@pytest.mark.parametrize("mechanism", cases.slow_unless(cases.of_own_state, MERGEABLE))
+@pytest.mark.parametrize("mechanism", cases.slow_unless(cases.representative, MERGEABLE))
 @given(data=st.data(), size=st.sampled_from([1.0, 300.0]))
 def test_merge_is_a_monoid(mechanism: ops.Mechanism, data: Any, size: float) -> None:
     """In each row other padding and other cuts."""

@@ -44,9 +44,9 @@ def axes_of(x: Any) -> tuple[Any, ...]:
 
 
 def fast(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    """One of each family, and what mixes whole sequences; the loop below runs the others, too."""
-    parts = ("softmax", "aaren", "elementwise", "taylorshift", "linformer")
-    return cases.spec_of(mechanism) in parts and cases.central(mechanism, is_causal)
+    """One of each family, and what mixes whole sequences."""
+    stateless = cases.representative(mechanism) and not mechanism.capabilities.recurrent
+    return stateless or cases.main(mechanism, is_causal)
 
 
 @pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
@@ -70,7 +70,7 @@ def test_attend_and_its_gradients(mechanism: ops.Mechanism, is_causal: bool) -> 
 
 
 @pytest.mark.parametrize(
-    "mechanism", cases.slow_unless(cases.of_own_state, cases.offering(lambda can: can.recurrent))
+    "mechanism", cases.slow_unless(cases.main, cases.offering(lambda can: can.recurrent))
 )
 def test_a_loop_carries_the_state(mechanism: ops.Mechanism) -> None:
     """From ``init_state``, which is not split: a state goes out as it came in."""

@@ -10,15 +10,17 @@ import pytest
 from flax_linattn import ops
 from tests.contract import cases, programs
 from tests.contract.programs import LENGTH, Weights
+from tests.contract.representatives import CONTRACT
 from tests.contract.tolerances import assert_close
 
 # Two rows of four sequences. The first and the third share an id: only a change of id separates.
 LENGTHS, NAMES, PACKS = ((4, 1, 5, 1), (2, 6, 1, 2)), (4, 9, 4, 7), 4
 PACKED = cases.offering(lambda can: can.packed, cases.DIRECTIONS_FORMS)
+CAUSAL = cases.offering(lambda can: can.packed and can.causal)
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "is_causal", "form"), cases.slow_unless(cases.central, PACKED)
+    ("mechanism", "is_causal", "form"), cases.slow_unless(cases.representative, PACKED)
 )
 def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str) -> None:
     """Values, gradients, and the state, which is that of the last sequence.
@@ -71,7 +73,7 @@ def test_packed_is_separate(mechanism: ops.Mechanism, is_causal: bool, form: str
         assert_close(*((g[last], joined(w)) if batched else (g, w)), np.float64, "gradient")
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.packed and can.causal))
+@pytest.mark.parametrize("mechanism", cases.slow_unless(cases.representative, CAUSAL))
 def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     """The next call goes on where the id is the same and starts afresh where it is not."""
     tokens = cases.make_numbers(mechanism, LENGTH)
@@ -93,15 +95,8 @@ def test_packed_state_carries_its_id(mechanism: ops.Mechanism) -> None:
     np.testing.assert_array_equal(nothing.state.segment_id, first.state.segment_id)
 
 
-REPRESENTATIVES = ("aaren", "softmax", "taylorshift")
-
-
 @pytest.mark.parametrize(
-    "mechanism",
-    cases.slow_unless(
-        lambda m: cases.spec_of(m) in REPRESENTATIVES,
-        cases.offering(lambda can: can.packed and can.causal),
-    ),
+    "mechanism", cases.slow_unless(lambda m: cases.spec_of(m) in CONTRACT, CAUSAL)
 )
 def test_states_with_and_without_an_id(mechanism: ops.Mechanism) -> None:
     """A plain state goes on into the first run, behind mere padding too; an id is kept."""

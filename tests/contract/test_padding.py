@@ -27,7 +27,7 @@ def poisoned(mechanism: ops.Mechanism, tokens: Tokens, mask: np.ndarray) -> Toke
     return Tokens(q, poison(tokens.k, mask, 2), poison(tokens.v, mask, 3), tokens.parameters, gates)
 
 
-CASES = cases.slow_unless(cases.central, cases.DIRECTIONS_FORMS)
+CASES = cases.slow_unless(cases.representative, cases.DIRECTIONS_FORMS)
 
 
 @pytest.mark.parametrize(("mechanism", "is_causal", "form"), CASES)
@@ -55,7 +55,12 @@ def check_padding(mechanism: ops.Mechanism, result: programs.Result, mask: np.nd
         assert not gradient.q[~mask].any()
 
 
-@pytest.mark.parametrize("mechanism", cases.offering(lambda can: can.recurrent and can.causal))
+@pytest.mark.parametrize(
+    "mechanism",
+    cases.slow_unless(
+        cases.representative, cases.offering(lambda can: can.recurrent and can.causal)
+    ),
+)
 def test_masked_steps_change_nothing(mechanism: ops.Mechanism) -> None:
     """Whatever comes with them; the state, its unused slots too, stays as it is to the bit."""
     mask, starts = cases.make_mask(LENGTH), np.zeros((cases.BATCH, LENGTH), bool)
@@ -72,8 +77,14 @@ def test_masked_steps_change_nothing(mechanism: ops.Mechanism) -> None:
     assert not nothing.y.any()
 
 
+def fast_directions(mechanism: ops.Mechanism, is_causal: bool) -> bool:
+    return cases.representative(mechanism)
+
+
 @pytest.mark.parametrize("source", [0, 4])
-@pytest.mark.parametrize(("mechanism", "is_causal"), cases.DIRECTIONS)
+@pytest.mark.parametrize(
+    ("mechanism", "is_causal"), cases.slow_unless(fast_directions, cases.DIRECTIONS)
+)
 def test_no_tokens(mechanism: ops.Mechanism, is_causal: bool, source: int) -> None:
     """T = 0; and S = 0 or T = 0 alone where queries and keys may differ in number."""
     cross = mechanism.capabilities.cross and not is_causal
@@ -112,7 +123,7 @@ CROSS = cases.offering(lambda can: can.cross and can.noncausal, cases.FORMS)
 
 
 @pytest.mark.parametrize("source", [13, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("mechanism", "form"), cases.slow_unless(cases.central, CROSS))
+@pytest.mark.parametrize(("mechanism", "form"), cases.slow_unless(cases.representative, CROSS))
 def test_cross_attention_is_the_reference(mechanism: ops.Mechanism, form: str, source: int) -> None:
     """T != S, padded queries and padded keys, poisoned."""
     length = 9

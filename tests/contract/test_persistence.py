@@ -14,7 +14,7 @@ from tests.contract import cases
 from tests.contract.tolerances import assert_same_bits
 
 LENGTH = 3
-RECURRENT = cases.slow_unless(cases.of_own_state, cases.offering(lambda can: can.recurrent))
+RECURRENT = cases.slow_unless(cases.representative, cases.offering(lambda can: can.recurrent))
 
 
 @functools.cache

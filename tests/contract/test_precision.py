@@ -14,20 +14,18 @@ from tests.compilation import compile_as_users
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result
+from tests.contract.representatives import CONTRACT
 from tests.contract.test_forms import check_causal, check_whole, full_kind
 from tests.contract.tolerances import assert_close
+
+slow = pytest.mark.slow
 
 LONG = 67
 """Two tiles of 32 and an odd rest."""
 
 
-def central(mechanism: ops.Mechanism, is_causal: bool, form: str) -> bool:
-    """Compiled as users do, which takes the longest: of each part of the engine one, and gates."""
-    part = cases.thorough(mechanism) or mechanism.name == "gated_linear"
-    return part and cases.central(mechanism, is_causal, form)
-
-
-CASES = cases.slow_unless(central, cases.DIRECTIONS_FORMS)
+CASES = cases.slow_unless(cases.main, cases.DIRECTIONS_FORMS)
+"""Compiled as users do, which takes the longest."""
 
 
 def in_tiles(mechanism: ops.Mechanism) -> ops.Mechanism:
@@ -200,7 +198,14 @@ def test_enormous_scores_are_finite(mechanism: ops.Mechanism, is_causal: bool, f
                 assert np.isfinite(leaf).all(), f"{where}: {(~np.isfinite(leaf)).sum()} not finite"
 
 
-@pytest.mark.parametrize("name", ["softmax", "nystrom", "aaren", "linear", "linformer"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax",
+        "aaren",
+        *(pytest.param(n, marks=slow) for n in ("nystrom", "linear", "linformer")),
+    ],
+)
 def test_enormous_scores_of_one_channel_are_finite(name: str) -> None:
     """K = V = 1, where compilers make products of sums, and join these with what comes next."""
     mechanism = in_tiles(ops.get_mechanism(name))
@@ -226,15 +231,13 @@ def test_enormous_scores_of_one_channel_are_finite(name: str) -> None:
 
 # -- every dtype, in every form ----------------------------------------------------------
 
-slow = pytest.mark.slow
-
 
 def fast(mechanism: ops.Mechanism, form: str, dtype: Any, length: int) -> bool:
-    """Both are computed in float32; what differs is rounded by each family alike."""
-    both = cases.spec_of(mechanism) in ("softmax", "aaren", "elementwise_series", "taylorshift")
-    halves = (jnp.bfloat16, jnp.float16) if both else (jnp.bfloat16,)
-    central = length == LENGTH and form == cases.central_form(mechanism)
-    return dtype in halves and central and cases.of_own_state(mechanism)
+    """Both halves are computed in float32; what differs is rounded by each family alike."""
+    halves = (
+        (jnp.bfloat16, jnp.float16) if cases.spec_of(mechanism) in CONTRACT else (jnp.bfloat16,)
+    )
+    return dtype in halves and length == LENGTH and cases.main(mechanism, form)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -47,6 +48,29 @@ def test_the_reference_is_the_equation(mechanism: ops.Mechanism, is_causal: bool
         size = np.sqrt(want.size)
         what = f"gradient into {name}"
         assert_close(along / size, slope / size, np.float64, what, least=1.0)
+
+
+def fast(mechanism: ops.Mechanism) -> bool:
+    """Representatives are compared with the reference, in ``test_forms.py``."""
+    return not cases.representative(mechanism)
+
+
+@pytest.mark.parametrize("mechanism", cases.slow_unless(fast, cases.MECHANISMS))
+def test_attend_is_the_equation(mechanism: ops.Mechanism) -> None:
+    """In the main form and direction, whose gradients and states are the engine's."""
+    mask = cases.make_mask(LENGTH)
+    how = {"mask": mask, "is_causal": mechanism.capabilities.causal}
+    how["segment_ids"] = cases.make_ids(LENGTH) if mechanism.capabilities.packed else None
+    tokens = cases.make_numbers(mechanism, LENGTH)
+    want = equations.attend(mechanism, *tokens[:3], **how, **tokens.own)
+    how["form"] = cases.central_form(mechanism)
+
+    def attend(tokens: cases.Tokens) -> Any:
+        return mechanism.attend(*tokens[:3], **how, **tokens.own)
+
+    with jax.enable_x64(True):
+        got = np.asarray(jax.jit(attend)(tokens))
+    assert_close(got, want, np.float64)
 
 
 def test_derivatives_of_equations_are_exact() -> None:

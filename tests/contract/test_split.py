@@ -15,6 +15,7 @@ from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH
 from tests.contract.tolerances import assert_close
 
+STEPWISE = cases.offering(lambda can: can.causal and can.recurrent)
 CAPACITIES = [
     pytest.param(m, preallocated, id=f"{m.name}-{'preallocated' if preallocated else 'growing'}")
     for m in cases.ALL
@@ -24,19 +25,16 @@ CAPACITIES = [
 
 
 def fast_capacity(mechanism: ops.Mechanism, preallocated: bool) -> bool:
-    """A cache that grows and states that do not, then the other caches, allocated before.
-
-    Data are cut in every mechanism of its own arithmetic, below.
-    """
+    """A cache that grows, one allocated before, one that forgets, and a state of constant size."""
     spec = cases.spec_of(mechanism)
-    if preallocated:
-        return spec in ("elementwise", "forgetting", "aft")
-    return spec in ("softmax", "softmax:window=3", "aaren", "elementwise_series", "taylorshift")
+    return (
+        spec == "elementwise" if preallocated else spec in ("softmax", "softmax:window=3", "aaren")
+    )
 
 
 def fast_start(mechanism: ops.Mechanism) -> bool:
-    """What grows, and the engine's parts; all others step from a state in ``test_forms.py``."""
-    return not mechanism.capabilities.constant_memory or cases.thorough(mechanism)
+    """What grows, and a state of constant size; others step from a state in ``test_forms.py``."""
+    return cases.spec_of(mechanism) in ("softmax", "elementwise", "aaren")
 
 
 # Cuts are drawn as data, by masking what lies outside a piece, so that two programs do all of it;
@@ -45,10 +43,7 @@ CUT = st.integers(0, LENGTH)
 ROWS = cases.BATCH
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    cases.slow_unless(cases.of_own_state, cases.offering(lambda can: can.causal and can.recurrent)),
-)
+@pytest.mark.parametrize("mechanism", cases.slow_unless(cases.representative, STEPWISE))
 @settings(max_examples=8)  # of 8 rows, each cut elsewhere
 @given(data=st.data())
 def test_two_attends_and_steps_are_one_attend(mechanism: ops.Mechanism, data: Any) -> None:
@@ -131,7 +126,7 @@ def test_cut_in_shape(mechanism: ops.Mechanism, preallocated: bool, cut: int) ->
 
 @pytest.mark.parametrize(
     "mechanism",  # of the others, in ``test_forms.py``, which goes on from a state so
-    cases.slow_unless(cases.thorough, cases.offering(lambda can: can.noncausal and can.recurrent)),
+    cases.slow_unless(cases.main, cases.offering(lambda can: can.noncausal and can.recurrent)),
 )
 def test_noncausal_output_sees_the_state(mechanism: ops.Mechanism) -> None:
     length, cut = 7, 4
@@ -153,10 +148,7 @@ def test_noncausal_output_sees_the_state(mechanism: ops.Mechanism) -> None:
     assert_close(last, whole, np.float32)
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    cases.slow_unless(fast_start, cases.offering(lambda can: can.causal and can.recurrent)),
-)
+@pytest.mark.parametrize("mechanism", cases.slow_unless(fast_start, STEPWISE))
 def test_steps_from_nothing_without_max_length(mechanism: ops.Mechanism) -> None:
     """A growing cache takes steps as well, at a new shape each."""
     length = 3

@@ -14,9 +14,10 @@ from flax_linattn import ops
 from tests.contract import cases, programs
 from tests.contract.cases import Tokens
 from tests.contract.programs import LENGTH, Result
+from tests.contract.representatives import CONTRACT
 from tests.contract.tolerances import assert_close
 
-RECURRENT = cases.offering(lambda can: can.recurrent)
+RECURRENT = cases.slow_unless(cases.main, cases.offering(lambda can: can.recurrent))
 
 
 def attend(mechanism: ops.Mechanism, is_causal: bool, tokens: Any, mask: Any) -> Any:
@@ -27,17 +28,9 @@ def attend(mechanism: ops.Mechanism, is_causal: bool, tokens: Any, mask: Any) ->
 
 
 def fast(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    """The engine's parts, and what mixes whole sequences; of all others ``step``, below.
-
-    Expressive attention has the parts of softmax and of ``taylorshift``.
-    """
-    parts = cases.thorough(mechanism) and "expressive" not in mechanism.name
-    parts |= not mechanism.capabilities.recurrent
-    return parts and cases.central(mechanism, is_causal)
-
-
-def fast_empty(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    return cases.of_own_state(mechanism) and cases.central(mechanism, is_causal)
+    """One of each family, and what mixes whole sequences."""
+    stateless = cases.representative(mechanism) and not mechanism.capabilities.recurrent
+    return stateless or cases.main(mechanism, is_causal)
 
 
 @pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
@@ -56,9 +49,7 @@ def test_jit_and_vmap_change_nothing(mechanism: ops.Mechanism, is_causal: bool) 
     assert_close(jax.jit(over)(stacked, np.stack(masks)), want, np.float32, "vmap")
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "is_causal"), cases.slow_unless(fast_empty, cases.DIRECTIONS)
-)
+@pytest.mark.parametrize(("mechanism", "is_causal"), cases.slow_unless(fast, cases.DIRECTIONS))
 def test_a_batch_of_no_rows(mechanism: ops.Mechanism, is_causal: bool) -> None:
     """Shapes alone, without and with gradients."""
     tokens = cases.make_tokens(mechanism, 5, np.float32, batch=0)
@@ -103,8 +94,7 @@ def test_steps_compile_once(mechanism: ops.Mechanism) -> None:
 
 def fast_devices(mechanism: ops.Mechanism, is_causal: bool, how: str) -> bool:
     """As above; ``pmap`` of a cache and a monoid."""
-    mapped = cases.spec_of(mechanism) in ("softmax", "aaren")
-    return fast(mechanism, is_causal) and (how == "jit" or mapped)
+    return fast(mechanism, is_causal) and (how == "jit" or cases.spec_of(mechanism) in CONTRACT)
 
 
 @pytest.mark.parametrize(

@@ -305,20 +305,6 @@ def test_a_stream_of_learned_times_ends_with_them():
         stream.step(x[:, 7])
 
 
-def test_a_stream_stays_as_small_as_it_began():
-    """And is compiled once."""
-    model, x = transformer(position="sinusoidal"), episodes()
-    stream = inference.Stream(model, batch_size=2)
-    size = inference.state_bytes(stream.state)
-    for t in range(3 * LENGTH):
-        step = x[:, t % LENGTH].copy()
-        step[:, TIME] = t
-        assert np.isfinite(stream.step(step)).all()
-    assert stream.num_compilations == 1
-    assert inference.state_bytes(stream.state) == size
-    assert stream.state.position.tolist() == [9 * LENGTH - 3] * 2
-
-
 @pytest.mark.parametrize("mechanism", ["softmax", pytest.param("aaren", marks=slow)])
 def test_streams_reset_and_unroll(mechanism):
     """Rows that begin anew at different times, by a stream and in one program."""
@@ -345,32 +331,25 @@ def test_streams_reset_and_unroll(mechanism):
 # Parameters and dtypes.
 
 
-@pytest.mark.parametrize("mechanism", ["aaren", pytest.param("softmax", marks=slow)])
-def test_every_parameter_learns(mechanism):
-    """What stands at padding, and in actions that are not known, has no part in it."""
-    model, x = transformer(mechanism), episodes()
+def test_nothing_learns_from_actions_that_are_not_known():
+    """Nor from what stands at padding; of other gradients the contract has it."""
+    model, x = transformer(), episodes()
     graph, params = nnx.split(model, nnx.Param)
-    goal = np.random.default_rng(1).normal(size=(2, LENGTH, DONE)).astype(np.float32)
+    mask = EVERYWHERE & (np.arange(LENGTH) % 5 != 3)
 
     @jax.jit
-    def gradients(params, x, mask):
+    def gradients(params, x):
         def loss(params):
-            error = (nnx.merge(graph, params)(x, mask=mask) - goal) ** 2
+            error = nnx.merge(graph, params)(x, mask=mask) ** 2
             return jnp.sum(jnp.where(mask[..., None], error, 0))
 
         return jax.grad(loss)(params)
 
-    for path, gradient in jax.tree_util.tree_leaves_with_path(gradients(params, x, EVERYWHERE)):
-        name = jax.tree_util.keystr(path)
-        assert np.isfinite(gradient).all(), name
-        # A softmax that every key shares does not see their bias.
-        assert np.any(gradient) or ("key_projection" in name and "bias" in name), name
-    mask = EVERYWHERE & (np.arange(LENGTH) % 5 != 3)
     zeros, nans = x.copy(), x.copy()
     for other, filler in ((zeros, 0), (nans, np.nan)):
         other[~mask] = filler
         other[:, 0, ACTION] = filler
-    assert_same_bits(gradients(params, nans, mask), gradients(params, zeros, mask))
+    assert_same_bits(gradients(params, nans), gradients(params, zeros))
 
 
 # Programs, files, errors.

@@ -11,8 +11,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from flax_linattn import ops
 
-STREAMING = ["aaren", "elementwise_series:order=2", "taylorshift", "linear"]
-CASES = [*STREAMING, "softmax", "expressive", "elementwise"]
+FAST = ["aaren", "elementwise_series:order=2", "taylorshift"]
+LINEAR, EXPRESSIVE = (pytest.param(n, marks=pytest.mark.slow) for n in ("linear", "expressive"))
+STREAMING = [*FAST, LINEAR]
+CASES = [*STREAMING, "softmax", EXPRESSIVE, "elementwise"]
 FURTHER = [pytest.param(form, marks=pytest.mark.slow) for form in ("chunked", "parallel")]
 
 

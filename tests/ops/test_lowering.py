@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import ops
-from tests.contract.cases import ARITHMETIC
+from tests.contract.representatives import MAIN
 
 LENGTH, HEADS, DIM = 2048, 2, 16
 
@@ -17,7 +17,7 @@ LENGTH, HEADS, DIM = 2048, 2, 16
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in ARITHMETIC else [pytest.mark.slow])
+        pytest.param(name, marks=[] if name in MAIN else [pytest.mark.slow])
         for name in ops.list_mechanisms()
     ],
 )

@@ -70,13 +70,6 @@ class BinsProblem(Problem):
     borders: tuple[float, ...]
     checksum: str
 
-    def to_json(self):
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values):
-        return cls(tuple(values["borders"]), values["checksum"])
-
     def symbols(self, values):
         return np.digitize(values, self.borders).astype(np.int32)
 

@@ -17,6 +17,7 @@ from flax import nnx
 
 from flax_linattn import cli, data, registry, tasks
 from flax_linattn.storage import held
+from flax_linattn.tasks import protocols
 from flax_linattn.tasks.decide.acting import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
@@ -217,6 +218,16 @@ def test_evaluate_repeats_the_test_and_checks_the_stream(task, run_dir, capsys):
     assert all(name.replace("_", " ") in said for name in stored["beaten_by"])
     number = CASES[task].yardstick
     assert f"{number} " in out and stored[number] == report[number]
+
+
+@fast("bins")
+def test_what_only_other_tasks_do_is_refused(task, run_dir, capsys):
+    if not isinstance(tasks.get_task(task), protocols.Acting):
+        message = fail(capsys, "rollout", str(run_dir), "--env", "Pendulum-v1")
+        assert f"a run of {task} takes no actions" in message
+    if not isinstance(tasks.get_task(task), protocols.Backtesting):
+        message = fail(capsys, "backtest", str(run_dir))
+        assert f"a run of {task} has no folds in time" in message
 
 
 @fast("symbols")

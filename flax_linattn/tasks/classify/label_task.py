@@ -141,11 +141,11 @@ class SourceTask(LabelTask[C, P]):
     """A task whose examples are generated, or come from a folder or an archive."""
 
     @abc.abstractmethod
-    def of_file(self, config: C, file: Path) -> C:
+    def config_of_file(self, config: C, file: Path) -> C:
         """Options that name a folder or an archive."""
 
-    def plain(self, config: C) -> C:
-        """Options without random changes of the training examples."""
+    def baseline_config(self, config: C) -> C:
+        """Options by which baselines read the training data: without random changes."""
         return config
 
     def source_of(self, run: Run, file: Path | None = None) -> Source[C, P]:
@@ -156,7 +156,7 @@ class SourceTask(LabelTask[C, P]):
             FileNotFoundError: there is nothing.
         """
         if file is not None:
-            source = self.load(self.of_file(run.config, file))
+            source = self.load(self.config_of_file(run.config, file))
             ours, theirs = (p.kind for p in (run.problem, source.describe(run.config)))
             if ours != theirs:
                 raise ValueError(
@@ -182,7 +182,7 @@ class SourceTask(LabelTask[C, P]):
 
     def train_batches(self, run: Run) -> training.BatchSource:
         """The training data, checked to be those of the run."""
-        return self.source_of(run).splits(self.plain(run.config), run.problem).train
+        return self.source_of(run).splits(self.baseline_config(run.config), run.problem).train
 
 
 def mechanisms_by_direction(is_causal: bool) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,16 +77,6 @@ class DecideProblem(Problem):
     def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         low, high = np.array(self.action_low), np.array(self.action_high)
         return (low + high) / 2, (high - low) / 2
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> DecideProblem:
-        """Back from ``to_json``."""
-        lists = ("observation_mean", "observation_scale", "action_low", "action_high")
-        return cls(**{**values, **{name: tuple(values[name]) for name in lists}})
 
     def check(self) -> None:
         """Types and sizes."""

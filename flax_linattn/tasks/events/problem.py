@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.tasks.run_types import Problem
@@ -50,16 +49,6 @@ class EventsProblem(Problem):
     def all_periods(self) -> tuple[float, ...]:
         """Those of the model's waves, in units of the scale."""
         return tuple(period / self.scale for period in (*self.periods, *self.clock))
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> EventsProblem:
-        """Back from ``to_json``."""
-        lists = ("mark_names", "periods", "clock", "lengths")
-        return cls(**{**values, **{name: tuple(values[name]) for name in lists}})
 
     def check(self) -> None:
         """Types and sizes."""

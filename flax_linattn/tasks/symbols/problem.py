@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from flax_linattn.checks import at_least
 from flax_linattn.tasks.run_types import Problem
@@ -22,15 +21,6 @@ class SymbolsProblem(Problem):
     num_tokens: int
     chance: float
     checksum: str
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> SymbolsProblem:
-        """Back from ``to_json``."""
-        return cls(values["num_tokens"], values["chance"], values["checksum"])
 
     def check(self) -> None:
         """Types and sizes."""

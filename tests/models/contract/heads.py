@@ -15,7 +15,7 @@ from flax import nnx
 
 from flax_linattn import models
 from tests.models.cases import episodes, events, levels, moved, symbols, values
-from tests.nn.cases import CAUSAL, STACKED, call
+from tests.nn.cases import CAUSAL, call
 
 ROWS, LENGTH = 2, 8
 EVERYWHERE = np.ones((ROWS, LENGTH), bool)
@@ -39,6 +39,25 @@ def other_events(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x[..., :2] + 30, 3 - x[..., 2:3], x[..., 3:] + 30], axis=-1)
 
 
+def these(*names: str, slowly: tuple[str, ...] = ()) -> list[Any]:
+    """Mechanisms by name, of which the second ones are slow tests."""
+    marks = dict.fromkeys(names, ()) | dict.fromkeys(slowly, slow)
+    return [pytest.param(name, id=name.split(":")[0], marks=mark) for name, mark in marks.items()]
+
+
+ALL = [
+    pytest.param(*case.values, id=case.id, marks=() if case.id in ("aaren", "softmax") else slow)
+    for case in CAUSAL
+]
+"""Of one head; layers run every mechanism in ``tests/nn``, and others one of each kind."""
+KINDS = ("taylorshift", "elementwise", "gated_delta")
+BOTH = these("aaren", "softmax", slowly=KINDS)
+AAREN = these("aaren", slowly=("softmax", *KINDS))
+# The sixth power of a key, in the state of the series by default, has six times its rounding.
+FIXED = these("aaren", slowly=("taylorshift", "elementwise_series:order=2", "gated_delta"))
+WHOLE = these("softmax", "taylorshift", "aaren")
+
+
 class Case(NamedTuple):
     """A head.
 
@@ -56,7 +75,7 @@ class Case(NamedTuple):
     make: Callable[..., Any]
     observations: Callable[..., np.ndarray]
     every: Mapping[str, Any] | None = {}
-    mechanisms: list[Any] = STACKED
+    mechanisms: list[Any] = BOTH
     streams: bool = True
     packs: bool = True
     other: Callable[[np.ndarray], np.ndarray] = far
@@ -79,40 +98,15 @@ def reader(mechanism: Any, **options: Any) -> Any:
     return models.PerceiverReader(3, 4, num_latents=3, reads_by=mechanism, **layers | options)
 
 
-def decisions(mechanism: Any, **options: Any) -> Any:
-    mechanism = "aft" if str(mechanism).startswith("aft") else mechanism  # three tokens a step
-    return models.DecisionTransformer(3, 2, mechanism=mechanism, **SMALL | options)
-
-
-def only(*names: str) -> list[Any]:
-    return [case if case.id in names else pytest.param(*case.values, id=case.id, marks=slow)
-            for case in CAUSAL]  # fmt: skip
-
-
-AAREN = only("aaren")
-ONE = pytest.param("aaren", id="aaren")
-SLOW_FIXED = (
-    "taylorshift",
-    "elementwise_series:order=2",
-    "gated_delta",
-    "forgetting_aaren",
-    "rwkv",
-)
-FIXED = [ONE, *(pytest.param(name, id=name.split(":")[0], marks=slow) for name in SLOW_FIXED)]
-"""Whose states have a constant size. The sixth power of a key, in the state of the series by
-default, has six times its rounding."""
-READS = [case for case in AAREN if case.id in ("aaren", "forgetting_aaren")]
-WHOLE = [pytest.param(name, id=name) for name in ("softmax", "taylorshift", "aaren")]
-
 HEADS: dict[str, Case] = {
     "backbone": Case(partial(models.Backbone, 3, **SMALL), values),
     "language": Case(partial(models.LanguageModel, 7, **SMALL), symbols),
     "language untied": Case(
         partial(models.LanguageModel, 7, tied=False, rotary=True, norm="post", **SMALL),
         symbols,
-        mechanisms=[pytest.param("linear", id="linear")],
+        mechanisms=these("linear"),
     ),
-    "classifier": Case(classifier("mean"), values, EVERY, only("aaren", "softmax")),
+    "classifier": Case(classifier("mean"), values, EVERY, ALL),
     "classifier last": Case(classifier("last"), values, EVERY, AAREN),
     "classifier flatten": Case(classifier("flatten"), values, EVERY, AAREN),
     "forecaster": Case(
@@ -125,7 +119,7 @@ HEADS: dict[str, Case] = {
         partial(models.Forecaster, 3, 4, normalize=False, quantiles=(0.1, 0.5), **SMALL),
         levels,
         EVERY,
-        [ONE],
+        these("aaren"),
     ),
     "patches": Case(
         partial(models.PatchForecaster, 2, 4, patch_length=3, context=5, num_marks=1,
@@ -140,7 +134,7 @@ HEADS: dict[str, Case] = {
                 channel_mechanism="linear", quantiles=(0.1, 0.5), **SMALL),
         levels,
         EVERY,
-        [ONE],
+        these("aaren"),
         packs=False,
     ),
     "events": Case(
@@ -150,13 +144,15 @@ HEADS: dict[str, Case] = {
         mechanisms=AAREN,
         other=other_events,
     ),
-    "decisions": Case(decisions, episodes, other=other_steps),
-    "latents": Case(reader, values, EVERY, READS),
+    "decisions": Case(
+        partial(models.DecisionTransformer, 3, 2, **SMALL), episodes, other=other_steps
+    ),
+    "latents": Case(reader, values, EVERY, these("aaren", slowly=("forgetting_aaren",))),
     "convolved tokens": Case(
         partial(of_tokens, partial(models.ConvTokenEmbedding, padding="causal")),
         symbols,
         EVERY,
-        [pytest.param("taylorshift", id="taylorshift")],
+        these("taylorshift"),
     ),
     "window": Case(partial(models.WindowModel, 7, 4), symbols, None, packs=False),
     "classifier of a class token": Case(
@@ -175,7 +171,7 @@ HEADS: dict[str, Case] = {
         ),
         symbols,
         None,
-        [pytest.param("taylorshift", id="taylorshift")],
+        these("taylorshift"),
         streams=False,
         packs=False,
     ),

@@ -25,7 +25,7 @@ MECHANISMS = [
 
 
 def fast(mechanism: ops.Mechanism) -> bool:
-    return cases.of_own_arithmetic(mechanism) or not mechanism.capabilities.recurrent
+    return cases.representative(mechanism) or not mechanism.capabilities.recurrent
 
 
 @pytest.mark.parametrize("mechanism", cases.slow_unless(fast, MECHANISMS))

@@ -12,7 +12,8 @@ from flax_linattn.ops.engine.forms import block_sizes
 from tests.ops.mechanisms.tokens import jitted
 
 LENGTH, HEADS, KEY_DIM = 70, 6, 16
-FAST, SLOW = ((True, "packed"), (False, "padded")), pytest.mark.slow
+FAST = (("elementwise", True, "packed"), ("aft", False, "padded"))
+SLOW = pytest.mark.slow
 
 
 def tokens_and_table(dtype: Any) -> tuple[Any, Any]:
@@ -36,7 +37,7 @@ def seen(how: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "is_causal", "how"),
     [
-        pytest.param(name, is_causal, how, marks=[] if (is_causal, how) in FAST else SLOW)
+        pytest.param(name, is_causal, how, marks=[] if (name, is_causal, how) in FAST else SLOW)
         for name in ("elementwise", "aft")
         for is_causal in (True, False)
         for how in ("all", "padded", "packed")

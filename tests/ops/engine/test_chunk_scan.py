@@ -56,7 +56,7 @@ def test_the_chunked_form_has_no_tangents(name: str) -> None:
         jax.jvp(partial(attend, mechanism, form="chunked"), (tokens,), (tokens,))
 
 
-@pytest.mark.parametrize("name", ["gated_linear", "linear"])
+@pytest.mark.parametrize("name", ["gated_linear", pytest.param("linear", marks=pytest.mark.slow)])
 def test_the_chunks_of_auto_are_any_chunks(name: str) -> None:
     """Outputs and gradients of packed and padded rows longer than a chunk is on any platform."""
     length, rng = 140, np.random.default_rng(2)
@@ -94,7 +94,7 @@ def count(primitive: str, jaxpr: Any) -> int:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("gated_linear", "rwkv") else pytest.mark.slow)
+        pytest.param(name, marks=() if name == "gated_linear" else pytest.mark.slow)
         for name in (*GATED, "rwkv")
     ],
 )

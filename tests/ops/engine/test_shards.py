@@ -41,7 +41,9 @@ def test_heads_are_those_that_the_mechanism_takes(monkeypatch: pytest.MonkeyPatc
     assert asked == [3]
 
 
-@pytest.mark.parametrize("spec", ["aaren", "elementwise_series:order=2"])
+@pytest.mark.parametrize(
+    "spec", ["aaren", pytest.param("elementwise_series:order=2", marks=pytest.mark.slow)]
+)
 def test_a_model_takes_a_prompt_that_is_split(spec: str) -> None:
     """Its outputs and its state, from which it streams on, are those of one device."""
     mesh, length = make_mesh(seq=4), 32

@@ -46,7 +46,7 @@ def judge(score: Any, v: Any, log_decay: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_the_forget_gate_of_flash_linear_attention(form: str, dtype: Any) -> None:
     """Their softmax with one query for all positions: outputs and gradients."""
 

@@ -26,7 +26,7 @@ def after(state: Any) -> GatedDeltaState:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_the_recurrence_of_flash_linear_attention(form: str, dtype: Any) -> None:
     """Outputs, last state and all gradients, from a state of tokens before."""
 

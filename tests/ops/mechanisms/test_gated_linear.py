@@ -19,7 +19,7 @@ B, H, K, V = 1, 2, 4, 3
 
 
 @pytest.mark.parametrize("form", ["parallel", "chunked", "recurrent"])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_the_recurrence_of_flash_linear_attention(form: str, dtype: Any) -> None:
     """Outputs, last state and all gradients, from a state of tokens before."""
 
@@ -79,7 +79,7 @@ def judge(q: Any, k: Any, v: Any, a: Any, dy: Any) -> Any:
 @pytest.mark.parametrize(
     ("form", "length"),
     [
-        ("parallel", 100),
+        pytest.param("parallel", 100, marks=pytest.mark.slow),
         ("chunked", 5_000),
         pytest.param("recurrent", 5_000, marks=pytest.mark.slow),
         pytest.param("chunked", 100_000, marks=pytest.mark.slow),

@@ -17,6 +17,9 @@ from tests.meshes import make_mesh
 B, T, L, H, K, V = 2, 12, 3, 2, 4, 5
 AAREN, FORGETTING = (ops.get_mechanism(n, chunk_size=4) for n in ("aaren", "forgetting_aaren"))
 EVERY = pytest.mark.parametrize("mechanism", [AAREN, FORGETTING], ids=lambda m: m.name)
+AAREN_AND_SLOW = pytest.mark.parametrize(
+    "mechanism", [AAREN, pytest.param(FORGETTING, marks=pytest.mark.slow)], ids=lambda m: m.name
+)
 SLOW_FORMS = [pytest.param(name, marks=pytest.mark.slow) for name in ("parallel", "recurrent")]
 DIRECTION = pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "whole"])
 
@@ -83,7 +86,7 @@ def assert_close(got: Any, want: Any, tolerance: float = 1e-12) -> None:
     jax.tree.map(partial(np.testing.assert_allclose, rtol=tolerance, atol=tolerance), got, want)
 
 
-@EVERY
+@AAREN_AND_SLOW
 @DIRECTION
 @pytest.mark.parametrize("form", ["auto", "chunked", *SLOW_FORMS])
 def test_forms_are_the_reference_and_the_loop_of_steps(
@@ -151,7 +154,7 @@ def test_values_and_gradients_are_those_of_softmax_cross_attention(dtype: str) -
     assert_close(*map(outputs_and_gradients, (AAREN, softmax)), tolerance)
 
 
-@EVERY
+@AAREN_AND_SLOW
 @DIRECTION
 @pytest.mark.parametrize("form", ["auto", pytest.param("chunked", marks=pytest.mark.slow)])
 def test_gradients_are_those_of_the_reference(
@@ -246,9 +249,7 @@ def test_the_past_does_not_know_the_future(mechanism: ops.Mechanism) -> None:
     assert not np.allclose(y[:, cut:], changed[:, cut:])
 
 
-@pytest.mark.parametrize(
-    "mechanism", [AAREN, pytest.param(FORGETTING, marks=pytest.mark.slow)], ids=lambda m: m.name
-)
+@AAREN_AND_SLOW
 @DIRECTION
 def test_sequences_split_over_devices(mechanism: ops.Mechanism, is_causal: bool) -> None:
     mesh = make_mesh(seq=3)

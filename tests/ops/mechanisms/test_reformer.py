@@ -120,6 +120,7 @@ def test_the_causal_reference_is_the_equation() -> None:
         del cases.FORMS_OF[CAUSAL]
 
 
+@pytest.mark.slow
 def test_no_bit_of_the_past_changes_as_users_compile_it() -> None:
     """At sizes where sums run in several lanes; a longer sequence, too."""
     mechanism = dataclasses.replace(CAUSAL, bucket_size=16, num_hashes=4, num_buckets=8)

@@ -31,7 +31,7 @@ def attend(q: Any, k: Any, v: Any, time_decay: Any, time_first: Any, **how: Any)
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_the_recurrence_of_its_author(form: str, dtype: Any) -> None:
     """Outputs, last state and all gradients, from a state of tokens before."""
 

@@ -71,11 +71,11 @@ class ImageTask(SourceTask[ImageConfig, ImageProblem]):
             DrawnImages(options) if options.folder is None else FileImages(options, options.folder)
         )
 
-    def of_file(self, config: ImageConfig, file: Path) -> ImageConfig:
+    def config_of_file(self, config: ImageConfig, file: Path) -> ImageConfig:
         """Options that name a folder or an archive."""
         return config.replace(folder=file)
 
-    def plain(self, config: ImageConfig) -> ImageConfig:
+    def baseline_config(self, config: ImageConfig) -> ImageConfig:
         """Training images as they are."""
         return config if config.data.folder is None else config.replace(augmentation="none")
 

@@ -121,11 +121,11 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceProblem]):
         """Files, or generated sequences."""
         return open_source(config.data)
 
-    def of_file(self, config: SequenceConfig, file: Path) -> SequenceConfig:
+    def config_of_file(self, config: SequenceConfig, file: Path) -> SequenceConfig:
         """Options that name a folder or an archive of texts or images."""
         return config.replace(data=str(file))
 
-    def plain(self, config: SequenceConfig) -> SequenceConfig:
+    def baseline_config(self, config: SequenceConfig) -> SequenceConfig:
         """Each text in a row of its own."""
         return config.replace(padding="masked") if config.data.padding == "packed" else config
 

@@ -1,0 +1,72 @@
+"""What the suite may cost, and the programs that it keeps."""
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests import compilation, times
+
+
+def test_a_folder_has_its_share():
+    """Whatever the whole takes; unless programs of an earlier run were found."""
+    share = times.SHARES["ops"]
+    seconds = Counter({folder: float(limit) for folder, limit in times.SHARES.items()})
+    assert times.faults(seconds) == []
+    seconds["ops"] += 2 * share + 20
+    (fault,) = times.faults(seconds)
+    assert fault.startswith("ops: ") and f"at most {share}" in fault
+    assert times.faults(seconds, warm=True) == []
+
+
+def test_a_new_folder_needs_a_share():
+    (fault,) = times.faults(Counter({"tasks": 0.0, "another": 1.0}))
+    assert fault.startswith("another: has no share yet")
+
+
+@pytest.mark.parametrize(("factor", "count"), [(1.0, 1), (2.0, 0)])
+def test_the_whole_has_its_minutes_on_a_slow_machine_more(factor, count):
+    seconds = 1.5 * 60 * times.MINUTES * times.CORES
+    whole = Counter({folder: seconds / 100 * share for folder, share in times.SHARES.items()})
+    whole = Counter({name: each * seconds / whole.total() for name, each in whole.items()})
+    assert len(times.faults(whole, factor, warm=True)) == count
+
+
+def test_the_report_has_seconds_by_folder_and_function(tmp_path):
+    report = tmp_path / "times.xml"
+    case = '<testcase classname="{}" name="{}"><properties>{}</properties></testcase>'
+    spent = '<property name="processor_seconds" value="{}"/>'
+    cases = [
+        case.format("tests.ops.engine.test_prefix", "test_a[x]", spent.format(1.5)),
+        case.format("tests.ops.engine.test_prefix", "test_a[y]", spent.format(0.5)),
+        case.format("tests.test_cli", "test_b", spent.format(1)),
+        case.format("tests.nn.test_block", "test_c", ""),
+    ]
+    report.write_text(f'<testsuites><testsuite time="9">{"".join(cases)}</testsuite></testsuites>')
+    folders, functions, whole = times.read(str(report))
+    assert folders == {"ops": 2, "cli": 1, "nn": 0} and whole == 9
+    assert functions["ops/engine/test_prefix::test_a"] == 2
+
+
+def test_programs_stand_outside_the_clone(monkeypatch, tmp_path):
+    for name in ("JAX_COMPILATION_CACHE_DIR", "FLAX_LINATTN_PROGRAMS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert compilation.programs().parent == tmp_path / "flax-linattn" / "programs"
+    assert f"jaxlib-{compilation.JAXLIB}-" in compilation.programs().name
+    monkeypatch.setenv("FLAX_LINATTN_PROGRAMS", str(tmp_path / "own"))
+    assert compilation.programs().parent == tmp_path / "own"
+
+
+def test_programs_that_were_used_longest_ago_go_first(monkeypatch, tmp_path):
+    monkeypatch.setenv("FLAX_LINATTN_PROGRAMS", str(tmp_path))
+    compilation.prune()  # nothing there
+    for age, name in enumerate(["new", "old", "oldest"]):
+        path = tmp_path / "a-jaxlib" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(100))
+        os.utime(path, (1000 - age, 5000 + age))
+    compilation.prune(max_bytes=250)
+    assert {path.name for path in (tmp_path / "a-jaxlib").iterdir()} == {"new", "old"}
+    compilation.prune(max_bytes=100)
+    assert [path.name for path in (tmp_path / "a-jaxlib").iterdir()] == ["new"]
