@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flax_linattn import ops
-from tests.contract.representatives import of_file
+from tests.contract.representatives import expression, of_file
 
 ROOT = Path(__file__).parents[2]
 OPS = "flax_linattn/ops/"

@@ -109,6 +109,20 @@ def test_code_that_changed_since_a_branch_began(clone, monkeypatch):
     assert changed.changed_files(changed.landed(root), root) == files[1:]
 
 
+def test_the_command_leaves_out_what_is_too_much(capsys, monkeypatch):
+    paths = [f"{HOME}/{name}.py" for name in ("aaren", "aft", "rwkv", "linear", "eva")]
+    monkeypatch.setattr(changed, "landed", lambda: "0123456789abcdef")
+    monkeypatch.setattr(changed, "changed_files", lambda base: paths)
+    changed.main()
+    out, err = capsys.readouterr()
+    assert out == expression(["aaren", "aft", "aft_simple", "rwkv"]) + "\n"
+    assert "changed since 0123456789ab: aaren, aft, aft_simple, rwkv, linear, eva." in err
+    assert "left out, as more than 4: linear, eva." in err
+    monkeypatch.setattr(changed, "landed", lambda: None)
+    changed.main()
+    assert capsys.readouterr() == ("", "no earlier commit to compare with: no slow cases.\n")
+
+
 def test_without_git_nothing_is_compared(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert changed.landed(tmp_path) is None

@@ -535,7 +535,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
 @pytest.fixture
 def copied(run_dir, csv, tmp_path):
     """A run of a file that may change."""
-    folder, own = tmp_path / "copy", tmp_path / "own.csv"
+    folder, own = tmp_path / "copy", tmp_path / csv.name
     shutil.copytree(run_dir, folder)
     shutil.copy(csv, own)
     config = json.loads((folder / "config.json").read_text())
