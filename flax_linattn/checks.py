@@ -196,23 +196,24 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def import_extra(module: str, message: str) -> Any:
+def import_extra(module: str, message: str, *options: str) -> Any:
     """A module that a plain installation lacks.
 
     Args:
         module: Its name.
         message: What takes it, and how to install it.
+        *options: The names of the options without which it is not needed.
 
     Raises:
-        ValueError: It is not installed: the message.
+        OptionError: It is not installed: the message.
 
     Example:
         >>> import_extra("nothing_of_this_name", "playing takes nothing: pip install nothing")
         Traceback (most recent call last):
         ...
-        ValueError: playing takes nothing: pip install nothing
+        flax_linattn.checks.OptionError: playing takes nothing: pip install nothing
     """
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise ValueError(message) from None
+        raise OptionError(message, *options) from None

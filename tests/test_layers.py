@@ -115,10 +115,10 @@ BUDGETS = {
     "lines of the package": 69_600,
     "files of the package": 478,
     "files of fewer than 60 lines in the package": 97,
-    "lines of tasks": 17_100,
+    "lines of tasks": 15_700,
     "lines of data": 15_500,
     "lines of tests": 49_800,
-    "methods of Task": 22,
+    "methods of Task": 14,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
 whoever removes something lowers it. Targets: 58,000 lines in 370 files, 13,000 of tasks, 12,000 of

@@ -21,8 +21,7 @@ import numpy as np
 
 from experiments.measured import Measured, Rows
 from flax_linattn import ops
-from flax_linattn.bench import Journal
-from flax_linattn.bench.inputs import inputs
+from flax_linattn.bench import Journal, inputs
 from flax_linattn.bench.report import markdown
 from flax_linattn.ops.contract.masks import visible_rows
 

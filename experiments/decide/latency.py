@@ -30,9 +30,8 @@ from flax_linattn import control, inference, models, tasks
 from flax_linattn.bench import Journal
 from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.decide import DecideConfig, DecideProblem
-from flax_linattn.tasks.decide.acting import DecisionAgent, make_agent
-from flax_linattn.tasks.decide.memory import StreamMemory
+from flax_linattn.tasks.decide import DecideConfig, DecideSpec
+from flax_linattn.tasks.decide.agent import DecisionAgent, StreamMemory, make_agent
 
 SAME_TIME = Rule(
     "The time of a step does not grow where its median at the last step that was measured is under "
@@ -86,7 +85,7 @@ def make_run(size: Size, mechanism: str) -> tasks.Run:
         mechanism=mechanism, position="sinusoidal", features=size.features, hidden_features=None,
         num_layers=size.num_layers, num_heads=size.num_heads, context=CONTEXT,
     )  # fmt: skip
-    problem = DecideProblem(
+    problem = DecideSpec(
         dataset="none", env_id=ENVIRONMENT, observation_mean=(0.0,) * OBSERVATION,
         observation_scale=(1.0,) * OBSERVATION, action_low=(-1.0,) * ACTION,
         action_high=(1.0,) * ACTION, return_scale=1000.0, target_return=6000.0, mean_return=0.0,

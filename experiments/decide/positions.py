@@ -22,7 +22,7 @@ from experiments.statements import Statement
 from experiments.verdicts import Verdict, rows_with
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
-from flax_linattn.tasks.decide.memory import ACTS
+from flax_linattn.tasks.decide.agent import ACTS
 
 WAYS: dict[str, dict[str, str]] = {
     "table of the episode": {"position": "learned", "clock": "episode"},

@@ -31,10 +31,10 @@ from flax_linattn.bench.plots import import_figure
 from flax_linattn.bench.report import markdown
 from flax_linattn.data.episodes import normalized_score
 from flax_linattn.tasks.decide import DecideConfig
-from flax_linattn.tasks.decide.clones import CloneAgent
+from flax_linattn.tasks.decide.agent import ACTS
+from flax_linattn.tasks.decide.behavior_cloning import CloneAgent
 from flax_linattn.tasks.decide.data import PUBLISHED_TARGETS, load_data, split_data
 from flax_linattn.tasks.decide.evaluate import seeds_of, train_clones
-from flax_linattn.tasks.decide.memory import ACTS
 
 MECHANISMS = ("softmax", "aaren", "elementwise_series")
 CUSTOMARY = "customary"

@@ -10,9 +10,9 @@ from typing import Any
 from flax_linattn import tasks, training
 from flax_linattn.data.episodes import Episodes, normalized_score
 from flax_linattn.tasks.decide import DecideConfig, evaluate
+from flax_linattn.tasks.decide.agent import ACTS
 from flax_linattn.tasks.decide.data import WindowBatches
 from flax_linattn.tasks.decide.evaluate import action_error, play_run, stream_error
-from flax_linattn.tasks.decide.memory import ACTS
 
 
 def trained(config: DecideConfig) -> tuple[tasks.Run, tasks.Run]:

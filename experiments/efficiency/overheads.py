@@ -26,7 +26,7 @@ from experiments.options import configured
 from flax_linattn import data, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.classify import ClassifyProblem, ClassifyTask
+from flax_linattn.tasks.classify import ClassifySpec, ClassifyTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
 
 NEVER = 10**9
@@ -105,7 +105,7 @@ def train(features: int, epochs: int, every: int, wait: float = 0.0) -> Times:
     values, mask = data.pad(standardizer.apply(dataset.series))
     arrays = {"values": values, "mask": mask, "labels": dataset.labels}
     config = configured("classify", features=features, hidden_features=2 * features)
-    problem = ClassifyProblem(
+    problem = ClassifySpec(
         dataset.name, dataset.channels, dataset.classes, values.shape[1:2], standardizer
     )
     model = ClassifyTask().model(config, problem)

@@ -27,7 +27,7 @@ from experiments.options import configured
 from flax_linattn import data, training
 from flax_linattn.bench import Journal, communicated
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.classify import ClassifyProblem, ClassifyTask
+from flax_linattn.tasks.classify import ClassifySpec, ClassifyTask
 from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.training.state import TrainState, split_model
 from flax_linattn.training.step import make_train_step
@@ -93,11 +93,11 @@ class Outcome(NamedTuple):
     facts: dict[str, Any]
 
 
-def read(size: Size) -> tuple[ClassifyProblem, tuple[data.Batches, data.Batches]]:
+def read(size: Size) -> tuple[ClassifySpec, tuple[data.Batches, data.Batches]]:
     """Japanese Vowels: what the model has to know, and batches whose time eight devices share."""
     train, test = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = ClassifyProblem(train.name, train.channels, train.classes, (32,), standardizer)
+    problem = ClassifySpec(train.name, train.channels, train.classes, (32,), standardizer)
 
     def batches(dataset: data.TimeSeriesDataset, seed: int | None) -> data.Batches:
         values, mask = data.pad(standardizer.apply(dataset.series), problem.max_length)
@@ -109,7 +109,7 @@ def read(size: Size) -> tuple[ClassifyProblem, tuple[data.Batches, data.Batches]
 
 def train(
     size: Size,
-    problem: ClassifyProblem,
+    problem: ClassifySpec,
     batches: tuple[data.Batches, data.Batches],
     mechanism: str,
     parallel: training.Parallel,

@@ -19,7 +19,7 @@ from experiments.efficiency.training_steps import measure, table
 from experiments.efficiency.trials import Learned, Size
 from experiments.measured import Measured
 from flax_linattn import data
-from flax_linattn.tasks.forecast import ForecastProblem
+from flax_linattn.tasks.forecast import ForecastSpec
 
 CHANNELS, HORIZON = 7, 96
 
@@ -30,9 +30,9 @@ def batch_of(length: int, batch_size: int) -> dict[str, np.ndarray]:
     return {"values": values.astype(np.float32), "weight": np.ones(batch_size, np.float32)}
 
 
-def problem_of(length: int) -> ForecastProblem:
+def problem_of(length: int) -> ForecastSpec:
     """A series without times."""
-    return ForecastProblem(
+    return ForecastSpec(
         dataset="random",
         channels=tuple(map(str, range(CHANNELS))),
         targets=tuple(range(CHANNELS)),

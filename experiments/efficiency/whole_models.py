@@ -17,7 +17,7 @@ from experiments.efficiency.training_steps import measure, table
 from experiments.efficiency.trials import Learned, Size
 from experiments.measured import Measured
 from flax_linattn import data
-from flax_linattn.tasks.classify import ClassifyProblem
+from flax_linattn.tasks.classify import ClassifySpec
 
 CHANNELS, CLASSES = 3, 10
 
@@ -32,11 +32,11 @@ def batch_of(length: int, batch_size: int) -> dict[str, np.ndarray]:
     }
 
 
-def problem_of(length: int) -> ClassifyProblem:
+def problem_of(length: int) -> ClassifySpec:
     """Such a data set."""
     channels, classes = (tuple(map(str, range(n))) for n in (CHANNELS, CLASSES))
     standardizer = data.Standardizer.fit([np.eye(CHANNELS)])
-    return ClassifyProblem("random", channels, classes, (length,), standardizer)
+    return ClassifySpec("random", channels, classes, (length,), standardizer)
 
 
 CLASSIFIER = Learned(

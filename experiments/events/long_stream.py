@@ -24,8 +24,8 @@ from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown
 from flax_linattn.tasks.events.data import PROCESSES
+from flax_linattn.tasks.events.evaluate import score
 from flax_linattn.tasks.events.rows import Event
-from flax_linattn.tasks.events.score import score
 from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
 
 EQUAL = 1e-5

@@ -10,8 +10,7 @@ import numpy as np
 from experiments.options import run_without_model
 from flax_linattn import tasks, training
 from flax_linattn.tasks.events import EventsConfig
-from flax_linattn.tasks.events.evaluate import test_values
-from flax_linattn.tasks.events.score import score
+from flax_linattn.tasks.events.evaluate import score, test_values
 
 SHARES = tuple((np.arange(50) + 0.5) / 50)
 """Of the quantiles of integrated intensities that are kept for the figures."""

@@ -28,7 +28,7 @@ from experiments.verdicts import Verdict, all_of, rows_with
 from flax_linattn import tasks, training
 from flax_linattn.bench import Journal
 from flax_linattn.bench.report import markdown, number
-from flax_linattn.tasks.classify import SequenceProblem
+from flax_linattn.tasks.classify import SequenceSpec
 from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.training.state import split_model
 
@@ -81,7 +81,7 @@ def step_bytes(kind: str, num_heads: int, remat: str, length: int, **options: An
     config = configured("sequence", preset=PRESET, **chosen | options)
     task = tasks.get_task("sequence")
     digits = tuple(map(str, range(10)))
-    problem = SequenceProblem("listops", "listops", digits, length, checksum="")
+    problem = SequenceSpec("listops", "listops", digits, length, checksum="")
     model = nnx.eval_shape(lambda: task.model(config, problem))
     objective = task.objective(config, problem, config.data.epoch_size)
     loss_fn = make_label_loss(logits_by(form), config.fit.label_smoothing)

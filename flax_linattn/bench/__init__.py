@@ -5,21 +5,19 @@ measure anything else in the same way: compiled programs in turns, medians with 
 temporary memory as compiled, compile time.
 """
 
-from flax_linattn.bench.communication import communicated
 from flax_linattn.bench.comparisons import (
     Comparison,
     against_yardsticks,
     comparisons,
     gated_comparisons,
 )
-from flax_linattn.bench.inputs import inputs
 from flax_linattn.bench.journal import Journal
-from flax_linattn.bench.options import BenchOptions
 from flax_linattn.bench.provenance import provenance
 from flax_linattn.bench.ratios import Bar, Fall, Ratio, falls, ratios
-from flax_linattn.bench.run import memory_limit, run_bench
+from flax_linattn.bench.run import BenchOptions, memory_limit, run_bench
 from flax_linattn.bench.timing import (
     Prepared,
+    communicated,
     compare,
     compile_program,
     forward_and_backward,
@@ -29,6 +27,7 @@ from flax_linattn.bench.timing import (
     run_in_turns,
     spread,
 )
+from flax_linattn.bench.yardsticks import inputs
 
 __all__ = [
     "Bar",

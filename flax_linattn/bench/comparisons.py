@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from flax_linattn import ops
 from flax_linattn.bench import yardsticks
-from flax_linattn.bench.inputs import inputs
 from flax_linattn.bench.timing import (
     Prepared,
     compare,
@@ -63,7 +62,7 @@ class Comparison:
         """The arrays for a length."""
         if self.spec is not None:
             mechanism = ops.get_mechanism(self.spec)
-            return inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
+            return yardsticks.inputs(mechanism, length, num_heads=HEADS, dim=self.dim)
         tokens = (1, length, HEADS, self.dim)
         return normal(tokens[:3], tokens) if self.scores else normal(tokens, tokens, tokens)
 
@@ -75,15 +74,7 @@ class Comparison:
             which: a key of ``PASSES``.
             memory_limit: see ``bench.prepare``.
         """
-        return self._compile({OURS: self.ours, **self.peers}, length, which, memory_limit)
-
-    def prepare_ours(self, length: int, which: str) -> Prepared:
-        """Compiles ours alone."""
-        return self._compile({OURS: self.ours}, length, which, None)
-
-    def _compile(
-        self, programs: dict[str, Any], length: int, which: str, memory_limit: float | None
-    ) -> Prepared:
+        programs = {OURS: self.ours, **self.peers}
         wrapped = {name: PASSES[which](program) for name, program in programs.items()}
         return prepare(wrapped, self.arguments(length), memory_limit)
 

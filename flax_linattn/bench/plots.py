@@ -8,7 +8,7 @@ from typing import Any
 
 from flax_linattn.bench.comparisons import OURS
 from flax_linattn.bench.ratios import Rows
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import import_extra
 
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 """Points (x, y) by the name of their line."""
@@ -20,12 +20,8 @@ def import_figure() -> Any:
     Raises:
         ValueError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        message = "figures need matplotlib: pip install 'flax-linattn[plots]', or go without them."
-        raise OptionError(message, "curves") from None
-    return Figure
+    message = "figures need matplotlib: pip install 'flax-linattn[plots]', or go without them."
+    return import_extra("matplotlib.figure", message, "curves").Figure
 
 
 def draw_lines(axes: Any, lines: Lines, *, xlabel: str = "", ylabel: str = "") -> None:

@@ -1,8 +1,10 @@
-"""Programs compared in one process: times in turns, temporary memory, compile time."""
+"""Programs compared in one process: times in turns, memory, compile time, communication."""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +21,10 @@ LEAST_ROUNDS = 3
 
 SLOW = 1000.0
 """Milliseconds from which on a program is timed at once."""
+
+_KINDS = "all-gather|all-reduce|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
+_OPERATION = re.compile(rf" = (.*?) ({_KINDS})(?:-start)?\(")
+_ARRAY = re.compile(r"([a-z]+)(\d+)?[a-z\d]*\[([\d,]*)\]")
 
 
 def forward_and_backward(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,3 +257,25 @@ def normal(*shapes: tuple[int, ...]) -> list[Array]:
     """
     rng = np.random.default_rng(0)
     return [jnp.asarray(rng.normal(size=shape), np.float32) for shape in shapes]
+
+
+def communicated(compiled: Any) -> dict[str, int]:
+    """Bytes that the collective operations of a program leave on each device, by their kind.
+
+    Those in a loop count once.
+
+    Args:
+        compiled: of ``jax.jit(...).lower(...).compile()``.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> communicated(jax.jit(jnp.sum).lower(jnp.ones(8)).compile())
+        {}
+    """
+    received: dict[str, int] = {}
+    for result, kind in _OPERATION.findall(compiled.as_text()):
+        for name, bits, shape in _ARRAY.findall(result):
+            size = 1 if name == "pred" else int(bits) // 8
+            size *= math.prod(int(n) for n in shape.split(",") if n)
+            received[kind] = received.get(kind, 0) + size
+    return received

@@ -25,9 +25,10 @@ from flax_linattn.checkpoint.arrays import (
     fingerprint,
     named_leaves,
     read_arrays,
+    read_json,
     write_arrays,
+    write_json,
 )
-from flax_linattn.checkpoint.checked_json import read_json, write_json
 
 __all__ = [
     "Manifest",

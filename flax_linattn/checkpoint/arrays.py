@@ -1,8 +1,12 @@
-"""Named arrays of trees on disk: written by Orbax, with their shapes and every file's checksum."""
+"""Named arrays of trees on disk, and JSON values beside them, all of them with checksums.
+
+Orbax writes the arrays; their shapes and the checksum of every file are kept in a manifest.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import sys
@@ -21,6 +25,8 @@ from jax.experimental import multihost_utils
 
 from flax_linattn.annotations import fits
 from flax_linattn.checkpoint.quiet import quiet_threads
+from flax_linattn.checks import shown
+from flax_linattn.storage import write_text
 
 FOLDER = "arrays"
 """The folder of the arrays, in the folder that the functions here are given."""
@@ -28,6 +34,8 @@ FOLDER = "arrays"
 
 LEAST_ROOM = 1 << 16
 """Bytes that Orbax needs beside the arrays."""
+JSON_FORMAT = 2
+"""Of what ``write_json`` writes."""
 
 
 class CorruptCheckpointError(ValueError):
@@ -335,3 +343,51 @@ def _checksums(folder: Path) -> dict[str, int]:
                 crc = zlib.crc32(block, crc)
         sums[path.relative_to(folder).as_posix()] = crc
     return sums
+
+
+def write_json(file: Path, values: dict[str, Any]) -> None:
+    """Writes JSON values, with the format's number and a checksum, under the file's own name."""
+    write_text(
+        file,
+        json.dumps({"format": JSON_FORMAT, "crc32": _json_checksum(values), file.stem: values}),
+    )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Reads what ``write_json`` wrote.
+
+    Raises:
+        CorruptCheckpointError: It is missing, damaged, or has another format, which nobody can tell
+            from damage.
+
+    Example:
+        >>> import tempfile
+        >>> file = Path(tempfile.mkdtemp(), "progress.json")
+        >>> write_json(file, {"step": 3})
+        >>> read_json(file)
+        {'step': 3}
+    """
+    try:
+        content = json.loads(file.read_bytes())
+        version, crc, values = content["format"], content["crc32"], content[file.stem]
+        whole = isinstance(values, dict) and _json_checksum(values) == crc
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise CorruptCheckpointError(
+            f"The checkpoint {file.parent} is damaged: its {file.name} cannot be read "
+            f"({type(error).__name__})."
+        ) from error
+    if version != JSON_FORMAT:
+        raise CorruptCheckpointError(
+            f"The checkpoint {file.parent} has format {shown(version)}, this version reads "
+            f"{JSON_FORMAT}. It is damaged, or needs the version of flax_linattn that wrote it."
+        )
+    if not whole:
+        raise CorruptCheckpointError(
+            f"The checkpoint {file.parent} is damaged: its {file.name} is not as saved."
+        )
+    checked: dict[str, Any] = values
+    return checked
+
+
+def _json_checksum(values: Any) -> int:
+    return zlib.crc32(json.dumps(values).encode())

@@ -7,10 +7,12 @@ options, and their flags are added here. Heavy imports wait until a command runs
 
 from __future__ import annotations
 
+import importlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from flax_linattn.registry import TASKS, list_tasks
 
@@ -18,6 +20,80 @@ INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 CACHE = "--compilation-cache"
 """An option of all commands, which stands before them, or anywhere behind."""
+
+
+class _Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        operands: what the command line names after it.
+        about: what it does, in a line.
+        target: "module:function", imported when the command runs.
+        is_parsed: whether the function takes the options that its parameters declare; else it
+            takes the command line after the command's first word, and returns the exit status.
+    """
+
+    operands: str
+    about: str
+    target: str
+    is_parsed: bool = True
+
+
+_COMMANDS = {
+    "evaluate": _Command(
+        "RUN",
+        "test a run, and compare its stream with the parallel model",
+        f"{__name__}.runs:evaluate",
+    ),
+    "predict": _Command(
+        "RUN", "write forecasts, classes and the like to a file", f"{__name__}.runs:predict"
+    ),
+    "backtest": _Command(
+        "RUN",
+        "test a forecaster over folds of later rows, as it is, or trained anew",
+        f"{__name__}.runs:backtest_command",
+        is_parsed=False,
+    ),
+    "stream": _Command(
+        "RUN",
+        "what a run's model says after each observation of a stream",
+        f"{__name__}.stream:stream_command",
+        is_parsed=False,
+    ),
+    "state": _Command(
+        "FILE",
+        "what a stream's state file holds: whose it is, its rows, its last time",
+        f"{__name__}.stream:show_state",
+    ),
+    "rollout": _Command(
+        "RUN",
+        "play a run in an environment, and write the episodes",
+        f"{__name__}.rollout:rollout",
+    ),
+    "data list": _Command(
+        "", "public data sets that there are readers for", f"{__name__}.data:list_data"
+    ),
+    "data info": _Command(
+        "NAME", "what one holds, its licence and files", f"{__name__}.data:info_data"
+    ),
+    "data fetch": _Command("NAME", "download its official files", f"{__name__}.data:fetch_data"),
+    "bench": _Command(
+        "",
+        "speed and memory against named peers, and against stored ratios",
+        f"{__name__}:bench_command",
+        is_parsed=False,
+    ),
+}
+
+
+def _commands() -> dict[str, _Command]:
+    """All commands by name, one for training each task among them."""
+    target = f"{__name__}.train:train_command"
+    of_tasks = {
+        f"train {name}": _Command("", TASKS[name].about, target, is_parsed=False)
+        for name in list_tasks()
+    }
+    return of_tasks | _COMMANDS
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -53,9 +129,9 @@ def main(args: Sequence[str] | None = None) -> int:
         return 0
     commands = _commands()
     for length in (2, 1):
-        command = commands.get(" ".join(args[:length]))
-        if command is not None:
-            return _run(command, args[length:])
+        name = " ".join(args[:length])
+        if name in commands:
+            return _run(commands[name], name, args)
     if "-h" in args or "--help" in args:
         print(_help())
         return 0
@@ -119,12 +195,20 @@ def _is_one_of_several() -> bool:
     return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
+def _run(command: _Command, name: str, args: list[str]) -> int:
     from flax_linattn.checks import OptionError
     from flax_linattn.training import LostProcessError, NonFiniteLossError
 
+    module, _, function = command.target.partition(":")
     try:
-        return command(args)
+        call: Any = getattr(importlib.import_module(module), function)
+        if not command.is_parsed:
+            status: int = call(args[1:])
+            return status
+        from flax_linattn.cli import flags
+
+        flags.call(call, name, args[len(name.split()) :])
+        return 0
     except BrokenPipeError:
         # The reader has gone. Python flushes standard output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -132,8 +216,8 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("FLAX_LINATTN_DEBUG"):
             raise
-        flags = name_flags(error.options, error.values) if isinstance(error, OptionError) else ""
-        print(f"error: {error}{flags}", file=sys.stderr)
+        names = name_flags(error.options, error.values) if isinstance(error, OptionError) else ""
+        print(f"error: {error}{names}", file=sys.stderr)
         return 2
     except (NonFiniteLossError, LostProcessError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -145,7 +229,13 @@ def _run(command: Callable[[list[str]], int], args: list[str]) -> int:
         return INTERRUPTED
 
 
-FLAGS = {"run_dir": "run", "strategy": "parallel", "profile_steps": "profile"}
+FLAGS = {
+    "run_dir": "run",
+    "strategy": "parallel",
+    "profile_steps": "profile",
+    "env_id": "env",
+    "path": "out",
+}
 """Options whose flags have another name."""
 
 
@@ -169,61 +259,15 @@ def _flag(name: str, value: bool | str) -> str:
     return f"--{flag} {value}"
 
 
-def _train(task: str) -> Callable[[list[str]], int]:
-    def command(args: list[str]) -> int:
-        from flax_linattn.cli import train
+def bench_command(args: Sequence[str]) -> int:
+    """Measures a suite of comparisons.
 
-        return train.train_command(task, args)
+    Args:
+        args: the command line.
 
-    return command
-
-
-def _evaluate(args: list[str]) -> int:
-    from flax_linattn.cli import evaluate
-
-    return evaluate.evaluate_command(args)
-
-
-def _predict(args: list[str]) -> int:
-    from flax_linattn.cli import predict
-
-    return predict.predict_command(args)
-
-
-def _backtest(args: list[str]) -> int:
-    from flax_linattn.cli import backtest
-
-    return backtest.backtest_command(args)
-
-
-def _stream(args: list[str]) -> int:
-    from flax_linattn.cli import stream
-
-    return stream.stream_command(args)
-
-
-def _state(args: list[str]) -> int:
-    from flax_linattn.cli import state
-
-    return state.state_command(args)
-
-
-def _rollout(args: list[str]) -> int:
-    from flax_linattn.cli import rollout
-
-    return rollout.rollout_command(args)
-
-
-def _data(name: str) -> Callable[[list[str]], int]:
-    def command(args: list[str]) -> int:
-        from flax_linattn.cli import data
-
-        return data.data_command(name, args)
-
-    return command
-
-
-def _bench(args: list[str]) -> int:
+    Returns:
+        The exit status.
+    """
     import tyro
 
     from flax_linattn import bench
@@ -239,42 +283,18 @@ def _bench(args: list[str]) -> int:
         raise
 
 
-def _commands() -> dict[str, Callable[[list[str]], int]]:
-    return {
-        **{f"train {task}": _train(task) for task in list_tasks()},
-        "evaluate": _evaluate,
-        "predict": _predict,
-        "backtest": _backtest,
-        "stream": _stream,
-        "state": _state,
-        "rollout": _rollout,
-        **{f"data {name}": _data(name) for name in ("list", "info", "fetch")},
-        "bench": _bench,
-    }
-
-
 def _help() -> str:
-    lines = {f"train {name}": TASKS[name].about for name in list_tasks()} | {
-        "evaluate RUN": "test a run, and compare its stream with the parallel model",
-        "predict RUN": "write forecasts, classes and the like to a file",
-        "backtest RUN": "test a forecaster over folds of later rows, as it is, or trained anew",
-        "stream RUN": "what a run's model says after each observation of a stream",
-        "state FILE": "what a stream's state file holds: whose it is, its rows, its last time",
-        "rollout RUN": "play a run in an environment, and write the episodes",
-        "data list": "public data sets that there are readers for",
-        "data info NAME": "what one holds, its licence and files",
-        "data fetch NAME": "download its official files",
-        "bench": "speed and memory against named peers, and against stored ratios",
-    }
+    commands = _commands().items()
+    lines = {f"{name} {one.operands}".rstrip(): one.about for name, one in commands}
     width = max(map(len, lines))
-    commands = "\n".join(f"  {name:<{width}}  {about}" for name, about in lines.items())
+    listed = "\n".join(f"  {name:<{width}}  {about}" for name, about in lines.items())
     return f"""\
 usage: flax-linattn [--compilation-cache FOLDER] COMMAND [OPTIONS]
 
 Attention that trains in parallel and runs as a recurrent network.
 
 commands:
-{commands}
+{listed}
 
 with any command:
   {f"{CACHE} FOLDER":<{width}}  keep compiled programs there, so that the next command begins sooner

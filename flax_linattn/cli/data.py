@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,25 +18,6 @@ from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.protocols import InCatalog
 
 _Names = Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")]
-
-
-def data_command(name: str, args: Sequence[str]) -> int:
-    """Runs a command on data sets.
-
-    Args:
-        name: "list", "info" or "fetch".
-        args: the command line after it.
-
-    Returns:
-        The exit status.
-    """
-    commands: dict[str, Callable[..., None]] = {
-        "list": list_data,
-        "info": info_data,
-        "fetch": fetch_data,
-    }
-    tyro.cli(commands[name], args=args, prog=f"flax-linattn data {name}")
-    return 0
 
 
 def list_data() -> None:

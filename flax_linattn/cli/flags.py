@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, get_type_hints
 
@@ -24,6 +24,7 @@ from tyro.constructors import (
 )
 
 from flax_linattn.checks import OptionError
+from flax_linattn.cli import FLAGS
 from flax_linattn.models import Mechanisms
 
 MARKERS = (tyro.conf.OmitArgPrefixes,)
@@ -48,8 +49,20 @@ def only(names: Container[str]) -> Iterator[None]:
     try:
         yield
     except OptionError as error:
-        error.options = tuple(name for name in error.options if name in names)
+        error.options = tuple(n for n in error.options if n in names or FLAGS.get(n) in names)
         raise
+
+
+def call(command: Callable[..., Any], name: str, args: Sequence[str]) -> None:
+    """Calls a function with the options of a command line; its errors name only these.
+
+    Args:
+        command: the function, whose parameters and docstring declare the options.
+        name: of the command.
+        args: the command line after it.
+    """
+    with only(own(command)):
+        tyro.cli(command, args=args, prog=f"flax-linattn {name}")
 
 
 def own(command: Callable[..., Any]) -> set[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import tyro
 
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.control import Agent, check_drawing, draw, make_environments, play
@@ -17,29 +15,6 @@ from flax_linattn.data.episodes import Episodes, check_episode_file, scores_of, 
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
-
-PROG = "flax-linattn rollout RUN"
-ABOUT = "Plays episodes of a run in an environment of Gymnasium, and prints or writes them."
-_FLAGS = {"env_id": "env", "path": "out"}
-"""What the library calls an option -> what the command does."""
-_OPTIONS = (
-    *("env", "out", "episodes", "num_envs", "seed"),
-    *("target_return", "act", "checkpoint", "gif"),
-)
-
-
-def rollout_command(args: Sequence[str]) -> int:
-    """Plays, and prints or writes what was played.
-
-    Args:
-        args: the command line, the run first.
-
-    Returns:
-        The exit status.
-    """
-    with _own_names():
-        tyro.cli(rollout, args=args, prog="flax-linattn rollout", description=ABOUT)
-    return 0
 
 
 def rollout(
@@ -138,17 +113,6 @@ def _parameters_sha256(model: Any) -> str:
         digest.update(jax.tree_util.keystr(name).encode())
         digest.update(np.asarray(value).tobytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def _own_names() -> Iterator[None]:
-    """A context whose errors name the options of this command."""
-    try:
-        yield
-    except OptionError as error:
-        names = (_FLAGS.get(name, name) for name in error.options)
-        error.options = tuple(name for name in names if name in _OPTIONS)
-        raise
 
 
 def _print_table(episodes: Episodes, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""``flax-linattn stream RUN``."""
+"""``flax-linattn stream RUN``, and ``flax-linattn state FILE``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any, Generic, TypeVar
 
 import tyro
 
+from flax_linattn.checks import shown
 from flax_linattn.cli import flags, name_flags
+from flax_linattn.inference.saved import FORMAT, describe_state
 from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.run import read_task
 from flax_linattn.tasks.stream import SAVE_EVERY, stream_run
@@ -53,6 +55,9 @@ ABOUT = (
     "Prints what a run's model says after each observation, as CSV. Time and memory an observation "
     "are constant for mechanisms with a state of constant size."
 )
+
+MOST = 100
+"""Characters of a fact of a state file."""
 
 
 def stream_command(args: Sequence[str]) -> int:
@@ -104,3 +109,29 @@ def _print_help() -> None:
         print(f"a run of {name} also takes {of_task or 'nothing else'}")
     files = ", ".join("--" + field.name.replace("_", "-") for field in dataclasses.fields(Files))
     print(f"all take {files}; 'flax-linattn stream RUN --help' says more.")
+
+
+def show_state(file: Path, /) -> None:
+    """Shows what the state file of a stream holds: whose it is, its rows, its last time.
+
+    It is read without the model, and checked as far as that goes.
+
+    Args:
+        file: what a stream was given as --state.
+    """
+    state = describe_state(file)
+    lines = {
+        "file": f"{file}, {file.stat().st_size:,} bytes, format {FORMAT}",
+        "arrays": f"{len(state.arrays)}, {state.num_bytes:,} bytes",
+        **{_plain(name): _plain(value) for name, value in state.facts.items()},
+    }
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        print(f"{name:<{width}}  {value}")
+
+
+def _plain(value: Any) -> str:
+    """A fact as a person reads it; what would act on a terminal is escaped, or cut."""
+    if isinstance(value, str) and value.isprintable() and len(value) < MOST:
+        return value
+    return shown(value, MOST)

@@ -13,8 +13,8 @@ import tyro
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, choice
-from flax_linattn.cli import FLAGS, flags
-from flax_linattn.cli.report import print_report
+from flax_linattn.cli import flags
+from flax_linattn.cli.runs import print_report
 from flax_linattn.registry import TASKS, get_task
 from flax_linattn.tasks import Config, Task
 from flax_linattn.tasks.run import read_config
@@ -87,16 +87,16 @@ class _Options(Generic[C]):
     devices: Devices
 
 
-def train_command(name: str, args: Sequence[str]) -> int:
+def train_command(args: Sequence[str]) -> int:
     """Trains a run of a task.
 
     Args:
-        name: of the task.
-        args: the command line after it.
+        args: the command line, the name of the task first.
 
     Returns:
         The exit status.
     """
+    name, *args = args
     task = get_task(name)
     start, others = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
     if start.preset is None and not start.resume and task.default_preset is not None:
@@ -113,8 +113,7 @@ def train_command(name: str, args: Sequence[str]) -> int:
         config=flags.MARKERS,
         registry=flags.registry(),
     )
-    # Parallel and Session call some of them otherwise, see FLAGS.
-    with flags.only({*flags.flat(values), *FLAGS}):
+    with flags.only(flags.flat(values)):
         return _train(task, start, flags.flat(values["config"]), Devices(**values["devices"]), args)
 
 

@@ -1,13 +1,12 @@
 """Playing in environments of Gymnasium: agents, and episodes that they play."""
 
-from flax_linattn.control.agent import Agent, DrawingAgent
 from flax_linattn.control.draw import check_drawing, draw
 from flax_linattn.control.environments import (
     action_bounds,
     make_environments,
     max_episode_steps,
 )
-from flax_linattn.control.play import play
+from flax_linattn.control.play import Agent, DrawingAgent, play
 
 __all__ = [
     "Agent",

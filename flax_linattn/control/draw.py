@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import import_extra
-from flax_linattn.control.agent import Agent
 from flax_linattn.control.environments import make_environments
-from flax_linattn.control.play import play
+from flax_linattn.control.play import Agent, play
 from flax_linattn.data.episodes import Episodes
 from flax_linattn.storage import write_whole
 
@@ -57,11 +56,7 @@ def draw(
         >>> draw(lambda environments: agent, "Pendulum-v1", "swing.gif")  # doctest: +SKIP
     """
     imageio = import_extra("imageio.v2", MISSING)
-    with closing(
-        make_environments(
-            env_id, 1, observation_dim=observation_dim, render=True, allow_import=allow_import
-        )
-    ) as environments:
+    with _one_drawn(env_id, observation_dim, allow_import) as environments:
         frames_per_second = int(environments.metadata.get("render_fps", 30))
         every = math.ceil(frames_per_second / MAX_FRAMES_PER_SECOND)
         milliseconds = 1000 * every / frames_per_second
@@ -95,13 +90,15 @@ def check_drawing(
         >>> check_drawing("Pendulum-v1")  # doctest: +SKIP
     """
     import_extra("imageio.v2", MISSING)
-    with closing(
-        make_environments(
-            env_id, 1, observation_dim=observation_dim, render=True, allow_import=allow_import
-        )
-    ) as environments:
+    with _one_drawn(env_id, observation_dim, allow_import) as environments:
         environments.reset(seed=0)
         _picture(environments, env_id)
+
+
+def _one_drawn(env_id: str, observation_dim: int | None, allow_import: bool) -> closing[VectorEnv]:
+    """One environment that draws, which is closed at the end of the context."""
+    where: Any = {"observation_dim": observation_dim, "allow_import": allow_import}
+    return closing(make_environments(env_id, 1, render=True, **where))
 
 
 def _picture(environments: VectorEnv, env_id: str) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from flax import nnx
 
 from flax_linattn.checks import at_least, choice
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 LARGEST_SEED = 2**31 - 1
 

@@ -16,12 +16,12 @@ from flax_linattn.estimators.histories import History, as_history, as_time, writ
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.forecast.options import ForecastData
 from flax_linattn.tasks.forecast.panel import SeriesPanel, read_series
-from flax_linattn.tasks.forecast.problem import checksum_of
 from flax_linattn.tasks.forecast.rows import Row, row_of
+from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import HorizonForecast, forecast_after
 from flax_linattn.tasks.run import check_run_dir
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.train import fit_data
 
 DATA_FILE = "data.csv"

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import compiled, step
-from flax_linattn.inference.model import StreamingModel, check_model, make_state
+from flax_linattn.inference.model import StreamingModel, check_model
 from flax_linattn.inference.prefill import check_prompt, check_room, take_in
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.typing import Array, Mask, State
@@ -162,9 +162,9 @@ def _generate(
     dtype: DTypeLike | None,
 ) -> tuple[Generated, Array]:
     batch = prompt.shape[0]
-    if state is None:
-        state = make_state(model, prompt, max_length, dtype)
-    logits, state = take_in(model, prompt, mask, state, chunk_size)
+    logits, state = take_in(
+        model, prompt, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
+    )
     if logits.ndim != 2 or not 1 <= (top_k or 1) <= logits.shape[1]:
         raise ValueError(
             f"expected logits [B, tokens], with at least top_k={top_k} tokens, from the model's "

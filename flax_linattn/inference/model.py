@@ -135,17 +135,24 @@ see flax_linattn.inference.StreamingModel.
         )
 
 
-def make_state(
-    model: StreamingModel, x: Array, max_length: int | None, dtype: DTypeLike | None
+def begin_state(
+    model: StreamingModel,
+    x: Array,
+    state: State | None,
+    max_length: int | None,
+    dtype: DTypeLike | None,
 ) -> State:
-    """The model's state before the first observation, a row for each of ``x``.
+    """A given state, or the model's before the first observation, a row for each of ``x``.
 
     Args:
         model: a model that streams.
         x: observations [B, ...].
+        state: what came before; None = nothing.
         max_length: most observations, for mechanisms with a cache.
         dtype: of the observations; None = that of ``x``, if these are no tokens.
     """
+    if state is not None:
+        return state
     if dtype is None and jnp.issubdtype(x.dtype, jnp.floating):
         dtype = x.dtype
     return state_of_rows(model, x.shape[0], max_length, jnp.float32 if dtype is None else dtype)

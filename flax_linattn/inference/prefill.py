@@ -9,7 +9,7 @@ from jax.typing import ArrayLike, DTypeLike
 from flax_linattn.checks import at_least
 from flax_linattn.inference.compiled import checked, compiled
 from flax_linattn.inference.differences import foreign
-from flax_linattn.inference.model import StreamingModel, check_model, make_state
+from flax_linattn.inference.model import StreamingModel, begin_state, check_model
 from flax_linattn.inference.state import check_rows
 from flax_linattn.nn.meshes import automatic
 from flax_linattn.ops.contract.masks import longest
@@ -66,12 +66,13 @@ def prefill(
     x, mask = check_prompt(x, mask, chunk_size)
     if state is None:
         check_room(x, mask, max_length)
-    options = {"max_length": max_length, "chunk_size": chunk_size, "dtype": dtype}
-    return _prefill(model, x, mask, state, **options)
+    output: tuple[Array, State] = _prefill(
+        model, x, mask, state, max_length=max_length, chunk_size=chunk_size, dtype=dtype
+    )
+    return output
 
 
-@compiled("max_length", "chunk_size", "dtype")
-def _prefill(
+def take_in(
     model: StreamingModel,
     x: Array,
     mask: Array | None,
@@ -81,15 +82,8 @@ def _prefill(
     chunk_size: int | None,
     dtype: DTypeLike | None,
 ) -> tuple[Array, State]:
-    if state is None:
-        state = make_state(model, x, max_length, dtype)
-    return take_in(model, x, mask, state, chunk_size)
-
-
-def take_in(
-    model: StreamingModel, x: Array, mask: Array | None, state: State, chunk_size: int | None
-) -> tuple[Array, State]:
     """The program of ``prefill``, on checked arguments."""
+    state = begin_state(model, x, state, max_length, dtype)
     y = no_output(model, x, state)
     length = x.shape[1]
     if chunk_size is None or length <= chunk_size:
@@ -100,6 +94,9 @@ def take_in(
 
     starts = jnp.arange(0, length, chunk_size, dtype=jnp.int32)
     return jax.lax.scan(body, (y, state), starts)[0]
+
+
+_prefill = compiled("max_length", "chunk_size", "dtype")(take_in)
 
 
 @automatic(1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -13,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
-from flax_linattn.inference.archive import Archive, write_archive
 from flax_linattn.inference.differences import differences, layout
-from flax_linattn.safe_npz import ArrayHeader, NpzError
+from flax_linattn.safe_npz import MAX_MEMBERS, SUFFIX, ArrayHeader, NpzError, NpzFile
 from flax_linattn.storage import write_whole
 
 FORMAT = 1
+MAX_BYTES_OF_FACTS = 1 << 20
+_FACTS = "facts"
 Tree = TypeVar("Tree")
 
 
@@ -61,7 +64,7 @@ def save_state(
                 "where NaN is no sign of a failure."
             )
     with write_whole(path) as file:
-        write_archive(file, leaves, {"format": FORMAT, **facts})
+        _write_archive(file, leaves, {"format": FORMAT, **facts})
 
 
 def load_state(
@@ -156,21 +159,80 @@ def describe_state(path: str | Path) -> StateFile:
     return StateFile(facts, arrays, sum(of.num_bytes for of in archive.arrays))
 
 
+def _write_archive(file: BinaryIO, arrays: Sequence[NDArray], facts: dict[str, Any]) -> None:
+    """Writes arrays and facts in one ``.npz`` file.
+
+    Raises:
+        ValueError: too many arrays, facts that are too long, or Python objects.
+        TypeError: facts that are no JSON values.
+    """
+    text = np.array(json.dumps(facts))
+    if len(arrays) > MAX_MEMBERS or text.nbytes > MAX_BYTES_OF_FACTS // 2:
+        raise ValueError(
+            f"expected at most {MAX_MEMBERS:,} arrays and {MAX_BYTES_OF_FACTS // 8:,} characters "
+            f"of facts, got {len(arrays):,} and {text.nbytes // 4:,}."
+        )
+    names = [*map(str, range(len(arrays))), _FACTS]
+    # As np.savez does, which before NumPy 2.2 took allow_pickle as the name of an array.
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in zip(names, [*arrays, text], strict=True):
+            with archive.open(name + SUFFIX, "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, version=(1, 0), allow_pickle=False)
+
+
+class _Archive:
+    """An archive to read from, as if a stranger had made it: facts and headers now, arrays later.
+
+    Args:
+        file: open for as long as the archive is used.
+
+    Attributes:
+        facts: as written.
+        arrays: the headers of its arrays.
+
+    Raises:
+        ValueError: the file is none that ``_write_archive`` wrote (``NpzError``), or its facts are
+            none.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._npz = NpzFile(file, strict=True)
+        sizes = self._npz.sizes
+        if {*sizes} != {*map(str, range(len(sizes) - 1)), _FACTS}:
+            raise ValueError("it holds other entries than a state's")
+        if sizes[_FACTS] > MAX_BYTES_OF_FACTS:
+            raise ValueError(f"its facts are longer than {MAX_BYTES_OF_FACTS:,} bytes")
+        text = self._npz.read(_FACTS)
+        if text.shape or text.dtype.kind != "U":
+            raise ValueError("its facts are no text")
+        self.facts = json.loads(str(text))
+        if not isinstance(self.facts, dict):
+            raise ValueError("its facts are no names and values")
+        self.arrays = [self._npz.header(str(index)) for index in range(len(sizes) - 1)]
+        if any(header.dtype.kind not in "biufcV" for header in self.arrays):
+            raise ValueError("an array is of another kind")
+
+    def check(self) -> None:
+        """Compares all checksums, a piece at a time."""
+        self._npz.check()
+
+    def read(self, index: int) -> NDArray:
+        """Reads an array, whose size is that of ``arrays[index]``, and checks its checksum."""
+        return self._npz.read(str(index))
+
+
 @contextmanager
-def _opened(path: str | Path) -> Iterator[Archive]:
-    with _open(path) as file:
-        with _reading(path):
-            archive = Archive(file)
-        yield archive
-
-
-def _open(path: str | Path) -> BinaryIO:
+def _opened(path: str | Path) -> Iterator[_Archive]:
     try:
-        return open(path, "rb")
+        opened = open(path, "rb")  # noqa: SIM115  (closed below)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no state file {path}.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}; give a file.") from error
+    with opened as file:
+        with _reading(path):
+            archive = _Archive(file)
+        yield archive
 
 
 @contextmanager
@@ -185,7 +247,7 @@ def _reading(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-def _checked_facts(path: str | Path, archive: Archive) -> dict[str, Any]:
+def _checked_facts(path: str | Path, archive: _Archive) -> dict[str, Any]:
     form = archive.facts.pop("format", None)
     if form != FORMAT:
         raise ValueError(

@@ -1,13 +1,25 @@
-"""Testing the run, or the runs, in a folder, whatever their task."""
+"""Testing the run in a folder, or the runs of several seeds, whatever their task.
+
+In a summary over seeds a number is the mean over the runs, followed by their sample standard
+deviation as ``<name>_sd``; a text, or an integer, that is the same for all runs stands once.
+``runs`` is a table with a row for each run. Lists and tables of each run are left out, and the
+figures are those of the run with the best validation value. A run that failed before it was
+validated has nothing to test: its row names the step, and the means are over the other runs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from flax_linattn import training
+from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.run import Checkpoint, load_run, load_runs
-from flax_linattn.tasks.seeds import report_on, stream_error
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
 
 
@@ -47,3 +59,83 @@ def evaluate_report(
     which = {} if checkpoint == "best" else {"checkpoint": checkpoint}
     values = {**report.judged, **stream_error(runs, batches), **which}
     return dataclasses.replace(report, values=values)
+
+
+def report_on(run_dir: Path, runs: Sequence[Run], batches: training.BatchSource) -> Report:
+    """Tests the runs of a folder, and once for all what they have to beat.
+
+    Args:
+        run_dir: their folder.
+        runs: the runs that have parameters, as ``load_runs`` gives them.
+        batches: the test data.
+    """
+    first = runs[0]
+    reports = {run.seed_index: first.task.test(run, batches) for run in runs}
+    report = reports.get(None) or _summary(run_dir, first.config, reports)
+    yardsticks = first.task.yardsticks(first, batches)
+    return dataclasses.replace(report, values=_joined(report.values, yardsticks))
+
+
+def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; a table of the others gives its columns to that of its name, or is left out."""
+    joined = dict(values)
+    for name, value in others.items():
+        if not isinstance(value, list):
+            joined[name] = value
+        elif name in values:
+            rows = zip(values[name], value, strict=True)
+            joined[name] = [{**row, **more} for row, more in rows]
+    return joined
+
+
+def stream_error(runs: Sequence[Run], batches: training.BatchSource) -> dict[str, Any]:
+    """As ``Task.stream_error``, the largest of all runs."""
+    errors = [run.task.stream_error(run, batches) for run in runs]
+    if not errors[0]:
+        return {}
+    largest = np.max([error["stream_max_error"] for error in errors])  # unlike max(), it keeps NaN
+    return {**errors[0], "stream_max_error": float(largest)}
+
+
+def _summary(run_dir: Path, config: Config, reports: Mapping[Any, Report]) -> Report:
+    """The summary of the reports on several runs, by their seed indices."""
+    results = training.read_runs(run_dir)
+    best = reports[training.best_run(run_dir)]
+    names = [name for name, value in best.values.items() if not isinstance(value, list | dict)]
+    columns = {name: [report.values.get(name) for report in reports.values()] for name in names}
+    differing = [name for name, column in columns.items() if not _is_common(column)]
+    values: dict[str, Any] = {}
+    for name, column in columns.items():
+        values |= _moments(name, column) if name in differing else {name: column[0]}
+    rows = []
+    for index, result in enumerate(results):
+        tested = reports[index].values if index in reports else {}
+        rows.append(
+            {
+                "run": index,
+                "seed": config.of_run(index).seed,
+                **{name: tested.get(name) for name in differing},
+                **({} if config.fit.by_steps else {"best_epoch": result.best_epoch}),
+                "best_step": result.best_step,
+                "best_value": result.best_value,
+                "failed_step": result.failed_step,
+            }
+        )
+    failed = sum(result.failed_step is not None for result in results)
+    values |= {"num_runs": len(rows), "num_failed": failed, "runs": rows}
+    return dataclasses.replace(best, values=values, tables=("runs",), charts={})
+
+
+def _is_common(column: Sequence[Any]) -> bool:
+    """Whether a value is one of the problem rather than of the runs."""
+    return not isinstance(column[0], float) and all(value == column[0] for value in column)
+
+
+def _moments(name: str, column: Sequence[Any]) -> dict[str, float]:
+    """Mean and standard deviation of numbers; nothing of other values."""
+    known = [value for value in column if value is not None]
+    if not known or not all(isinstance(value, int | float) for value in known):
+        return {}
+    with np.errstate(invalid="ignore", over="ignore"):
+        deviation = {f"{name}_sd": float(np.std(known, ddof=1))} if len(known) > 1 else {}
+        return {name: float(np.mean(known)), **deviation}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flax_linattn.checks import import_extra
 from flax_linattn.storage import write_whole
 
 
@@ -14,11 +15,8 @@ def import_figure() -> Any:
     Raises:
         ValueError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ValueError("a figure needs matplotlib: pip install 'flax-linattn[plots]'.") from None
-    return Figure
+    message = "a figure needs matplotlib: pip install 'flax-linattn[plots]'."
+    return import_extra("matplotlib.figure", message).Figure
 
 
 def has_figures() -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Self, get_args, get_origin
 
 import optax
 
+from flax_linattn import ops
 from flax_linattn.annotations import check_fields, hints_of
 from flax_linattn.checks import LARGEST, OptionError, at_least, choice
 from flax_linattn.models import Layers
@@ -270,3 +271,16 @@ def _to_json(value: Any) -> Any:
             "mechanism",
         )
     return [_to_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+def mechanisms_by_direction(is_causal: bool) -> tuple[str, ...]:
+    """Names of the mechanisms that have a causal form, or a non-causal one."""
+    return tuple(
+        name for name in ops.list_mechanisms() if has_direction(ops.get_mechanism(name), is_causal)
+    )
+
+
+def has_direction(mechanism: ops.Mechanism, is_causal: bool) -> bool:
+    """Whether a mechanism has a causal form, or a non-causal one."""
+    able = mechanism.capabilities
+    return able.causal if is_causal else able.noncausal

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.predicted import Table, check_out, write_table
+from flax_linattn.tasks.prediction_table import Table, check_out, write_table
 from flax_linattn.tasks.run import Checkpoint, load_run
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 
 def predict_run(

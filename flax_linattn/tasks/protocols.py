@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from flax_linattn.control import Agent
     from flax_linattn.data.catalog import Entry
-    from flax_linattn.tasks.run_types import Run
+    from flax_linattn.tasks.spec import Run
     from flax_linattn.tasks.task import Report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,15 +12,18 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from flax_linattn import training
+from flax_linattn import models, training
+from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, choice, shown
+from flax_linattn.inference.saved import load_state, save_state
 from flax_linattn.registry import get_task, list_tasks
-from flax_linattn.tasks.calibration import restore
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.run_types import Problem, Run
+from flax_linattn.tasks.protocols import Calibrating
+from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpointer import check_same_model, read_newest
+from flax_linattn.training.processes import is_main
 
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
@@ -127,12 +131,12 @@ def check_run_dir(
             )
 
 
-def keep_problem(run_dir: Path, problem: Problem) -> None:
+def keep_problem(run_dir: Path, problem: DataSpec) -> None:
     """Writes problem.json."""
     write_json(run_dir / PROBLEM_FILE, {"format": FORMAT, **problem.to_json()})
 
 
-def check_same_data(run_dir: Path, kept: Problem, given: Problem) -> None:
+def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
     """Checks that the data to go on with are those that a run began with.
 
     Args:
@@ -166,7 +170,7 @@ def _exact(value: Any) -> Any:
     return None if isinstance(value, float) else value
 
 
-def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
+def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:
     """What the run in a folder learned of its data.
 
     Raises:
@@ -177,7 +181,7 @@ def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> Problem:
     values = read_json(path)
     values.pop("format", None)
     try:
-        problem = task.Problem.from_json(values)
+        problem = task.DataSpec.from_json(values)
         problem.check()
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
@@ -235,7 +239,7 @@ def load_run(
             training.load_checkpoint(run.model, newest)
         else:
             training.load_best(run.model, run_dir)
-        return restore(run_dir, run)
+        return restore_calibration(run_dir, run)
     if checkpoint == "last":
         raise OptionError(
             f"{run_dir} holds several runs, of which the best parameters alone can be loaded.",
@@ -249,7 +253,7 @@ def load_run(
         raise OptionError(
             f"run {seed_index} in {run_dir} {why}; it has no parameters.", "seed_index"
         )
-    return restore(run_dir, run._replace(seed_index=seed_index))
+    return restore_calibration(run_dir, run._replace(seed_index=seed_index))
 
 
 def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
@@ -269,10 +273,10 @@ def load_runs(run_dir: str | Path) -> tuple[Run, ...]:
     run = _unread(run_dir)
     if run.config.fit.runs == 1:
         training.load_best(run.model, run_dir)
-        return (restore(run_dir, run),)
+        return (restore_calibration(run_dir, run),)
     models = training.load_runs(run.model, run_dir)
     runs = (run._replace(model=model, seed_index=index) for index, model in models.items())
-    return tuple(restore(run_dir, run) for run in runs)
+    return tuple(restore_calibration(run_dir, run) for run in runs)
 
 
 def _unread(run_dir: Path) -> Run:
@@ -284,7 +288,9 @@ def _unread(run_dir: Path) -> Run:
     return Run(task, config, problem, task.model(config, problem))
 
 
-def check_model(run_dir: Path, task: Task[Any, Any, Any], config: Config, problem: Problem) -> None:
+def check_model(
+    run_dir: Path, task: Task[Any, Any, Any], config: Config, problem: DataSpec
+) -> None:
     """Checks that a run's model is that of its checkpoints, before it takes any memory.
 
     It looks at one layer: JAX takes minutes to trace a hundred. ``load_best`` compares all.
@@ -308,3 +314,60 @@ def check_model(run_dir: Path, task: Task[Any, Any, Any], config: Config, proble
             f"{shown(error, TOLD)}"
         ) from error
     check_same_model(shapes, run_dir)
+
+
+# Checkpoints are written in training, and a calibration is computed after it. So its file is read
+# beside them, and says which parameters it goes with.
+def calibrate(run_dir: Path, run: Run, validation: training.BatchSource) -> str | None:
+    """Calibrates a run's model where its options ask for it, and keeps the result.
+
+    Args:
+        run_dir: the run folder.
+        run: with its selected parameters.
+        validation: the batches that selected them.
+
+    Returns:
+        What the task says of it.
+    """
+    task = run.task
+    if not isinstance(task, Calibrating) or not task.is_calibrated(run.config):
+        return None
+    before = fingerprint(run.model)
+    told = task.calibrate(run, validation)
+    if is_main():
+        save_state(_calibration_file(run_dir, run), _corrections(run), {"model": before})
+    return told
+
+
+def restore_calibration(run_dir: Path, run: Run) -> Run:
+    """The run, with its model calibrated where the folder holds the calibration of its parameters.
+
+    Where it should and does not, as of a run that was cut off before, a note says so.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if not isinstance(run.task, Calibrating) or not run.task.is_calibrated(run.config):
+        return run
+    try:
+        state, facts = load_state(_calibration_file(run_dir, run), _corrections(run))
+    except FileNotFoundError:
+        return _not_calibrated(run, "the run has not come so far")
+    if facts.get("model") != fingerprint(run.model):
+        return _not_calibrated(run, "its calibration is that of other parameters")
+    nnx.update(run.model, state)
+    return run
+
+
+def _calibration_file(run_dir: Path, run: Run) -> Path:
+    index = "" if run.seed_index is None else f"-{run.seed_index}"
+    return run_dir / f"calibration{index}.npz"
+
+
+def _corrections(run: Run) -> nnx.State:
+    return nnx.state(run.model, models.Correction)
+
+
+def _not_calibrated(run: Run, why: str) -> Run:
+    print(f"note: the model is as trained, without its calibration: {why}", file=sys.stderr)
+    return run

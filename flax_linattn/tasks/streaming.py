@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax.typing import ArrayLike
 
 from flax_linattn import inference
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, shown
 from flax_linattn.inference.room import counts
 from flax_linattn.inference.saved import load_state, save_state
-from flax_linattn.tasks.facts import read_count
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.state_metadata import read_count
 
 
 class Streaming(abc.ABC):
@@ -84,7 +89,7 @@ class Streaming(abc.ABC):
         """Goes on from what ``facts`` gave, or says what it is instead and changes nothing.
 
         Raises:
-            ValueError: it is something else, see :mod:`flax_linattn.tasks.facts`.
+            ValueError: it is something else, see :mod:`flax_linattn.tasks.state_metadata`.
         """
 
     def ages(self, facts: Mapping[str, Any]) -> Sequence[int] | None:
@@ -222,3 +227,48 @@ class Streaming(abc.ABC):
                     f"expected a state after {shown(ages)} observations, got one after "
                     f"{shown((-(-taken // tokens)).tolist())}"
                 )
+
+
+@contextmanager
+def full_streams_explained(what: str = "one") -> Iterator[None]:
+    """Adds to the error of a full stream that a blank line begins ``what``, such as an episode."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(
+            f"{error} A blank line begins {what}.", *error.options, **error.values
+        ) from error
+
+
+def stream_difference(model: Any, x: ArrayLike, *, every_step: bool = False) -> dict[str, Any]:
+    """How far the outputs of steps are from those of the call.
+
+    Args:
+        model: one that streams.
+        x: observations [B, T, ...].
+        every_step: the call gives the outputs of all steps where this is asked of it, as that of a
+            classifier.
+
+    Returns:
+        ``stream_max_error`` and ``stream_steps``, as ``Task.stream_error`` gives them.
+    """
+    x = jnp.asarray(x)
+    parallel = np.asarray((_of_every_step if every_step else _outputs)(model, x))
+    streamed = np.asarray(inference.unroll(model, x))
+    assert parallel.shape == streamed.shape
+    return {
+        "stream_max_error": float(np.max(np.abs(streamed - parallel))),
+        "stream_steps": x.shape[1],
+    }
+
+
+@nnx.jit
+def _outputs(model: Any, x: jax.Array) -> jax.Array:
+    y: jax.Array = model(x)
+    return y
+
+
+@nnx.jit
+def _of_every_step(model: Any, x: jax.Array) -> jax.Array:
+    y: jax.Array = model(x, every_step=True)
+    return y

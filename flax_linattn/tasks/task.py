@@ -6,21 +6,33 @@ import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
+from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.predicted import Table
-from flax_linattn.tasks.run_types import Problem, Run
+from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.streaming import Streaming
-from flax_linattn.tasks.yardsticks import Yardsticks
 
 C = TypeVar("C", bound=Config)
 D = TypeVar("D")
-P = TypeVar("P", bound=Problem)
+P = TypeVar("P", bound=DataSpec)
+
+
+class DataSummary(NamedTuple):
+    """A summary of a run's data, for people.
+
+    Attributes:
+        text: names, sizes and the like, in a few lines.
+        notes: what deserves a second look, a line each.
+    """
+
+    text: str = ""
+    notes: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +86,7 @@ class Task(abc.ABC, Generic[C, D, P]):
     Attributes:
         name: by which the registry and run folders know it.
         Config: its options.
-        Problem: what its runs remember of their data.
+        DataSpec: what its runs remember of their data.
         StreamOptions: a dataclass of the options that only its streams have.
         presets: published protocols, functions config -> config, by name.
         default_preset: the one of a command that names no preset, and no ``model`` but that of this
@@ -83,7 +95,7 @@ class Task(abc.ABC, Generic[C, D, P]):
 
     name: ClassVar[str]
     Config: ClassVar[type[Config]]
-    Problem: ClassVar[type[Problem]]
+    DataSpec: ClassVar[type[DataSpec]]
     StreamOptions: ClassVar[type]
     presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     default_preset: ClassVar[str | None] = None
@@ -114,13 +126,9 @@ class Task(abc.ABC, Generic[C, D, P]):
     def describe(self, data: D, config: C) -> P:
         """What a run has to remember; scales and the like from the training part alone."""
 
-    def about_data(self, data: D, config: C) -> str:
-        """A few lines on the data."""
-        return ""
-
-    def notes(self, data: D) -> Sequence[str]:
-        """What of the data deserves a second look."""
-        return ()
+    def about_data(self, data: D, config: C) -> DataSummary:
+        """What people should know of the data, before a model is trained on them."""
+        return DataSummary()
 
     @abc.abstractmethod
     def batches(self, data: D, config: C, problem: P, spans: int) -> training.Splits:
@@ -142,10 +150,6 @@ class Task(abc.ABC, Generic[C, D, P]):
     @abc.abstractmethod
     def objective(self, config: C, problem: P, steps_per_epoch: int) -> training.Objective:
         """Loss, optimizer, and what selects the best parameters."""
-
-    def observation(self, problem: P) -> Any:
-        """An observation [1, ...] as a ``jax.ShapeDtypeStruct``, to sum up a model that streams."""
-        return None
 
     @abc.abstractmethod
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:

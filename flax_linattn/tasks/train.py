@@ -15,12 +15,13 @@ from flax import nnx
 from flax_linattn import inference, training
 from flax_linattn.checks import OptionError
 from flax_linattn.registry import get_task
-from flax_linattn.tasks.calibration import calibrate
+from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.protocols import Calibrating
 from flax_linattn.tasks.run import (
     TEST_FILE,
+    calibrate,
     check_model,
     check_run_dir,
     check_same_data,
@@ -28,8 +29,7 @@ from flax_linattn.tasks.run import (
     read_problem,
     write_config,
 )
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.seeds import report_on
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report, Task
 from flax_linattn.training.processes import check_same, check_shared, is_main, largest, on_main
 
@@ -119,11 +119,12 @@ def _train(
     if isinstance(task, Calibrating):
         task.begin(models, splits[0], config, problem)
     if is_main():
-        for note in task.notes(data):
+        about = task.about_data(data, config)
+        for note in about.notes:
             print(f"note: {note}", file=sys.stderr)
         if session.progress:
-            print(task.about_data(data, config), file=sys.stderr)
-            _print_summary(models[0], task.observation(problem))
+            print(about.text, file=sys.stderr)
+            _print_summary(models[0], problem.observation)
             if len(models) > 1:
                 print(f"{len(models)} runs, seeds {config.seeds}", file=sys.stderr)
             print(f"on {devices}", file=sys.stderr)

@@ -36,9 +36,10 @@ from flax_linattn.checkpoint.arrays import (
     check_shapes,
     copy_to_host,
     read_arrays,
+    read_json,
     write_arrays,
+    write_json,
 )
-from flax_linattn.checkpoint.checked_json import read_json, write_json
 from flax_linattn.checks import OptionError
 from flax_linattn.storage import sync_file, sync_folder
 from flax_linattn.training.history import History

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from flax_linattn.annotations import check_fields
-from flax_linattn.checks import LARGEST, OptionError, at_least, positive, rate
+from flax_linattn.checks import OptionError, at_least, positive, rate
 from flax_linattn.training.schedules import (
     five_epoch_decay,
     halving,
@@ -96,9 +96,9 @@ class OptimizerOptions:
 
     def _check_warmup(self) -> None:
         warmup = self.warmup
-        if warmup is not None and not (
-            0 <= warmup < 1 or (warmup <= LARGEST and float(warmup).is_integer())
-        ):
+        if warmup is not None and float(warmup).is_integer():
+            at_least(0, warmup=int(warmup))
+        elif warmup is not None and not 0 <= warmup < 1:
             raise OptionError(
                 "warmup must be a fraction of all steps in [0, 1), or a whole number of steps, got "
                 f"{warmup}.",

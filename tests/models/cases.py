@@ -100,7 +100,10 @@ def moved(model):
 
     graph, params, others = nnx.split(model, nnx.Param, ...)
     leaves, tree = jax.tree.flatten(params)
-    leaves = [np.asarray(leaf) + 0.1 * noise(i, leaf.shape) for i, leaf in enumerate(leaves)]
+    leaves = [
+        (np.asarray(leaf) + 0.1 * noise(i, leaf.shape)).astype(leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
     params = jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, leaves))
     return nnx.merge(graph, params, others)
 

@@ -16,10 +16,10 @@ from flax_linattn import data, inference, models, training
 from flax_linattn.models import Layers
 from flax_linattn.tasks import (
     Config,
+    DataSpec,
     FitOptions,
     ModelOptions,
     Options,
-    Problem,
     Report,
     Streaming,
     Yardsticks,
@@ -64,11 +64,15 @@ class BinsConfig(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class BinsProblem(Problem):
+class BinsSpec(DataSpec):
     """The borders of the bins, and a checksum of the values."""
 
     borders: tuple[float, ...]
     checksum: str
+
+    @property
+    def observation(self):
+        return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     def symbols(self, values):
         return np.digitize(values, self.borders).astype(np.int32)
@@ -99,12 +103,12 @@ def loss(model, batch, dropout_key):
     return total / count, {"loss": (total, count)}
 
 
-class BinsTask(AnyTask[BinsConfig, Split, BinsProblem]):
+class BinsTask(AnyTask[BinsConfig, Split, BinsSpec]):
     """Next symbols."""
 
     name: ClassVar[str] = "bins"
     Config = BinsConfig
-    Problem = BinsProblem
+    DataSpec = BinsSpec
     StreamOptions = BinsStreamOptions
 
     def load(self, config):
@@ -114,7 +118,7 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsProblem]):
     def describe(self, data_, config):
         shares = np.arange(1, config.data.num_symbols) / config.data.num_symbols
         borders = np.quantile(data_.train, shares)
-        return BinsProblem(tuple(borders.tolist()), checksum(data_))
+        return BinsSpec(tuple(borders.tolist()), checksum(data_))
 
     def batches(self, data_, config, problem, spans):
         def of(values, seed):
@@ -145,9 +149,6 @@ class BinsTask(AnyTask[BinsConfig, Split, BinsProblem]):
 
         optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(loss, optimizer, validate=validate)
-
-    def observation(self, problem):
-        return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     def test_batches(self, run, file):
         if file is not None:

@@ -49,7 +49,7 @@ def one_line(message: str) -> str:
 def command_line(*args: str, **pipes) -> subprocess.Popen:
     """The command in a process of its own, with stderr piped."""
     return subprocess.Popen(
-        [sys.executable, "-m", "flax_linattn.cli", *args],
+        [sys.executable, "-m", "flax_linattn", *args],
         stderr=subprocess.PIPE,
         text=True,
         **pipes,

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from flax_linattn import data, tasks
-from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem
+from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec
 from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast.panel import SeriesPanel
-from flax_linattn.tasks.forecast.problem import describe
+from flax_linattn.tasks.forecast.spec import describe
 from flax_linattn.tasks.forecast.windows import PanelWindows, compile_forecast, standardize
 from tests.nn.cases import CAUSAL
 
@@ -95,7 +95,7 @@ def utterances():
     """The first steps of a few, as they are and with another future."""
     train, _ = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = ClassifyProblem(train.name, train.channels, train.classes, (STEPS,), standardizer)
+    problem = ClassifySpec(train.name, train.channels, train.classes, (STEPS,), standardizer)
     values, _ = data.pad(standardizer.apply([series[:STEPS] for series in train.series[:4]]), STEPS)
     return problem, values, np.stack([changed(sequence, FIRST) for sequence in values])
 

@@ -18,7 +18,7 @@ from flax import nnx
 from flax_linattn import cli, data, registry, tasks
 from flax_linattn.storage import held
 from flax_linattn.tasks import protocols
-from flax_linattn.tasks.decide.acting import make_agent
+from flax_linattn.tasks.decide.agent import make_agent
 from flax_linattn.tasks.options import flat_hints
 from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import SMALL, command_line, fail, no_drawing, succeed

@@ -16,9 +16,9 @@ from flax_linattn import cli, control, data, tasks, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, load_episodes, write_episodes
 from flax_linattn.tasks import Run
-from flax_linattn.tasks.decide import DecideConfig, DecideProblem, evaluate, memory
-from flax_linattn.tasks.decide.acting import make_agent
-from flax_linattn.tasks.decide.clones import CloneAgent, imitate, train_clone
+from flax_linattn.tasks.decide import DecideConfig, DecideSpec, evaluate
+from flax_linattn.tasks.decide.agent import RestartMemory, make_agent
+from flax_linattn.tasks.decide.behavior_cloning import CloneAgent, imitate, train_clone
 from flax_linattn.tasks.decide.data import (
     PUBLISHED_TARGETS,
     WindowBatches,
@@ -28,9 +28,7 @@ from flax_linattn.tasks.decide.data import (
     steps_of,
 )
 from flax_linattn.tasks.decide.model import decision_loss
-from flax_linattn.tasks.decide.rows import parse_lines
-from flax_linattn.tasks.decide.stream import DecideStream
-from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
+from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions, parse_lines
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import STACKED, call
 from tests.tasks import states
@@ -290,7 +288,7 @@ def test_parts_are_whole_episodes_of_their_shares():
 
 def test_a_problem_is_json():
     problem = describe(some(4, 5, 6, env_id="Hopper-v5"), DecideConfig.of())
-    again = DecideProblem.from_json(json.loads(json.dumps(problem.to_json())))
+    again = DecideSpec.from_json(json.loads(json.dumps(problem.to_json())))
     assert again == problem
     again.check()
 
@@ -324,7 +322,7 @@ PROBLEM = describe(some(4, 5, 6), DecideConfig.of()).to_json()
 )
 def test_what_no_data_say_is_refused(wrong):
     with pytest.raises((ValueError, TypeError)):
-        DecideProblem.from_json(PROBLEM | wrong).check()
+        DecideSpec.from_json(PROBLEM | wrong).check()
 
 
 # -- acting --------------------------------------------------------------------------------------
@@ -548,7 +546,7 @@ def test_an_agent_plays_in_an_environment():
     assert run.problem.env_id == "Pendulum-v1"
     with closing(control.make_environments("Pendulum-v1", 2)) as environments:
         agent = TASK.agent(run, environments, target_return=-300.0)
-        assert isinstance(agent.memory, memory.RestartMemory)
+        assert isinstance(agent.memory, RestartMemory)
         played = control.play(agent, environments, [3, 4])
         left = -300.0 - played.returns - -played.rewards[[199, 399]].astype(np.float64)
         np.testing.assert_allclose(agent.returns_to_go, left, rtol=1e-5)

@@ -84,7 +84,7 @@ def test_options_that_no_run_has(stored, harmed, option, value):
         ({"lengths": [10**12]}, r"lengths must be at most 16777216, got 1000000000000"),
         ({"lengths": []}, "num_lengths must be at least 1"),
         ({"lengths": ["29"]}, "lengths must be a list"),
-        ({"lengths": 29}, "'int' object is not iterable"),
+        ({"lengths": 29}, "lengths must be a list, each a whole number, got 29"),
         ({"channels": ["a", "b"]}, "as many of each, got 2 of channels"),
         ({"classes": [1, 2]}, "classes must be a list, each text"),
         ({"standardizer": {"mean": "x", "std": []}}, "problem.json"),

@@ -19,12 +19,13 @@ from flax_linattn.tasks import Run
 from flax_linattn.tasks.events import (
     EventsConfig,
     EventsData,
-    EventsProblem,
+    EventsSpec,
     EventsStream,
     EventsStreamOptions,
-    score,
-    yardsticks,
+    baselines,
+    evaluate,
 )
+from flax_linattn.tasks.events.baselines import few, fit_processes, forecast_marks, guesses
 from flax_linattn.tasks.events.data import (
     END,
     EVENT,
@@ -37,7 +38,6 @@ from flax_linattn.tasks.events.data import (
 from flax_linattn.tasks.events.evaluate import test_values as values_of
 from flax_linattn.tasks.events.model import events_loss
 from flax_linattn.tasks.events.rows import Event, EventLines
-from flax_linattn.tasks.events.yardsticks import few, fit_processes, forecast_marks, guesses
 from tests.data.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED
 from tests.tasks import states
@@ -131,7 +131,7 @@ def scores_by_hand(run, events):
     for i, (row, _) in enumerate(rows):
         x[i, : len(row)] = row
     outputs = np.asarray(call(run.model, x), np.float64)
-    found = {name: [] for name in score.Scores._fields}
+    found = {name: [] for name in evaluate.Scores._fields}
     for i, (_, known) in enumerate(rows):
         times = events.times[i]
         for event in range(int(events.num_given[i]), len(times)):
@@ -159,7 +159,7 @@ def scores_by_hand(run, events):
         found["survival"].append(
             log_survival(said, math.log(rest / problem.scale)) if rest > 0 else 0.0
         )
-    return score.Scores(**{name: np.array(values) for name, values in found.items()})
+    return evaluate.Scores(**{name: np.array(values) for name, values in found.items()})
 
 
 def mixture_of(outputs, K, spread):
@@ -196,8 +196,8 @@ def test_scores_are_those_of_the_definition(kind):
     make, options = KINDS[kind]
     events = make()
     run = make_run(events, **options)
-    found, expected = score.score(run.model, events, run.problem), scores_by_hand(run, events)
-    for name in score.Scores._fields:
+    found, expected = evaluate.score(run.model, events, run.problem), scores_by_hand(run, events)
+    for name in evaluate.Scores._fields:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), **CLOSE)
     assert found.num_events == events.num_forecast == len(expected.time)
 
@@ -230,7 +230,7 @@ def test_what_is_asked_and_seen_by_hand():
         [[1.0, 1.0, 3.0], [10.0, 14.0]], [[1, 0, 1], [0, 1]], 2,
         begin=[0.5, np.nan], end=[5.0, 14.0], given=[1, 1],
     )  # fmt: skip
-    problem = EventsProblem("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
+    problem = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
     first, second = tokens_of(events, problem)
     for index, tokens in enumerate((first, second)):
         rows, _ = tokens_by_hand(events, problem, index)
@@ -253,7 +253,7 @@ def test_what_is_asked_and_seen_by_hand():
 
 @given(any_events())
 def test_any_events_are_asked_for_once_and_told_in_finite_numbers(events):
-    problem = EventsProblem("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
+    problem = EventsSpec("a", ("x", "y"), False, 2.0, 1.0, 0.25, (4.0,), (8.0,), (9,))
     tokens = tokens_of(events, problem)
     asked = [own.asked == EVENT for own in tokens]
     found = np.concatenate([own.log_gap[rows] for own, rows in zip(tokens, asked, strict=True)])
@@ -280,26 +280,26 @@ def spec(mechanism, length):
 def test_long_sequences_are_scored_in_spans(mechanism, monkeypatch):
     events = drawn(30, 21, 5)
     run = make_run(events, mechanism=spec(mechanism, 64))
-    whole = score.score(run.model, events, run.problem)
-    monkeypatch.setattr(score, "SPAN", 8)
-    for name, values in score.score(run.model, events, run.problem)._asdict().items():
+    whole = evaluate.score(run.model, events, run.problem)
+    monkeypatch.setattr(evaluate, "SPAN", 8)
+    for name, values in evaluate.score(run.model, events, run.problem)._asdict().items():
         np.testing.assert_allclose(values, getattr(whole, name), **CLOSE)
 
 
 def test_scores_do_not_depend_on_their_company(monkeypatch):
     events = drawn(14, 9, 5, 12, 14)
     run = make_run(events)
-    whole = score.score(run.model, events, run.problem)
+    whole = evaluate.score(run.model, events, run.problem)
     order = [3, 0, 4, 2, 1]
-    shuffled = score.score(run.model, events.select(order), run.problem)
+    shuffled = evaluate.score(run.model, events.select(order), run.problem)
     for index, old in enumerate(order):
         for name in ("time", "mark", "rank", "rescaled", "log_mean", "log_median"):
             own = getattr(shuffled, name)[shuffled.sequence == index]
             np.testing.assert_allclose(
                 own, getattr(whole, name)[whole.sequence == old], rtol=1e-6, atol=1e-6
             )
-    monkeypatch.setattr(score, "ROWS", 2)
-    for name, values in score.score(run.model, events, run.problem)._asdict().items():
+    monkeypatch.setattr(evaluate, "ROWS", 2)
+    for name, values in evaluate.score(run.model, events, run.problem)._asdict().items():
         np.testing.assert_allclose(values, getattr(whole, name), rtol=1e-6, atol=1e-6)
 
 
@@ -320,7 +320,7 @@ def test_another_unit_of_time(factor):
         for name, values in one.items():
             np.testing.assert_allclose(two[name], values, rtol=1e-5, atol=1e-5)
     found, again = (
-        score.score(run.model, own, of_unit)
+        evaluate.score(run.model, own, of_unit)
         for own, of_unit in ((events, run.problem), (other, problem))
     )
     shift = math.log(factor)
@@ -372,7 +372,9 @@ def changed(events):
 
 def check_no_leak(run, events):
     """No score or prediction of what stays changes, by a single bit; later ones do."""
-    found, other = (score.score(run.model, own, run.problem) for own in (events, changed(events)))
+    found, other = (
+        evaluate.score(run.model, own, run.problem) for own in (events, changed(events))
+    )
     numbers = [
         np.arange(given, len(own))
         for own, given in zip(events.times, events.num_given, strict=True)
@@ -412,7 +414,7 @@ def test_badges(data_dir):
     events = events.select(range(20))
     run = make_run(events)
     check_no_leak(run, events)
-    scores = score.score(run.model, events, run.problem)
+    scores = evaluate.score(run.model, events, run.problem)
     stream = EventsStream(run, EventsStreamOptions())
     found = steps(stream, [*text_of(events, names=True, blank=True).splitlines()])
     np.testing.assert_allclose(found, scores.time + scores.mark, rtol=1e-4, atol=1e-4)
@@ -472,7 +474,7 @@ def test_the_loss_of_pieces_is_that_of_the_whole():
         for options in ({"length": 64}, {"length": 3, "history": 64})
     )
     assert pieces == pytest.approx(whole, rel=1e-5)
-    scores = score.score(run.model, events, run.problem)
+    scores = evaluate.score(run.model, events, run.problem)
     assert in_file_units(whole["loss"], run.problem) == pytest.approx(
         -scores.total / scores.num_events, rel=1e-5
     )
@@ -487,7 +489,7 @@ def test_a_batch_of_nothing_but_ends_adds_up():
     problem = dataclasses.replace(run.problem, lengths=(3,))
     batches = make_batches(events, run.config, problem, seed=None)
     assert len(batches) == 2
-    scores = score.score(run.model, events, run.problem)
+    scores = evaluate.score(run.model, events, run.problem)
     loss = training.evaluate(run.model, events_loss, batches)["loss"]
     assert in_file_units(loss, run.problem) == pytest.approx(-scores.total / 2, rel=1e-2)
 
@@ -553,7 +555,7 @@ def test_a_stream_is_one_sequence():
 @pytest.mark.parametrize("begin", ["", "-3"])
 def test_a_stream_says_what_the_scores_are(tied, tied_run, begin):
     events = dataclasses.replace(tied, begin=np.full(3, -3.0)) if begin else tied
-    scores = score.score(tied_run.model, events, tied_run.problem)
+    scores = evaluate.score(tied_run.model, events, tied_run.problem)
     stream = EventsStream(tied_run, EventsStreamOptions(begin=begin, marks=2, within=1.5))
     rows = streamed(stream, text_of(events, blank=True).splitlines())
     assert stream.header == [
@@ -747,7 +749,7 @@ def test_what_a_stream_refuses(tied_run):
 
 # -- lines ---------------------------------------------------------------------------------
 
-NUMBERS = EventsProblem("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
+NUMBERS = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
 ONE = dataclasses.replace(NUMBERS, mark_names=("event",))
 DATES = dataclasses.replace(NUMBERS, dates=True)
 
@@ -827,8 +829,9 @@ def test_dates_in_and_out(tmp_path):
     events = TASK.load(config)
     problem = dataclasses.replace(TASK.describe(events, config), begins=True)
     assert problem.dates and problem.periods == (86_400.0, 7 * 86_400.0)
-    assert "from 2016-07-01 06:30:00+00:00 to 2016-07-03 16:30:00+00:00" in TASK.about_data(
-        events, config
+    assert (
+        "from 2016-07-01 06:30:00+00:00 to 2016-07-03 16:30:00+00:00"
+        in TASK.about_data(events, config).text
     )
     run = Run(TASK, config, problem, TASK.model(config, problem))
     stream = EventsStream(run, EventsStreamOptions(begin="2016-07-04", within=3600.0))
@@ -879,9 +882,9 @@ def test_a_few_of_the_sequences():
 
 
 def test_a_hawkes_process_is_fitted_to_the_first_pieces_of_one_long_sequence(monkeypatch):
-    monkeypatch.setattr(yardsticks, "FITTED", 3000)
+    monkeypatch.setattr(baselines, "FITTED", 3000)
     events = sequences([np.arange(20_000.0)])
-    fitted = yardsticks.for_hawkes(events)
+    fitted = baselines.for_hawkes(events)
     assert fitted.num_forecast == 3000 and fitted.times[-1][-1] == 3000.0
 
 

@@ -16,13 +16,13 @@ from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.tasks.files import read_json, write_json
-from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream, Row
+from flax_linattn.tasks.forecast import ForecastConfig, ForecastSpec, ForecastStream, Row
 from flax_linattn.tasks.forecast.baselines import seasonal_naive
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines, evaluate_model
 from flax_linattn.tasks.forecast.model import make_loss
 from flax_linattn.tasks.forecast.panel import SeriesPanel
-from flax_linattn.tasks.forecast.problem import describe
 from flax_linattn.tasks.forecast.rows import RowLines
+from flax_linattn.tasks.forecast.spec import describe
 from flax_linattn.tasks.forecast.windows import PanelWindows, compile_forecast, standardize
 from tests.tasks.commands import command_line, fail, one_line, succeed
 
@@ -65,7 +65,7 @@ def test_what_a_run_folder_says(run_dir, csv):
     assert report["num_test_windows"] == 40 - HORIZON + 1
     assert report["targets"] == "load, OT"
     problem = tasks.load_run(run_dir).problem
-    assert isinstance(problem, ForecastProblem)
+    assert isinstance(problem, ForecastSpec)
     assert problem.season == 24 and problem.marks == ("hour", "weekday", "day", "day of year")
     fitted = data.load_table(csv).fill_forward().values[:140]
     np.testing.assert_allclose(problem.standardizer.mean, fitted.mean(axis=0))
@@ -627,7 +627,7 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     assert np.isfinite(json.loads((tmp_path / "run" / "test.json").read_text())["test_mse"])
     run = tasks.load_run(tmp_path / "run")
     assert run.config.data.split == "0.7/0.1/0.2"
-    assert isinstance(run.problem, ForecastProblem) and len(run.problem.channels) == 21
+    assert isinstance(run.problem, ForecastSpec) and len(run.problem.channels) == 21
     series = data.load_table(weather)
     arrays = standardize(series, run.problem)
     # A row has the calendar of its own stamp.
@@ -701,7 +701,7 @@ def test_a_value_that_flattens_its_channel_is_told(tmp_path, capsys):
         path.write_text("# c\nload,OT\n" + "\n".join(lines) + "\n")
 
     write(row20="1e30,1")
-    assert FORECAST.notes(FORECAST.load(ForecastConfig.of(csv=path).resolve())) == [
+    assert FORECAST.load(ForecastConfig.of(csv=path).resolve()).notes == [
         "values so far out that they flatten all others of their channel: 1 ('load' 1e+30, line "
         "23); leave the cell empty where one stands for a missing value"
     ]
@@ -719,7 +719,7 @@ def test_rain_is_no_outlier_and_a_few_events_are_told_as_what_they_are(tmp_path)
     rain, events = {3: 0.2, 50: 40.0, 70: 1.5}, {20: 1}
     rows = [f"{i % 7},{rain.get(i, 0)},{events.get(i, 0)}" for i in range(200)]
     path.write_text("load,rain,event\n" + "\n".join(rows) + "\n")
-    assert FORECAST.notes(FORECAST.load(ForecastConfig.of(csv=path).resolve())) == [
+    assert FORECAST.load(ForecastConfig.of(csv=path).resolve()).notes == [
         "channels of one value but for a few rows ('event' 0 but for 1, the first 1, line 22): 1"
     ]
 

@@ -11,7 +11,7 @@ from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast import ForecastConfig, ForecastStream, Row
 from flax_linattn.tasks.forecast.panel import SeriesPanel
-from flax_linattn.tasks.forecast.problem import describe
+from flax_linattn.tasks.forecast.spec import describe
 from flax_linattn.tasks.forecast.windows import compile_forecast, forecast_after, standardize
 from tests.tasks.commands import fail, no_drawing, succeed
 

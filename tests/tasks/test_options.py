@@ -8,8 +8,8 @@ import pytest
 from flax import nnx
 
 from flax_linattn import data, models, tasks
-from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem
-from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem
+from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec
+from flax_linattn.tasks.forecast import ForecastConfig, ForecastSpec
 from tests.contract.tolerances import assert_same_bits
 
 
@@ -35,12 +35,12 @@ def test_a_model_by_hand_is_the_command_s():
     """The same parameters and options from the short constructors' defaults."""
     train, _ = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = ClassifyProblem(train.name, train.channels, train.classes, (29,), standardizer)
+    problem = ClassifySpec(train.name, train.channels, train.classes, (29,), standardizer)
     command = tasks.get_task("classify").model(ClassifyConfig(), problem)
     hand = models.SequenceClassifier(12, 9, max_length=29, rngs=nnx.Rngs(0))
     assert_same_bits(nnx.state(hand), nnx.state(command))
     assert hand.dropout.rate == command.dropout.rate == 0.1
-    rows = ForecastProblem("rows", ("a", "b"), (0, 1), None, (), standardizer, ((0, 1),) * 3, "")
+    rows = ForecastSpec("rows", ("a", "b"), (0, 1), None, (), standardizer, ((0, 1),) * 3, "")
     command = tasks.get_task("forecast").model(ForecastConfig(), rows)
     hand = models.Forecaster(2, 96, memory=96, max_length=96, rngs=nnx.Rngs(0))
     assert_same_bits(nnx.state(hand), nnx.state(command))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flax_linattn.data.future import times_after
-from flax_linattn.tasks.predicted import Table, check_out, write_table
+from flax_linattn.tasks.prediction_table import Table, check_out, write_table
 
 TABLE = Table(
     ("time", "load, MW", "class", "count"),

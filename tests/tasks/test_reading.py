@@ -29,7 +29,7 @@ def written(tmp_path, load, times=None, separator=","):
 
 
 def notes(path, **options):
-    return FORECAST.notes(FORECAST.load(ForecastConfig.of(csv=path, **options).resolve()))
+    return FORECAST.load(ForecastConfig.of(csv=path, **options).resolve()).notes
 
 
 @pytest.fixture

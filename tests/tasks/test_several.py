@@ -9,10 +9,10 @@ import pytest
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.forecast import ForecastConfig, ForecastProblem, ForecastStream, Row
+from flax_linattn.tasks.forecast import ForecastConfig, ForecastSpec, ForecastStream, Row
 from flax_linattn.tasks.forecast.evaluate import Errors
 from flax_linattn.tasks.forecast.panel import SeriesPanel, load_panel
-from flax_linattn.tasks.forecast.problem import describe, seasonal_scale
+from flax_linattn.tasks.forecast.spec import describe, seasonal_scale
 from flax_linattn.tasks.forecast.windows import compile_forecast, part_windows, stack
 from tests.tasks.commands import fail, no_drawing, succeed
 
@@ -142,8 +142,8 @@ def test_the_ridge_is_one_map_of_all_series(run_dir, shops):
 
 def test_what_a_run_remembers_of_each_series(run_dir, shops):
     problem = tasks.load_run(run_dir).problem
-    assert isinstance(problem, ForecastProblem) and len(problem.members) == 100
-    assert ForecastProblem.from_json(json.loads(json.dumps(problem.to_json()))).members == (
+    assert isinstance(problem, ForecastSpec) and len(problem.members) == 100
+    assert ForecastSpec.from_json(json.loads(json.dumps(problem.to_json()))).members == (
         problem.members
     )
     one = next(s for s in data.load_long(shops, id_column="shop") if s.name == "s40")
@@ -155,7 +155,7 @@ def test_what_a_run_remembers_of_each_series(run_dir, shops):
     damaged = problem.to_json()
     damaged["members"] = [{**problem.to_json()["members"][0], "std": [0.0]}]
     with pytest.raises(ValueError, match="positive"):
-        ForecastProblem.from_json(damaged).check()
+        ForecastSpec.from_json(damaged).check()
 
 
 def test_no_unit_changes_what_the_model_sees():
@@ -318,7 +318,7 @@ def test_what_is_known_ahead_has_one_scale_for_all_series():
     assert (scale.mean[1], scale.std[1]) == pytest.approx((sizes.mean(), sizes.std()))
     assert len({problem.of_series(one.name).standardizer.mean[0] for one in several}) == 3
     assert problem.static == (1,)
-    again = ForecastProblem.from_json(json.loads(json.dumps(problem.to_json())))
+    again = ForecastSpec.from_json(json.loads(json.dumps(problem.to_json())))
     assert again.static == again.known_future == (1,)
     several[2].values[10, 1] = 90.0
     again = describe(SeriesPanel("toy", tuple(several), splits), GLOBAL.replace(**options))

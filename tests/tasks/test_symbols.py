@@ -13,11 +13,11 @@ from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
 from flax_linattn.tasks.symbols import SymbolsConfig, SymbolsData, recall
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
+from flax_linattn.tasks.symbols.evaluate import Lag, longest_match, matches
 from flax_linattn.tasks.symbols.model import make_loss
 from flax_linattn.tasks.symbols.options import RECALL
-from flax_linattn.tasks.symbols.questions import Questions
+from flax_linattn.tasks.symbols.stream import Questions
 from flax_linattn.tasks.symbols.task import SymbolsTask
-from flax_linattn.tasks.symbols.yardsticks import Lag, longest_match, matches
 from tests.nn.cases import call
 from tests.tasks.commands import fail, no_drawing, one_line, succeed
 from tests.training.problem import signal_at

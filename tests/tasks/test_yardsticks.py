@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from flax_linattn import data, tasks
+from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.classify import baselines
 from flax_linattn.tasks.classify.metrics import averages, count
 from flax_linattn.tasks.forecast import baselines as forecasts
 from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
-from flax_linattn.tasks.yardsticks import Yardsticks
 
 MSE = Yardsticks("mse", ("naive", "seasonal_naive", "ridge"), title="MSE")
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from flax_linattn.typing import Array
+from flax_linattn.typing import Array, Parameters
 
 Tree = TypeVar("Tree")
 
@@ -137,6 +137,20 @@ def score_scale(scale: float | Array | None, default: float | None, key_dim: int
             "by factors of your own instead."
         )
     return scale
+
+
+class ScoreScale:
+    """What mechanisms share whose scores have a factor: the argument ``scale``, else their own."""
+
+    @property
+    def scale(self) -> float | None:
+        """The factor where a call gives none; None = K**-0.5."""
+        return None
+
+    def _scale(self, q: Array, parameters: Parameters) -> Array:
+        """The factor, in the dtype of the queries."""
+        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
+        return jnp.asarray(scale).astype(q.dtype)
 
 
 def times(x: Array, factor: float | Array) -> Array:

@@ -23,6 +23,7 @@ from flax_linattn.ops.contract.numerics import accumulation_dtype, vary_alike
 from flax_linattn.ops.contract.state import StateSizes, exportable
 from flax_linattn.ops.engine.chunks import over_chunks
 from flax_linattn.ops.engine.forms import choose_form
+from flax_linattn.ops.engine.tiles import take
 from flax_linattn.ops.engine.undifferentiated import unless_differentiated
 from flax_linattn.typing import Array, Outputs, OutputStep, Parameters, State, Visible
 
@@ -420,8 +421,7 @@ def _of_cached(cache: KVCache) -> Parameters:
 
 def _slot(x: Array, index: Array) -> Array:
     """[B, L, ...] -> [B, 1, ...] at a slot of each row, the nearest one where there is none."""
-    at = jnp.clip(index, 0, x.shape[1] - 1).reshape(-1, *(1,) * (x.ndim - 1))
-    return jnp.take_along_axis(x, at, axis=1)
+    return take(x, jnp.clip(index, 0, x.shape[1] - 1)[:, None])
 
 
 def _positions(real: Array, runs: masks.Runs | None, before: Array) -> Array:

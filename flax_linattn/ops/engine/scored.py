@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_head
-from flax_linattn.ops.contract.numerics import accumulation_dtype, scores
+from flax_linattn.ops.contract.numerics import accumulation_dtype, score_scale, scores
 from flax_linattn.ops.engine.blocks import (
     Offsets,
     Rows,
@@ -40,9 +40,14 @@ class ScoredAttention(CacheMechanism):
 
     chunk_size: int = 512
 
+    @property
     @abc.abstractmethod
+    def scale(self) -> float | None:
+        """The factor of the scores where a call gives none; None = K**-0.5."""
+
     def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
         """The factor of the scores."""
+        return score_scale(parameters.get("scale"), self.scale, key_dim)
 
     def offsets(self, pairs: Pairs) -> Offsets | None:
         """What is added to the scores, if weights are of their differences; None = nothing."""

@@ -61,6 +61,12 @@ def at(x: Array, t: Array) -> Array:
     return jax.lax.dynamic_index_in_dim(x, t, axis=1, keepdims=False)
 
 
+def take(x: Array, index: Array) -> Array:
+    """[B, S, ...] at ``index`` [B, T] -> [B, T, ...]."""
+    index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, index, axis=1)
+
+
 def put(x: Array, value: Array, t: Array) -> Array:
     """``x`` with ``value`` at time ``t``; in place where a loop carries x."""
     return jax.lax.dynamic_update_index_in_dim(x, value, t, axis=1)

@@ -16,6 +16,7 @@ from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.masks import Runs
 from flax_linattn.ops.contract.state import exportable
 from flax_linattn.ops.engine.cache import KVCache
+from flax_linattn.ops.engine.tiles import take
 from flax_linattn.typing import Array, Parameters
 
 
@@ -101,12 +102,6 @@ class _AtTheEnd(KVCache):
     def used(self) -> Array:
         before = self.capacity - self.length[:, None]
         return jnp.arange(self.capacity, dtype=jnp.int32) >= before
-
-
-def take(x: Array, index: Array) -> Array:
-    """[B, S, ...] at ``index`` [B, T] -> [B, T, ...]."""
-    index = index.reshape(*index.shape, *(1,) * (x.ndim - 2))
-    return jnp.take_along_axis(x, index, axis=1)
 
 
 def without_gaps(call: Call) -> tuple[Call, Any]:

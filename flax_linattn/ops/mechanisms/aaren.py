@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -41,16 +41,16 @@ import jax.numpy as jnp
 from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.capabilities import Capabilities
 from flax_linattn.ops.contract.numerics import (
+    ScoreScale,
     einsum,
     exp_difference,
     safe_divide,
-    score_scale,
     scores,
 )
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.engine import exponential, prefix
 from flax_linattn.ops.engine.exponential import ExponentialState
-from flax_linattn.ops.engine.exponential_scan import exponential_scan
+from flax_linattn.ops.engine.exponential_scan import Rows, exponential_scan
 from flax_linattn.ops.engine.forms import choose_form
 from flax_linattn.ops.engine.streaming import StreamingMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, State, Values, Visible
@@ -61,7 +61,7 @@ queries."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LearnedQueryMechanism(StreamingMechanism):
+class LearnedQueryMechanism(ScoreScale, StreamingMechanism):
     """What mechanisms share that score every token by one learned query [H, K], or by given ones.
 
     Attributes:
@@ -82,9 +82,12 @@ class LearnedQueryMechanism(StreamingMechanism):
 
     @abc.abstractmethod
     def _scan(
-        self, call: Call, score: Array, tokens: dict[str, Array], initial: State
-    ) -> tuple[Outputs, State]:
-        """Causal means [B, T, H, V] by scores [B, T, H]; of ``tokens`` all but the keys count."""
+        self, score: Array, tokens: dict[str, Array], initial: State, **how: Any
+    ) -> tuple[Rows, State]:
+        """Causal means [B, T, H, V] by scores [B, T, H]; of ``tokens`` all but the keys count.
+
+        The rest is that of ``exponential_scan``.
+        """
 
     def _attend(self, call: Call) -> tuple[Outputs, State]:
         if call.q.ndim == 2 or call.is_causal:
@@ -104,17 +107,24 @@ class LearnedQueryMechanism(StreamingMechanism):
         score = self._score(q, tokens["k"])
         own = {name: x for name, x in tokens.items() if name != "k"}
         initial = self._initial(call)
+        how = {
+            "mask": call.mask,
+            "starts": call.starts,
+            "form": call.form,
+            "chunk_size": self.chunk_size,
+        }
         if q.ndim == 2:
-            return self._scan(call, score, own, initial)
+            rows, state = self._scan(score, own, initial, **how)
+            return rows.y, state
         # A head of a given query is a head of the scan.
         queries = q.shape[1]
-        y, state = self._scan(
-            call,
+        rows, state = self._scan(
             _joined(score, 2),
             {name: _joined(of_queries(x, 2, queries), 2) for name, x in own.items()},
             jax.tree.map(lambda x: _joined(x, 1), initial),
+            **how,
         )
-        return _parted(y, 2, queries), jax.tree.map(lambda x: _parted(x, 1, queries), state)
+        return _parted(rows.y, 2, queries), jax.tree.map(lambda x: _parted(x, 1, queries), state)
 
     def _score(self, query: Array | None, k: Array) -> Array:
         """s_i [..., H] of keys [..., H, K], or [..., L, H]; ``query`` is scaled."""
@@ -125,10 +135,6 @@ class LearnedQueryMechanism(StreamingMechanism):
         if query.ndim == 2:
             return scores(query, k, "hk,...hk->...h")
         return scores(query, k, "blhk,b...hk->b...lh")
-
-    def _scale(self, q: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return jnp.asarray(scale).astype(q.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,18 +211,9 @@ class Aaren(LearnedQueryMechanism):
         return None if form == "parallel" else self.chunk_size
 
     def _scan(
-        self, call: Call, score: Array, tokens: dict[str, Array], initial: AarenState
-    ) -> tuple[Outputs, AarenState]:
-        rows, state = exponential_scan(
-            score,
-            tokens["v"],
-            initial,
-            mask=call.mask,
-            starts=call.starts,
-            form=call.form,
-            chunk_size=self.chunk_size,
-        )
-        return rows.y, state
+        self, score: Array, tokens: dict[str, Array], initial: AarenState, **how: Any
+    ) -> tuple[Rows, AarenState]:
+        return exponential_scan(score, tokens["v"], initial, **how)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

@@ -181,9 +181,6 @@ class AFTSimple(StreamingMechanism):
     def lift(self, k: Array, v: Array, query: Array | None = None) -> ExponentialState:
         return ExponentialState(m=k, u=jnp.ones_like(k), w=v)
 
-    def _merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
-        return state_a.merge(state_b)
-
     def read(self, q: Array | None, state: ExponentialState) -> Array:
         q = self._query(q)
         return gated(q, state.mean) if self.gate else jnp.broadcast_to(state.mean, q.shape)

@@ -28,7 +28,7 @@ from flax_linattn.checks import at_least
 from flax_linattn.ops.contract import masks
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import exp_difference, score_scale, scores
+from flax_linattn.ops.contract.numerics import ScoreScale, exp_difference, scores
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential_scan import exponential_scan
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
@@ -36,7 +36,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 
 @dataclasses.dataclass(frozen=True)
-class BidirectionalAaren(StatelessMechanism):
+class BidirectionalAaren(ScoreScale, StatelessMechanism):
     """Aaren from both ends, for whole sequences (module docstring).
 
     Attributes:
@@ -124,10 +124,6 @@ with the others: it needs at least 2, got 1.
         score = jnp.where(visible[..., None] & direction, score[:, None], -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=2, keepdims=True))
         return average_by_token(weight, v)
-
-    def _scale(self, q: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return jnp.asarray(scale).astype(q.dtype)
 
 
 def forward_heads(num_heads: int) -> int:

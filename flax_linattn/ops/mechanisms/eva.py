@@ -48,15 +48,15 @@ import jax.numpy as jnp
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.capabilities import Capabilities, Learned
 from flax_linattn.ops.contract.numerics import (
+    ScoreScale,
     einsum,
     exp_difference,
     safe_divide,
-    score_scale,
     scores,
 )
 from flax_linattn.ops.engine.features import bounded_key
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
-from flax_linattn.ops.engine.tiles import fill, split, unsplit
+from flax_linattn.ops.engine.tiles import fill, split, take, unsplit
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 _MAPS = {
@@ -85,7 +85,7 @@ class _Chunks(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class EVA(StatelessMechanism):
+class EVA(ScoreScale, StatelessMechanism):
     """Windows with control variates (module docstring: symbols, departures).
 
     Arguments of its own in ``attend``: ``mean_query_kernel`` and ``mean_key_kernel`` [K, K],
@@ -147,11 +147,11 @@ class EVA(StatelessMechanism):
         rank = jnp.cumsum(mask, axis=1, dtype=jnp.int32) - 1
         count = rank[:, -1] + 1
         order = jnp.argsort(~mask, axis=1, stable=True)  # the real tokens move to the front
-        q, k, v = (_take(x, order) for x in (whole.q, whole.k, whole.v))
+        q, k, v = (take(x, order) for x in (whole.q, whole.k, whole.v))
         scale = self._scale(q, parameters)
         chunks = self._chunks(q, k, v, count, scale, parameters)
         y = self._windows(q * scale, k, v, count, chunks)
-        y = _take(y, jnp.maximum(rank, 0))
+        y = take(y, jnp.maximum(rank, 0))
         return jnp.where(mask[:, :, None, None], y, jnp.zeros_like(y))
 
     def _chunks(
@@ -174,7 +174,7 @@ class EVA(StatelessMechanism):
         place = jnp.minimum(place, length - 1).reshape(batch, most * widest)
 
         def tokens(x: Array) -> Array:
-            x = _take(x, place).reshape(batch, most, widest, *x.shape[2:])
+            x = take(x, place).reshape(batch, most, widest, *x.shape[2:])
             return jnp.where(inside, x, jnp.zeros_like(x))
 
         q, k, v = tokens(q), tokens(k), tokens(v)
@@ -289,18 +289,9 @@ class EVA(StatelessMechanism):
     def _overlap(self) -> int:
         return max(1, self.window_size // 2) if self.overlap is None else self.overlap
 
-    def _scale(self, q: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return jnp.asarray(scale).astype(q.dtype)
-
 
 def _check_scale(scale: Array | float | None) -> None:
     if scale is None or isinstance(scale, jax.core.Tracer) or jnp.ndim(scale):
         return  # an array with axes is refused where it is used
     if scale <= 0:
         raise ValueError(f"scale must be positive, its root scales q and k; got {scale}.")
-
-
-def _take(x: Array, index: Array) -> Array:
-    """``x`` [B, T, H, K] at ``index`` [B, n], each row at its own places: [B, n, H, K]."""
-    return jnp.take_along_axis(x, index[:, :, None, None], axis=1)

@@ -39,7 +39,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, score_scale
+from flax_linattn.ops.contract.numerics import ScoreScale, einsum
 from flax_linattn.ops.engine.blocks import Weighing
 from flax_linattn.ops.engine.features import bounded_key, scale_free, symmetric_square
 from flax_linattn.ops.engine.kernel import KernelMechanism
@@ -108,9 +108,6 @@ class Expressive(ScoredAttention):
 
     scale: float = 1.0
 
-    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
-        return score_scale(parameters.get("scale"), self.scale, key_dim)
-
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
@@ -121,7 +118,7 @@ class Expressive(ScoredAttention):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExpressiveQuadratic(KernelMechanism):
+class ExpressiveQuadratic(ScoreScale, KernelMechanism):
     """Squared dot product as the weight, in linear time (module docstring).
 
     Attributes:
@@ -153,9 +150,8 @@ class ExpressiveQuadratic(KernelMechanism):
     def prepare(
         self, q: Array, k: Array, v: Array, parameters: Parameters
     ) -> tuple[Array, Array, Array]:
-        scale = self._scale(q.shape[-1], parameters)
         # The size of a query cancels: large ones do not overflow, small ones do not underflow.
-        return scale_free(q * jnp.asarray(scale).astype(q.dtype)), bounded_key(k), v
+        return scale_free(q * self._scale(q, parameters)), bounded_key(k), v
 
     def query_features(self, q: Array) -> Array:
         return symmetric_square(q)
@@ -169,9 +165,6 @@ class ExpressiveQuadratic(KernelMechanism):
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        weight = _scores(q, k, self._scale(q.shape[-1], parameters)) ** 2
+        weight = _scores(q, k, self._scale(q, parameters)) ** 2
         weight = jnp.where(visible[:, None], weight, jnp.zeros_like(weight))
         return average_by_head(weight, v)
-
-    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
-        return score_scale(parameters.get("scale"), self.scale, key_dim)

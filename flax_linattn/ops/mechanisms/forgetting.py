@@ -36,7 +36,7 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract.averages import average_by_head
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import exp_difference, score_scale, scores
+from flax_linattn.ops.contract.numerics import exp_difference, scores
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine.blocks import Offsets, Weighing
 from flax_linattn.ops.engine.cache import Pairs
@@ -116,6 +116,3 @@ class Forgetting(ScoredAttention):
         score = jnp.where(visible[:, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
         return average_by_head(weight, v)
-
-    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
-        return score_scale(parameters.get("scale"), self.scale, key_dim)

@@ -22,18 +22,17 @@ s_ij       q_i . k_j + d_ij (equation 5), q_i the same for all i
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
 from flax_linattn.ops.contract.averages import average_by_token
-from flax_linattn.ops.contract.call import Call
 from flax_linattn.ops.contract.numerics import exp_difference
 from flax_linattn.ops.contract.state import StateSizes
 from flax_linattn.ops.contract.token_arguments import TokenArgument
 from flax_linattn.ops.engine import exponential
 from flax_linattn.ops.engine.exponential import ForgettingState
-from flax_linattn.ops.engine.exponential_scan import forgetting_scan
+from flax_linattn.ops.engine.exponential_scan import Rows, forgetting_scan
 from flax_linattn.ops.engine.gates import LOG_DECAY
 from flax_linattn.ops.mechanisms.aaren import LearnedQueryMechanism, of_queries
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
@@ -82,26 +81,13 @@ class ForgettingAaren(LearnedQueryMechanism):
         lost = jnp.zeros_like(score) if log_decay is None else log_decay
         return ForgettingState(lost, score, jnp.zeros_like(score), jnp.ones_like(score), v)
 
-    def _merge(self, state_a: ForgettingState, state_b: ForgettingState) -> ForgettingState:
-        return state_a.merge(state_b)
-
     def read(self, q: Array | None, state: ForgettingState) -> Array:
         return state.sums.mean
 
     def _scan(
-        self, call: Call, score: Array, tokens: dict[str, Array], initial: ForgettingState
-    ) -> tuple[Outputs, ForgettingState]:
-        rows, state = forgetting_scan(
-            score,
-            tokens["v"],
-            tokens["log_decay"],
-            initial,
-            mask=call.mask,
-            starts=call.starts,
-            form=call.form,
-            chunk_size=self.chunk_size,
-        )
-        return rows.y, state
+        self, score: Array, tokens: dict[str, Array], initial: ForgettingState, **how: Any
+    ) -> tuple[Rows, ForgettingState]:
+        return forgetting_scan(score, tokens["v"], tokens["log_decay"], initial, **how)
 
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters

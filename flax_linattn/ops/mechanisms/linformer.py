@@ -18,14 +18,14 @@ import jax.numpy as jnp
 from flax_linattn.checks import LARGEST_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Learned
 from flax_linattn.ops.contract.masks import longest
-from flax_linattn.ops.contract.numerics import einsum, score_scale, scores
+from flax_linattn.ops.contract.numerics import ScoreScale, einsum, scores
 from flax_linattn.ops.engine.draws import uniform
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
-class Linformer(StatelessMechanism):
+class Linformer(ScoreScale, StatelessMechanism):
     """Linformer attention (module docstring: symbols, departures).
 
     Attributes:
@@ -142,7 +142,3 @@ class Linformer(StatelessMechanism):
             return given.astype(k.dtype)
 
         return table("key_projection", 2 * self.seed), table("value_projection", 2 * self.seed + 1)
-
-    def _scale(self, q: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return jnp.asarray(scale).astype(q.dtype)

@@ -22,10 +22,10 @@ import jax.numpy as jnp
 
 from flax_linattn.checks import at_least
 from flax_linattn.ops.contract.numerics import (
+    ScoreScale,
     einsum,
     exp_difference,
     safe_divide,
-    score_scale,
     scores,
 )
 from flax_linattn.ops.engine.stateless import Sequences, StatelessMechanism
@@ -33,7 +33,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 
 @dataclasses.dataclass(frozen=True)
-class Nystrom(StatelessMechanism):
+class Nystrom(ScoreScale, StatelessMechanism):
     """Nystromformer attention (module docstring: symbols, departures).
 
     Attributes:
@@ -63,7 +63,7 @@ class Nystrom(StatelessMechanism):
 
     def mix(self, whole: Sequences) -> Outputs:
         k, v, mask = whole.k, whole.v, whole.mask
-        q = self._scaled(whole.q, whole.parameters)
+        q = whole.q * self._scale(whole.q, whole.parameters)
         q_landmarks, q_used = self._landmarks(q, whole.query_mask)
         k_landmarks, k_used = self._landmarks(k, mask)
 
@@ -107,7 +107,7 @@ class Nystrom(StatelessMechanism):
     def _reference(
         self, q: Array, k: Keys, v: Values, visible: Visible, parameters: Parameters
     ) -> Outputs:
-        q = self._scaled(q, parameters)
+        q = q * self._scale(q, parameters)
         real_q = jnp.broadcast_to(jnp.any(visible, axis=2), q.shape[:2])
         real_k = jnp.broadcast_to(jnp.any(visible, axis=1), k.shape[:2])
         landmark = jnp.arange(self.num_landmarks)[:, None]
@@ -139,10 +139,6 @@ class Nystrom(StatelessMechanism):
         over_heads = jax.vmap(of_head, in_axes=(1, 1, 1, None, None), out_axes=1)
         y = jax.vmap(over_heads)(q, k, v, real_q, real_k)
         return jnp.where(jnp.any(real_k, axis=1)[:, None, None, None], y, jnp.zeros_like(y))
-
-    def _scaled(self, q: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return q * jnp.asarray(scale).astype(q.dtype)
 
 
 def _matmul(a: Array, b: Array) -> Array:

@@ -99,9 +99,6 @@ class Performer(StreamingMechanism):
         w = jnp.broadcast_to(v[..., None, :], (*k.shape, v.shape[-1]))
         return ExponentialState(m=k, u=jnp.ones_like(k), w=w)
 
-    def _merge(self, state_a: ExponentialState, state_b: ExponentialState) -> ExponentialState:
-        return state_a.merge(state_b)
-
     def read(self, q: Array | None, state: ExponentialState) -> Array:
         log_weight = self._query(q) + state.m
         weight = exp_difference(log_weight, jnp.max(log_weight, axis=-1, keepdims=True))

@@ -39,7 +39,7 @@ import jax.numpy as jnp
 
 from flax_linattn.checks import LARGEST_SEED, at_least
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, exp_difference, safe_divide, score_scale
+from flax_linattn.ops.contract.numerics import ScoreScale, einsum, exp_difference, safe_divide
 from flax_linattn.ops.engine.buckets import Layout, Places
 from flax_linattn.ops.engine.draws import gaussian
 from flax_linattn.ops.engine.features import unit_length
@@ -48,7 +48,7 @@ from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visibl
 
 
 @dataclasses.dataclass(frozen=True)
-class Reformer(StatelessMechanism):
+class Reformer(ScoreScale, StatelessMechanism):
     """LSH attention (module docstring: symbols, departures).
 
     Attributes:
@@ -203,10 +203,6 @@ get_mechanism('reformer', num_buckets=...), which has one.
                 f"more columns, got {rotations.shape}."
             )
         return jax.lax.stop_gradient(rotations[..., :half]).astype(x.dtype)
-
-    def _scale(self, x: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, x.shape[-1])
-        return jnp.asarray(scale).astype(x.dtype)
 
 
 def _bucket(x: Array, rotation: Array, columns: Array) -> Array:

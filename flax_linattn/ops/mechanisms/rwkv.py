@@ -106,9 +106,6 @@ class RWKV(StreamingMechanism):
         fades = jnp.zeros_like(k) if log_decay is None else log_decay
         return ForgettingState(fades, k, jnp.zeros_like(k), jnp.ones_like(k), v)
 
-    def _merge(self, state_a: ForgettingState, state_b: ForgettingState) -> ForgettingState:
-        return state_a.merge(state_b)
-
     def read(self, q: Array | None, state: ForgettingState) -> Array:
         """Of the past alone; a token's own part is added by ``attend`` and ``step``."""
         return gated(self._query(q), state.sums.mean)

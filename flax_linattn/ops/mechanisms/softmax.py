@@ -28,7 +28,6 @@ from flax_linattn.ops.contract.masks import Visibility, zero_padding
 from flax_linattn.ops.contract.numerics import (
     accumulation_dtype,
     exp_difference,
-    score_scale,
     scores,
 )
 from flax_linattn.ops.contract.state import StateSizes
@@ -180,9 +179,6 @@ class SoftmaxAttention(ScoredAttention):
         score = jnp.where(visible[:, None], score, -jnp.inf)
         weight = exp_difference(score, jnp.max(score, axis=-1, keepdims=True))
         return average_by_head(weight, v)
-
-    def _scale(self, key_dim: int, parameters: Parameters) -> float | Array:
-        return score_scale(parameters.get("scale"), self.scale, key_dim)
 
 
 def _widen(x: Array, width: int) -> Array:

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 
 from flax_linattn.ops.contract.averages import average_by_token
 from flax_linattn.ops.contract.capabilities import Capabilities
-from flax_linattn.ops.contract.numerics import einsum, score_scale
+from flax_linattn.ops.contract.numerics import ScoreScale, einsum
 from flax_linattn.ops.engine.features import bounded_key, bounded_query, quadratic_features
 from flax_linattn.ops.engine.kernel import KernelMechanism
 from flax_linattn.typing import Array, Keys, Outputs, Parameters, Values, Visible
 
 
 @dataclasses.dataclass(frozen=True)
-class TaylorFeatures(KernelMechanism):
+class TaylorFeatures(ScoreScale, KernelMechanism):
     """Taylor feature linear attention of order 2 (module docstring).
 
     Attributes:
@@ -74,7 +74,3 @@ class TaylorFeatures(KernelMechanism):
         x = jnp.sum(q[:, :, None] * k[:, None], axis=-1) * self._scale(q, parameters)
         weight = jnp.where(visible[..., None], 1 + x + x**2 / 2, jnp.zeros_like(x))
         return average_by_token(weight, v)
-
-    def _scale(self, q: Array, parameters: Parameters) -> Array:
-        scale = score_scale(parameters.get("scale"), self.scale, q.shape[-1])
-        return jnp.asarray(scale).astype(q.dtype)

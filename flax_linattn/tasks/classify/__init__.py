@@ -1,28 +1,28 @@
 """Classification: of time series, of sequences of tokens, of images."""
 
 from flax_linattn.tasks.classify.class_stream import Prediction
-from flax_linattn.tasks.classify.images.data import ImageProblem
+from flax_linattn.tasks.classify.images.data import ImageSpec
 from flax_linattn.tasks.classify.images.options import ImageConfig
 from flax_linattn.tasks.classify.images.task import ImageTask
-from flax_linattn.tasks.classify.series.data import ClassifyProblem, SeriesSource
+from flax_linattn.tasks.classify.series.data import ClassifySpec, SeriesSource
 from flax_linattn.tasks.classify.series.options import ClassifyConfig
 from flax_linattn.tasks.classify.series.stream import ClassifyStream
 from flax_linattn.tasks.classify.series.task import ClassifyTask, predict_proba
-from flax_linattn.tasks.classify.tokens.data import SequenceProblem
+from flax_linattn.tasks.classify.tokens.data import SequenceSpec
 from flax_linattn.tasks.classify.tokens.options import SequenceConfig
 from flax_linattn.tasks.classify.tokens.task import SequenceStream, SequenceTask
 
 __all__ = [
     "ClassifyConfig",
-    "ClassifyProblem",
+    "ClassifySpec",
     "ClassifyStream",
     "ClassifyTask",
     "ImageConfig",
-    "ImageProblem",
+    "ImageSpec",
     "ImageTask",
     "Prediction",
     "SequenceConfig",
-    "SequenceProblem",
+    "SequenceSpec",
     "SequenceStream",
     "SequenceTask",
     "SeriesSource",

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import training
+from flax_linattn.tasks.baselines import at_hand
 from flax_linattn.tasks.classify.metrics import averages, count
-from flax_linattn.tasks.yardsticks import at_hand
 
 MAX_PRODUCTS = 10**11
 """Multiplications of a baseline: some ten seconds of a core."""

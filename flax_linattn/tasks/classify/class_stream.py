@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.tasks.classify.figures import draw_stream
-from flax_linattn.tasks.facts import read_count
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streaming import Streaming
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.state_metadata import read_count
+from flax_linattn.tasks.streaming import Streaming, full_streams_explained
 
 MAX_DRAWN = 10_000
 """Predictions kept for a figure, so that an endless stream stays in constant memory."""
@@ -103,11 +103,8 @@ class ClassStream(Streaming, Generic[Observation]):
             self.num_breaks += 1
             return None
         x = self._input(observation)
-        try:
+        with full_streams_explained():
             logits = self._stream.step(x)
-        except OptionError as error:  # no room is left
-            message = f"{error} A blank line begins one."
-            raise OptionError(message, *error.options, **error.values) from error
         self.num_steps += 1
         probabilities = np.asarray(jax.nn.softmax(logits[0]))
         if np.isnan(probabilities).any():

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from flax_linattn import ops, training
+from flax_linattn import training
 from flax_linattn.checks import OptionError
+from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.classify.baselines import Vectors, baseline_values, predict_vectors
 from flax_linattn.tasks.classify.figures import draw_confusion
 from flax_linattn.tasks.classify.label_options import RecipeFit
@@ -21,16 +22,15 @@ from flax_linattn.tasks.classify.metrics import (
     make_label_loss,
     probabilities_of,
 )
-from flax_linattn.tasks.classify.sources import FileSource, LabelProblem, Source
-from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.predicted import Table
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.task import Report, Task
-from flax_linattn.tasks.yardsticks import Yardsticks
+from flax_linattn.tasks.classify.sources import FileSource, LabelSpec, Source
+from flax_linattn.tasks.options import Config, has_direction, mechanisms_by_direction
+from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.task import DataSummary, Report, Task
 from flax_linattn.typing import Array
 
 C = TypeVar("C", bound=Config)
-P = TypeVar("P", bound=LabelProblem)
+P = TypeVar("P", bound=LabelSpec)
 
 
 class LabelTask(Task[C, Source[C, P], P]):
@@ -75,13 +75,9 @@ class LabelTask(Task[C, Source[C, P], P]):
         """Names, sizes, scales, a checksum."""
         return data.describe(config)
 
-    def about_data(self, data: Source[C, P], config: C) -> str:
-        """Sizes and classes."""
-        return data.about(config)
-
-    def notes(self, data: Source[C, P]) -> Sequence[str]:
-        """Warnings about the examples."""
-        return data.notes
+    def about_data(self, data: Source[C, P], config: C) -> DataSummary:
+        """Sizes and classes; warnings about the examples."""
+        return DataSummary(data.about(config), data.notes)
 
     def batches(self, data: Source[C, P], config: C, problem: P, spans: int) -> training.Splits:
         """Examples as the model takes them."""
@@ -185,11 +181,6 @@ class SourceTask(LabelTask[C, P]):
         return self.source_of(run).splits(self.baseline_config(run.config), run.problem).train
 
 
-def mechanisms_by_direction(is_causal: bool) -> tuple[str, ...]:
-    """Names of the mechanisms that have a causal form, or a non-causal one."""
-    return tuple(name for name in ops.list_mechanisms() if _has(ops.get_mechanism(name), is_causal))
-
-
 def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
     """Refuses mechanisms without a causal form, or without a non-causal one.
 
@@ -202,15 +193,10 @@ def check_direction(config: Config, is_causal: bool, **remedy: Any) -> None:
         ValueError: a mechanism lacks the form.
     """
     for mechanism in config.layers.mechanisms:
-        if not _has(mechanism, is_causal):
+        if not has_direction(mechanism, is_causal):
             raise OptionError(
                 f"{mechanism.name!r} has no {'causal' if is_causal else 'non-causal'} form; choose "
                 f"one of {', '.join(mechanisms_by_direction(is_causal))}.",
                 "mechanism",
                 **remedy,
             )
-
-
-def _has(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    able = mechanism.capabilities
-    return able.causal if is_causal else able.noncausal

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn import training
 from flax_linattn.data.batching import ExampleBatches
-from flax_linattn.tasks.predicted import Table
+from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.typing import Array
 
 LogitsFn: TypeAlias = Callable[[Any, dict[str, Array], Array | None], Array]

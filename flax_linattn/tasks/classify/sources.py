@@ -15,10 +15,10 @@ from flax_linattn.data.texts import LabelledTexts
 from flax_linattn.tasks.classify.label_options import LabelData
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.run_types import Problem
+from flax_linattn.tasks.spec import DataSpec
 
 C = TypeVar("C", bound=Config)
-P = TypeVar("P", bound="LabelProblem")
+P = TypeVar("P", bound="LabelSpec")
 Examples = TypeVar("Examples", LabelledImages, LabelledTexts)
 
 PATHFINDER_SIZE = 32
@@ -29,7 +29,7 @@ MAX_NAMED_CLASSES = 10
 """Class names that a summary lists."""
 
 
-class LabelProblem(Problem):
+class LabelSpec(DataSpec):
     """What a run with labels remembers of its data.
 
     Attributes:

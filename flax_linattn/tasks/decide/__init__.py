@@ -7,7 +7,8 @@ Example:
     (20, 'restart')
 """
 
-from flax_linattn.tasks.decide.acting import DecisionAgent, make_agent
+from flax_linattn.tasks.decide.agent import DecisionAgent, make_agent
+from flax_linattn.tasks.decide.data import DecideSpec
 from flax_linattn.tasks.decide.options import (
     DecideConfig,
     DecideData,
@@ -15,9 +16,7 @@ from flax_linattn.tasks.decide.options import (
     DecideModel,
     DecidePlay,
 )
-from flax_linattn.tasks.decide.problem import DecideProblem
-from flax_linattn.tasks.decide.stream import DecideStream
-from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
+from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions
 
 __all__ = [
     "DecideConfig",
@@ -25,7 +24,7 @@ __all__ = [
     "DecideFit",
     "DecideModel",
     "DecidePlay",
-    "DecideProblem",
+    "DecideSpec",
     "DecideStream",
     "DecideStreamOptions",
     "DecisionAgent",

@@ -1,4 +1,4 @@
-"""Trained models of decisions: tested on held-out actions, and played."""
+"""Trained models of decisions: tested on held-out actions, played, and asked to predict."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -15,10 +16,14 @@ from flax import nnx
 from flax_linattn import control
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, family_of, scores_of
-from flax_linattn.tasks.decide.acting import make_agent
-from flax_linattn.tasks.decide.clones import Clone, CloneAgent, imitate, train_clone
+from flax_linattn.tasks.baselines import Yardsticks, at_hand
+from flax_linattn.tasks.decide.agent import actions_of, make_agent
+from flax_linattn.tasks.decide.behavior_cloning import Clone, CloneAgent, imitate, train_clone
 from flax_linattn.tasks.decide.data import (
+    DecideSpec,
     WindowBatches,
+    begin_context,
+    columns,
     load_data,
     most_steps,
     split_data,
@@ -26,15 +31,15 @@ from flax_linattn.tasks.decide.data import (
 )
 from flax_linattn.tasks.decide.model import decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig
-from flax_linattn.tasks.decide.problem import DecideProblem
 from flax_linattn.tasks.options import mechanism_name
+from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streamed import stream_difference
-from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import stream_difference
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
+
 
 OF_RETURNS = Yardsticks(
     "return", ("data", "clone", "best_clone"), larger_is_better=True, title="return"
@@ -55,7 +60,7 @@ COMPARED = 1000
 """Steps over which the stream is compared with the parallel model."""
 
 
-def environments_of(problem: DecideProblem, config: DecideConfig) -> VectorEnv | None:
+def environments_of(problem: DecideSpec, config: DecideConfig) -> VectorEnv | None:
     """Environments to play in; None where there are none, which a note tells.
 
     Raises:
@@ -99,7 +104,7 @@ def check_environment(episodes: Episodes, env_id: str, config: DecideConfig) -> 
 def _fitting(
     env_id: str,
     num_envs: int,
-    like: Episodes | DecideProblem,
+    like: Episodes | DecideSpec,
     dataset: str,
     config: DecideConfig,
 ) -> VectorEnv:
@@ -143,7 +148,7 @@ def seeds_of(config: DecideConfig) -> list[int]:
     return list(range(first, first + config.play.play_episodes))
 
 
-def played_return(config: DecideConfig, problem: DecideProblem, model: Any, task: Any) -> float:
+def played_return(config: DecideConfig, problem: DecideSpec, model: Any, task: Any) -> float:
     """The mean return of the test's episodes, to select by.
 
     Raises:
@@ -245,14 +250,14 @@ def yardstick_values(run: Run, batches: WindowBatches) -> dict[str, Any]:
     return values
 
 
-def train_clones(train: Episodes, problem: DecideProblem, config: DecideConfig) -> dict[str, Clone]:
+def train_clones(train: Episodes, problem: DecideSpec, config: DecideConfig) -> dict[str, Clone]:
     """Of all episodes, and of the best of them, by their names among the yardsticks."""
     kinds = {"clone": train, "best_clone": train.top(BEST)}
     steps, seed = config.play.clone_steps, config.seed
     return {name: train_clone(part, problem, steps, seed) for name, part in kinds.items()}
 
 
-def _of(episodes: Episodes, problem: DecideProblem) -> tuple[np.ndarray, np.ndarray]:
+def _of(episodes: Episodes, problem: DecideSpec) -> tuple[np.ndarray, np.ndarray]:
     return (
         problem.scaled_observations(episodes.observations),
         problem.scaled_actions(episodes.actions),
@@ -290,3 +295,47 @@ def stream_error(run: Run, episodes: Episodes) -> dict[str, Any]:
     times = run.model.num_positions
     most = COMPARED if times is None else min(COMPARED, times)
     return stream_difference(run.model, steps_of(longest, run.problem).x[None, :most])
+
+
+def predict(run: Run, file: Path | None) -> Table:
+    """A row an episode: its last step, the return that is still asked for there, and the action.
+
+    The model sees the last steps of the episode, as many as it was trained on, with the actions
+    that were taken. The return that the run remembers is asked for at the begin, less the rewards
+    since; what the last action of the episode was, and its reward, do not count.
+
+    Raises:
+        ValueError: the file does not fit the run, or NaN comes out.
+        FileNotFoundError: it is missing.
+    """
+    batches = run.task.test_batches(run, file)
+    assert isinstance(batches, WindowBatches)
+    episodes, problem, context = batches.episodes, run.problem, run.config.fit.context
+    scaled = steps_of(episodes, problem).x
+    action_dim = problem.action_dim
+    windows = np.zeros((episodes.num_episodes, context, scaled.shape[1]), np.float32)
+    lengths = np.minimum(episodes.lengths, context)
+    asked = np.zeros(episodes.num_episodes)
+    for row, (start, stop) in enumerate(
+        zip(episodes.starts[:-1], episodes.starts[1:], strict=True)
+    ):
+        rewards = episodes.rewards[start : stop - 1].astype(np.float64)
+        left = problem.target_return - np.concatenate([[0.0], np.add.accumulate(rewards)])
+        own = slice(stop - lengths[row], stop)
+        x = scaled[own]
+        windows[row, : len(x)] = columns(
+            x[:, 0],
+            x[:, 1],
+            left[-len(x) :] / problem.return_scale,
+            x[:, 3:-action_dim],
+            x[:, -action_dim:],
+        )
+        asked[row] = left[-1]
+    mask = np.arange(context) < lengths[:, None]
+    told = np.asarray(actions_of(run.model, begin_context(windows, run.config.model.clock), mask))
+    actions = problem.actions(told[np.arange(len(told)), lengths - 1])
+    if np.isnan(actions).any():
+        raise ValueError("the model's actions are NaN: its numbers overflow.")
+    names = ["episode", "step", "return_to_go"]
+    names += [f"action{number}" for number in range(1, action_dim + 1)]
+    return Table(tuple(names), (np.arange(len(actions)), episodes.lengths, asked, *actions.T))

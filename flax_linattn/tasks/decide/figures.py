@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.data.episodes import Episodes
-from flax_linattn.tasks.decide.problem import DecideProblem
+from flax_linattn.tasks.decide.data import DecideSpec
 from flax_linattn.tasks.figures import new_figure, save_figure
 
 
-def draw_episodes(problem: DecideProblem, played: Episodes, path: Path) -> None:
+def draw_episodes(problem: DecideSpec, played: Episodes, path: Path) -> None:
     """Draws the return of each played episode as it grows, beside those of the data.
 
     Args:

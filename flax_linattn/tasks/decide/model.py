@@ -6,14 +6,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from flax_linattn import models, training
+from flax_linattn.tasks.decide.data import DecideSpec
 from flax_linattn.tasks.decide.options import DecideConfig
-from flax_linattn.tasks.decide.problem import DecideProblem
 from flax_linattn.typing import Array
 
 
 def build_model(
     config: DecideConfig,
-    problem: DecideProblem,
+    problem: DecideSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> models.DecisionTransformer:
     """The freshly initialised model of a run.

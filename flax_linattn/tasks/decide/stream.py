@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flax_linattn.checks import OptionError
-from flax_linattn.tasks.decide.acting import DecisionAgent
+from flax_linattn.checks import LARGEST, OptionError, at_least, choice
+from flax_linattn.data.cells import BadCellError, is_number, parse_numbers
+from flax_linattn.tasks.decide.agent import DecisionAgent, make_recurrent
 from flax_linattn.tasks.decide.data import most_steps
 from flax_linattn.tasks.decide.figures import draw_actions
-from flax_linattn.tasks.decide.memory import make_recurrent
-from flax_linattn.tasks.decide.rows import Seen, parse_lines
-from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
-from flax_linattn.tasks.facts import read_count, read_numbers
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streaming import Streaming
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.state_metadata import read_count, read_numbers
+from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+
+
+@dataclasses.dataclass(frozen=True)
+class DecideStreamOptions:
+    """Options of a stream of decisions.
+
+    A step is a line: the reward of the action before (empty where there was none), then the numbers
+    of the observation, separated by commas; a first line may name the columns. A blank line begins
+    a new episode. What comes out is the action to take.
+
+    Attributes:
+        act: "stream": all steps of the episode count; "restart": the last ones, as many as the
+            model was trained on at most. Default as the run was tested; restart for one that was
+            tested by the window, which sees as much.
+        target_return: the return that is asked for; default what the run remembers.
+        max_length: most steps of an episode, for mechanisms with a cache; default the longest
+            episode that the run was trained on.
+    """
+
+    act: Literal["stream", "restart"] | None = None
+    target_return: float | None = None
+    max_length: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least(1, LARGEST, max_length=self.max_length)
+        if self.act is not None:
+            choice(("stream", "restart"), act=self.act)
+        target = self.target_return
+        if target is not None and not abs(target) < float("inf"):
+            raise OptionError(f"target_return must be finite, got {target}.", "target_return")
+
 
 DRAWN = 1000
 """Last steps of the figure."""
@@ -102,14 +134,12 @@ class DecideStream(Streaming):
                 "nothing; give it, or begin a new episode by a blank line."
             )
         reward = 0.0 if begins or seen.reward is None else seen.reward
-        try:
+        with full_streams_explained("an episode"):
             (action,) = self.agent.act(
                 seen.observation[None].astype(np.float32),
                 np.array([reward]),
                 np.array([begins]),
             )
-        except OptionError as error:  # no room is left
-            raise OptionError(f"{error} A blank line begins an episode.", *error.options) from error
         if np.isnan(action).any():
             raise ValueError("the model's actions are NaN: its numbers overflow.")
         self.num_steps += 1
@@ -160,3 +190,55 @@ class DecideStream(Streaming):
         self._stream.reset()
         self.agent = DecisionAgent(self._run.problem, self._memory, 1, self._target)
         self._drawn.clear()
+
+
+class Seen(NamedTuple):
+    """What is seen in a step.
+
+    Attributes:
+        reward: of the action before; None where none is told.
+        observation: float64 [S].
+    """
+
+    reward: float | None
+    observation: NDArray[np.float64]
+
+
+def parse_lines(lines: Iterable[str], name: str, observation_dim: int) -> Iterator[Seen | None]:
+    """Reads a step a line; None for a blank line, which ends an episode.
+
+    Args:
+        lines: the text.
+        name: of the source, for messages.
+        observation_dim: S.
+
+    Raises:
+        ValueError: a line that holds something else; the message begins with name and line.
+
+    Example:
+        >>> for seen in parse_lines([",0.5,1", "-2,0.25,1"], "standard input", 2):
+        ...     print(seen.reward, seen.observation.tolist())
+        None [0.5, 1.0]
+        -2.0 [0.25, 1.0]
+    """
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            yield None
+            continue
+        (cells,) = csv.reader([line.strip()])
+        if number == 1 and len(cells) == observation_dim + 1 and not any(map(is_number, cells)):
+            continue  # names of the columns
+        place = f"{name}:{number}"
+        if len(cells) != observation_dim + 1:
+            raise ValueError(
+                f"{place}: expected {observation_dim + 1} values, the reward of the action before "
+                f"and {observation_dim} of the observation, got {len(cells)}."
+            )
+        told = bool(cells[0].strip())
+        try:
+            values = parse_numbers(cells if told else ["0", *cells[1:]], missing=())
+        except BadCellError as error:
+            raise ValueError(f"{place}: {error}.") from None
+        if not np.abs(values).max() <= np.finfo(np.float32).max:  # nor is NaN one
+            raise ValueError(f"{place}: expected finite numbers that float32 can hold.")
+        yield Seen(float(values[0]) if told else None, values[1:])

@@ -8,15 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import jax
-import jax.numpy as jnp
-
-from flax_linattn import control, models, ops, training
+from flax_linattn import control, models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes
 from flax_linattn.tasks.decide import evaluate
-from flax_linattn.tasks.decide.acting import make_agent
+from flax_linattn.tasks.decide.agent import make_agent
 from flax_linattn.tasks.decide.data import (
+    DecideSpec,
     WindowBatches,
     asked_return,
     describe,
@@ -25,36 +23,33 @@ from flax_linattn.tasks.decide.data import (
     most_steps,
     split_data,
 )
+from flax_linattn.tasks.decide.evaluate import predict
 from flax_linattn.tasks.decide.figures import draw_episodes
 from flax_linattn.tasks.decide.model import build_model, decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
-from flax_linattn.tasks.decide.predict import predict
-from flax_linattn.tasks.decide.problem import DecideProblem
-from flax_linattn.tasks.decide.stream import DecideStream
-from flax_linattn.tasks.decide.stream_options import DecideStreamOptions
-from flax_linattn.tasks.predicted import Table
+from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions
+from flax_linattn.tasks.options import mechanisms_by_direction
+from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.task import Report, Task
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.task import DataSummary, Report, Task
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
 
 
-class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
+class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
     """What to do next, of episodes that others played."""
 
     name = "decide"
     Config = DecideConfig
-    Problem = DecideProblem
+    DataSpec = DecideSpec
     StreamOptions = DecideStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
 
     def mechanisms(self) -> Sequence[str]:
         """Those with a causal form."""
-        return tuple(
-            name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.causal
-        )
+        return mechanisms_by_direction(is_causal=True)
 
     def check(self, config: DecideConfig, placement: training.Placement) -> None:
         """Windows are short, and not split over devices; how to act must be possible."""
@@ -85,12 +80,12 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
             evaluate.check_environment(episodes, env_id, config)
         return episodes
 
-    def describe(self, data: Episodes, config: DecideConfig) -> DecideProblem:
+    def describe(self, data: Episodes, config: DecideConfig) -> DecideSpec:
         """Scales and returns."""
         return describe(data, config)
 
-    def about_data(self, data: Episodes, config: DecideConfig) -> str:
-        """Episodes, sizes and returns."""
+    def about_data(self, data: Episodes, config: DecideConfig) -> DataSummary:
+        """Episodes, sizes and returns; the notes of the readers."""
         parts = split_data(data, config.data)
         numbers = ", ".join(f"{part.num_episodes:,}" for part in parts)
         returns, lengths = data.returns, data.lengths
@@ -99,7 +94,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
         where = f"to be played in {env_id}" if env_id else "not to be played"
         if env_id is None and config.data.env != "none":
             where = "not to be played, for the file names no environment: give env"
-        return (
+        text = (
             f"{data.name}: {data.num_episodes:,} episodes of {lengths.min():,} to "
             f"{lengths.max():,} steps, {data.num_steps:,} in all, observations of "
             f"{data.observation_dim} and actions of {data.action_dim} numbers\n"
@@ -107,13 +102,10 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
             f"episodes to train, validate and test on: {numbers}; {where}, asking for a return of "
             f"{asked:.6g}"
         )
-
-    def notes(self, data: Episodes) -> Sequence[str]:
-        """Of the readers."""
-        return data.notes
+        return DataSummary(text, data.notes)
 
     def batches(
-        self, data: Episodes, config: DecideConfig, problem: DecideProblem, spans: int
+        self, data: Episodes, config: DecideConfig, problem: DecideSpec, spans: int
     ) -> training.Splits:
         """Windows of steps."""
         parts = split_data(data, config.data)
@@ -127,14 +119,14 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
     def model(
         self,
         config: DecideConfig,
-        problem: DecideProblem,
+        problem: DecideSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.DecisionTransformer:
         """A ``models.DecisionTransformer``."""
         return build_model(config, problem, placement)
 
     def objective(
-        self, config: DecideConfig, problem: DecideProblem, steps_per_epoch: int
+        self, config: DecideConfig, problem: DecideSpec, steps_per_epoch: int
     ) -> training.Objective:
         """The error of actions, AdamW; selected by it, or by returns."""
         optimizer = config.fit.make_optimizer(steps_per_epoch)
@@ -145,11 +137,6 @@ class DecideTask(Task[DecideConfig, Episodes, DecideProblem]):
             return {"return": evaluate.played_return(config, problem, model, self)}
 
         return training.Objective(decision_loss, optimizer, "return", "max", validate)
-
-    def observation(self, problem: DecideProblem) -> jax.ShapeDtypeStruct:
-        """Of a step, see ``models.DecisionColumns``."""
-        width = 3 + problem.observation_dim + problem.action_dim
-        return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
     def test_batches(self, run: Run, file: Path | None) -> WindowBatches:
         """The test part of the run's episodes, or all episodes of another file."""

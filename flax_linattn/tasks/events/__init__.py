@@ -1,5 +1,6 @@
 """Events at irregular times: when the next one comes, and of which mark."""
 
+from flax_linattn.tasks.events.data import EventsSpec
 from flax_linattn.tasks.events.options import (
     EventsConfig,
     EventsData,
@@ -7,16 +8,14 @@ from flax_linattn.tasks.events.options import (
     EventsModel,
     thp,
 )
-from flax_linattn.tasks.events.problem import EventsProblem
-from flax_linattn.tasks.events.stream import EventsStream
-from flax_linattn.tasks.events.stream_options import EventsStreamOptions
+from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
 
 __all__ = [
     "EventsConfig",
     "EventsData",
     "EventsFit",
     "EventsModel",
-    "EventsProblem",
+    "EventsSpec",
     "EventsStream",
     "EventsStreamOptions",
     "thp",

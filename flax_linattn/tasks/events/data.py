@@ -4,19 +4,85 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import OptionError
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.events import EventSequences, EventSplit, load_events, split_events
 from flax_linattn.data.sets import processes
 from flax_linattn.tasks.events.options import EventsConfig, EventsData
-from flax_linattn.tasks.events.problem import EventsProblem
 from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.spec import DataSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class EventsSpec(DataSpec):
+    """What the training data say: kept in the run folder so that a run needs no training data.
+
+    Attributes:
+        dataset: its name.
+        mark_names: in the order of the model's marks.
+        dates: whether times are dates, and so seconds since 1970-01-01 UTC.
+        scale: the gap that counts as one, in the file's unit.
+        spread: the deviation of the logarithms of gaps.
+        resolution: a gap below it counts as it, in the file's unit.
+        periods: of whose phases the model is told, in the file's unit.
+        clock: the periods of the time since a sequence began, in the file's unit.
+        lengths: lengths that pieces of sequences are padded to.
+        begins: whether a sequence to train on has a known begin, so that the wait for its first
+            event is learned.
+        checksum: of the events to train on ("train") and to test ("test").
+    """
+
+    dataset: str
+    mark_names: tuple[str, ...]
+    dates: bool
+    scale: float
+    spread: float
+    resolution: float
+    periods: tuple[float, ...]
+    clock: tuple[float, ...]
+    lengths: tuple[int, ...]
+    begins: bool = True
+    checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Of an event, see ``models.EventColumns``."""
+        return jax.ShapeDtypeStruct((1, 3 + 2 * len(self.all_periods)), jnp.float32)
+
+    @property
+    def num_marks(self) -> int:
+        """M."""
+        return len(self.mark_names)
+
+    @property
+    def all_periods(self) -> tuple[float, ...]:
+        """Those of the model's waves, in units of the scale."""
+        return tuple(period / self.scale for period in (*self.periods, *self.clock))
+
+    def check(self) -> None:
+        """Types and sizes."""
+        super().check()
+        at_least(1, num_marks=self.num_marks, num_lengths=len(self.lengths))
+        for length in self.lengths:
+            at_least(1, lengths=length)
+        for name, values in (
+            ("scale", (self.scale,)),
+            ("spread", (self.spread,)),
+            ("resolution", (self.resolution,)),
+            ("periods", self.periods),
+            ("clock", self.clock),
+        ):
+            if not all(0 < value < float("inf") for value in values):
+                raise OptionError(f"{name} must be positive and finite, got {values}.", name)
+
 
 DAY = 86_400.0
 CALENDAR = (DAY, 7 * DAY)
@@ -77,7 +143,7 @@ def split_data(events: EventSequences, source: EventsData) -> EventSplit:
     return split_events(events, source.split, by=by)
 
 
-def describe(parts: EventSplit, config: EventsConfig) -> EventsProblem:
+def describe(parts: EventSplit, config: EventsConfig) -> EventsSpec:
     """What a run has to know of its data; scales are those of the training part.
 
     Raises:
@@ -98,7 +164,7 @@ def describe(parts: EventSplit, config: EventsConfig) -> EventsProblem:
     given = config.model.given_periods()
     periods = (CALENDAR if train.dates else ()) if given is None else given
     scale = config.model.scale or float(np.exp(logs.mean()))
-    problem = EventsProblem(
+    problem = EventsSpec(
         dataset=train.name,
         mark_names=train.mark_names,
         dates=train.dates,
@@ -169,12 +235,12 @@ class Tokens(NamedTuple):
         return Tokens(self.observations[at], self.log_gap[at], self.mark[at], self.asked[at])
 
 
-def tokens_of(events: EventSequences, problem: EventsProblem) -> list[Tokens]:
+def tokens_of(events: EventSequences, problem: EventsSpec) -> list[Tokens]:
     """The tokens of each sequence."""
     return [_tokens(events, index, problem) for index in range(len(events))]
 
 
-def _tokens(events: EventSequences, index: int, problem: EventsProblem) -> Tokens:
+def _tokens(events: EventSequences, index: int, problem: EventsSpec) -> Tokens:
     times, marks = events.times[index], events.marks[index]
     begin, end = events.begins[index], events.ends[index]
     begins = not np.isnan(begin)
@@ -196,7 +262,7 @@ def _tokens(events: EventSequences, index: int, problem: EventsProblem) -> Token
     )
 
 
-def log_gap(gaps: NDArray[np.float64], problem: EventsProblem) -> NDArray[np.float64]:
+def log_gap(gaps: NDArray[np.float64], problem: EventsSpec) -> NDArray[np.float64]:
     """Logs of gaps in units of the scale, none below the resolution: float64 of their shape."""
     return np.log(np.maximum(gaps, problem.resolution) / problem.scale)
 
@@ -206,7 +272,7 @@ def observations(
     marks: NDArray[np.integer],
     log_gaps: NDArray[np.float64],
     origin: float,
-    problem: EventsProblem,
+    problem: EventsSpec,
 ) -> NDArray[np.float32]:
     """Events as the model takes them in: float32 [n, 3 + 2 P].
 
@@ -271,7 +337,7 @@ class EventBatches(data.RaggedBatches):
 
 
 def make_batches(
-    events: EventSequences, config: EventsConfig, problem: EventsProblem, *, seed: int | None
+    events: EventSequences, config: EventsConfig, problem: EventsSpec, *, seed: int | None
 ) -> EventBatches:
     """Pieces of sequences, in batches."""
     tokens = tokens_of(events, problem)

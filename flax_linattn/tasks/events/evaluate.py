@@ -1,27 +1,199 @@
-"""Trained models of events: tested, and their streams compared with the parallel model."""
+"""Exact scores of a trained model on whole sequences of events, however long."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from numpy.typing import NDArray
 
+from flax_linattn import models
 from flax_linattn.data.events import EventSequences
-from flax_linattn.tasks.events.calibration import ks_distance, ks_limit
-from flax_linattn.tasks.events.data import checksum_of, load_data, split_data, tokens_of
-from flax_linattn.tasks.events.score import Scores
-from flax_linattn.tasks.events.yardsticks import (
+from flax_linattn.tasks.baselines import at_hand
+from flax_linattn.tasks.events.baselines import (
     fit_processes,
     for_hawkes,
     guesses,
+    ks_distance,
+    ks_limit,
     process_values,
+)
+from flax_linattn.tasks.events.data import (
+    END,
+    EVENT,
+    EventsSpec,
+    Tokens,
+    checksum_of,
+    groups,
+    load_data,
+    split_data,
+    tokens_of,
 )
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streamed import stream_difference
-from flax_linattn.tasks.yardsticks import at_hand
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import stream_difference
+from flax_linattn.typing import Array
+
+ROWS = 32
+"""Sequences that are scored at once."""
+SPAN = 512
+"""Tokens that are taken in at once; a longer sequence goes on from its state."""
+SHORTEST = 32
+"""Tokens that a sequence is padded to at least."""
+
+
+class Scores(NamedTuple):
+    """What a model says of the n events that are asked for, in natural logarithms.
+
+    Times are in units of the file.
+
+    Attributes:
+        sequence: of which each is, int64 [n].
+        log_gap: of the time since the event before, float64 [n].
+        time: log densities of the gaps, float64 [n].
+        mark: log probabilities of the marks, float64 [n].
+        rank: how many marks were likelier than that which came, int64 [n].
+        rescaled: integrated intensities over the gaps, float64 [n]: exponential with mean one and
+            independent, if the model is right.
+        log_mean: of the expected gaps, float64 [n].
+        log_median: of the median gaps, float64 [n].
+        survival: log probabilities of no event from the last one to the end, float64 [N].
+    """
+
+    sequence: NDArray[np.int64]
+    log_gap: NDArray[np.float64]
+    time: NDArray[np.float64]
+    mark: NDArray[np.float64]
+    rank: NDArray[np.int64]
+    rescaled: NDArray[np.float64]
+    log_mean: NDArray[np.float64]
+    log_median: NDArray[np.float64]
+    survival: NDArray[np.float64]
+
+    @property
+    def num_events(self) -> int:
+        """n."""
+        return len(self.time)
+
+    @property
+    def total(self) -> float:
+        """Log likelihood of all sequences."""
+        return float(self.time.sum() + self.mark.sum() + self.survival.sum())
+
+
+def score(model: models.EventForecaster, events: EventSequences, problem: EventsSpec) -> Scores:
+    """Scores every forecast event, each by all that came before it in its sequence."""
+    tokens = tokens_of(events, problem)
+    shift = float(np.log(problem.scale))
+    found: dict[str, list[NDArray]] = {name: [] for name in Scores._fields}
+    survival = np.zeros(len(events))
+    rows = min(ROWS, len(tokens))
+    for group in groups(tokens, rows):
+        parts = _score_group(model, [tokens[i] for i in group], rows)
+        for row, index in enumerate(group):
+            own = tokens[index]
+            event = own.asked == EVENT
+            values = {name: part[row, : len(event)] for name, part in parts.items()}
+            found["sequence"].append(np.full(int(event.sum()), index))
+            found["log_gap"].append(own.log_gap[event] + shift)
+            for name in ("time", "mark", "rank", "rescaled", "log_mean", "log_median"):
+                found[name].append(values[name][event])
+            if own.asked[-1] == END:
+                survival[index] = -values["rescaled"][-1]
+    joined = {name: np.concatenate(parts) for name, parts in found.items() if parts}
+    order = np.argsort(joined["sequence"], kind="stable")
+    joined = {name: values[order].astype(np.float64) for name, values in joined.items()}
+    return Scores(
+        sequence=joined["sequence"].astype(np.int64),
+        log_gap=joined["log_gap"],
+        time=joined["time"] - shift,
+        mark=joined["mark"],
+        rank=joined["rank"].astype(np.int64),
+        rescaled=joined["rescaled"],
+        log_mean=joined["log_mean"] + shift,
+        log_median=joined["log_median"] + shift,
+        survival=survival,
+    )
+
+
+def _score_group(
+    model: models.EventForecaster, group: list[Tokens], rows: int
+) -> dict[str, NDArray]:
+    """Of each token, [rows, longest]; rows behind those of the group are filler."""
+    longest = max(len(own.asked) for own in group)
+    span = SPAN if longest > SPAN else max(SHORTEST, 1 << (longest - 1).bit_length())
+    length = -(-longest // span) * span
+    padded = {
+        name: np.zeros((rows, length, *getattr(group[0], name).shape[1:]), dtype)
+        for name, dtype in (
+            ("observations", np.float32),
+            ("log_gap", np.float32),
+            ("mark", np.int32),
+        )
+    }
+    mask = np.zeros((rows, length), bool)
+    for row, own in enumerate(group):
+        mask[row, : len(own.asked)] = True
+        for name, values in padded.items():
+            values[row, : len(own.asked)] = getattr(own, name)
+    graphdef, variables = nnx.split(model)
+    # A state only where there is more than one span: a cache is as long as a power of two, so that
+    # few programs are compiled.
+    state = None
+    if length > span:
+        state = model.init_state(rows, 1 << (length - 1).bit_length())
+    parts = []
+    for first in range(0, length, span):
+        at = slice(first, first + span)
+        # The longest stand first: rows that have ended drop out, by powers of two.
+        goes_on = int(mask[:, first].sum())
+        now = min(rows, 1 << (goes_on - 1).bit_length())
+        piece = {name: values[:now, at] for name, values in padded.items()}
+        state = jax.tree.map(lambda leaf, now=now: leaf[:now], state)
+        found, state = _score_span(graphdef, variables, piece, mask[:now, at], state, length > span)
+        ended = [(0, rows - now), (0, 0)]
+        parts.append({name: np.pad(np.asarray(part), ended) for name, part in found.items()})
+    return {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+
+
+@partial(jax.jit, static_argnums=(0, 5))
+def _score_span(
+    graphdef: nnx.GraphDef[Any],
+    variables: Any,
+    piece: dict[str, Array],
+    mask: Array,
+    state: Any,
+    goes_on: bool,
+) -> tuple[dict[str, Array], Any]:
+    model = nnx.merge(graphdef, variables)
+    if goes_on:
+        outputs, state = model(piece["observations"], mask=mask, state=state, return_state=True)
+    else:
+        outputs = model(piece["observations"], mask=mask)
+    return describe_next(model, outputs, piece["log_gap"], piece["mark"]), state
+
+
+def describe_next(
+    model: models.EventForecaster, outputs: Array, log_gap: Array, mark: Array
+) -> dict[str, Array]:
+    """What is kept of outputs [..., outputs], for events that came: each [...]."""
+    following = model.next_event(outputs)
+    marks = following.log_marks()
+    own = jnp.take_along_axis(marks, mark[..., None], axis=-1)
+    return {
+        "time": following.gap.log_density(log_gap),
+        "rescaled": -following.gap.log_survival(log_gap),
+        "log_mean": following.gap.log_mean(),
+        "log_median": following.gap.log_quantile(0.5),
+        "mark": own[..., 0],
+        "rank": jnp.sum(marks > own, axis=-1),
+    }
+
 
 COMPARED = 1000
 """Events over which the stream is compared with the parallel model."""

@@ -1,4 +1,4 @@
-"""The intensity of a stream of events over time."""
+"""Figures of events: the intensity over time, and the calibration of gaps."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from flax_linattn.models import LogNormalMixture
 from flax_linattn.models.event_forecaster import next_event
-from flax_linattn.tasks.events.told import Seen
+from flax_linattn.tasks.events.baselines import ks_distance
+from flax_linattn.tasks.events.next_event import Seen
 from flax_linattn.tasks.figures import new_figure, save_figure
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 POINTS = 40
 """Of the intensity in each gap."""
@@ -83,3 +85,30 @@ def _unit(seconds: float) -> tuple[float, str]:
     """The unit of time of which a span of seconds has a few, and its name."""
     units = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
     return next((unit for unit in units if seconds >= 2 * unit[0]), (1.0, "second"))
+
+
+def draw_calibration(rescaled: dict[str, NDArray[np.float64]], path: Path) -> None:
+    """Draws quantiles of integrated intensities against those of the exponential distribution.
+
+    Args:
+        rescaled: float64 [n] of each model, by its name.
+        path: of the PNG file.
+
+    Raises:
+        ValueError: matplotlib is not installed.
+    """
+    figure = new_figure(4.2, 4.2)
+    axes = figure.subplots()
+    most = 0.0
+    highest = 0.0
+    for name, values in rescaled.items():
+        shares = (np.arange(min(len(values), 400)) + 0.5) / min(len(values), 400)
+        expected, found = -np.log1p(-shares), np.quantile(values, shares)
+        label = f"{name}, distance {ks_distance(values):.3f}"
+        axes.plot(expected, found, marker=".", markersize=3, linewidth=0.8, label=label)
+        most, highest = max(most, float(expected[-1])), max(highest, float(found[-1]))
+    axes.plot([0, most], [0, most], color="0.6", linewidth=0.8, zorder=0, label="right")
+    axes.set(xlabel="exponential", ylabel="integrated intensity", title="calibration of gaps")
+    axes.set(xlim=(0, None), ylim=(0, min(1.1 * max(most, highest), 3 * most)))
+    axes.legend(frameon=False, fontsize=8)
+    save_figure(figure, path)

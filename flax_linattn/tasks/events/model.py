@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from flax_linattn import models, training
-from flax_linattn.tasks.events.data import END, EVENT
+from flax_linattn.tasks.events.data import END, EVENT, EventsSpec
 from flax_linattn.tasks.events.options import EventsConfig
-from flax_linattn.tasks.events.problem import EventsProblem
 from flax_linattn.typing import Array
 
 NO_EVENT = 1e-3
@@ -17,7 +16,7 @@ NO_EVENT = 1e-3
 
 def build_model(
     config: EventsConfig,
-    problem: EventsProblem,
+    problem: EventsSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> models.EventForecaster:
     """The freshly initialised model of a run.

@@ -9,7 +9,7 @@ from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import is_number, split_cells
 from flax_linattn.data.events.clock import Clock, SkippedTimeError
 from flax_linattn.data.events.gather import LARGEST_TIME
-from flax_linattn.tasks.events.problem import EventsProblem
+from flax_linattn.tasks.events.data import EventsSpec
 
 
 class Event(NamedTuple):
@@ -36,14 +36,14 @@ class EventLines:
         timezone: of dates without one.
 
     Example:
-        >>> problem = EventsProblem("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
+        >>> problem = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (9,))
         >>> lines = EventLines(problem, ("time", "mark", "sequence"))
         >>> list(lines.parse(["mark,time", "y,0.5", "", "x,2"], "input"))
         [Event(time=0.5, mark=1), None, Event(time=2.0, mark=0)]
     """
 
     def __init__(
-        self, problem: EventsProblem, columns: tuple[str, str, str], timezone: str = "UTC"
+        self, problem: EventsSpec, columns: tuple[str, str, str], timezone: str = "UTC"
     ) -> None:
         self._marks = {name: index for index, name in enumerate(problem.mark_names)}
         self._dates, self._columns, self._clock = problem.dates, columns, Clock(timezone)

@@ -8,53 +8,48 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn import models, ops, training
+from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.events import EventSequences
 from flax_linattn.data.events.clock import date_of
 from flax_linattn.tasks.events import evaluate
-from flax_linattn.tasks.events.calibration import draw_calibration
+from flax_linattn.tasks.events.baselines import YARDSTICKS
 from flax_linattn.tasks.events.data import (
     EventBatches,
+    EventsSpec,
     checksum_of,
     describe,
     load_data,
     make_batches,
     split_data,
 )
+from flax_linattn.tasks.events.evaluate import score
+from flax_linattn.tasks.events.figures import draw_calibration
 from flax_linattn.tasks.events.model import build_model, events_loss
+from flax_linattn.tasks.events.next_event import predict
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
-from flax_linattn.tasks.events.predict import predict
-from flax_linattn.tasks.events.problem import EventsProblem
-from flax_linattn.tasks.events.score import score
-from flax_linattn.tasks.events.stream import EventsStream
-from flax_linattn.tasks.events.stream_options import EventsStreamOptions
-from flax_linattn.tasks.events.yardsticks import YARDSTICKS
-from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.predicted import Table
+from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
+from flax_linattn.tasks.options import mechanism_name, mechanisms_by_direction
+from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.task import Report, Task
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.task import DataSummary, Report, Task
 
 
-class EventsTask(Task[EventsConfig, EventSequences, EventsProblem]):
+class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     """When the next event comes, and of which mark."""
 
     name = "events"
     Config = EventsConfig
-    Problem = EventsProblem
+    DataSpec = EventsSpec
     StreamOptions = EventsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"thp": thp}
 
     def mechanisms(self) -> Sequence[str]:
         """Those with a causal form."""
-        return tuple(
-            name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.causal
-        )
+        return mechanisms_by_direction(is_causal=True)
 
     def check(self, config: EventsConfig, placement: training.Placement) -> None:
         """Sequences are not split over devices."""
@@ -65,36 +60,34 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsProblem]):
         """All events."""
         return load_data(config.data)
 
-    def describe(self, data: EventSequences, config: EventsConfig) -> EventsProblem:
+    def describe(self, data: EventSequences, config: EventsConfig) -> EventsSpec:
         """Marks, scales, periods."""
         return describe(split_data(data, config.data), config)
 
-    def about_data(self, data: EventSequences, config: EventsConfig) -> str:
-        """Sequences, events, marks and times."""
+    def about_data(self, data: EventSequences, config: EventsConfig) -> DataSummary:
+        """Sequences, events, marks and times; gaps of zero."""
         parts = split_data(data, config.data)
         forecast = ", ".join(f"{part.num_forecast:,}" for part in parts)
         lengths = [len(own) for own in data.times]
         first, last = min(own[0] for own in data.times), max(own[-1] for own in data.times)
         shown = date_of if data.dates else "{:.6g}".format
-        return (
+        text = (
             f"{data.name}: {len(data):,} sequences of {min(lengths):,} to {max(lengths):,} events, "
             f"{len(data.mark_names):,} marks, from {shown(first)} to {shown(last)}\n"
             f"events to train, validate and test on: {forecast}"
         )
-
-    def notes(self, data: EventSequences) -> Sequence[str]:
-        """Gaps of zero."""
         gaps = np.concatenate(data.gaps())
         zeros = int((gaps == 0).sum())
         if not zeros:
-            return ()
-        return (
+            return DataSummary(text)
+        note = (
             f"events at the time of the one before: {zeros:,}, {zeros / len(gaps):.2g} of all; "
-            "their gap counts as the resolution",
+            "their gap counts as the resolution"
         )
+        return DataSummary(text, (note,))
 
     def batches(
-        self, data: EventSequences, config: EventsConfig, problem: EventsProblem, spans: int
+        self, data: EventSequences, config: EventsConfig, problem: EventsSpec, spans: int
     ) -> training.Splits:
         """Pieces of sequences."""
         parts = split_data(data, config.data)
@@ -108,22 +101,18 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsProblem]):
     def model(
         self,
         config: EventsConfig,
-        problem: EventsProblem,
+        problem: EventsSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.EventForecaster:
         """A ``models.EventForecaster``."""
         return build_model(config, problem, placement)
 
     def objective(
-        self, config: EventsConfig, problem: EventsProblem, steps_per_epoch: int
+        self, config: EventsConfig, problem: EventsSpec, steps_per_epoch: int
     ) -> training.Objective:
         """Negative log likelihood, Adam."""
         optimizer = config.fit.make_optimizer(steps_per_epoch)
         return training.Objective(events_loss, optimizer, monitor="loss")
-
-    def observation(self, problem: EventsProblem) -> jax.ShapeDtypeStruct:
-        """Of an event, see ``models.EventColumns``."""
-        return jax.ShapeDtypeStruct((1, 3 + 2 * len(problem.all_periods)), jnp.float32)
 
     def test_batches(self, run: Run, file: Path | None) -> EventBatches:
         """The test part of the run's events, or all events of another file of the same format."""

@@ -1,9 +1,9 @@
 """Forecasting: the next values of a series, from a CSV of the user's own or the embedded ETTh1."""
 
 from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.problem import ForecastProblem
 from flax_linattn.tasks.forecast.rows import Row
+from flax_linattn.tasks.forecast.spec import ForecastSpec
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.task import ForecastTask
 
-__all__ = ["ForecastConfig", "ForecastProblem", "ForecastStream", "ForecastTask", "Row"]
+__all__ = ["ForecastConfig", "ForecastSpec", "ForecastStream", "ForecastTask", "Row"]

@@ -15,6 +15,7 @@ from flax_linattn import training
 from flax_linattn.checkpoint.arrays import fingerprint
 from flax_linattn.checks import OptionError, at_least
 from flax_linattn.storage import held
+from flax_linattn.tasks.baselines import TIE, Yardsticks
 from flax_linattn.tasks.figures import has_figures
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.forecast.baselines import (
@@ -31,10 +32,9 @@ from flax_linattn.tasks.forecast.rows import row_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import Forecast, PanelWindows, model_forecast, stack
 from flax_linattn.tasks.run import load_run
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
 from flax_linattn.tasks.train import train
-from flax_linattn.tasks.yardsticks import TIE, Yardsticks
 
 BASELINES = Yardsticks(
     "mse", ("naive", "seasonal_naive", "ridge", "refitted_ridge"), title="mean MSE of the folds"

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from flax_linattn import data, models
 from flax_linattn.tasks.forecast.model import Model
 from flax_linattn.tasks.forecast.panel import SeriesPanel, own_panel
-from flax_linattn.tasks.forecast.problem import PARTS, ForecastProblem
+from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
 from flax_linattn.tasks.forecast.windows import Forecast, compile_forecast, part_windows, with_truth
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 MAX_PRODUCTS = 10**11
 """Limit on multiplications to fit the map: some ten seconds of a core."""
@@ -201,7 +201,7 @@ def fitted_ridge(run: Run, panel: SeriesPanel | None = None) -> Ridge:
     return ridge_of(train, validation, run.problem)
 
 
-def ridge_of(train: data.Windows, validation: data.Windows, problem: ForecastProblem) -> Ridge:
+def ridge_of(train: data.Windows, validation: data.Windows, problem: ForecastSpec) -> Ridge:
     """The ridge of the targets in training rows, whatever the stride of their windows.
 
     Args:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
+from flax_linattn.tasks.baselines import Yardsticks, at_hand
 from flax_linattn.tasks.forecast.baselines import baseline_forecasts, fitted_ridge
 from flax_linattn.tasks.forecast.figures import draw_errors, draw_forecasts
 from flax_linattn.tasks.forecast.panel import own_panel
@@ -22,10 +23,9 @@ from flax_linattn.tasks.forecast.windows import (
     with_truth,
 )
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streamed import stream_difference
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import Report
-from flax_linattn.tasks.yardsticks import Yardsticks, at_hand
 
 MAX_LISTED = 5
 """Best and worst series in the table that is printed."""

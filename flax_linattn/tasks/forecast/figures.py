@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flax_linattn.tasks.figures import new_figure, save_figure
 from flax_linattn.tasks.forecast.quantiles import central_intervals
 from flax_linattn.tasks.forecast.windows import PanelWindows, compile_outputs
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 Window = tuple[NDArray, NDArray | None, NDArray]
 MAX_TARGETS = 3

@@ -11,7 +11,7 @@ from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.tasks.forecast.options import ForecastConfig
-from flax_linattn.tasks.forecast.problem import ForecastProblem
+from flax_linattn.tasks.forecast.spec import ForecastSpec
 from flax_linattn.typing import Array
 
 Model = models.Forecaster | models.EncoderDecoder | models.PatchForecaster
@@ -19,7 +19,7 @@ Model = models.Forecaster | models.EncoderDecoder | models.PatchForecaster
 
 def build_forecaster(
     config: ForecastConfig,
-    problem: ForecastProblem,
+    problem: ForecastSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> Model:
     """The freshly initialised model of a run.
@@ -161,7 +161,7 @@ class ForecastLoss:
         }
 
 
-def make_loss(config: ForecastConfig, problem: ForecastProblem) -> ForecastLoss:
+def make_loss(config: ForecastConfig, problem: ForecastSpec) -> ForecastLoss:
     """The loss of a run."""
     model, length = config.model, config.data.input_length
     shared = (length, config.data.horizon, problem.targets)

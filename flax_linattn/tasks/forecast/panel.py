@@ -18,9 +18,9 @@ from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.data.suspects import DEVIATIONS, find_codes, find_far
 from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
-from flax_linattn.tasks.forecast.problem import PARTS, checksum_of
+from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 VALUE = "value"
 """The channel of series that a file names one by one."""

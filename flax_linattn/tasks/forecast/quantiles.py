@@ -23,7 +23,7 @@ from flax_linattn.tasks.forecast.windows import (
     validation_windows,
     with_truth,
 )
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 MAX_ERRORS = 2**26
 """Limit on the errors of a calibration; of more, every second window is used, every third, ..."""

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.future import times_after
-from flax_linattn.tasks.facts import read_count, read_numbers, read_time
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, RowLines
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.predicted import OFFSET
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.prediction_table import OFFSET
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.state_metadata import read_count, read_numbers, read_time
 from flax_linattn.tasks.streaming import Streaming
 
 

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flax_linattn import ops, training
+from flax_linattn import training
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.catalog import SERIES, Entry
 from flax_linattn.tasks.forecast.backtest import backtest
@@ -37,8 +36,8 @@ from flax_linattn.tasks.forecast.panel import (
     own_panel,
     series_of,
 )
-from flax_linattn.tasks.forecast.problem import PARTS, ForecastProblem, describe
 from flax_linattn.tasks.forecast.quantiles import corrections
+from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec, describe
 from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOptions
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
@@ -46,20 +45,21 @@ from flax_linattn.tasks.forecast.windows import (
     forecast_after,
     part_windows,
 )
-from flax_linattn.tasks.predicted import Table
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.task import Report, Task
+from flax_linattn.tasks.options import mechanisms_by_direction
+from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.task import DataSummary, Report, Task
 
 COMPARED = 300
 """Rows over which the stream is compared with the parallel model."""
 
 
-class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastProblem]):
+class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     """Forecasting."""
 
     name = "forecast"
     Config = ForecastConfig
-    Problem = ForecastProblem
+    DataSpec = ForecastSpec
     StreamOptions = ForecastStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "patch": patch}
     default_preset = "patch"
@@ -67,8 +67,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastProblem]):
 
     def mechanisms(self) -> Sequence[str]:
         """Those with a causal form."""
-        names = ops.list_mechanisms()
-        return [name for name in names if ops.get_mechanism(name).capabilities.causal]
+        return mechanisms_by_direction(is_causal=True)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
         """The file, and its customary split."""
@@ -85,20 +84,19 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastProblem]):
         """One series or several, and their parts."""
         return load_panel(config)
 
-    def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastProblem:
+    def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         """Names, scales, calendar, and whether missing values are flagged."""
         return describe(panel, config)
 
-    def about_data(self, panel: SeriesPanel, config: ForecastConfig) -> str:
-        """Series, rows, channels and times."""
-        return panel.about
+    def about_data(self, panel: SeriesPanel, config: ForecastConfig) -> DataSummary:
+        """Series, rows, channels and times.
 
-    def notes(self, panel: SeriesPanel) -> Sequence[str]:
-        """Repeated and missing times, missing values, channels that never change, outliers."""
-        return panel.notes
+        Noted are repeated and missing times, missing values, channels that never change, outliers.
+        """
+        return DataSummary(panel.about, panel.notes)
 
     def batches(
-        self, panel: SeriesPanel, config: ForecastConfig, problem: ForecastProblem, spans: int
+        self, panel: SeriesPanel, config: ForecastConfig, problem: ForecastSpec, spans: int
     ) -> training.Splits:
         """Windows whose horizons lie in each part."""
         parts = PARTS if panel.split.test else PARTS[:2]
@@ -107,14 +105,14 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastProblem]):
     def model(
         self,
         config: ForecastConfig,
-        problem: ForecastProblem,
+        problem: ForecastSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
         """A ``models.Forecaster``, ``models.EncoderDecoder`` or ``models.PatchForecaster``."""
         return build_forecaster(config, problem, placement)
 
     def objective(
-        self, config: ForecastConfig, problem: ForecastProblem, steps_per_epoch: int
+        self, config: ForecastConfig, problem: ForecastSpec, steps_per_epoch: int
     ) -> training.Objective:
         """Mean square error, Adam."""
         return training.Objective(
@@ -128,7 +126,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastProblem]):
         models_: Sequence[Model],
         splits: training.Splits,
         config: ForecastConfig,
-        problem: ForecastProblem,
+        problem: ForecastSpec,
     ) -> None:
         """Sets the patch model's linear map to a ridge, with the option ``ridge``."""
         if config.model.ridge:
@@ -150,13 +148,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastProblem]):
         if run.config.model.conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
         return note
-
-    def observation(self, problem: ForecastProblem) -> jax.ShapeDtypeStruct | None:
-        """The channels, and the time features after them."""
-        if problem.known_inputs:  # its size is the horizon's, too
-            return None
-        width = problem.num_inputs + problem.num_flags + len(problem.marks)
-        return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """Windows of the test rows, or of all rows of another file."""

@@ -21,12 +21,12 @@ from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
 from flax_linattn.tasks.forecast.panel import SeriesPanel, series_of
-from flax_linattn.tasks.forecast.problem import PARTS, ForecastProblem
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.forecast.spec import PARTS, ForecastSpec
+from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
 
-def standardize(series: data.TimeSeries, problem: ForecastProblem) -> dict[str, NDArray]:
+def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDArray]:
     """The arrays that a model receives of a series.
 
     Args:
@@ -65,7 +65,7 @@ class PanelWindows(data.Windows):
     """Windows of the series of a panel, each scaled by its own training rows.
 
     Args:
-        problems: of each series, see ``ForecastProblem.of_series``.
+        problems: of each series, see ``ForecastSpec.of_series``.
         arrays: of all series, one after the other, see ``stack``.
         parts: of each series, the rows that horizons lie in, counted from its first one.
         config: the run's options.
@@ -80,7 +80,7 @@ class PanelWindows(data.Windows):
 
     def __init__(
         self,
-        problems: Sequence[ForecastProblem],
+        problems: Sequence[ForecastSpec],
         arrays: dict[str, NDArray],
         parts: Sequence[range],
         config: ForecastConfig,
@@ -103,7 +103,7 @@ class PanelWindows(data.Windows):
 
 
 def stack(
-    series: Sequence[data.TimeSeries], problems: Sequence[ForecastProblem]
+    series: Sequence[data.TimeSeries], problems: Sequence[ForecastSpec]
 ) -> tuple[dict[str, NDArray], list[int]]:
     """The standardized arrays of series, one after the other, and where each begins."""
     of_each = [standardize(one, own) for one, own in zip(series, problems, strict=True)]
@@ -118,7 +118,7 @@ def stack(
 def part_windows(
     panel: SeriesPanel,
     config: ForecastConfig,
-    problem: ForecastProblem,
+    problem: ForecastSpec,
     parts: Sequence[str] = PARTS,
 ) -> Iterator[PanelWindows]:
     """Windows whose horizons lie in each part; those of training in a random order.
@@ -303,7 +303,7 @@ def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
     return HorizonForecast(times, values if values.ndim == 3 else values[..., None])
 
 
-def _observed(problem: ForecastProblem, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
+def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
     """The rows before the horizon, whose rows hold known future covariates alone."""
     observed = ~np.isnan(series.values[:, list(problem.targets)]).all(axis=1)
     stop = int(np.flatnonzero(observed)[-1]) + 1 if observed.any() else 0

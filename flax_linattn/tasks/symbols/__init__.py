@@ -1,5 +1,6 @@
 """Symbols: the next one of a series (the expressive-attention paper's ladder), and recall."""
 
+from flax_linattn.tasks.symbols.data import SymbolsSpec
 from flax_linattn.tasks.symbols.options import (
     SymbolsConfig,
     SymbolsData,
@@ -7,7 +8,6 @@ from flax_linattn.tasks.symbols.options import (
     SymbolsModel,
     recall,
 )
-from flax_linattn.tasks.symbols.problem import SymbolsProblem
 from flax_linattn.tasks.symbols.stream import SymbolsStream, SymbolsStreamOptions
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "SymbolsData",
     "SymbolsFit",
     "SymbolsModel",
-    "SymbolsProblem",
+    "SymbolsSpec",
     "SymbolsStream",
     "SymbolsStreamOptions",
     "recall",

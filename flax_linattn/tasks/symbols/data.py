@@ -1,16 +1,47 @@
-"""What is drawn for a run on symbols."""
+"""What a run on symbols generates, and what it remembers of it."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import TypeAlias
 
+import jax
+import jax.numpy as jnp
+
 from flax_linattn import data, training
-from flax_linattn.checks import OptionError, choice
+from flax_linattn.checks import OptionError, at_least, choice
 from flax_linattn.data.sets.nt import RULES
 from flax_linattn.data.sets.recall import AskedSequences
 from flax_linattn.tasks.files import checksum
+from flax_linattn.tasks.spec import DataSpec
 from flax_linattn.tasks.symbols.options import RECALL, SymbolsConfig, SymbolsData
+
+
+@dataclasses.dataclass(frozen=True)
+class SymbolsSpec(DataSpec):
+    """What is drawn; kept in the run folder.
+
+    Attributes:
+        num_tokens: different tokens, special ones among them.
+        chance: how often a guess at random is right.
+        checksum: of the first batches to train, validate and test on.
+    """
+
+    num_tokens: int
+    chance: float
+    checksum: str
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """A symbol."""
+        return jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    def check(self) -> None:
+        """Types and sizes."""
+        super().check()
+        at_least(2, 2**31, num_tokens=self.num_tokens)
+
 
 Drawn: TypeAlias = data.NextSymbol | AskedSequences
 

@@ -1,20 +1,28 @@
-"""Trained models of symbols: tested, and their streams compared with the parallel model."""
+"""Tests of models of symbols, their baselines, and predictions."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from numpy.typing import NDArray
 
 from flax_linattn import inference, training
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.baselines import Yardsticks
+from flax_linattn.tasks.files import open_lines
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
 from flax_linattn.tasks.symbols.model import make_loss
-from flax_linattn.tasks.symbols.yardsticks import Lag, matches
-from flax_linattn.tasks.yardsticks import Yardsticks
+from flax_linattn.tasks.symbols.stream import parse_symbols
 from flax_linattn.typing import Array
 
 YARDSTICKS = Yardsticks("accuracy", ("chance", "longest_match", "one_lag"), larger_is_better=True)
@@ -63,8 +71,8 @@ def one_lag(run: Run, batches: training.BatchSource) -> dict[str, Any]:
 
 
 @nnx.jit
-def _scores(model: Any, tokens: Array) -> Array:
-    """Compiled once for models that are alike."""
+def scores_of(model: Any, tokens: Array) -> Array:
+    """Scores of tokens, compiled once for models that are alike."""
     scores: Array = model(tokens)
     return scores
 
@@ -73,7 +81,7 @@ def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:
     """The largest difference between streamed and parallel scores, over the first batch."""
     batch = batches.batch(0)
     model = run.model
-    parallel = np.asarray(_scores(model, jnp.asarray(batch["tokens"])))
+    parallel = np.asarray(scores_of(model, jnp.asarray(batch["tokens"])))
     if "target" in batch:  # windows of one series, each one symbol later
         context = batch["tokens"].shape[1]
         series = np.concatenate([batch["tokens"][0], batch["tokens"][1:, -1]])
@@ -82,3 +90,176 @@ def stream_error(run: Run, batches: training.BatchSource) -> dict[str, Any]:
         streamed = inference.unroll(model, jnp.asarray(batch["tokens"]))
     error = float(np.max(np.abs(np.asarray(streamed) - parallel)))
     return {"stream_max_error": error, "stream_steps": int(np.prod(parallel.shape[:-1]))}
+
+
+def longest_match(tokens: NDArray[np.integer]) -> NDArray[np.integer]:
+    """After each token, the one that followed where most of the last tokens stood before.
+
+    Of several such places it is the last; where the token itself was never there, the guess is the
+    token. That is how compressors of the Lempel-Ziv family predict.
+
+    Args:
+        tokens: int [B, T].
+
+    Returns:
+        int [B, T].
+
+    Example:
+        >>> longest_match(np.array([[1, 2, 3, 1, 2]]))
+        array([[1, 2, 3, 2, 3]])
+    """
+    rows, length = tokens.shape
+    guesses = tokens.copy()
+    common = np.zeros((rows, length + 1), np.int32)  # with the tokens up to t - 1, by position + 1
+    for t in range(length):
+        same = tokens[:, :t] == tokens[:, t : t + 1]
+        now = np.zeros_like(common)
+        now[:, 1 : t + 1] = np.where(same, common[:, :t] + 1, 0)
+        common = now
+        if t:
+            ends = now[:, t:0:-1]  # the latest place first
+            at = t - 1 - np.argmax(ends, axis=1)
+            found = ends.max(axis=1) > 0
+            after = np.take_along_axis(tokens, at[:, None] + 1, axis=1)[:, 0]
+            guesses[:, t] = np.where(found, after, tokens[:, t])
+    return guesses
+
+
+def matches(batch: Mapping[str, NDArray]) -> tuple[int, int]:
+    """How many of a batch's questions the longest match answers right, and of how many."""
+    guesses = longest_match(batch["tokens"])
+    if "target" in batch:
+        right = guesses[:, -1] == batch["target"]
+        return int(right.sum()), len(right)
+    right = (guesses == batch["targets"]) & batch["asked"]
+    return int(right.sum()), int(batch["asked"].sum())
+
+
+class Lag(NamedTuple):
+    """A guess from one earlier symbol.
+
+    A symbol a whole cycle before is the one to be guessed, and half a cycle before it may be so
+    modulo half the base; where the context reaches as far, a table of what follows a symbol at one
+    distance does as well as attention that learns no more than that.
+
+    Attributes:
+        lag: how far before the symbol to be guessed it stands, from 1.
+        guesses: int [N], what to guess after each.
+    """
+
+    lag: int
+    guesses: NDArray[np.integer]
+
+    @classmethod
+    def fit(cls, batches: Iterable[Mapping[str, NDArray]], num_symbols: int) -> Lag:
+        """The lag that guesses most of some windows right; of equal ones the shortest.
+
+        Args:
+            batches: windows: "tokens" int [B, context] and "target" int [B].
+            num_symbols: N.
+
+        Example:
+            >>> tokens = np.array([[2, 0, 1], [0, 1, 2], [1, 2, 0]])
+            >>> Lag.fit([{"tokens": tokens, "target": np.array([0, 1, 2])}], 3).lag
+            1
+        """
+        parts = [(batch["tokens"], batch["target"]) for batch in batches]
+        tokens, targets = (np.concatenate(part) for part in zip(*parts, strict=True))
+        most, best = -1, cls(0, np.zeros(0, np.int64))
+        for lag in range(1, tokens.shape[1] + 1):
+            pairs = tokens[:, -lag].astype(np.int64) * num_symbols + targets
+            table = np.bincount(pairs, minlength=num_symbols**2).reshape(num_symbols, -1)
+            right = int(table.max(axis=1).sum())
+            if right > most:
+                most, best = right, cls(lag, table.argmax(axis=1))
+        return best
+
+    def right(self, batch: Mapping[str, NDArray]) -> int:
+        """How many of a batch's targets it guesses."""
+        return int((self.guesses[batch["tokens"][:, -self.lag]] == batch["target"]).sum())
+
+
+ROWS = 128
+"""Sequences at once."""
+
+
+def predict(run: Run, file: Path | None) -> Table:
+    """A row a sequence: the likeliest next symbol, or answer, and the probability of each.
+
+    A file has a symbol a line, and a blank line between two sequences. Of series the last symbols
+    count, as many as the context; of other sequences the last symbol is what asks. Without a file
+    they are those that are tested on, each up to the last symbol that asks.
+
+    A model of the squared difference gives no probabilities: its scores, whose best values are
+    probabilities, are cut at 0 and made to add up to 1.
+
+    Raises:
+        ValueError: a line that is no symbol, or a sequence of a length that the model cannot take.
+        FileNotFoundError: there is no such file.
+    """
+    sequences = _tested(run) if file is None else _read(run, file)
+    scores = _scores(run, sequences)
+    if run.config.fit.loss == "squared":
+        positive = np.maximum(scores, 0)
+        total = positive.sum(axis=1, keepdims=True)
+        told = np.where(total > 0, positive / np.where(total > 0, total, 1), 1 / scores.shape[1])
+    else:
+        told = np.asarray(jax.nn.softmax(jnp.asarray(scores)))
+    symbols = [f"p({symbol})" for symbol in range(run.problem.num_tokens)]
+    numbers = np.arange(len(sequences))
+    return Table(("sequence", "prediction", *symbols), (numbers, scores.argmax(axis=1), *told.T))
+
+
+def _tested(run: Run) -> list[NDArray[np.int32]]:
+    batches = run.task.test_batches(run, None)
+    sequences = []
+    for index in range(len(batches)):
+        batch = batches.batch(index)
+        for row, tokens in enumerate(batch["tokens"].astype(np.int32)):
+            last = len(tokens) - 1
+            if "asked" in batch:
+                last = int(np.flatnonzero(batch["asked"][row])[-1])
+            sequences.append(tokens[: last + 1])
+    return sequences
+
+
+def _read(run: Run, file: Path) -> list[NDArray[np.int32]]:
+    with open_lines(file) as (lines, name):
+        symbols = list(parse_symbols(lines, name, run.problem.num_tokens))
+    groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
+    sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
+    if not sequences:
+        raise OptionError(f"{file}: expected symbols, one a line, got none.", "test_file")
+    context, lengths = run.config.data.context, [len(own) for own in sequences]
+    if run.config.data.recalls and max(lengths) > context:
+        raise OptionError(
+            f"{file}: expected sequences of at most {context} symbols, as the run learned from, "
+            f"got {max(lengths)}; a blank line begins one.",
+            "test_file",
+        )
+    if not run.config.data.recalls and min(lengths) < context:
+        raise OptionError(
+            f"{file}: expected sequences of at least {context} symbols, which the model looks at, "
+            f"got {min(lengths)}; give more of them.",
+            "test_file",
+        )
+    return sequences if run.config.data.recalls else [own[-context:] for own in sequences]
+
+
+def _scores(run: Run, sequences: list[NDArray[np.int32]]) -> NDArray[np.float32]:
+    """After the last symbol of each, float32 [N, symbols]."""
+    context, found = run.config.data.context, []
+    # What stands behind the last symbol is not seen: the model is causal, or the window is full.
+    padded = np.stack([np.pad(own, (0, context - len(own))) for own in sequences])
+    for first in range(0, len(padded), ROWS):
+        part = padded[first : first + ROWS]
+        filled = np.pad(part, ((0, ROWS - len(part)), (0, 0)))
+        scores = np.asarray(scores_of(run.model, jnp.asarray(filled)))[: len(part)]
+        if scores.ndim == 3:
+            last = [len(own) - 1 for own in sequences[first : first + ROWS]]
+            scores = scores[np.arange(len(part)), last]
+        found.append(scores)
+    scores = np.concatenate(found)
+    if np.isnan(scores).any():
+        raise ValueError("the model's scores are NaN: its numbers overflow.")
+    return scores

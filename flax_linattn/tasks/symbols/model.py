@@ -11,8 +11,8 @@ import optax
 from flax import nnx
 
 from flax_linattn import models, training
+from flax_linattn.tasks.symbols.data import SymbolsSpec
 from flax_linattn.tasks.symbols.options import SymbolsConfig
-from flax_linattn.tasks.symbols.problem import SymbolsProblem
 from flax_linattn.typing import Array
 
 Model: TypeAlias = models.WindowModel | models.LanguageModel
@@ -20,7 +20,7 @@ Model: TypeAlias = models.WindowModel | models.LanguageModel
 
 def build_model(
     config: SymbolsConfig,
-    problem: SymbolsProblem,
+    problem: SymbolsSpec,
     placement: training.Placement = training.ONE_DEVICE,
 ) -> Model:
     """The freshly initialised model of a run.

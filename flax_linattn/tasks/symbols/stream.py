@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from flax_linattn import inference
-from flax_linattn.checks import OptionError, at_least, shown
-from flax_linattn.tasks.facts import read_count
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streaming import Streaming
-from flax_linattn.tasks.symbols.questions import Questions
+from flax_linattn.checks import at_least, shown
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.state_metadata import read_count
+from flax_linattn.tasks.streaming import Streaming, full_streams_explained
+from flax_linattn.tasks.symbols.options import SymbolsData
 
 NONE = -1
 """A guess that there is none of yet."""
@@ -77,10 +77,8 @@ class SymbolsStream(Streaming):
                 self._questions.reset()
             self.num_breaks += 1
             return None
-        try:
+        with full_streams_explained():
             scores = np.asarray(self._stream.step(np.array([observation], np.int32)))[0]
-        except OptionError as error:  # no room is left
-            raise OptionError(f"{error} A blank line begins one.", *error.options) from error
         if np.isnan(scores).any():
             raise ValueError("the model's scores are NaN: its numbers overflow.")
         self.num_steps += 1
@@ -165,3 +163,99 @@ def parse_symbols(lines: Iterable[str], name: str, num_tokens: int) -> Iterator[
                 f"{shown(text)}."
             )
         yield int(text)
+
+
+class Questions:
+    """The questions of a sequence, one symbol after another.
+
+    Of recall a key behind the pairs is one, of copying each symbol of the second half, of induction
+    a trigger after the first, of parity each bit.
+
+    Args:
+        options: of sequences that are no series.
+        num_tokens: different tokens, special ones among them.
+
+    Example:
+        >>> questions = Questions(SymbolsData("recall", base=8, num_pairs=2, context=10), 9)
+        >>> [questions.answer(symbol) for symbol in (3, 8, 1, 7, 3, 0, 0, 0, 1, 0)]
+        [None, None, None, None, 8, None, None, None, 7, None]
+    """
+
+    def __init__(self, options: SymbolsData, num_tokens: int) -> None:
+        self._rules = options.rules
+        self._last = num_tokens - 1
+        """The largest token; of induction the trigger."""
+        half = options.context // 2
+        self._most = {"recall": 2 * options.num_pairs, "copying": half, "induction": 2}
+        self.reset()
+
+    def reset(self) -> None:
+        """A new sequence begins."""
+        self._step = 0
+        self._kept: list[int] = []
+        """What answers are made of: the pairs; the first half; the trigger and what stood behind
+        it; the parity of the bits."""
+
+    def answer(self, symbol: int) -> int | None:
+        """Takes in a symbol; the right answer to what it asks, None where it asks nothing."""
+        self._step += 1
+        match self._rules:
+            case "recall":
+                return self._value(symbol)
+            case "copying":
+                return self._copied(symbol)
+            case "induction":
+                return self._behind(symbol)
+        self._kept = [symbol ^ sum(self._kept)]
+        return self._kept[0]
+
+    def _value(self, symbol: int) -> int | None:
+        if self._step <= self._most["recall"]:
+            self._kept.append(symbol)
+            return None
+        pairs = dict(zip(self._kept[::2], self._kept[1::2], strict=True))
+        return pairs.get(symbol) if symbol else None  # 0 is filler
+
+    def _copied(self, symbol: int) -> int | None:
+        place = self._step - 1 - self._most["copying"]
+        if place < 0:
+            self._kept.append(symbol)
+            return None
+        return self._kept[place] if place < len(self._kept) else None
+
+    def _behind(self, symbol: int) -> int | None:
+        if len(self._kept) == 1 or (not self._kept and symbol == self._last):
+            self._kept.append(symbol)
+            return None
+        return self._kept[1] if symbol == self._last else None
+
+    def facts(self) -> list[int]:
+        """What a state file keeps of the sequence beside its step."""
+        return list(self._kept)
+
+    def restore(self, step: int, kept: Any) -> None:
+        """Goes on within a sequence.
+
+        Args:
+            step: symbols of it so far.
+            kept: as ``facts`` gave it.
+
+        Raises:
+            ValueError: it is nothing that so many symbols leave.
+        """
+        most = min(step, self._most.get(self._rules, 1))
+        fits = (
+            isinstance(kept, list)
+            and all(type(symbol) is int and 0 <= symbol <= self._last for symbol in kept)
+            and len(kept) <= most
+        )
+        if self._rules == "induction":
+            fits = fits and kept[:1] in ([], [self._last])
+        else:
+            fits = fits and len(kept) == most
+        if not fits:
+            raise ValueError(
+                f"expected what {step} symbols of {self._rules} leave to answer from, got "
+                f"{shown(kept)}"
+            )
+        self._step, self._kept = step, list(kept)

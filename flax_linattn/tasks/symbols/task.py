@@ -6,37 +6,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
-import jax.numpy as jnp
-
-from flax_linattn import ops, training
+from flax_linattn import training
 from flax_linattn.checks import OptionError
-from flax_linattn.tasks.predicted import Table
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.options import mechanisms_by_direction
+from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols import evaluate
-from flax_linattn.tasks.symbols.data import Drawn, checksum_of, drawn_of, make_batches
+from flax_linattn.tasks.symbols.data import Drawn, SymbolsSpec, checksum_of, drawn_of, make_batches
+from flax_linattn.tasks.symbols.evaluate import predict
 from flax_linattn.tasks.symbols.model import Model, build_model, make_loss
 from flax_linattn.tasks.symbols.options import SymbolsConfig, recall
-from flax_linattn.tasks.symbols.predict import predict
-from flax_linattn.tasks.symbols.problem import SymbolsProblem
 from flax_linattn.tasks.symbols.stream import SymbolsStream, SymbolsStreamOptions
-from flax_linattn.tasks.task import Report, Task
+from flax_linattn.tasks.task import DataSummary, Report, Task
 
 
-class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
+class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
     """The next symbol of a series, or the one that a sequence asks for."""
 
     name = "symbols"
     Config = SymbolsConfig
-    Problem = SymbolsProblem
+    DataSpec = SymbolsSpec
     StreamOptions = SymbolsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
 
     def mechanisms(self) -> Sequence[str]:
         """Those with a causal form."""
-        return tuple(
-            name for name in ops.list_mechanisms() if ops.get_mechanism(name).capabilities.causal
-        )
+        return mechanisms_by_direction(is_causal=True)
 
     def check(self, config: SymbolsConfig, placement: training.Placement) -> None:
         """Refuses what does not go together."""
@@ -54,12 +49,12 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
         """What draws them."""
         return drawn_of(config.data)
 
-    def describe(self, data: Drawn, config: SymbolsConfig) -> SymbolsProblem:
+    def describe(self, data: Drawn, config: SymbolsConfig) -> SymbolsSpec:
         """How many there are, and a checksum."""
         checksum = checksum_of(make_batches(data, config))
-        return SymbolsProblem(data.num_tokens, data.chance, checksum)
+        return SymbolsSpec(data.num_tokens, data.chance, checksum)
 
-    def about_data(self, data: Drawn, config: SymbolsConfig) -> str:
+    def about_data(self, data: Drawn, config: SymbolsConfig) -> DataSummary:
         """Rules and sizes."""
         given, fit = config.data, config.fit
         if given.recalls:
@@ -69,10 +64,11 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
                 f"{given.rules}: series of {given.base} symbols with a delay of {given.delay}, of "
                 f"which {given.context} are seen"
             )
-        return f"{what}; {fit.batch_size} guesses an epoch, {data.chance:.3g} right by chance"
+        guesses = f"{fit.batch_size} guesses an epoch, {data.chance:.3g} right by chance"
+        return DataSummary(f"{what}; {guesses}")
 
     def batches(
-        self, data: Drawn, config: SymbolsConfig, problem: SymbolsProblem, spans: int
+        self, data: Drawn, config: SymbolsConfig, problem: SymbolsSpec, spans: int
     ) -> training.Splits:
         """Drawn by the run's seed."""
         return make_batches(data, config)
@@ -80,14 +76,14 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
     def model(
         self,
         config: SymbolsConfig,
-        problem: SymbolsProblem,
+        problem: SymbolsSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
         """A ``models.WindowModel`` or ``models.LanguageModel``."""
         return build_model(config, problem, placement)
 
     def objective(
-        self, config: SymbolsConfig, problem: SymbolsProblem, steps_per_epoch: int
+        self, config: SymbolsConfig, problem: SymbolsSpec, steps_per_epoch: int
     ) -> training.Objective:
         """The squared difference, SGD; selected by accuracy."""
         # The numbers are in the state, so that runs trained at once may differ in them.
@@ -95,10 +91,6 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsProblem]):
         return training.Objective(
             make_loss(config.fit.loss), optimizer, monitor="accuracy", mode="max"
         )
-
-    def observation(self, problem: SymbolsProblem) -> jax.ShapeDtypeStruct:
-        """A symbol."""
-        return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """Drawn by the run's seed, and never trained on."""

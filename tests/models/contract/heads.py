@@ -54,7 +54,7 @@ KINDS = ("taylorshift", "elementwise", "gated_delta")
 BOTH = these("aaren", "softmax", slowly=KINDS)
 AAREN = these("aaren", slowly=("softmax", *KINDS))
 # The sixth power of a key, in the state of the series by default, has six times its rounding.
-FIXED = these("aaren", slowly=("taylorshift", "elementwise_series:order=2", "gated_delta", "rwkv"))
+FIXED = these("aaren", slowly=("taylorshift", "elementwise_series:order=2", "gated_delta"))
 WHOLE = these("softmax", "taylorshift", "aaren")
 
 

@@ -13,7 +13,10 @@ from tests.nn.cases import call, run_steps
 slow = pytest.mark.slow
 
 
-MIXED = ("forecaster", "forecaster of quantiles", "patches", "patches of mixed channels")
+MIXED = (
+    *("forecaster", "forecaster of quantiles", "patches", "patches of mixed channels"),
+    "language untied",
+)
 """Whose heads have float32 kernels, which Flax mixes with features of half precision."""
 
 

@@ -9,7 +9,7 @@ import pytest
 from flax_linattn import cli, tasks
 from flax_linattn.checks import OptionError
 from flax_linattn.data.images import load_images
-from flax_linattn.tasks.classify import ImageConfig, ImageProblem
+from flax_linattn.tasks.classify import ImageConfig, ImageSpec
 from tests.data.images.samples import write_image_folder
 from tests.tasks.commands import fail
 
@@ -74,14 +74,14 @@ def test_runs_do_not_stream():
 
 
 def test_problems_that_no_data_say():
-    good = ImageProblem("a", ("x",), (8, 8, 3), (0.0,) * 3, (1.0,) * 3, "")
+    good = ImageSpec("a", ("x",), (8, 8, 3), (0.0,) * 3, (1.0,) * 3, "")
     good.check()
     for bad, message in [
         ({"image_shape": (8, 8)}, "expected image_shape as height, width and channels"),
         ({"deviation": (1.0, 0.0, 1.0)}, "deviation must be positive"),
         ({"mean": (0.0,)}, "there must be as many of each"),
     ]:
-        problem = ImageProblem.from_json({**good.to_json(), **bad})
+        problem = ImageSpec.from_json({**good.to_json(), **bad})
         with pytest.raises(ValueError, match=message):
             problem.check()
 

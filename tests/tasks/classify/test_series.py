@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from flax_linattn import cli, data, tasks
-from flax_linattn.tasks.classify import ClassifyConfig, ClassifyProblem, ClassifyStream
+from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec, ClassifyStream
 from flax_linattn.tasks.classify.series.data import load_data, make_batches, notes
 from flax_linattn.tasks.classify.series.stream import parse_observations
 from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, succeed
@@ -327,8 +327,8 @@ def test_blank_lines_are_rows_that_were_seen(run_dir, tmp_path, capsys):
 def test_steps_are_scaled_across_channels():
     train, _ = data.japanese_vowels()
     config = ClassifyConfig.of(scaling="each-across-channels")
-    problem = ClassifyProblem(
-        train.name, train.channels, train.classes, (29,), data.Standardizer.fit(train.series)
+    problem = ClassifySpec(
+        train.name, train.channels, train.classes, (29,), data.Standardizer.fit(train.series), {}
     )
     values = make_batches(train, config, problem, seed=None).batch(0)["values"][0]
     x = problem.standardizer.apply(train.series)[0]

@@ -287,7 +287,7 @@ def test_presets_make_the_published_models(name):
     config = PRESETS[name](SequenceConfig())
     assert SequenceConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
     if name in PARAMETERS:
-        problem = TASK.Problem("listops", "listops", tuple("0123456789"), 2000, "")
+        problem = TASK.DataSpec("listops", "listops", tuple("0123456789"), 2000, "")
         model = nnx.eval_shape(lambda: TASK.model(config, problem))
         sizes = [p.size for p in jax.tree.leaves(nnx.state(model, nnx.Param))]
         assert sum(sizes) == PARAMETERS[name]

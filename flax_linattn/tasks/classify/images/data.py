@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from flax_linattn.tasks.classify.sources import (
     PATHFINDER_CLASSES,
     PATHFINDER_SIZE,
     FileSource,
-    LabelProblem,
+    LabelSpec,
     Source,
     about_classes,
     about_drawn,
@@ -32,7 +31,7 @@ from flax_linattn.tasks.classify.sources import (
     images_checksum,
     read_images,
 )
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 AUGMENTATIONS: dict[str, Augmentation | None] = {"none": None, "light": shift_and_flip}
 MIN_STD = 1e-3
@@ -40,7 +39,7 @@ MIN_STD = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
-class ImageProblem(LabelProblem):
+class ImageSpec(LabelSpec):
     """What the training data say; kept in the run folder.
 
     Attributes:
@@ -64,22 +63,6 @@ class ImageProblem(LabelProblem):
         """The shape and the classes."""
         return f"images of {_by(self.image_shape)} of the classes {', '.join(self.classes)}"
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ImageProblem:
-        """Back from ``to_json``."""
-        return cls(
-            dataset=values["dataset"],
-            classes=tuple(values["classes"]),
-            image_shape=tuple(values["image_shape"]),
-            mean=tuple(values["mean"]),
-            deviation=tuple(values["deviation"]),
-            checksum=values["checksum"],
-        )
-
     def check(self) -> None:
         """Types and sizes."""
         super().check()
@@ -95,7 +78,7 @@ class ImageProblem(LabelProblem):
             positive(deviation=value)
 
 
-class FileImages(FileSource[ImageConfig, ImageProblem, LabelledImages]):
+class FileImages(FileSource[ImageConfig, ImageSpec, LabelledImages]):
     """Images of a folder or an archive.
 
     Args:
@@ -116,10 +99,10 @@ class FileImages(FileSource[ImageConfig, ImageProblem, LabelledImages]):
     def _scale(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         return _moments(self.fitted.pixels)
 
-    def describe(self, config: ImageConfig) -> ImageProblem:
+    def describe(self, config: ImageConfig) -> ImageSpec:
         """Scales are those of the training part."""
         mean, deviation = self._scale
-        return ImageProblem(
+        return ImageSpec(
             self.name, self.classes, self.test.image_shape, mean, deviation, self._checksum
         )
 
@@ -131,7 +114,7 @@ class FileImages(FileSource[ImageConfig, ImageProblem, LabelledImages]):
             f"to validate and {test} to test\n{about_classes(self.classes)}"
         )
 
-    def splits(self, config: ImageConfig, problem: ImageProblem, spans: int = 1) -> training.Splits:
+    def splits(self, config: ImageConfig, problem: ImageSpec, spans: int = 1) -> training.Splits:
         """Training images in an order, and with changes, of each epoch's own."""
         augmentation = AUGMENTATIONS[config.data.augmentation]
         return training.Splits(
@@ -144,7 +127,7 @@ class FileImages(FileSource[ImageConfig, ImageProblem, LabelledImages]):
 def image_batches(
     images: LabelledImages,
     config: ImageConfig,
-    problem: ImageProblem,
+    problem: ImageSpec,
     augmentation: Augmentation | None = None,
     seed: int | None = None,
 ) -> ImageBatches:
@@ -159,7 +142,7 @@ def image_batches(
     )
 
 
-class DrawnImages(Source[ImageConfig, ImageProblem]):
+class DrawnImages(Source[ImageConfig, ImageSpec]):
     """Pathfinder, generated: whether a dashed curve joins two dots.
 
     Args:
@@ -170,12 +153,12 @@ class DrawnImages(Source[ImageConfig, ImageProblem]):
         self.name, self.classes = "pathfinder", PATHFINDER_CLASSES
         self._task = Pathfinder(options.image_size or PATHFINDER_SIZE)
 
-    def describe(self, config: ImageConfig) -> ImageProblem:
+    def describe(self, config: ImageConfig) -> ImageSpec:
         """A checksum is that of the first batches."""
         unscaled = drawn_splits(_ScaledPathfinder(self._task, 0.0, 1.0), config)
         images = [part.batch(0)["image"] for part in unscaled if part is not None]
         size = self._task.size
-        return ImageProblem(
+        return ImageSpec(
             self.name,
             self.classes,
             (size, size, 1),
@@ -189,7 +172,7 @@ class DrawnImages(Source[ImageConfig, ImageProblem]):
         what = f"images of {size} x {size} x 1, {about_classes(self.classes)}"
         return about_drawn(self.name, config.data, what)
 
-    def splits(self, config: ImageConfig, problem: ImageProblem, spans: int = 1) -> training.Splits:
+    def splits(self, config: ImageConfig, problem: ImageSpec, spans: int = 1) -> training.Splits:
         """Training never sees an image twice; validation and test are always the same."""
         task = _ScaledPathfinder(self._task, problem.mean[0], problem.deviation[0])
         return drawn_splits(task, config)

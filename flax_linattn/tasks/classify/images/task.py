@@ -16,7 +16,7 @@ from flax_linattn.tasks.classify.baselines import Vectors, read_vectors
 from flax_linattn.tasks.classify.images.data import (
     DrawnImages,
     FileImages,
-    ImageProblem,
+    ImageSpec,
     image_batches,
     image_names,
     read_unlabeled,
@@ -25,9 +25,9 @@ from flax_linattn.tasks.classify.images.options import ImageConfig
 from flax_linattn.tasks.classify.label_task import (
     SourceTask,
     check_direction,
-    mechanisms_by_direction,
 )
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.options import mechanisms_by_direction
+from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
 
@@ -36,12 +36,12 @@ class ImageStreamOptions:
     """Images do not stream."""
 
 
-class ImageTask(SourceTask[ImageConfig, ImageProblem]):
+class ImageTask(SourceTask[ImageConfig, ImageSpec]):
     """Classes of images."""
 
     name = "image"
     Config = ImageConfig
-    Problem = ImageProblem
+    DataSpec = ImageSpec
     StreamOptions = ImageStreamOptions
     kinds = (IMAGES,)
 
@@ -82,7 +82,7 @@ class ImageTask(SourceTask[ImageConfig, ImageProblem]):
     def model(
         self,
         config: ImageConfig,
-        problem: ImageProblem,
+        problem: ImageSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.ImageClassifier:
         """A ``models.ImageClassifier``."""

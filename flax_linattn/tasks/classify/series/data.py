@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,10 +16,10 @@ from flax_linattn import data, training
 from flax_linattn.checks import OptionError, at_least, listed, same_number
 from flax_linattn.data.outliers import find_outliers, find_still
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, ClassifyData
-from flax_linattn.tasks.classify.sources import LabelProblem, Source, about_classes
+from flax_linattn.tasks.classify.sources import LabelSpec, Source, about_classes
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.run import reading_data
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 
 MAX_SEQUENCE_LENGTH = 2**24
 """Steps of a sequence."""
@@ -27,7 +27,7 @@ MAX_VALUE = float(np.finfo(np.float32).max)
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifyProblem(LabelProblem):
+class ClassifySpec(LabelSpec):
     """What the training data say: kept in the run folder so that a run needs no training data.
 
     Attributes:
@@ -44,31 +44,17 @@ class ClassifyProblem(LabelProblem):
     classes: tuple[str, ...]
     lengths: tuple[int, ...]
     standardizer: data.Standardizer
-    checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    checksum: Mapping[str, str]
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """Of all channels."""
+        return jax.ShapeDtypeStruct((1, len(self.channels)), jnp.float32)
 
     @property
     def max_length(self) -> int:
         """The longest sequence of training and test data."""
         return self.lengths[-1]
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return {
-            **dataclasses.asdict(self),
-            "standardizer": json.loads(self.standardizer.to_json()),
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ClassifyProblem:
-        """Back from ``to_json``."""
-        return cls(
-            dataset=values["dataset"],
-            channels=tuple(values["channels"]),
-            classes=tuple(values["classes"]),
-            lengths=tuple(values["lengths"]),
-            standardizer=data.Standardizer.from_json(json.dumps(values["standardizer"])),
-            checksum=values["checksum"],
-        )
 
     def check(self) -> None:
         """Types, sizes, and as many of each as there are channels."""
@@ -79,7 +65,7 @@ class ClassifyProblem(LabelProblem):
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
 
 
-class SeriesSource(Source[ClassifyConfig, ClassifyProblem]):
+class SeriesSource(Source[ClassifyConfig, ClassifySpec]):
     """Labeled time series, of which a stratified part is held out to select the parameters.
 
     Args:
@@ -116,10 +102,10 @@ class SeriesSource(Source[ClassifyConfig, ClassifyProblem]):
         """Missing values, outliers."""
         return notes(*self.files)
 
-    def describe(self, config: ClassifyConfig) -> ClassifyProblem:
+    def describe(self, config: ClassifyConfig) -> ClassifySpec:
         """Names, lengths, scales."""
         train, test = self.files
-        return ClassifyProblem(
+        return ClassifySpec(
             dataset=train.name,
             channels=train.channels,
             classes=train.classes,
@@ -139,7 +125,7 @@ class SeriesSource(Source[ClassifyConfig, ClassifyProblem]):
         )
 
     def splits(
-        self, config: ClassifyConfig, problem: ClassifyProblem, spans: int = 1
+        self, config: ClassifyConfig, problem: ClassifySpec, spans: int = 1
     ) -> training.Splits:
         """Sequences of one length a batch."""
         batches = partial(make_batches, config=config, problem=problem, spans=spans)
@@ -293,7 +279,7 @@ def complete(dataset: data.TimeSeriesDataset) -> data.TimeSeriesDataset:
 def make_batches(
     dataset: data.TimeSeriesDataset,
     config: ClassifyConfig,
-    problem: ClassifyProblem,
+    problem: ClassifySpec,
     *,
     seed: int | None,
     spans: int = 1,

@@ -14,8 +14,8 @@ from flax_linattn.checks import OptionError
 from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
-from flax_linattn.tasks.facts import read_numbers
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.state_metadata import read_numbers
 
 
 @dataclasses.dataclass(frozen=True)

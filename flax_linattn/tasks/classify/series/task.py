@@ -21,7 +21,7 @@ from flax_linattn.tasks.classify.baselines import Vectors
 from flax_linattn.tasks.classify.label_task import LabelTask
 from flax_linattn.tasks.classify.metrics import probabilities_of
 from flax_linattn.tasks.classify.series.data import (
-    ClassifyProblem,
+    ClassifySpec,
     SeriesSource,
     check_values,
     complete,
@@ -33,7 +33,7 @@ from flax_linattn.tasks.classify.series.data import (
 from flax_linattn.tasks.classify.series.options import ClassifyConfig, tslib
 from flax_linattn.tasks.classify.series.stream import ClassifyStream, ClassifyStreamOptions
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import Report
 from flax_linattn.typing import Array
 
@@ -43,12 +43,12 @@ LATENT_MECHANISM = "softmax"
 Classifier: TypeAlias = models.SequenceClassifier | models.PerceiverReader
 
 
-class ClassifyTask(LabelTask[ClassifyConfig, ClassifyProblem]):
+class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
     """Classes of time series."""
 
     name = "classify"
     Config = ClassifyConfig
-    Problem = ClassifyProblem
+    DataSpec = ClassifySpec
     StreamOptions = ClassifyStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib}
     kinds = (SEQUENCES,)
@@ -80,7 +80,7 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifyProblem]):
     def model(
         self,
         config: ClassifyConfig,
-        problem: ClassifyProblem,
+        problem: ClassifySpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Classifier:
         """A ``models.SequenceClassifier``, or a ``models.PerceiverReader`` where latents read.
@@ -127,10 +127,6 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifyProblem]):
         tells more.
         """
         return "accuracy" if config.data.select_on == "test" else "loss"
-
-    def observation(self, problem: ClassifyProblem) -> jax.ShapeDtypeStruct:
-        """Of all channels."""
-        return jax.ShapeDtypeStruct((1, len(problem.channels)), jnp.float32)
 
     def test_batches(self, run: Run, file: Path | None) -> data.BucketBatches:
         """Other sequences of the run's channels and classes."""

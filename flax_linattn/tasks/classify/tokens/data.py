@@ -6,8 +6,10 @@ import abc
 import dataclasses
 import difflib
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +31,7 @@ from flax_linattn.tasks.classify.sources import (
     PATHFINDER_CLASSES,
     PATHFINDER_SIZE,
     FileSource,
-    LabelProblem,
+    LabelSpec,
     Source,
     about_classes,
     about_drawn,
@@ -62,7 +64,7 @@ ListOps: TypeAlias = GrownListOps | SampledListOps
 
 
 @dataclasses.dataclass(frozen=True)
-class SequenceProblem(LabelProblem):
+class SequenceSpec(LabelSpec):
     """What the data say; kept in the run folder.
 
     Attributes:
@@ -80,6 +82,11 @@ class SequenceProblem(LabelProblem):
     checksum: str
 
     @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """A token."""
+        return jax.ShapeDtypeStruct((1,), jnp.int32)
+
+    @property
     def alphabet(self) -> Alphabet:
         """What the tokens stand for."""
         return ALPHABETS[self.letters]
@@ -89,21 +96,6 @@ class SequenceProblem(LabelProblem):
         """The alphabet and the classes."""
         return f"{self.letters} of the classes {', '.join(self.classes)}"
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> SequenceProblem:
-        """Back from ``to_json``."""
-        return cls(
-            dataset=values["dataset"],
-            letters=values["letters"],
-            classes=tuple(values["classes"]),
-            max_length=values["max_length"],
-            checksum=values["checksum"],
-        )
-
     def check(self) -> None:
         """Types, sizes, names."""
         super().check()
@@ -112,7 +104,7 @@ class SequenceProblem(LabelProblem):
         at_least(1, MAX_SEQUENCE_LENGTH, max_length=self.max_length)
 
 
-class TokenSource(Source[SequenceConfig, SequenceProblem]):
+class TokenSource(Source[SequenceConfig, SequenceSpec]):
     """Sequences of tokens with their classes.
 
     Batches have "tokens", int32 [B, T] (of pixels uint8), "mask", bool [B, T], where lengths
@@ -126,9 +118,9 @@ class TokenSource(Source[SequenceConfig, SequenceProblem]):
     alphabet: Alphabet
     max_length: int
 
-    def describe(self, config: SequenceConfig) -> SequenceProblem:
+    def describe(self, config: SequenceConfig) -> SequenceSpec:
         """Names, lengths, a checksum."""
-        return SequenceProblem(
+        return SequenceSpec(
             dataset=self.name,
             letters=self.alphabet.name,
             classes=self.classes,
@@ -210,7 +202,7 @@ class DrawnTokens(TokenSource):
         return GrownListOps(*lengths, multiple_of=multiple_of)
 
     def splits(
-        self, config: SequenceConfig, problem: SequenceProblem | None = None, spans: int = 1
+        self, config: SequenceConfig, problem: SequenceSpec | None = None, spans: int = 1
     ) -> training.Splits:
         """Training never sees an example twice; validation and test are always the same."""
         least, most = self._options.min_length, self._options.max_length
@@ -241,7 +233,7 @@ class DrawnTokens(TokenSource):
         return about_drawn(self.name, config.data, what)
 
 
-class PixelTokens(FileSource[SequenceConfig, SequenceProblem, LabelledImages], TokenSource):
+class PixelTokens(FileSource[SequenceConfig, SequenceSpec, LabelledImages], TokenSource):
     """Images of any official format, row by row; a pixel's grey value is a token.
 
     Args:
@@ -262,7 +254,7 @@ class PixelTokens(FileSource[SequenceConfig, SequenceProblem, LabelledImages], T
         self.max_length = height * width
 
     def splits(
-        self, config: SequenceConfig, problem: SequenceProblem | None = None, spans: int = 1
+        self, config: SequenceConfig, problem: SequenceSpec | None = None, spans: int = 1
     ) -> training.Splits:
         """Training images in an order of each epoch's own."""
         if self.max_length % spans:
@@ -299,7 +291,7 @@ class PixelTokens(FileSource[SequenceConfig, SequenceProblem, LabelledImages], T
         )
 
 
-class TextTokens(FileSource[SequenceConfig, SequenceProblem, LabelledTexts], TokenSource):
+class TextTokens(FileSource[SequenceConfig, SequenceSpec, LabelledTexts], TokenSource):
     """Texts in folders of their classes, such as aclImdb's; a byte is a token.
 
     Args:
@@ -324,7 +316,7 @@ class TextTokens(FileSource[SequenceConfig, SequenceProblem, LabelledTexts], Tok
         self._checksum = checksum(content)
 
     def splits(
-        self, config: SequenceConfig, problem: SequenceProblem | None = None, spans: int = 1
+        self, config: SequenceConfig, problem: SequenceSpec | None = None, spans: int = 1
     ) -> training.Splits:
         """Training texts in an order, and perhaps with crops, of each epoch's own."""
         length = -(-config.data.max_length // spans) * spans
@@ -386,7 +378,7 @@ def _printed(texts: LabelledTexts) -> LabelledTexts:
 
 
 def expression_batches(
-    path: Path, config: SequenceConfig, problem: SequenceProblem
+    path: Path, config: SequenceConfig, problem: SequenceSpec
 ) -> data.BucketBatches:
     """Batches of the ListOps expressions of a file, to test on.
 

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -33,7 +32,7 @@ from flax_linattn.tasks.classify.metrics import make_label_loss
 from flax_linattn.tasks.classify.tokens.baselines import FirstToken, NaiveBayes, examples, some
 from flax_linattn.tasks.classify.tokens.data import (
     DrawnTokens,
-    SequenceProblem,
+    SequenceSpec,
     TokenSource,
     expression_batches,
     open_source,
@@ -41,8 +40,8 @@ from flax_linattn.tasks.classify.tokens.data import (
 from flax_linattn.tasks.classify.tokens.options import FETCHED, SequenceConfig
 from flax_linattn.tasks.classify.tokens.presets import PRESETS
 from flax_linattn.tasks.files import open_lines
-from flax_linattn.tasks.run_types import Run
-from flax_linattn.tasks.streamed import stream_difference
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import Report
 from flax_linattn.typing import Array
 
@@ -77,12 +76,12 @@ class SequenceStream(ClassStream[int]):
         return np.array([observation], np.int32)
 
 
-class SequenceTask(SourceTask[SequenceConfig, SequenceProblem]):
+class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
     """Classes of long sequences of tokens: expressions, bytes, pixels."""
 
     name = "sequence"
     Config = SequenceConfig
-    Problem = SequenceProblem
+    DataSpec = SequenceSpec
     StreamOptions = SequenceStreamOptions
     presets: ClassVar[Mapping[str, Any]] = PRESETS
     kinds = (TEXTS, IMAGES)
@@ -132,7 +131,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceProblem]):
     def model(
         self,
         config: SequenceConfig,
-        problem: SequenceProblem,
+        problem: SequenceSpec,
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.SequenceClassifier:
         """A ``models.SequenceClassifier`` on embedded tokens."""
@@ -163,10 +162,6 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceProblem]):
             dropout_key=dropout_key,
         )
         return logits
-
-    def observation(self, problem: SequenceProblem) -> jax.ShapeDtypeStruct:
-        """A token."""
-        return jax.ShapeDtypeStruct((1,), jnp.int32)
 
     def test_batches(self, run: Run, file: Path | None) -> training.BatchSource:
         """The run's own, or those of another folder or archive, or of a file of expressions."""
@@ -262,9 +257,7 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceProblem]):
         return SequenceStream(run, max_length=options.max_length)
 
 
-def _embedding(
-    config: SequenceConfig, problem: SequenceProblem, rngs: nnx.Rngs
-) -> models.Embedding:
+def _embedding(config: SequenceConfig, problem: SequenceSpec, rngs: nnx.Rngs) -> models.Embedding:
     options, layers = config.model, config.layers
     tokens, features = problem.alphabet.num_tokens, layers.features
     how: dict[str, Any] = {

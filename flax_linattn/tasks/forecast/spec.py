@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.annotations import of_types
 from flax_linattn.checks import OptionError, at_least, choice, listed, same_number
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.marks import CIRCLES
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
-from flax_linattn.tasks.run_types import Problem
+from flax_linattn.tasks.spec import DataSpec, left_out_if_empty
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.forecast.panel import SeriesPanel
@@ -33,7 +33,7 @@ class SeriesInfo:
         name: of the series.
         mean: of its training rows, one number for each channel.
         std: standard deviation likewise.
-        split: the rows of each part, as in ``ForecastProblem``.
+        split: the rows of each part, as in ``ForecastSpec``.
         seasonal: mean absolute difference of training values a season apart, for each target, in
             the units of the file: the divisor of MASE. None where there is none, or it is 0.
         checksum: of those rows.
@@ -48,7 +48,7 @@ class SeriesInfo:
 
 
 @dataclasses.dataclass(frozen=True)
-class ForecastProblem(Problem):
+class ForecastSpec(DataSpec):
     """What the training data say: kept in the run folder so that a run needs no training data.
 
     Attributes:
@@ -79,12 +79,20 @@ class ForecastProblem(Problem):
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
-    members: tuple[SeriesInfo, ...] = ()
+    members: tuple[SeriesInfo, ...] = left_out_if_empty()
     utc: bool | None = None
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
-    static: tuple[int, ...] = ()
-    calendar: tuple[str, ...] = ()
+    static: tuple[int, ...] = left_out_if_empty()
+    calendar: tuple[str, ...] = left_out_if_empty()
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct | None:
+        """The channels, and the time features after them."""
+        if self.known_inputs:  # its size is the horizon's, too
+            return None
+        width = self.num_inputs + self.num_flags + len(self.marks)
+        return jax.ShapeDtypeStruct((1, width), jnp.float32)
 
     @property
     def num_inputs(self) -> int:
@@ -213,28 +221,6 @@ class ForecastProblem(Problem):
                 f"{seconds} in {series.name}."
             )
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        values = {
-            **dataclasses.asdict(self),
-            "standardizer": json.loads(self.standardizer.to_json()),
-        }
-        for name in ("members", "static", "calendar"):  # as it was before there were any
-            if not values[name]:
-                del values[name]
-        return values
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> ForecastProblem:
-        """Back from ``to_json``."""
-        standardizer = data.Standardizer.from_json(json.dumps(values["standardizer"]))
-        lists = {name: tuple(values[name]) for name in ("channels", "targets", "marks")}
-        for name in ("known_future", "static", "calendar"):
-            lists[name] = tuple(values.get(name, ()))
-        lists["split"] = tuple((begin, end) for begin, end in values["split"])
-        lists["members"] = tuple(SeriesInfo(**member) for member in values.get("members", ()))
-        return cls(**{**values, **lists, "standardizer": standardizer})
-
     def check(self) -> None:
         """Types, sizes, and as many of each as there are channels."""
         super().check()
@@ -255,7 +241,6 @@ class ForecastProblem(Problem):
             at_least(begin, end=end)
         same_number(channels=self.channels, standardizer=self.standardizer.mean)
         for member in self.members:
-            of_types(member)
             same_number(channels=self.channels, mean=member.mean)
             same_number(channels=self.channels, std=member.std)
             same_number(targets=self.targets, seasonal=member.seasonal)
@@ -263,7 +248,7 @@ class ForecastProblem(Problem):
             data.Standardizer(np.array(member.mean), np.array(member.std))
 
 
-def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastProblem:
+def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
     """What a run has to know of its series; the scale of each is that of its training rows.
 
     Raises:
@@ -275,7 +260,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastProblem:
     pairs = list(zip(panel.series, panel.splits, strict=True))
     train = [one.values[: split.train.stop] for one, split in pairs]
     scales = _scales(panel, train, known)
-    problem = ForecastProblem(
+    problem = ForecastSpec(
         dataset=panel.name,
         channels=first.channels,
         targets=_targets_of(first, source, known),

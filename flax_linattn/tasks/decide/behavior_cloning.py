@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.data.episodes import Episodes
 from flax_linattn.inference.compiled import compiled
-from flax_linattn.tasks.decide.problem import DecideProblem
+from flax_linattn.tasks.decide.data import DecideSpec
 from flax_linattn.typing import Array
 
 HIDDEN = 256
@@ -47,7 +47,7 @@ class Clone(nnx.Module):
         return jnp.tanh(last(observations))
 
 
-def train_clone(episodes: Episodes, problem: DecideProblem, num_steps: int, seed: int) -> Clone:
+def train_clone(episodes: Episodes, problem: DecideSpec, num_steps: int, seed: int) -> Clone:
     """Imitates the actions of episodes by Adam, with the squared error.
 
     Args:
@@ -94,7 +94,7 @@ class CloneAgent:
         problem: of the run.
     """
 
-    def __init__(self, clone: Clone, problem: DecideProblem) -> None:
+    def __init__(self, clone: Clone, problem: DecideSpec) -> None:
         self._clone, self._problem = clone, problem
 
     def act(

@@ -1,4 +1,4 @@
-"""How a model sees the steps before: all by a state, some by one that begins anew, or a window."""
+"""Agents of runs: the return they ask for, and the steps before that their models receive."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from flax_linattn import inference
 from flax_linattn.checks import OptionError, choice
 from flax_linattn.inference.compiled import compiled
-from flax_linattn.tasks.decide.data import begin_context, most_steps
-from flax_linattn.tasks.facts import read_count, read_numbers
-from flax_linattn.tasks.run_types import Run
+from flax_linattn.tasks.decide.data import DecideSpec, begin_context, columns, most_steps
+from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.state_metadata import read_count, read_numbers
 
 Rows = NDArray[np.bool_]
 Numbers = NDArray[np.float32]
@@ -206,12 +206,13 @@ class WindowMemory(Memory):
         self._window[rows, last] = x
         self._filled = last + 1
         mask = np.arange(self._context) < self._filled[:, None]
-        told = _actions(self._model, begin_context(self._window, self._clock), mask)
+        told = actions_of(self._model, begin_context(self._window, self._clock), mask)
         return np.asarray(told)[rows, last]
 
 
 @compiled()
-def _actions(model: Any, x: Any, mask: Any) -> Any:
+def actions_of(model: Any, x: Any, mask: Any) -> Any:
+    """Scaled actions of windows, float32 [B, T, A], compiled once for models that are alike."""
     return model(x, mask=mask)
 
 
@@ -259,3 +260,95 @@ def make_recurrent(run: Run, act: str, num_rows: int, max_steps: int) -> Recurre
             act="restart",
         )
     return StreamMemory(run, num_rows, max_steps)
+
+
+class DecisionAgent:
+    """Plays in B rows with a run's model: a ``control.Agent``.
+
+    It asks for a return at the begin of an episode, and after each reward for what is left of it.
+
+    Args:
+        problem: of the run.
+        memory: how its model sees the steps before.
+        num_rows: B.
+        target_return: that is asked for.
+
+    Attributes:
+        memory: as given.
+        returns_to_go: what is asked for now, float64 [B], in the unit of rewards.
+        steps: of the episode so far, int64 [B].
+    """
+
+    def __init__(
+        self, problem: DecideSpec, memory: Memory, num_rows: int, target_return: float
+    ) -> None:
+        self._problem, self._target = problem, target_return
+        self.memory = memory
+        self.returns_to_go = np.full(num_rows, target_return, np.float64)
+        self.steps = np.zeros(num_rows, np.int64)
+        self.last_actions = np.zeros((num_rows, problem.action_dim), np.float32)
+        """Those given last, float32 [B, A] in -1 ... 1."""
+
+    def act(
+        self,
+        observations: NDArray[np.float32],
+        rewards: NDArray[np.float32],
+        begins: NDArray[np.bool_],
+    ) -> NDArray[np.float32]:
+        """See ``control.Agent``.
+
+        Raises:
+            ValueError: shapes do not fit, a number is not finite, or the model has no room for the
+                step; nothing is taken in then.
+        """
+        problem = self._problem
+        expected = {
+            "observations": (len(self.steps), problem.observation_dim),
+            "rewards": (len(self.steps),),
+            "begins": (len(self.steps),),
+        }
+        given = {"observations": observations, "rewards": rewards, "begins": begins}
+        for name, shape in expected.items():
+            got = np.shape(given[name])
+            if got != shape:
+                raise ValueError(f"expected {name} {list(shape)}, got {list(got)}.")
+            if not np.isfinite(given[name]).all():
+                raise ValueError(f"expected finite {name}, got {given[name]}.")
+        time = np.where(begins, 0, self.steps)
+        asked = np.where(begins, self._target, self.returns_to_go - rewards)
+        x = columns(
+            time,
+            ~begins,
+            asked / problem.return_scale,
+            problem.scaled_observations(observations),
+            np.where(begins[:, None], 0, self.last_actions),
+        )
+        actions = self.memory.decide(x, begins)
+        self.steps, self.returns_to_go, self.last_actions = time + 1, asked, actions
+        return problem.actions(actions)
+
+
+def make_agent(
+    run: Run,
+    num_rows: int,
+    max_steps: int,
+    *,
+    act: str | None = None,
+    target_return: float | None = None,
+) -> DecisionAgent:
+    """An agent of a run, for a loop of one's own; ``control.play`` is one.
+
+    Args:
+        run: the trained run.
+        num_rows: B.
+        max_steps: of an episode. Rows in which none is played any more may be seen beyond it.
+        act: "window", "stream" or "restart"; default as the run's options say.
+        target_return: that is asked for; default what the run remembers.
+
+    Raises:
+        ValueError: the model cannot stream, where it has to; or has no times for so many steps.
+    """
+    act = run.config.play.act if act is None else act
+    target = run.problem.target_return if target_return is None else target_return
+    memory = make_memory(run, act, num_rows, max_steps)
+    return DecisionAgent(run.problem, memory, num_rows, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,8 +19,7 @@ from flax_linattn.data.sets.processes import (
     Process,
     RenewalProcess,
 )
-from flax_linattn.tasks.events.calibration import ks_distance
-from flax_linattn.tasks.yardsticks import Yardsticks
+from flax_linattn.tasks.baselines import Yardsticks
 
 YARDSTICKS = Yardsticks(
     "nll", ("poisson", "renewal", "hawkes"), title="NLL an event", num_train="num_train_events"
@@ -79,6 +79,32 @@ def process_values(name: str, process: Process, test: EventSequences) -> dict[st
         **(parts if process.num_marks > 1 else {}),
         f"{name}_ks": ks_distance(rescaled),
     }
+
+
+def ks_distance(rescaled: NDArray[np.float64]) -> float:
+    """The largest difference between the distribution of values and the exponential of mean one.
+
+    By the time-rescaling theorem the integrated intensities of the true process are such values
+    (Brown et al., 2002). This is the statistic of Kolmogorov and Smirnov; under the true process it
+    exceeds ``ks_limit`` once in twenty times.
+
+    Args:
+        rescaled: float64 [n], n >= 1.
+
+    Example:
+        >>> n = 1000
+        >>> exact = -np.log1p(-(np.arange(n) + 0.5) / n)
+        >>> round(ks_distance(exact), 6), ks_distance(exact) < ks_limit(n) < ks_distance(2 * exact)
+        (0.0005, True)
+    """
+    reached = np.sort(-np.expm1(-rescaled))
+    steps = np.arange(len(reached) + 1) / len(reached)
+    return float(max(np.max(steps[1:] - reached), np.max(reached - steps[:-1])))
+
+
+def ks_limit(number: int) -> float:
+    """What ``ks_distance`` of so many independent values exceeds once in twenty times."""
+    return 1.3581 / math.sqrt(number)
 
 
 def guesses(train: EventSequences, test: EventSequences) -> dict[str, Any]:

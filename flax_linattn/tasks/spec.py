@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
 
 
-class Problem(abc.ABC):
+LEFT_OUT = "left_out_if_empty"
+"""Metadata of a field, see ``left_out_if_empty``."""
+
+
+class DataSpec(abc.ABC):
     """What the training data say: kept in the run folder, so that a run needs no training data.
 
     A task's own is a frozen dataclass. Its annotations say how it is written and read: numbers,
@@ -27,7 +31,7 @@ class Problem(abc.ABC):
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
-        ... class Sizes(Problem):
+        ... class Sizes(DataSpec):
         ...     lengths: tuple[int, ...]
         ...     checksum: str = ""
         >>> Sizes((3, 4)).to_json()
@@ -71,6 +75,20 @@ class Problem(abc.ABC):
         return None
 
 
+def left_out_if_empty() -> Any:
+    """A field of a ``DataSpec``: a tuple that the file does not mention where it is empty.
+
+    Example:
+        >>> @dataclasses.dataclass(frozen=True)
+        ... class Parts(DataSpec):
+        ...     names: tuple[str, ...] = left_out_if_empty()
+        ...     checksum: str = ""
+        >>> Parts().to_json(), Parts(("a",)).to_json()
+        ({'checksum': ''}, {'names': ['a'], 'checksum': ''})
+    """
+    return dataclasses.field(default=(), metadata={LEFT_OUT: True})
+
+
 class Run(NamedTuple):
     """A run: the model with its selected parameters, and what it was made of.
 
@@ -94,7 +112,12 @@ class Run(NamedTuple):
 def _plain(value: Any) -> Any:
     """A value as JSON has it."""
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in _fields(value)}
+        parts = {field: getattr(value, field.name) for field in _fields(value)}
+        return {
+            field.name: _plain(part)
+            for field, part in parts.items()
+            if not field.metadata.get(LEFT_OUT) or part
+        }
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
