@@ -1,4 +1,4 @@
-"""Arrays in ``.npz`` files, read as if a stranger had made them.
+"""Arrays in ``.npz`` files, read as untrusted input.
 
 Nothing is unpickled, and what reading costs is bounded: the directory and the sizes in it are
 checked before anything is unpacked, and an array is read only if its header agrees with its size.
@@ -39,7 +39,7 @@ class NpzError(ValueError):
 
 
 class ArrayHeader(NamedTuple):
-    """What a member says of its array.
+    """Header of an array in an ``.npz`` file.
 
     Attributes:
         shape: Its shape.
@@ -128,7 +128,7 @@ class NpzFile:
 
 
 def _parsed(content: bytes, size: int) -> ArrayHeader:
-    """The header that a member of so many bytes begins with."""
+    """Parses the header at the beginning of a member."""
     file = io.BytesIO(content)
     if np.lib.format.read_magic(file) != (1, 0):  # others are of structured arrays
         raise ValueError("an array has another format")
@@ -148,7 +148,7 @@ def _parsed(content: bytes, size: int) -> ArrayHeader:
 
 @contextmanager
 def _guard(member: str = "") -> Iterator[None]:
-    """Whatever Python's zipfile and NumPy's parser raise of damaged files, one kind leaves this."""
+    """Raises ``NpzError`` for every exception of Python's zipfile and NumPy's header parser."""
     try:
         yield
     except Exception as error:
@@ -157,7 +157,7 @@ def _guard(member: str = "") -> Iterator[None]:
 
 
 def _check_end(file: BinaryIO) -> int:
-    """Refuses what is cut short, and directories that are too long before they are read.
+    """Refuses truncated files, and zip directories that are too long to read.
 
     Returns:
         The size of the file.
@@ -181,7 +181,7 @@ def _check_end(file: BinaryIO) -> int:
 
 
 def _check_stored(members: list[zipfile.ZipInfo], size: int) -> None:
-    """Refuses members that unpack to anything else than their bytes in the file."""
+    """Refuses members that are compressed or overlap."""
     for info in members:
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             raise ValueError("an entry is compressed or encrypted")

@@ -254,7 +254,7 @@ class Backbone(SequenceModel):
     def _map_block(
         self, block: nn.TransformerBlock, h: Features, call: Call
     ) -> tuple[Features, State | None]:
-        """A block, which keeps for its gradient what ``remat`` says and computes the rest again."""
+        """Applies a block; ``remat`` decides what is stored for its gradient or computed again."""
         if self.layers.remat == "none":
             return block._map(h, call)
         graphdef, variables = nnx.split(block)
@@ -265,7 +265,7 @@ class Backbone(SequenceModel):
         return jax.checkpoint(run, policy=REMAT[self.layers.remat])(variables, h, call)
 
     def _behind_class_token(self, h: Features, call: Call) -> tuple[Features, Call]:
-        """The class token and then the features, and the call of both."""
+        """Prepends the class token to the features, and to the call."""
         batch, _, features = h.shape
         token = jnp.broadcast_to(cast(Any, self.class_token)[...], (batch, 1, features))
         positions, mask = cast(Array, call.positions), call.mask

@@ -239,7 +239,7 @@ class SequenceClassifier(Head):
         return jnp.einsum("...c,...cn->...n", h, kernel)
 
     def _contributions_of_call(self, h: Array, call: Call) -> Array:
-        """The same of sequences [B, T, C]."""
+        """Logits that the observations of sequences [B, T, C] contribute."""
         positions, mask = cast(Array, call.positions), call.mask
         if call.state is not None or call.runs is not None:
             return self._contributions(h, positions)

@@ -84,7 +84,7 @@ def describe(model: Any) -> dict[str, Any]:
     if KINDS.get(kind) is not type(model):
         raise NotDescribedError(f"{kind} is no class of flax_linattn.models")
     options = {name: _to_json(name, value) for name, value in model.options.items()}
-    # Where a head has no dropout of its own, it may have made its backbone.
+    # A head without dropout of its own may have made its backbone, which then has the dropout.
     dropout = getattr(getattr(model, "backbone", None), "dropout", None)
     dropout = getattr(model, "dropout", dropout)
     return {kind: options | {"has_dropout_keys": dropout is not None and dropout.rngs is not None}}

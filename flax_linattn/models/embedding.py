@@ -94,7 +94,7 @@ class Embedding(Protocol):
 
 
 class PointwiseEmbedding(nnx.Module, abc.ABC):
-    """What embeddings share whose features of an observation are its own: they have no state."""
+    """Base class of embeddings that map each observation on its own and have no state."""
 
     @property
     def streams(self) -> bool:
@@ -115,7 +115,7 @@ class PointwiseEmbedding(nnx.Module, abc.ABC):
         return self._embedded(x, positions), ()
 
     def init_state(self, batch_size: int, *, dtype: DTypeLike = jnp.float32) -> State:
-        """Nothing: no observation changes another one's features."""
+        """Returns no state: no observation changes the features of another one."""
         return ()
 
     @automatic(1)
@@ -131,7 +131,7 @@ class PointwiseEmbedding(nnx.Module, abc.ABC):
 
 
 class ConvolvedEmbedding(nnx.Module, abc.ABC):
-    """What embeddings share that have a convolution over time, whose window is their state."""
+    """Base class of embeddings with a convolution over time, whose window is the state."""
 
     @property
     @abc.abstractmethod
@@ -173,11 +173,11 @@ class ConvolvedEmbedding(nnx.Module, abc.ABC):
 
     @abc.abstractmethod
     def _inputs(self, x: Array) -> tuple[Array, Any]:
-        """What is convolved of observations x, and what else ``_outputs`` takes of them."""
+        """The inputs of the convolution, and further inputs of ``_outputs``, for observations x."""
 
     @abc.abstractmethod
     def _outputs(self, h: Array, own: Any, positions: Array) -> Array:
-        """Features [..., C] of what the convolution gives, h [..., C]."""
+        """Maps outputs of the convolution, h [..., C], to features [..., C]."""
 
 
 class ObservationEmbedding(ConvolvedEmbedding):

@@ -141,7 +141,7 @@ class Forecaster(Head):
         )
 
     def read(self, h: Array, mean: Array, std: Array) -> Array:
-        """Forecasts float32 [..., H, targets] of features and what inputs were normalised by.
+        """Computes forecasts float32 [..., H, targets] from features and the moments of the inputs.
 
         With quantiles there is a last axis [1 + Q]: the mean, then the quantiles.
         """
@@ -158,7 +158,7 @@ class Forecaster(Head):
         every_step: bool = False,
         positions: Int[Array, "P"] | None = None,
     ) -> tuple[Array, ForecasterState | None]:
-        """Forecasts of the normalised observations, brought back to their level."""
+        """Computes forecasts from normalized observations, and undoes the normalization."""
         if call.segment_ids is not None and not every_step and positions is None:
             raise ValueError("packed sequences need every_step=True, or positions.")
         state: ForecasterState | None = call.state

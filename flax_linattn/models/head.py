@@ -118,7 +118,7 @@ def as_backbone(
     reads_class_token: bool = False,
     **options: Any,
 ) -> tuple[Backbone, dict[str, Any]]:
-    """A head's backbone, the one given or one for a number, and the options of the head's layers.
+    """Returns the given backbone or a new one, and the parameter options of the head's layers.
 
     Args:
         backbone: of the head; or a number of channels, tokens or event types.

@@ -263,7 +263,7 @@ class PatchForecaster(Head):
     def read(
         self, h: Array, seen: Array, mean: Array, std: Array, known: tuple[Array, ...]
     ) -> Array:
-        """Forecasts [..., H, C] of features [..., C, F] and of what they are brought back by.
+        """Computes forecasts [..., H, C] from features [..., C, F] and the inputs' moments.
 
         That is the last values [..., context, C], moments [..., C] and known channels.
         """
@@ -293,7 +293,7 @@ class PatchForecaster(Head):
         every_step: bool = False,
         positions: Int[Array, "N"] | None = None,
     ) -> tuple[Array, PatchState]:
-        """Forecasts of the phases that are asked for."""
+        """Computes the forecasts of the requested phases."""
         state: PatchState | None = call.state
         mask, return_state = call.mask, call.return_state
         batch, length = x.shape[:2]

@@ -177,7 +177,7 @@ class PerceiverReader(SequenceModel):
     def _map(
         self, x: Array, call: Call, *, every_step: bool = False
     ) -> tuple[Array, PerceiverState | None]:
-        """Outputs of what the latents read, of whole sequences or of every prefix."""
+        """Computes outputs from the latents, for whole sequences or for every prefix."""
         if every_step:
             self._check_streams()
         elif call.segment_ids is not None:
@@ -235,7 +235,7 @@ class PerceiverReader(SequenceModel):
         return self.read_norm(h) if self.layers.norm == "pre" else h
 
     def read(self, read: Array, dropout_key: Array | None = None) -> Array:
-        """Outputs float32 [..., num_outputs] of what latents have read [..., L, C]."""
+        """Computes outputs float32 [..., num_outputs] from latents [..., L, C]."""
         z = self.latent_attention.latents.astype(read.dtype) + read
         z = z if self.layers.norm == "pre" else self.read_norm(z)
         rows = z.reshape(-1, *z.shape[-2:])

@@ -187,7 +187,7 @@ class TransformerBlock(nnx.Module):
         return (y, after) if return_state else y
 
     def _map(self, x: Features, call: Call) -> tuple[Features, State | None]:
-        """The same of inputs that are 0 at padding; always with the state, which may be None.
+        """Maps inputs that are 0 at padding to outputs and the state, which may be None.
 
         Dropout acts where the call has a key, and nowhere else.
         """
@@ -245,7 +245,7 @@ class TransformerBlock(nnx.Module):
 def residual(
     x: Array, sublayer: Callable[[Array], Array], norm: LayerNorm, place: Literal["pre", "post"]
 ) -> Array:
-    """A sublayer with its residual, normalised before ("pre") or after ("post") it."""
+    """Applies a sublayer with its residual, normalized before ("pre") or after ("post") it."""
     if place == "pre":
         return x + sublayer(norm(x)).astype(x.dtype)
     return norm(x + sublayer(x).astype(x.dtype))

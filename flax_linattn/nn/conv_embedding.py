@@ -164,7 +164,7 @@ class ConvEmbedding(nnx.Module):
     def _map(
         self, x: Int[Array, "B T"], *, mask: Mask | None, runs: Runs | None, state: State | None
     ) -> tuple[Features, State | None]:
-        """The same: y, and the state, None where there is none."""
+        """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
         codes = self._codes(x)
         if not self.streams:
             if state is not None or runs is not None:

@@ -93,7 +93,7 @@ class ValueEmbedding(nnx.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether it looks only at the past."""
+        """Whether outputs depend only on current and past inputs, so that the module streams."""
         return self.padding == "causal"
 
     @overload
@@ -144,7 +144,7 @@ class ValueEmbedding(nnx.Module):
     def _map(
         self, x: Features, *, mask: Mask | None, runs: Runs | None, state: State | None
     ) -> tuple[Features, State | None]:
-        """The same of inputs that are 0 at padding: y, and the state, None where there is none."""
+        """Maps inputs that are 0 at padding to outputs y and the state, which may be None."""
         _check_floating(x)
         if self.padding == "circular":
             if state is not None or runs is not None:

@@ -24,7 +24,7 @@ QUERY_INIT = nnx.initializers.normal(0.02)
 
 
 class AttentionOptions(ParameterOptions, total=False):
-    """Options of a layer of attention that its subclasses pass on, see ``Attention``."""
+    """Options of an attention layer that its subclasses pass on, see ``Attention``."""
 
     qkv_features: int | None
     out_features: int | None
@@ -187,7 +187,7 @@ class ProjectedAttention(nnx.Module):
     def _attend_step(
         self, q: Array, k: Array, x: Array, state: State, mask: Array | None
     ) -> tuple[Array, State]:
-        """The same of one token a row, x [B, C]."""
+        """Attends from one token of each row, x [B, C]."""
         y, state = self.mechanism.step(
             self._unit(q),
             self._unit(k),
@@ -200,7 +200,7 @@ class ProjectedAttention(nnx.Module):
         return self._out(y), state
 
     def _check_inputs(self, axes: str, **inputs: Any) -> None:
-        """Refuses what is no array [axes, C], by its name."""
+        """Raises if an input is not an array [axes, C]; the message has its name."""
         layout = f"[{axes}, {self.in_features}]"
         array(layout, **inputs)
         for name, x in inputs.items():

@@ -80,7 +80,7 @@ class FitResult:
 
     @property
     def best_step(self) -> int:
-        """The training steps that the best run had done then."""
+        """Number of training steps at the best validation of the best run."""
         step = self.runs[self.best_run].best_step
         assert step is not None
         return step
@@ -349,7 +349,7 @@ def _take_folder(session: Session, ends: ExitStack) -> None:
 
 
 def _check_lengths(num_runs: int, **given: Sequence[Any] | None) -> None:
-    """Refuses other numbers of things than there are runs."""
+    """Raises if a sequence does not have one entry for each run."""
     if num_runs < 1:
         raise ValueError("expected a model for each run, got none.")
     for name, values in given.items():

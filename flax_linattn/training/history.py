@@ -1,4 +1,4 @@
-"""The host's record of a training: the progress of each run, its metrics, and its time."""
+"""The host's record of a training: progress, metrics and times of each run."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class RunProgress:
     stopped: bool = False
 
     def out_of_patience(self, patience: int | None) -> bool:
-        """Whether as many validations in a row as ``patience`` were not better."""
+        """Whether ``patience`` validations in a row have not improved the monitored metric."""
         return self.stopped or (patience is not None and self.bad_epochs >= patience)
 
     def validate(self, value: float, step: int, epoch: int, mode: str) -> bool:
-        """Notes a monitored value.
+        """Records a monitored value.
 
         Returns:
             Whether it is the best so far. A tie with the best counts as better.
@@ -68,7 +68,7 @@ class Selection(NamedTuple):
     """The outcome of a validation for each run: bool [R] each.
 
     Attributes:
-        improved: ``True`` marks the runs that are at their best.
+        improved: ``True`` marks the runs whose monitored metric is the best so far.
         active: ``True`` marks the runs that train on.
         counted: ``True`` marks the runs that had been training and have not failed, whose metrics
             count.
@@ -197,7 +197,7 @@ class History:
         bad_steps: Sequence[int],
         patience: int | None,
     ) -> Selection:
-        """Selects the runs that are at their best, and those that train on, after a validation.
+        """Selects, after a validation, the runs with a new best value and the runs that continue.
 
         Args:
             step: Training steps done.
@@ -360,7 +360,7 @@ class History:
                 )
 
     def to_json(self) -> dict[str, Any]:
-        """As the JSON values of a checkpoint.
+        """Returns the history as the JSON values of a checkpoint.
 
         A single model's best stands beside ``runs``, which is empty.
         """
@@ -388,7 +388,7 @@ class History:
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """The same back from ``to_json``.
+        """Restores a history from the values of ``to_json``.
 
         Raises:
             ValueError: The values are none of a history whose best is in its lines.

@@ -64,7 +64,7 @@ def run_means(total: Metrics) -> list[dict[str, float]]:
 def metric_columns(
     part: str, means: Sequence[Means], counted: np.ndarray
 ) -> dict[str, list[float | None]]:
-    """Each metric of all runs, by the names that metrics.jsonl has for a part of the data.
+    """Returns each metric of all runs under its name in metrics.jsonl.
 
     Args:
         part: "train" or "validation".

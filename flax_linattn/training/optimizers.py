@@ -1,4 +1,4 @@
-"""Optimizers of runs, from their options; LAMB, and which parameters decay."""
+"""Optimizers made from options, LAMB, and masks of weight decay."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WITHOUT_WARMUP = ("halving", "steps")
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerOptions:
-    """How parameters are updated; frozen and hashable.
+    """Options of an optimizer and its learning rate schedule; frozen and hashable.
 
     Attributes:
         optimizer: "adam", "adamw", "radam", "sgd"; "lamb", as published; or "fused_lamb", the same
@@ -120,7 +120,7 @@ class OptimizerOptions:
             )
         if self.lower_at and (warmup or self.schedule != "constant"):
             raise OptionError(
-                f"lower_at={self.lower_at} is of a constant learning rate; leave it out, or choose "
+                f"lower_at={self.lower_at} needs a constant learning rate; remove it, or choose "
                 'schedule "constant" without a warm-up.',
                 "lower_at",
                 "warmup",
@@ -138,17 +138,17 @@ class OptimizerOptions:
             )
         if self.momentum != DEFAULT_MOMENTUM and name != "sgd":
             raise OptionError(
-                f"momentum is an option of the optimizer sgd, which {name} is not; leave it out.",
+                f"momentum is an option of sgd, but the optimizer is {name}; remove it.",
                 "momentum",
                 "optimizer",
             )
         if self.beta2 != DEFAULT_BETA2 and name == "sgd":
             raise OptionError(
-                "beta2 is an option of all optimizers but sgd; leave it out.", "beta2", "optimizer"
+                "beta2 is not an option of the optimizer sgd; remove it.", "beta2", "optimizer"
             )
 
     def warmup_steps(self, total_steps: int) -> int:
-        """Steps of the warm-up, of so many steps of training."""
+        """Number of warm-up steps in a training of ``total_steps`` steps."""
         if self.warmup is None:
             return int(0.05 * total_steps) if self.schedule == "cosine" else 0
         return int(self.warmup * total_steps) if self.warmup < 1 else int(self.warmup)

@@ -229,7 +229,7 @@ def _newest_of_runs(run_dir: str | Path) -> tuple[Path, Progress]:
 
 
 def _check_single(path: Path, history: History) -> None:
-    """Refuses a checkpoint of several runs where that of a single model is needed."""
+    """Raises if a checkpoint of a single model is needed but it holds several runs."""
     if history.is_stacked:
         raise ValueError(
             f"The checkpoint {path} holds {len(history.runs)} runs; read one of them with load_run."

@@ -1,4 +1,4 @@
-"""A computation of one run, of several runs: on each device one group of them after another."""
+"""Map a computation of one run over several runs: each device processes its runs in groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OfRuns = Callable[..., Any]
 
 
 def over_runs(of_one: Callable[..., Any], placement: Placement) -> OfRuns:
-    """Returns a computation of one run as one of R runs, to be compiled.
+    """Returns a function over R runs, to be compiled, from a function over one run.
 
     Each device takes its own runs in groups of ``placement.runs_at_once``; the last group may be
     smaller, which costs the compilation of a second program. By default all runs go at once, except

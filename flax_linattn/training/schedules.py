@@ -144,12 +144,12 @@ def step_decay(learning_rate: float, decay_step: int) -> optax.Schedule:
 
 
 def halving(learning_rate: float, steps_per_epoch: int, epochs: int) -> optax.Schedule:
-    """Time-Series-Library's ``type1`` as it acts: two whole epochs, then half as much each epoch.
+    """Time-Series-Library's ``type1``: constant for two epochs, then halved after each epoch.
 
     Args:
         learning_rate: Of the first two epochs.
         steps_per_epoch: Steps of an epoch.
-        epochs: Of training; the last one's rate is kept after them.
+        epochs: Of training; the rate of the last epoch holds after it.
 
     Returns:
         int [] -> float32 [].

@@ -185,7 +185,7 @@ class TrainState:
         return {"model": model, "training": ({name: getattr(self, name) for name in names},)}
 
     def with_items(self, model: tuple[Any, ...], training: tuple[Any, ...]) -> Self:
-        """The same state with the trees that ``items`` gave."""
+        """Returns a copy of the state with the trees of ``items``."""
         params, model_state = model
         if self.best is not None:
             return dataclasses.replace(self, best=(params, model_state), **training[0])
@@ -193,7 +193,7 @@ class TrainState:
 
 
 def select_runs(chosen: jax.Array, then: Any, otherwise: Any) -> Any:
-    """Of each run the arrays of one of two trees.
+    """Selects, for each run, the arrays of one of two trees.
 
     Args:
         chosen: bool [R].

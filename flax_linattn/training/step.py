@@ -299,7 +299,7 @@ def batch_gradients(
 
 
 def with_examples(batch: Mapping[str, Any]) -> tuple[Batch, jax.Array]:
-    """A part whose rows are all filler gets weights, or its mean would be 0 / 0; and counts 0.
+    """Gives weights to a part that has only filler rows, whose mean would be 0 / 0.
 
     Returns:
         The batch, and whether it has real examples.

@@ -1,4 +1,4 @@
-"""Where a run's numbers go while it trains, and a trace of some of its steps."""
+"""Trackers of a run's metrics during training, and a profiler trace of some of its steps."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Validation:
         return jax.process_count() == 1 and stop.signum is not None
 
     def _joined(self, means: dict[str, float], state: TrainState) -> dict[str, float]:
-        """The metrics of a run and those that ``validate`` gives."""
+        """Joins the metrics of a run with the metrics that ``validate`` returns."""
         numbers = self._numbers(state)
         if both := sorted(means.keys() & numbers.keys()):
             raise ValueError(

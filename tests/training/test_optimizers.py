@@ -238,10 +238,10 @@ def test_weight_decay_of_all_parameters():
         ({"warmup": 1.5}, "or a whole number of steps, got 1.5"),
         ({"schedule": "reciprocal_sqrt"}, "begins with a warm-up; give its steps"),
         ({"schedule": "halving", "warmup": 0.1}, "halving has no warm-up, got 0.1"),
-        ({"schedule": "cosine", "lower_at": 3}, "lower_at=3 is of a constant learning rate"),
+        ({"schedule": "cosine", "lower_at": 3}, "lower_at=3 needs a constant learning rate"),
         ({"weight_decay": 0.1}, "adam has no weight decay, got weight_decay=0.1"),
-        ({"momentum": 0.5}, "momentum is an option of the optimizer sgd, which adam is not"),
-        ({"optimizer": "sgd", "beta2": 0.9}, "beta2 is an option of all optimizers but sgd"),
+        ({"momentum": 0.5}, "momentum is an option of sgd, but the optimizer is adam"),
+        ({"optimizer": "sgd", "beta2": 0.9}, "beta2 is not an option of the optimizer sgd"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):

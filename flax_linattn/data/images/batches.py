@@ -1,4 +1,4 @@
-"""Batches of images, normalized, and changed at random in training."""
+"""Batches of images: normalized, and augmented at random for training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Augmentation: TypeAlias = Callable[[NDArray[np.uint8], np.random.Generator], NDA
 
 
 def shift_and_flip(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Shifts an image by up to four pixels and mirrors every other one: for small images.
+    """Shifts a small image by up to four pixels, and mirrors it with probability one half.
 
     Source: K. He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
 
@@ -45,7 +45,7 @@ def shift_and_flip(image: NDArray[np.uint8], rng: np.random.Generator) -> NDArra
 
 
 class ImageBatches(Batches):
-    """``Batches`` of images: normalized, and augmented anew in each epoch.
+    """``Batches`` of images: normalized, and augmented at random in each epoch.
 
     A batch has "image", float32 [B, H, W, C], ``(pixels / 255 - mean) / std``; "labels", int32 [B];
     and "weight", float32 [B]. The changes of an image are drawn from (seed, epoch, example), so

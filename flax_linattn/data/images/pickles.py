@@ -49,7 +49,7 @@ class _Dtype:
         self.code = code
 
     def __setstate__(self, state: Any) -> None:
-        """Byte order and alignment, which bytes do not have."""
+        """Ignores byte order and alignment, which bytes do not have."""
 
 
 class _Array:
@@ -89,7 +89,7 @@ array."""
 
 
 class _Unpickler(_InPython):
-    """Python's own unpickler for these opcodes and names alone."""
+    """Python's unpickler, restricted to the opcodes and names of plain values and arrays."""
 
     dispatch = {  # noqa: RUF012
         code[0]: _InPython.dispatch[code[0]]
