@@ -95,7 +95,7 @@ def utterances():
     """The first steps of a few, as they are and with another future."""
     train, _ = data.japanese_vowels()
     standardizer = data.Standardizer.fit(train.series)
-    problem = ClassifySpec(train.name, train.channels, train.classes, (STEPS,), standardizer)
+    problem = ClassifySpec(train.name, train.channels, train.classes, (STEPS,), standardizer, {})
     values, _ = data.pad(standardizer.apply([series[:STEPS] for series in train.series[:4]]), STEPS)
     return problem, values, np.stack([changed(sequence, FIRST) for sequence in values])
 
