@@ -11,6 +11,7 @@ from flax_linattn.data.embedded import etth1, japanese_vowels, pendulum
 from flax_linattn.data.fetch import fetch
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.frames import from_frame, to_frame
+from flax_linattn.data.labels import stratified_split
 from flax_linattn.data.load import load_dataset, load_long, load_series
 from flax_linattn.data.marks import calendar_circles, calendar_features
 from flax_linattn.data.packing import Packed, pack
@@ -22,7 +23,6 @@ from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
-from flax_linattn.data.split import stratified_split
 from flax_linattn.data.table import load_table
 from flax_linattn.data.transforms import Standardizer, interpolate_missing, pad
 from flax_linattn.data.ts import load_ts

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from numpy.typing import NDArray
 
-from flax_linattn.checks import listed, shown
-from flax_linattn.data.files import DataFormatError, check_is_file, report_damage
+from flax_linattn.checks import listed
+from flax_linattn.data.files import DataFormatError, check_is_file, printed, report_damage
 from flax_linattn.safe_npz import NpzFile
 
 MAX_BYTES = 2**31
@@ -44,8 +44,7 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> dict[str, NDArray]:
         chosen = [name for name in names if name in npz.sizes]
         if not chosen:
             raise DataFormatError(
-                f"{path}: expected arrays {listed([*names])}, got "
-                f"{listed([shown(name, 80)[1:-1] for name in npz.sizes]) or 'none'}; save "
+                f"{path}: expected arrays {listed([*names])}, got {printed([*npz.sizes])}; save "
                 "them under these names"
             )
         total = sum(npz.sizes[name] for name in chosen)

@@ -4,12 +4,12 @@ import bz2
 import gzip
 import lzma
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError, listed, shown
 
 _COMPRESSED: dict[str, tuple[bytes, Callable[..., Any]]] = {
     ".gz": (b"\x1f\x8b", gzip.open),
@@ -46,6 +46,16 @@ def check_is_file(path: Path) -> None:
             f"expected a data file at {path}, found {got} there; check the path, or "
             f"download the file first (working folder: {Path.cwd()})"
         )
+
+
+def printed(names: Sequence[str]) -> str:
+    r"""Names from a file for a message, without what a terminal would take for commands.
+
+    Example:
+        >>> printed(["a", "\x1b[1m"]), printed([])
+        ('a, \\x1b[1m', 'none')
+    """
+    return listed([shown(name, 80)[1:-1] for name in names]) or "none"
 
 
 @contextmanager

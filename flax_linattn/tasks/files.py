@@ -35,7 +35,8 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
     A kill leaves the file before, or the new one.
     """
-    write_text(path, json.dumps(_finite(values), indent=2, allow_nan=False) + "\n")
+    text = json.dumps(_finite(values), indent=2, allow_nan=False)
+    write_text(path, f"{text}\n")
 
 
 def _finite(value: Any) -> Any:

@@ -182,7 +182,12 @@ class Config:
             >>> fit.seed, fit.runs
             (10, 1)
         """
-        return self.replace(seed=self.seed + seed_index, runs=1)
+        fit = dataclasses.replace(self.fit, seed=self.seed + seed_index, runs=1)
+        return dataclasses.replace(self, fit=fit)
+
+    def with_layers(self, layers: Layers) -> Self:
+        """The same with other layers of the model."""
+        return dataclasses.replace(self, model=dataclasses.replace(self.model, layers=layers))
 
     def resolve(self) -> Self:
         """With absolute paths."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -300,7 +301,8 @@ def check_model(
     """
     layers = config.layers
     first = layers.mechanism[0] if isinstance(layers.mechanism, tuple) else layers.mechanism
-    one, runs = config.replace(num_layers=1, mechanism=first), config.fit.runs
+    one = config.with_layers(dataclasses.replace(layers, num_layers=1, mechanism=first))
+    runs = config.fit.runs
     try:
         shapes = jax.eval_shape(lambda: nnx.state(task.model(one, problem)))
         if runs > 1:  # stacked

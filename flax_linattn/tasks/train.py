@@ -102,14 +102,13 @@ def _train(
     """Trains on devices."""
     run_dir, placement = Path(session.run_dir), devices.of_run
     data = task.load(config)
+    problem = task.describe(data, config)
     if session.resume:
         check_shared(run_dir)
         kept = read_problem(run_dir, task)
-        check_same_data(run_dir, kept, task.describe(data, config))
+        check_same_data(run_dir, kept, problem)
         problem = kept  # to the bit: another machine may compute other last bits of its scales
         check_model(run_dir, task, config, problem)
-    else:
-        problem = task.describe(data, config)
     of_runs = [config.of_run(index) for index in range(config.fit.runs)]
     models = [task.model(of_run, problem, placement) for of_run in of_runs]
     splits = [task.batches(data, of_run, problem, placement.spans) for of_run in of_runs]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flax_linattn import data
-from flax_linattn.data.suspects import find_codes, find_far
+from flax_linattn.data.outliers import find_codes, find_far
 
 DRAW = np.random.default_rng(0)
 

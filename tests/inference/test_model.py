@@ -1,5 +1,7 @@
 """What inference asks of a model, and what it says where that, or a state, is something else."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,9 @@ MECHANISMS = ["aaren", pytest.param("softmax", marks=slow), pytest.param("taylor
 FOREIGN = "this is no state of this"
 
 
+@functools.cache
 def every_model():
+    """One of a kind, not to be changed."""
     rngs = nnx.Rngs(0)
     return [
         nn.Attention(8, 2, mechanism="aaren", rngs=rngs),

@@ -1,4 +1,4 @@
-"""Forecasters: parallel equals streamed, nothing looks ahead, padding changes nothing."""
+"""Forecasters of channels: levels that are carried through, moments, the encoder-decoder."""
 
 from functools import cache, partial
 
@@ -10,19 +10,11 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flax_linattn import inference, models
+from flax_linattn import models
 from tests.models.cases import moved
-from tests.nn.cases import CAUSAL
+from tests.nn.cases import CAUSAL, call
 
 CHANNELS, MARKS, HORIZON = 3, 2, 4
-EVERYWHERE = np.ones((2, 8), bool)
-
-# Compiled as a whole: one operation after another takes ten times as long.
-call = nnx.jit(
-    lambda model, *args, **options: model(*args, **options),
-    static_argnames=("every_step", "return_state"),
-)
-unroll = nnx.jit(inference.unroll)
 
 
 @cache

@@ -66,7 +66,7 @@ def test_encoder_decoder_steps_over_its_horizon(mechanism, num_marks):
     values = jnp.asarray(normal(1, 2, 6, 3))
     marks = jnp.asarray(normal(2, 2, 10, num_marks)) if num_marks else None
     want = call(model, values, marks)
-    state = model.init_state(values, None if marks is None else marks[:, :6])
+    state = jax.jit(model.init_state)(values, None if marks is None else marks[:, :6])
     step = jax.jit(model.step)
     for h in range(4):
         y, state = step(None if marks is None else marks[:, 6 + h], state)

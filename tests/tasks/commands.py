@@ -1,11 +1,15 @@
 """Commands as users give them, for tests."""
 
 import contextlib
+import dataclasses
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from flax_linattn import cli
@@ -23,6 +27,30 @@ def no_drawing() -> Iterator[None]:
     """Runs made inside draw no figures, for fixtures of a module; of a test, ``no_figures``."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(sys.modules, "matplotlib.figure", None)
+        yield
+
+
+@contextlib.contextmanager
+def no_training() -> Iterator[None]:
+    """Runs made inside keep their first parameters, at a third of the time.
+
+    All else is as ever: files, batches, checkpoints, the test. A step only counts. For fixtures of
+    a module and tests elsewhere; of a test of tasks, ``no_steps``.
+    """
+
+    def ones(metrics):
+        return jax.tree.map(jnp.ones_like, metrics)
+
+    def step(state, batch):
+        return dataclasses.replace(state, step=state.step + 1, metrics=ones(state.metrics))
+
+    def validate(params, model_state, total, batch):
+        return ones(total)
+
+    fit = importlib.import_module("flax_linattn.training.fit")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fit, "make_train_step", lambda *args: step)
+        patched.setattr(fit, "make_evaluation_step", lambda *args: validate)
         yield
 
 

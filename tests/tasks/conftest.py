@@ -1,15 +1,11 @@
 """What tests of tasks share."""
 
-import dataclasses
-import importlib
 import os
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from flax_linattn import cli, registry
-from tests.tasks.commands import SMALL_CLASSIFIER, no_drawing
+from tests.tasks.commands import SMALL_CLASSIFIER, no_drawing, no_training
 
 BINS = registry.Entry("tests.tasks.bins:BinsTask", "next symbols of a real series")
 
@@ -22,24 +18,10 @@ def no_figures():
 
 
 @pytest.fixture
-def no_steps(monkeypatch):
-    """Runs whose parameters matter to nobody keep their first ones, at a third of the time.
-
-    All else is as ever: files, batches, checkpoints, the test. A step only counts.
-    """
-
-    def ones(metrics):
-        return jax.tree.map(jnp.ones_like, metrics)
-
-    def step(state, batch):
-        return dataclasses.replace(state, step=state.step + 1, metrics=ones(state.metrics))
-
-    def validate(params, model_state, total, batch):
-        return ones(total)
-
-    fit = importlib.import_module("flax_linattn.training.fit")
-    monkeypatch.setattr(fit, "make_train_step", lambda *args: step)
-    monkeypatch.setattr(fit, "make_evaluation_step", lambda *args: validate)
+def no_steps():
+    """Runs whose parameters matter to nobody keep their first ones."""
+    with no_training():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,11 @@
-"""Real series whose future is changed: no earlier forecast or class probability may change."""
+"""Real series whose future is changed: no earlier forecast may change, through the whole task."""
 
 import dataclasses
-from functools import partial
 
-import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 from flax_linattn import data, tasks
-from flax_linattn.tasks.classify import ClassifyConfig, ClassifySpec
 from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast.panel import SeriesPanel
 from flax_linattn.tasks.forecast.spec import describe
@@ -24,8 +20,6 @@ FORECAST = tasks.get_task("forecast")
 SMALL = {"features": 8, "num_heads": 2, "hidden_features": 8, "num_layers": 1}
 CHANGED = 500
 """The first row whose value another has taken."""
-STEPS, FIRST = 7, 4
-"""Of an utterance (the shortest have 7), and the first one changed."""
 
 
 def spec(mechanism, length):
@@ -70,42 +64,3 @@ def test_forecasts_of_real_rows(rows, mechanism, model):
     whole, other = (values[: len(before)] for values in found)
     np.testing.assert_array_equal(other[before], whole[before])
     assert np.abs(other[~before] - whole[~before]).max() > 0.1
-
-
-@pytest.mark.parametrize("mechanism", AAREN)
-def test_forecasts_after_every_row(rows, mechanism):
-    config = ForecastConfig.of(
-        mechanism=spec(mechanism, 600), input_length=600, horizon=12, **SMALL
-    )
-    split = data.chronological_split(600, "400/50/150")
-    problem = describe(SeriesPanel.of_one(rows, split), config)
-    model = FORECAST.model(config, problem)
-    every = partial(nnx.jit(lambda model, x: model(x, every_step=True)), model)
-    marks, _ = data.calendar_features(rows.times, rows.step)
-    found = []
-    for values in (rows.values, changed(rows.values, CHANGED)):
-        (scaled,) = problem.standardizer.apply([values])
-        found.append(every(np.concatenate([scaled, marks], axis=1)[None].astype(np.float32))[0])
-    np.testing.assert_array_equal(found[1][:CHANGED], found[0][:CHANGED])
-    assert np.abs(found[1][CHANGED:] - found[0][CHANGED:]).max() > 0.1
-
-
-@pytest.fixture(scope="module")
-def utterances():
-    """The first steps of a few, as they are and with another future."""
-    train, _ = data.japanese_vowels()
-    standardizer = data.Standardizer.fit(train.series)
-    problem = ClassifySpec(train.name, train.channels, train.classes, (STEPS,), standardizer)
-    values, _ = data.pad(standardizer.apply([series[:STEPS] for series in train.series[:4]]), STEPS)
-    return problem, values, np.stack([changed(sequence, FIRST) for sequence in values])
-
-
-@pytest.mark.parametrize("mechanism", CAUSAL)
-def test_class_probabilities_after_every_step(mechanism, utterances):
-    problem, values, other = utterances
-    config = ClassifyConfig.of(mechanism=spec(mechanism, STEPS), **SMALL)
-    model = tasks.get_task("classify").model(config, problem)
-    every = partial(nnx.jit(lambda model, x: jax.nn.softmax(model(x, every_step=True))), model)
-    whole, found = every(values), every(other)
-    np.testing.assert_array_equal(found[:, :FIRST], whole[:, :FIRST])
-    assert np.abs(found[:, FIRST:] - whole[:, FIRST:]).max() > 1e-3

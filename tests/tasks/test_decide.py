@@ -408,16 +408,18 @@ def pieces(length, context, act):
 def expected(run, x, act):
     """Answers by the parallel model on what the agent is said to see: [T, A]."""
     context, clock = run.config.fit.context, run.config.model.clock
+    room = -len(x) % 32  # one program for episodes of any length
     if act == "stream":
-        return call(run.model, x[None])[0]
-    rows = np.zeros((len(x), context, x.shape[1]), np.float32)
-    mask = np.zeros((len(x), context), bool)
+        return call(run.model, np.pad(x, ((0, room), (0, 0)))[None])[0, : len(x)]
+    rows = np.zeros((len(x) + room, context, x.shape[1]), np.float32)
+    mask = np.zeros((len(x) + room, context), bool)
+    mask[len(x) :, 0] = True
     for t, begin in enumerate(pieces(len(x), context, act)):
         own = x[begin : t + 1]
         rows[t, : len(own)] = begin_context(own, clock)
         mask[t, : len(own)] = True
     told = call(run.model, rows, mask=mask)
-    return told[np.arange(len(x)), mask.sum(1) - 1]
+    return told[np.arange(len(x)), mask.sum(1)[: len(x)] - 1]
 
 
 ACTS = ["window", "stream", "restart"]

@@ -89,6 +89,7 @@ def test_training_leaves_the_map_and_the_run_keeps_the_share(config, trained):
     assert np.mean(kept**2) <= min(np.mean(linear**2), np.mean((linear - added) ** 2)) + 1e-9
 
 
+@pytest.mark.usefixtures("no_steps")
 def test_a_run_that_is_the_ridge_alone_says_so(config, tmp_path, monkeypatch, capsys):
     told = []
     for share in (0.0, 0.25):

@@ -9,7 +9,7 @@ from flax_linattn import cli, data, tasks
 from flax_linattn.data import Dialect
 from flax_linattn.tasks.forecast import ForecastConfig
 from flax_linattn.tasks.forecast.rows import RowLines
-from tests.tasks.commands import fail, no_drawing, succeed
+from tests.tasks.commands import fail, no_drawing, no_training, succeed
 
 FORECAST = tasks.get_task("forecast")
 ROWS = 1200
@@ -106,7 +106,7 @@ def run_dir(tmp_path_factory):
     path.write_text("when;load\n" + "\n".join(rows) + "\n")
     args = ["train", "forecast", "--csv", str(path), "--run", str(folder / "run"), *SMALL]
     options = ["--decimal", ",", "--day-first", "--missing-values", "-9999"]
-    with no_drawing():
+    with no_drawing(), no_training():
         assert cli.main([*args, *options, "--epochs", "1", "--no-progress"]) == 0
     return folder / "run"
 

@@ -211,11 +211,6 @@ def test_a_run_that_fails_is_told_and_not_tested(tmp_path, capsys):
         train(tmp_path / "all", epochs=1)
 
 
-def test_runs_that_devices_cannot_share(tmp_path):
-    with pytest.raises(ValueError, match="3 runs cannot be split evenly over 2 devices"):
-        train(tmp_path, parallel=training.Parallel("jit", "data=2"))
-
-
 @pytest.mark.slow
 def test_devices_split_the_runs(tmp_path):
     """What they train is a fast test of ``tests/training/test_runs.py``."""

@@ -265,9 +265,13 @@ for i in range(rounds):
 """
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_two_processes_that_save_to_one_file_leave_it_whole(rounds, tmp_path):
-    """Whoever reads it meanwhile finds one record or the other, never parts of both."""
+@pytest.mark.slow
+def test_two_processes_that_save_to_one_file_leave_it_whole(tmp_path):
+    """Whoever reads it meanwhile finds one record or the other, never parts of both.
+
+    Fast is ``tests/test_storage.py``: writers share no unfinished file, and replace the whole.
+    """
+    rounds = 20
     like = {"a": np.zeros(50_000, np.float32), "b": np.zeros(7, np.int32)}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     writers = [

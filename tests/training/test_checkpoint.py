@@ -1,7 +1,5 @@
 """Retention, damage, and models that do not match."""
 
-import errno
-import os
 import re
 import shutil
 from pathlib import Path
@@ -123,28 +121,6 @@ def test_every_damaged_byte_is_noticed(finished, tmp_path):
         with pytest.raises(ValueError, match=re.escape(str(path))):
             load_checkpoint(model, path)
         assert bits(model) == bits(Net(seed=1))
-
-
-def test_a_full_disk_ends_the_run_with_the_last_checkpoint(tmp_path, monkeypatch):
-    """The message names it; once there is room the run goes on, to the same end."""
-    train(tmp_path / "whole")
-    save = ocp.Checkpointer.save
-    saves = []
-
-    def fill(self, path, *args, **kwargs):
-        saves.append(path)
-        if len(saves) == 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return save(self, path, *args, **kwargs)
-
-    full = tmp_path / "full"
-    monkeypatch.setattr(ocp.Checkpointer, "save", fill)
-    with pytest.raises(OSError, match=r"after step 10 could not be written: .*No space left") as e:
-        train(full)
-    (last,) = list_checkpoints(full)
-    assert f"The last one is {last.path}. Make room" in str(e.value)
-    train(full, resume=True)
-    assert fingerprint(full) == fingerprint(tmp_path / "whole")
 
 
 def test_reads_parameters_of_another_width(finished, capfd):

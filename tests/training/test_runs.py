@@ -1,6 +1,7 @@
 """Several runs at once: each is the run that ``fit`` trains alone."""
 
 import re
+import shutil
 import signal
 
 import jax
@@ -52,6 +53,13 @@ def train_alone(run_dir, r, **options):
     return problem.train(run_dir, **alone, **options)
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Runs of three epochs, their models and what they came to; not to be changed."""
+    run_dir = tmp_path_factory.mktemp("finished")
+    return run_dir, *train(run_dir)
+
+
 def assert_close(model, other):
     for a, b in zip(*map(jax.tree.leaves, map(nnx.state, (model, other))), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -60,8 +68,8 @@ def assert_close(model, other):
 @pytest.mark.parametrize(
     "config", [{"epochs": 3}, pytest.param({"epochs": None, "steps": 12}, marks=pytest.mark.slow)]
 )
-def test_each_run_is_the_one_that_fit_trains(tmp_path, config):
-    models, result = train(tmp_path / "many", **config)
+def test_each_run_is_the_one_that_fit_trains(tmp_path, finished, config):
+    models, result = train(tmp_path / "many", **config) if "steps" in config else finished[1:]
     for r, model in enumerate(models):
         alone, one = train_alone(tmp_path / f"alone{r}", r, **config)
         assert_close(model, alone)
@@ -84,9 +92,9 @@ def test_learning_rates_side_by_side(tmp_path):
         assert_close(models[r], alone)
 
 
-def test_a_run_that_fails_ends_alone(tmp_path):
+def test_a_run_that_fails_ends_alone(tmp_path, finished):
     trains = [make_batches(seed=r) for r in range(RUNS)]
-    healthy, _ = train(tmp_path / "healthy")
+    healthy = finished[1]
     trains[1] = poison_at(trains[1], 7)
     trains[2] = poison_at(trains[2], 0)
     models, result = train(tmp_path / "many", train=trains)
@@ -260,8 +268,8 @@ def test_what_counts_is_the_largest_array_within(monkeypatch):
 
 
 @pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_devices_split_the_runs(tmp_path, devices):
-    alone, _ = train(tmp_path / "alone")
+def test_devices_split_the_runs(tmp_path, finished, devices):
+    alone = finished[1]
     mesh = Parallel("jit", f"data={devices}")
     models, result = train(tmp_path / "split", parallel=mesh)
     for model, other in zip(models, alone, strict=True):
@@ -275,19 +283,19 @@ def test_devices_split_the_runs(tmp_path, devices):
     assert len(result.runs) == RUNS
 
 
-def test_folders_tell_what_the_runs_came_to(tmp_path):
-    models, result = train(tmp_path)
-    assert read_runs(tmp_path) == result.runs
+def test_folders_tell_what_the_runs_came_to(finished):
+    run_dir, models, result = finished
+    assert read_runs(run_dir) == result.runs
     for r, model in enumerate(models):
         loaded = Net(9)
-        assert load_run(loaded, tmp_path, r) == result.runs[r]
+        assert load_run(loaded, run_dir, r) == result.runs[r]
         assert bits(loaded) == bits(model)
     values = [run.best_value for run in result.runs]
-    assert best_run(tmp_path) == values.index(min(values))
-    every = load_runs(Net(9), tmp_path)
+    assert best_run(run_dir) == values.index(min(values))
+    every = load_runs(Net(9), run_dir)
     assert list(every) == list(range(RUNS))
     assert [bits(every[r]) for r in every] == [bits(model) for model in models]
-    assert learning_curve(tmp_path).is_file()
+    assert learning_curve(run_dir).is_file()
 
 
 def test_of_a_value_to_raise_the_best_is_the_largest(tmp_path):
@@ -305,25 +313,25 @@ def test_before_any_validation_no_run_is_the_best(tmp_path):
             read(tmp_path)
 
 
-def test_reading_what_is_not_there(tmp_path):
-    train(tmp_path / "many")
+def test_reading_what_is_not_there(tmp_path, finished):
+    many = finished[0]
     with pytest.raises(ValueError, match="seed_index"):
-        load_run(Net(), tmp_path / "many", RUNS)
+        load_run(Net(), many, RUNS)
     with pytest.raises(ValueError, match="holds 4 runs; read one of them with load_run"):
-        load_best(Net(), tmp_path / "many")
+        load_best(Net(), many)
     with pytest.raises(ValueError, match="holds 4 runs"):
-        load_checkpoint(Net(), list_checkpoints(tmp_path / "many")[-1].path)
+        load_checkpoint(Net(), list_checkpoints(many)[-1].path)
     train_alone(tmp_path / "one", 0)
     with pytest.raises(ValueError, match="single run; read it with load_best"):
         load_run(Net(), tmp_path / "one", 0)
     with pytest.raises(FileNotFoundError):
         read_runs(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"variable|not the one"):
-        load_run(Net(width=5), tmp_path / "many", 0)
+        load_run(Net(width=5), many, 0)
 
 
-def test_another_number_of_runs_cannot_go_on(tmp_path):
-    train(tmp_path / "many")
+def test_another_number_of_runs_cannot_go_on(tmp_path, finished):
+    shutil.copytree(finished[0], tmp_path / "many")
     with pytest.raises(ValueError, match=r"holds 4 run\(s\), but now there would be 2"):
         train(tmp_path / "many", runs=2, resume=True, epochs=4)
     models, result = train(tmp_path / "many", resume=True, epochs=4)

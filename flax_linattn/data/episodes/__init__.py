@@ -1,17 +1,17 @@
 """Episodes of offline reinforcement learning, and the files that hold them."""
 
-from flax_linattn.data.episodes.d4rl import read_d4rl
+from flax_linattn.data.episodes.d4rl import check_episode_file, read_d4rl, write_episodes
 from flax_linattn.data.episodes.episodes import Episodes, join_episodes, split_episodes
 from flax_linattn.data.episodes.load import EpisodeFormat, load_episodes
 from flax_linattn.data.episodes.minari import read_minari
-from flax_linattn.data.episodes.scores import (
+from flax_linattn.data.episodes.statistics import (
     REFERENCE_RETURNS,
+    describe_episodes,
+    episodes_as_text,
     family_of,
     normalized_score,
     scores_of,
 )
-from flax_linattn.data.episodes.statistics import describe_episodes, episodes_as_text
-from flax_linattn.data.episodes.write import check_episode_file, write_episodes
 
 __all__ = [
     "REFERENCE_RETURNS",

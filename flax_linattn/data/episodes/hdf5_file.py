@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import import_extra
-from flax_linattn.data.episodes.notes import printed
-from flax_linattn.data.files import DataFormatError, check_is_file, report_damage
+from flax_linattn.data.files import DataFormatError, check_is_file, printed, report_damage
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of such a file."""

@@ -12,11 +12,15 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import listed, shown
 from flax_linattn.data.episodes.d4rl import checked_episodes
-from flax_linattn.data.episodes.episodes import Episodes
+from flax_linattn.data.episodes.episodes import (
+    Episodes,
+    as_float32,
+    environment_name,
+    refuse_discrete,
+)
 from flax_linattn.data.episodes.hdf5_file import Hdf5File
-from flax_linattn.data.episodes.notes import about_left_out, environment_name, printed
-from flax_linattn.data.episodes.numbers import as_float32, refuse_discrete
-from flax_linattn.data.files import DataFormatError
+from flax_linattn.data.episodes.statistics import about_left_out
+from flax_linattn.data.files import DataFormatError, printed
 
 MAIN = "main_data.hdf5"
 """The file of the episodes."""

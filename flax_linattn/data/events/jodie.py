@@ -7,9 +7,7 @@ from pathlib import Path
 
 from flax_linattn.checks import OptionError, choice, shown
 from flax_linattn.data.cells import is_number
-from flax_linattn.data.events.bounds import read_bound
-from flax_linattn.data.events.gather import LARGEST_TIME
-from flax_linattn.data.events.rows import SORT, Rows
+from flax_linattn.data.events.gather import LARGEST_TIME, SORT, Rows
 from flax_linattn.data.events.sequences import EventSequences
 from flax_linattn.data.files import MEND, LineReader
 
@@ -83,8 +81,7 @@ def load_jodie(
             last = time
             rows.add(_id(reader, sequence, row[sequence]), time, _id(reader, mark, row[mark]))
         found = rows.finish(named=True, sort=sort)
-        path = reader.path
-    return found.finish(read_bound("begin", begin, path), read_bound("end", end, path))
+    return found.finish(begin, end)
 
 
 def has_jodie_header(text: str) -> bool:

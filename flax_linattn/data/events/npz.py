@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
 from flax_linattn.data.arrays import read_arrays
-from flax_linattn.data.events.bounds import read_bound
 from flax_linattn.data.events.gather import LARGEST_MARK, LARGEST_TIME, Found, number_marks
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
 from flax_linattn.data.files import DataFormatError
@@ -81,8 +80,7 @@ def load_event_npz(
     if "t_max" in file.arrays:
         found.begin = np.zeros(len(times))
         found.end = file.ends(len(times))
-    path = file.path
-    return found.finish(read_bound("begin", begin, path), read_bound("end", end, path))
+    return found.finish(begin, end)
 
 
 def _are_gaps(found: Found) -> bool:

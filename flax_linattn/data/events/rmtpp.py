@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
 from flax_linattn.data.cells import BadCellError, parse_numbers
-from flax_linattn.data.events.bounds import read_bound
 from flax_linattn.data.events.gather import LARGEST_MARK, LARGEST_TIME, Found, number_marks
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
 from flax_linattn.data.files import MEND, LineReader
@@ -67,7 +66,7 @@ def load_rmtpp(
         names,
         lambda sequence, _: f"{path}:{sequence + 1}",
         lines=[np.full(len(own), 1 + index) for index, own in enumerate(times)],
-    ).finish(read_bound("begin", begin, path), read_bound("end", end, path))
+    ).finish(begin, end)
 
 
 def _times(path: Path) -> Iterator[NDArray[np.float64]]:

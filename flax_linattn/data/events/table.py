@@ -8,10 +8,8 @@ from pathlib import Path
 
 from flax_linattn.checks import OptionError, listed, shown
 from flax_linattn.data.cells import is_number, split_cells
-from flax_linattn.data.events.bounds import read_bound
 from flax_linattn.data.events.clock import Clock, SkippedTimeError
-from flax_linattn.data.events.gather import LARGEST_TIME
-from flax_linattn.data.events.rows import Rows
+from flax_linattn.data.events.gather import LARGEST_TIME, Rows
 from flax_linattn.data.events.sequences import UNMARKED, EventSequences
 from flax_linattn.data.files import MEND, LineReader
 
@@ -103,10 +101,7 @@ def load_event_table(
             "timezone out",
             "timezone",
         )
-    shown_by = clock if times.dates else None
-    return found.finish(
-        read_bound("begin", begin, path, shown_by), read_bound("end", end, path, shown_by)
-    )
+    return found.finish(begin, end, clock if times.dates else None)
 
 
 def _cells(reader: LineReader) -> Iterator[list[str]]:

@@ -1,10 +1,13 @@
 """Labelled texts as bytes: folders of files, pairs, batches."""
 
-from flax_linattn.data.texts.bytes import TextBatches, taylorshift_bytes
-from flax_linattn.data.texts.load import load_texts
-from flax_linattn.data.texts.packed import PackedTextBatches, pack_texts
+from flax_linattn.data.texts.batches import (
+    PackedTextBatches,
+    TextBatches,
+    pack_texts,
+    taylorshift_bytes,
+)
 from flax_linattn.data.texts.pairs import TextPairs, load_pairs
-from flax_linattn.data.texts.texts import LabelledTexts
+from flax_linattn.data.texts.texts import LabelledTexts, load_texts
 
 __all__ = [
     "LabelledTexts",

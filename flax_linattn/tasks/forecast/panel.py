@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.cells import split_cells
-from flax_linattn.data.outliers import find_outliers, find_still
-from flax_linattn.data.suspects import DEVIATIONS, find_codes, find_far
+from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
 from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, checksum_of

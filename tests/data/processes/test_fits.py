@@ -18,15 +18,15 @@ from flax_linattn.data.sets.processes import (
     RenewalProcess,
     mark_frequencies,
 )
+from flax_linattn.data.sets.processes.flat import in_steps
 from flax_linattn.data.sets.processes.hawkes_fit import Search, log_likelihood_and_gradient
-from flax_linattn.data.sets.processes.mixture import (
+from flax_linattn.data.sets.processes.renewal import (
     FLOOR,
     em_step,
     fit_mixture,
     log_density,
     log_survival,
 )
-from flax_linattn.data.sets.processes.steps import in_steps
 from tests.data.processes.events import any_events, sequences, some_events
 
 HAWKES = HawkesProcess([0.5, 0.2], [[0.3, 0.6], [0.2, 0.1]], decay=1.5)

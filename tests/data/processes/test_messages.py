@@ -13,8 +13,10 @@ from flax_linattn.data.sets.processes import (
     PoissonProcess,
     RenewalProcess,
     SinePoisson,
-    draws,
     mark_frequencies,
+)
+from flax_linattn.data.sets.processes import (
+    process as process_module,
 )
 from tests.data.processes.events import sequences
 
@@ -93,7 +95,7 @@ def test_draws(process, arguments, message):
 
 @every
 def test_too_many_events(process, monkeypatch):
-    monkeypatch.setattr(draws, "MOST_EVENTS", 1000)
+    monkeypatch.setattr(process_module, "MOST_EVENTS", 1000)
     with pytest.raises(OptionError, match=r"at most 1,000 events are drawn at once, but \d,\d+"):
         process.draw(2, end=1e3, seed=0)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flax_linattn.data.files import DataFormatError
-from flax_linattn.data.texts import LabelledTexts, load, load_texts
+from flax_linattn.data.texts import LabelledTexts, load_texts, texts
 from tests.data.images.samples import write_texts
 from tests.data.images.test_load_images import packed
 
@@ -42,7 +42,7 @@ def test_trees_that_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataFormatError, match=r"0_1\.txt: expected a text of at least a byte, got"):
         load_texts(folder)
     (folder / "test" / "neg" / "0_1.txt").unlink()
-    monkeypatch.setattr(load, "MOST_BYTES", 10)
+    monkeypatch.setattr(texts, "MOST_BYTES", 10)
     with pytest.raises(DataFormatError, match="expected texts of at most 10 bytes, got"):
         load_texts(folder)
     with pytest.raises(DataFormatError, match="expected texts in folders train/CLASS"):

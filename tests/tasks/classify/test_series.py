@@ -165,7 +165,7 @@ def test_devices_and_precision_are_flags(options, toy, tmp_path, capsys):
     assert report["num_test"] == 6 and report["stream_max_error"] < 1e-2
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_figures", "no_steps")
 def test_the_library_s_preset_is_marked_and_does_not_stream(toy, tmp_path, capsys):
     folder = tmp_path / "run"
     args = ["train", "classify", "--preset", "tslib", "--run", str(folder), *toy]
@@ -218,10 +218,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            ("--mesh data=64", "batches of 8 rows cannot be split evenly over 64 devices"),
             ("--mesh data=64", "(--batch-size, --mesh)\n"),
             ("--mesh data=8,seq=4", "needs 32 devices, but there are 8"),
-            ("--mesh data=4,time=2", "a mesh has the axes data and seq"),
             ("--mesh seq=2 --mechanism softmax", "'softmax' has no state of constant size"),
             ("--mesh seq=2 --embedding circular", "(--embedding, --padding, --mesh)"),
             ("--mesh seq=2 --padding seen", "(--embedding, --padding, --mesh)"),
@@ -235,13 +233,7 @@ class TestBadInput:
             ),
             ("--preset tslib --buckets 2", "pooling mean or last"),
             ("--buckets 0", "error: buckets must be at least 1, got 0. (--buckets)\n"),
-            ("--features 10 --num-heads 4", "multiple of num_heads"),
-            ("--mechanism mamba", "unknown mechanism 'mamba'; choose one of: softmax, aaren"),
-            ("--mechanism elementwise_series:order=3", "order 3 is odd"),
-            ("--mechanism elementwise_series:odd=3", "has no hyperparameter 'odd'"),
-            ("--mechanism taylorshift:switch", "after the colon, each once, got 'switch'"),
             ("--mechanism linformer", "'linformer' is not offered with is_causal=True"),
-            ("--latents 0", "latents must be at least 1"),
             ("--latents 4 --pooling last", "latents read every step once"),
             ("--latents 4 --embedding circular", "latents read every step once"),
             ("--latents 4 --mechanism softmax", "latents read by aaren or forgetting_aaren"),
@@ -285,7 +277,6 @@ class TestBadInput:
     def test_resume_of_nothing(self, tmp_path, capsys):
         message = fail(capsys, "train", "classify", "--resume", "--run", str(tmp_path / "none"))
         assert "is no run folder" in message
-        assert "(--run)" in fail(capsys, "train", "classify", "--resume")
 
     @pytest.mark.parametrize(
         ("line", "expected"),

@@ -10,8 +10,7 @@ from flax_linattn.data.sets.listops.expressions import (
     parse_listops,
     read_listops,
 )
-from flax_linattn.data.sets.listops.grown import GrownListOps
-from flax_linattn.data.sets.listops.sampled import SampledListOps
+from flax_linattn.data.sets.listops.generated import GrownListOps, SampledListOps
 
 __all__ = [
     "LISTOPS_TOKENS",

@@ -3,10 +3,9 @@
 from flax_linattn.data.sets.processes.hawkes import HawkesProcess
 from flax_linattn.data.sets.processes.hawkes_fit import MOST_MARKS
 from flax_linattn.data.sets.processes.marks import IndependentMarks, mark_frequencies
-from flax_linattn.data.sets.processes.poisson import PoissonProcess
+from flax_linattn.data.sets.processes.poisson import SIN, SIN_END, PoissonProcess, SinePoisson
 from flax_linattn.data.sets.processes.process import LogLikelihood, Process
 from flax_linattn.data.sets.processes.renewal import RenewalProcess
-from flax_linattn.data.sets.processes.sine import SIN, SIN_END, SinePoisson
 
 __all__ = [
     "MOST_MARKS",

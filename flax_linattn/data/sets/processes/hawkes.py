@@ -7,18 +7,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from flax_linattn.checks import OptionError, positive, shown
 from flax_linattn.data.events import EventSequences
-from flax_linattn.data.sets.processes.draws import (
+from flax_linattn.data.sets.processes.flat import Steps, check_marks, in_steps
+from flax_linattn.data.sets.processes.hawkes_fit import fit_hawkes
+from flax_linattn.data.sets.processes.marks import log
+from flax_linattn.data.sets.processes.poisson import rates_of
+from flax_linattn.data.sets.processes.process import (
     Drawn,
+    LogLikelihood,
+    Process,
     check_expected,
     check_window,
     draw_sequences,
 )
-from flax_linattn.data.sets.processes.flat import check_marks
-from flax_linattn.data.sets.processes.hawkes_fit import fit_hawkes
-from flax_linattn.data.sets.processes.marks import log
-from flax_linattn.data.sets.processes.poisson import rates_of
-from flax_linattn.data.sets.processes.process import LogLikelihood, Process
-from flax_linattn.data.sets.processes.steps import Steps, in_steps
 
 
 class HawkesProcess(Process):

@@ -10,9 +10,8 @@ from scipy import optimize
 
 from flax_linattn.checks import at_least, positive
 from flax_linattn.data.events import EventSequences
-from flax_linattn.data.sets.processes.flat import flatten, some_forecast
+from flax_linattn.data.sets.processes.flat import Steps, flatten, in_steps, some_forecast
 from flax_linattn.data.sets.processes.marks import mark_frequencies
-from flax_linattn.data.sets.processes.steps import Steps, in_steps
 
 MOST_MARKS = 100
 """Marks for which the M x M excitation of a Hawkes process is fitted."""
