@@ -118,7 +118,7 @@ BUDGETS = {
     "lines of tasks": 15_700,
     "lines of data": 15_500,
     "lines of tests": 49_800,
-    "methods of Task": 14,
+    "methods of Task": 13,
 }
 """What may stand in the tree. Whoever needs more raises a number here and says in the commit why;
 whoever removes something lowers it. Targets: 58,000 lines in 370 files, 13,000 of tasks, 12,000 of

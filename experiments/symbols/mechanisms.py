@@ -11,13 +11,13 @@ from __future__ import annotations
 from experiments.measured import Measured
 from experiments.statements import Statement
 from experiments.symbols.ladder import DOT_PRODUCT, Place, Size, draw, learns, measure, table
-from flax_linattn.tasks import get_task
+from flax_linattn.tasks.options import mechanisms_by_direction
 
 QUADRATIC = "expressive_quadratic"
 CONTEXT = 24
 SLOW = ("aft", "performer", "rfa")
 """Ten times as slow in training as the others here."""
-EVERY = tuple(name for name in get_task("symbols").mechanisms() if name not in SLOW)
+EVERY = tuple(name for name in mechanisms_by_direction(is_causal=True) if name not in SLOW)
 
 
 EXPERIMENT = Measured(

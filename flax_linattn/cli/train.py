@@ -17,6 +17,7 @@ from flax_linattn.cli import flags
 from flax_linattn.cli.runs import print_report
 from flax_linattn.registry import TASKS, get_task
 from flax_linattn.tasks import Config, Task
+from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.train import train_report
 
@@ -143,10 +144,11 @@ def _train(
 
 
 def _description(task: Task[Any, Any, Any]) -> str:
+    mechanisms = ", ".join(mechanisms_by_direction(task.is_causal))
     presets = ", ".join(f"{name} ({_first_line(make)})" for name, make in task.presets.items())
     about = TASKS[task.name].about
     return (
-        f"{about[0].upper()}{about[1:]}. Mechanisms: {', '.join(task.mechanisms())}. "
+        f"{about[0].upper()}{about[1:]}. Mechanisms: {mechanisms}. "
         f"Presets: {presets or 'none'}."
         + (f" Without another --model it is {task.default_preset}." if task.default_preset else "")
     )

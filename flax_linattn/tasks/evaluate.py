@@ -90,6 +90,8 @@ def _joined(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, A
 
 def stream_error(runs: Sequence[Run], batches: training.BatchSource) -> dict[str, Any]:
     """As ``Task.stream_error``, the largest of all runs."""
+    if not getattr(runs[0].model, "streams", True):
+        return {}
     errors = [run.task.stream_error(run, batches) for run in runs]
     if not errors[0]:
         return {}

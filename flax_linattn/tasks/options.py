@@ -278,14 +278,14 @@ def _to_json(value: Any) -> Any:
     return [_to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def mechanisms_by_direction(is_causal: bool) -> tuple[str, ...]:
-    """Names of the mechanisms that have a causal form, or a non-causal one."""
+def mechanisms_by_direction(is_causal: bool | None) -> tuple[str, ...]:
+    """Names of the mechanisms that have a causal form, or a non-causal one; None = all."""
     return tuple(
         name for name in ops.list_mechanisms() if has_direction(ops.get_mechanism(name), is_causal)
     )
 
 
-def has_direction(mechanism: ops.Mechanism, is_causal: bool) -> bool:
-    """Whether a mechanism has a causal form, or a non-causal one."""
+def has_direction(mechanism: ops.Mechanism, is_causal: bool | None) -> bool:
+    """Whether a mechanism has a causal form, or a non-causal one; None = any form."""
     able = mechanism.capabilities
-    return able.causal if is_causal else able.noncausal
+    return is_causal is None or (able.causal if is_causal else able.noncausal)

@@ -88,6 +88,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         Config: its options.
         DataSpec: what its runs remember of their data.
         StreamOptions: a dataclass of the options that only its streams have.
+        is_causal: the direction of its models, which not every mechanism has; None = either.
         presets: published protocols, functions config -> config, by name.
         default_preset: the one of a command that names no preset, and no ``model`` but that of this
             one; None where a new ``Config`` is as good.
@@ -97,14 +98,9 @@ class Task(abc.ABC, Generic[C, D, P]):
     Config: ClassVar[type[Config]]
     DataSpec: ClassVar[type[DataSpec]]
     StreamOptions: ClassVar[type]
+    is_causal: ClassVar[bool | None] = None
     presets: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     default_preset: ClassVar[str | None] = None
-
-    def mechanisms(self) -> Sequence[str]:
-        """The mechanisms that a model of this task may have."""
-        from flax_linattn import ops
-
-        return ops.list_mechanisms()
 
     def check(self, config: C, placement: training.Placement) -> None:
         """Refuses options that do not go together with the devices, before data are read.
@@ -173,7 +169,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         return {}
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
-        """How far the stream is from the parallel model; nothing where the model cannot stream.
+        """How far the stream of a model that streams is from the parallel model.
 
         Returns:
             ``stream_max_error`` and ``stream_steps``, over how many steps; or nothing.

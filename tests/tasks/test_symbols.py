@@ -11,6 +11,7 @@ from flax import nnx
 
 from flax_linattn import cli, data, models, ops, tasks, training
 from flax_linattn.ops.mechanisms import REGISTRY
+from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.symbols import SymbolsConfig, SymbolsData, recall
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
 from flax_linattn.tasks.symbols.evaluate import Lag, longest_match, matches
@@ -194,7 +195,7 @@ def fast(names, *kept):
     return [name if name in kept else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-MECHANISMS = tasks.get_task("symbols").mechanisms()
+MECHANISMS = mechanisms_by_direction(is_causal=True)
 
 
 @pytest.mark.parametrize("name", fast(MECHANISMS, "softmax", "aaren", "expressive"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from flax_linattn.tasks.decide.figures import draw_episodes
 from flax_linattn.tasks.decide.model import build_model, decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
 from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions
-from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
@@ -44,12 +43,9 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
     name = "decide"
     Config = DecideConfig
     DataSpec = DecideSpec
+    is_causal = True
     StreamOptions = DecideStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"published": published, "paper": paper}
-
-    def mechanisms(self) -> Sequence[str]:
-        """Those with a causal form."""
-        return mechanisms_by_direction(is_causal=True)
 
     def check(self, config: DecideConfig, placement: training.Placement) -> None:
         """Windows are short, and not split over devices; how to act must be possible."""
@@ -188,7 +184,7 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of actions, over the longest episode."""
         assert isinstance(batches, WindowBatches)
-        return evaluate.stream_error(run, batches.episodes) if run.model.streams else {}
+        return evaluate.stream_error(run, batches.episodes)
 
     def predict(self, run: Run, file: Path | None) -> Table:
         """The action for the last state of each episode."""

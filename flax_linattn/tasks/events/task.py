@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ from flax_linattn.tasks.events.model import build_model, events_loss
 from flax_linattn.tasks.events.next_event import predict
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
 from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
-from flax_linattn.tasks.options import mechanism_name, mechanisms_by_direction
+from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
@@ -44,12 +44,9 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     name = "events"
     Config = EventsConfig
     DataSpec = EventsSpec
+    is_causal = True
     StreamOptions = EventsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"thp": thp}
-
-    def mechanisms(self) -> Sequence[str]:
-        """Those with a causal form."""
-        return mechanisms_by_direction(is_causal=True)
 
     def check(self, config: EventsConfig, placement: training.Placement) -> None:
         """Sequences are not split over devices."""
@@ -158,7 +155,7 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the model's outputs, over the longest sequence."""
         assert isinstance(batches, EventBatches)
-        return evaluate.stream_error(run, batches.events) if run.model.streams else {}
+        return evaluate.stream_error(run, batches.events)
 
     def predict(self, run: Run, file: Path | None) -> Table:
         """When the next event of each sequence comes, and of which mark."""

@@ -45,7 +45,6 @@ from flax_linattn.tasks.forecast.windows import (
     forecast_after,
     part_windows,
 )
-from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
@@ -60,14 +59,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
     name = "forecast"
     Config = ForecastConfig
     DataSpec = ForecastSpec
+    is_causal = True
     StreamOptions = ForecastStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"tslib": tslib, "patch": patch}
     default_preset = "patch"
     kinds = (SERIES,)
-
-    def mechanisms(self) -> Sequence[str]:
-        """Those with a causal form."""
-        return mechanisms_by_direction(is_causal=True)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
         """The file, and its customary split."""
@@ -171,8 +167,6 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
 
         Of a window, with a mechanism whose state grows.
         """
-        if not run.model.streams:
-            return {}
         assert isinstance(batches, PanelWindows)
         length = run.config.data.input_length
         return stream_error(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,12 +26,9 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
     name = "symbols"
     Config = SymbolsConfig
     DataSpec = SymbolsSpec
+    is_causal = True
     StreamOptions = SymbolsStreamOptions
     presets: ClassVar[Mapping[str, Any]] = {"recall": recall}
-
-    def mechanisms(self) -> Sequence[str]:
-        """Those with a causal form."""
-        return mechanisms_by_direction(is_causal=True)
 
     def check(self, config: SymbolsConfig, placement: training.Placement) -> None:
         """Refuses what does not go together."""
@@ -41,7 +38,7 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
             if not mechanism.capabilities.causal:
                 raise OptionError(
                     f"{mechanism.name!r} has no causal form, which guesses need; choose one of "
-                    f"{', '.join(self.mechanisms())}.",
+                    f"{', '.join(mechanisms_by_direction(is_causal=True))}.",
                     "mechanism",
                 )
 
@@ -119,7 +116,7 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of scores, over a series or a hundred sequences."""
-        return evaluate.stream_error(run, batches) if run.model.streams else {}
+        return evaluate.stream_error(run, batches)
 
     def predict(self, run: Run, file: Path | None) -> Table:
         """The next symbol of each sequence."""

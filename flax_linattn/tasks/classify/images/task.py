@@ -26,7 +26,6 @@ from flax_linattn.tasks.classify.label_task import (
     SourceTask,
     check_direction,
 )
-from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.spec import Run
 from flax_linattn.typing import Array
 
@@ -42,12 +41,9 @@ class ImageTask(SourceTask[ImageConfig, ImageSpec]):
     name = "image"
     Config = ImageConfig
     DataSpec = ImageSpec
+    is_causal = False
     StreamOptions = ImageStreamOptions
     kinds = (IMAGES,)
-
-    def mechanisms(self) -> Sequence[str]:
-        """Those that see a whole sequence."""
-        return mechanisms_by_direction(is_causal=False)
 
     def options_for(self, entry: Entry, files: Sequence[Path]) -> dict[str, Any]:
         """The folder of the files."""

@@ -152,8 +152,6 @@ class ClassifyTask(LabelTask[ClassifyConfig, ClassifySpec]):
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of class probabilities, over all steps of all sequences."""
-        if not run.model.streams:
-            return {}
         errors = partial(_stream_errors, *nnx.split(run.model))
         largest, steps = 0.0, 0
         for index in range(len(batches)):

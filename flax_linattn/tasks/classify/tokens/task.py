@@ -228,8 +228,6 @@ class SequenceTask(SourceTask[SequenceConfig, SequenceSpec]):
 
     def stream_error(self, run: Run, batches: training.BatchSource) -> dict[str, Any]:
         """Of the logits of the first example that is as long as its batch."""
-        if not run.model.streams:
-            return {}
         batch = batches.batch(0)
         lengths = batch["mask"].sum(axis=1) if "mask" in batch else [batch["tokens"].shape[1]]
         row = int(np.argmax(lengths))
