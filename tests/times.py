@@ -17,9 +17,9 @@ import time
 from collections import Counter
 from xml.etree import ElementTree
 
-MINUTES = 10.0
+MINUTES = 15.0
 """The most that ``make test`` may take on two cores of the reference machine, its programs not yet
-compiled."""
+compiled: a sixth above what was measured. The goal is 10."""
 
 CORES = 2
 
@@ -27,29 +27,30 @@ REFERENCE_SECONDS = 0.5
 """What ``work`` takes on the reference machine (AMD EPYC, AVX-512)."""
 
 SHARES = {
-    "tasks": 31,
-    "contract": 22,
-    "models": 21,
-    "ops": 20,
-    "nn": 8,
-    "training": 6,
-    "inference": 4,
-    "experiments": 4,
+    "tasks": 38,
+    "models": 27,
+    "ops": 15,
+    "training": 11,
+    "contract": 10,
+    "nn": 6,
+    "experiments": 5,
+    "package": 4,
     "data": 4,
-    "fuzz": 2,
-    "package": 2,
-    "estimators": 2,
+    "inference": 4,
     "docs": 2,
+    "estimators": 2,
+    "fuzz": 2,
     "bench": 1,
     "control": 1,
     "layers": 1,
+    "times": 1,
     "cli": 1,
     "checkpoint": 1,
     "storage": 1,
     "checks": 1,
 }
 """Per cent of all seconds, about a quarter more than a folder took when its share was set;
-``package`` are the doctests that are fast. As measured at 78419fa."""
+``package`` are the doctests that are fast. As measured at cc4aace."""
 
 
 def read(path: str) -> tuple[Counter[str], Counter[str], float]:
