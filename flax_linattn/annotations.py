@@ -67,9 +67,25 @@ def check_fields(part: Any) -> None:
         TypeError: an option is of another type than its annotation.
     """
     for name, hint in hints_of(type(part)).items():
-        if get_origin(hint) is Literal:
+        if origin_of(hint) is Literal:
             choice(get_args(hint), **{name: getattr(part, name)})
         of_type(hint, **{name: getattr(part, name)})
+
+
+def origin_of(hint: Any) -> Any:
+    """The class behind an annotation; None of a plain one.
+
+    NumPy's ``NDArray`` is an alias of its own from Python 3.12 on, whose ``get_origin`` is itself.
+
+    Example:
+        >>> import numpy as np
+        >>> from numpy.typing import NDArray
+        >>> origin_of(NDArray[np.float64]) is origin_of(NDArray) is np.ndarray, origin_of(int)
+        (True, None)
+    """
+    origin = get_origin(hint)
+    alias = getattr(hint if origin is None else origin, "__value__", None)
+    return origin if alias is None else get_origin(alias) or alias
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -82,7 +98,7 @@ def fits(value: Any, hint: Any) -> bool:
         >>> fits([1, 2], tuple[int, ...]), fits([1, 2.5], tuple[int, ...]), fits(True, int)
         (True, False, False)
     """
-    origin, of = get_origin(hint), get_args(hint)
+    origin, of = origin_of(hint), get_args(hint)
     if hint is Any or isinstance(hint, typing.TypeVar):
         return True
     if hint is None:
@@ -136,7 +152,7 @@ _KINDS = {
 
 def _kind(hint: Any) -> str:
     """An annotation in words."""
-    origin, of = get_origin(hint), get_args(hint)
+    origin, of = origin_of(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(_kind, of)))
     if origin is Literal:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
 
 import numpy as np
 
-from flax_linattn.annotations import hints_of, of_types
+from flax_linattn.annotations import hints_of, of_types, origin_of
 from flax_linattn.checks import shown
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _read(kind: Any, values: Mapping[str, Any]) -> Any:
 
 def _typed(hint: Any, value: Any) -> Any:
     """A value of a file as the annotation has it; one of another kind stays, for ``check``."""
-    origin, of = get_origin(hint), get_args(hint)
+    origin, of = origin_of(hint), get_args(hint)
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
         return _read(hint, value)
     if origin is tuple and isinstance(value, list):
