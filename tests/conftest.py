@@ -81,7 +81,7 @@ TESTS = itertools.count()
 def forget_programs() -> Iterator[None]:
     """Every compiled program holds memory and maps of it, of which Linux gives a process 65,530."""
     yield
-    if next(TESTS) % 25 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 45_000:
+    if next(TESTS) % 25 == 0 and MAPS.exists() and MAPS.read_bytes().count(b"\n") > 32_000:
         jax.clear_caches()
         gc.collect()
 
