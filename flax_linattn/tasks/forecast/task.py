@@ -30,7 +30,6 @@ from flax_linattn.tasks.forecast.evaluate import (
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
-    MAX_NAMES,
     SeriesPanel,
     load_panel,
     own_panel,
@@ -42,7 +41,7 @@ from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOpt
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
     file_windows,
-    forecast_after,
+    forecast_each,
     part_windows,
 )
 from flax_linattn.tasks.prediction_table import Table
@@ -180,21 +179,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         first column; an unknown one has the scale of all its rows, and those with fewer rows than
         the context length are left out, with a note.
         """
-        series, length = series_of(run, file), run.config.data.input_length
-        short = [one.name for one in series if one.num_steps < length]
-        if short and len(short) < len(series):
-            names = listed(short, MAX_NAMES)
-            print(
-                f"note: series with fewer than {length} rows, which a forecast sees: {names}; they "
-                "are left out",
-                file=sys.stderr,
-            )
-            series = tuple(one for one in series if one.num_steps >= length)
-        problems = [run.problem.for_series(one) for one in series]
-        forecasts = [
-            forecast_after(run._replace(problem=own), one)
-            for one, own in zip(series, problems, strict=True)
-        ]
+        series = series_of(run, file)
+        ahead, note = forecast_each(run, series)
+        if note:
+            print(f"note: {note}", file=sys.stderr)
+        series, forecasts = tuple(series[place] for place in ahead), [*ahead.values()]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])
         heads, columns = ["step"], [np.tile(np.arange(horizon) + 1, len(forecasts))]
         indices = [one.index for one in forecasts if one.index is not None]
