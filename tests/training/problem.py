@@ -107,7 +107,8 @@ class Recorded:
 
 def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validation=None,
           parallel=None, loss=loss_fn, optimizer=None, hyperparameters=None, monitor="loss",
-          mode="min", validate=None, resume=False, trackers=(), seed=3, **config):  # fmt: skip
+          mode="min", validate=None, resume=False, trackers=(), seed=3, opt_state=None,
+          **config):  # fmt: skip
     """Fits the problem; returns the model and the result.
 
     With ``runs`` there are as many seeds at once, and a list of models is returned. ``train`` may
@@ -131,6 +132,7 @@ def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validat
         splits,
         config=FitConfig(epochs=epochs, seed=seed, **config),
         hyperparameters=hyperparameters,
+        opt_state=opt_state,
         session=Session(
             run_dir,
             resume=resume,
