@@ -96,10 +96,16 @@ def test_what_are_no_sequences(X, message):
         ([0.5, 1.5, 0.5], "Unknown label type"),
         ([0.0, np.nan, 1.0], "contains NaN"),
         (np.array(["a", None, "b"], object), "contains None, first in row 1"),
-        (pd.Series(["a", "b", pd.NA], dtype="string"), "contains <NA>, first in row 2, from 0; lea"),
+        (
+            pd.Series(["a", "b", pd.NA], dtype="string"),
+            "contains <NA>, first in row 2, from 0; lea",
+        ),
         (pd.Series([True, pd.NA, False], dtype="boolean"), "contains <NA>, first in row 1"),
         (pd.Categorical(["a", None, "b"]), "contains NaN, first in row 1"),
-        (["a", 1, "b"], r"of one kind in y, got 1 \(int\) and 'a' \(str\)|got 'a' \(str\) and 1 \(i"),
+        (
+            ["a", 1, "b"],
+            r"of one kind in y, got 1 \(int\) and 'a' \(str\)|got 'a' \(str\) and 1 \(i",
+        ),
         (np.array([True, 2, 3], object), r"of one kind in y, got .*True \(bool\); make strings"),
         (["a", "a", "a"], "1 class"),
     ],
