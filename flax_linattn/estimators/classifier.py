@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.data.labels import in_order
-from flax_linattn.estimators.base import Estimator, options_of, seed_of
+from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
 from flax_linattn.estimators.sequences import Sequences, as_labels, as_sequences, check_features
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.classify import SeriesSource, predict_proba
+from flax_linattn.tasks.init_run import InitRun
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.train import fit_data
 
 
@@ -89,8 +91,15 @@ class Classifier(Estimator):
         self.run = run
         self.options = options
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, init_run: InitRun | Run | str | Path | None = None) -> Self:
         """Trains on sequences and their classes; what was learned before is forgotten.
+
+        Args:
+            X: the sequences.
+            y: a class each.
+            init_run: a run of the same channels and classes whose parameters and scales training
+                starts from, such as ``run_`` of a fitted classifier, or its folder;
+                ``tasks.InitRun`` says what else is taken over.
 
         Raises:
             ValueError: X or y is something else, they differ in number, or the classes are too
@@ -113,21 +122,22 @@ class Classifier(Estimator):
             tuple(f"dim_{c}" for c in range(given.series[0].shape[1])),
         )
         task: Any = get_task("classify")
-        config = task.Config.of(
-            **options_of(
-                self.options,
-                mechanism=self.mechanism,
-                epochs=self.epochs,
-                patience=self.patience,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-                validation_fraction=self.validation_fraction,
-                seed=seed_of(self.random_state),
-            )
+        options = options_of(
+            self.options,
+            mechanism=self.mechanism,
+            epochs=self.epochs,
+            patience=self.patience,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            validation_fraction=self.validation_fraction,
+            seed=seed_of(self.random_state),
         )
+        init = InitRun.of(init_run)
+        config = config_of(task, init, options)
         # There is no test part: what stands for one only tells the longest sequence.
         source = SeriesSource(dataset, dataset, config)
-        self.run_ = fit_data(task, config, source, self.run)._replace(data=None)
+        run = fit_data(task, config, source, self.run, init_run=init)
+        self.run_ = run._replace(data=None)
         self.classes_, self._order = classes, index
         self.n_features_in_, self.is_table_ = given.features, given.is_table
         if given.names is not None:

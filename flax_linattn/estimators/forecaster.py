@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, listed
 from flax_linattn.data.cells import join_cells, split_cells
-from flax_linattn.estimators.base import Estimator, options_of, seed_of
+from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
 from flax_linattn.estimators.histories import (
     ID,
     TARGET,
@@ -26,11 +27,12 @@ from flax_linattn.estimators.histories import (
 from flax_linattn.registry import get_task
 from flax_linattn.storage import write_whole
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.panel import panel_of, read_series
+from flax_linattn.tasks.forecast.panel import panel_of, read_series, with_frequency
 from flax_linattn.tasks.forecast.rows import Row, row_of
-from flax_linattn.tasks.forecast.spec import ForecastSpec, checksum_of
+from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import HorizonForecast, forecast_each, rows_after
+from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.train import fit_data
@@ -108,12 +110,17 @@ class Forecaster(Estimator):
         self.run = run
         self.options = options
 
-    def fit(self, X: Any, y: None = None) -> Self:
+    def fit(
+        self, X: Any, y: None = None, *, init_run: InitRun | Run | str | Path | None = None
+    ) -> Self:
         """Trains on one or several series; what was learned before is forgotten.
 
         Args:
             X: the series.
             y: left out.
+            init_run: a run of the same channels whose parameters and scales training starts from,
+                such as ``run_`` of a fitted forecaster, or its folder; ``tasks.InitRun`` says what
+                else is taken over. Parameters of this estimator that are None are that run's.
 
         Raises:
             ValueError: X is something else or too short; a parameter is out of range.
@@ -124,15 +131,18 @@ class Forecaster(Estimator):
         columns = Columns(given.get("id_column") or ID, given.get("time_column") or "")
         history = as_history(X, columns=columns)
         task: Any = get_task("forecast")
-        config = self._config(task, history)
-        panel = panel_of(history.series, config.data, self._split)
+        init = InitRun.of(init_run)
+        config = self._config(task, history, init)
+        series = tuple(with_frequency(one, config.data.freq) for one in history.series)
+        panel = panel_of(series, config.data, self._split)
         for warning in panel.warnings:
             warnings.warn(warning, UserWarning, stacklevel=2)
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
             _keep(Path(self.run) / DATA_FILE, history, config.data)
-        self.run_ = fit_data(task, config, panel, self.run)._replace(data=None)
-        self._history = history
+        run = fit_data(task, config, panel, self.run, init_run=init)
+        self.run_ = run._replace(data=None)
+        self._history = dataclasses.replace(history, series=series)
         self.n_features_in_ = history.num_features
         if history.channels is not None:
             self.feature_names_in_ = np.array([*history.channels, *history.categories], object)
@@ -159,7 +169,7 @@ class Forecaster(Estimator):
             )
         return data.chronological_split(series.num_steps, f"{trained}/{held}/0")
 
-    def _config(self, task: Any, history: History) -> Any:
+    def _config(self, task: Any, history: History, init_run: InitRun | None) -> Any:
         split, names = "0.9/0.1/0", history.series[0].channels
         if history.ids is None:
             parts = self._split(history.series[0], is_panel=False)
@@ -175,20 +185,18 @@ class Forecaster(Estimator):
             split=split,
             seed=seed_of(self.random_state),
         )
-        config = task.Config.of()
-        if options.get("model", "patch") == "patch":
-            config = task.presets["patch"](config)
         if history.ids is not None:
             options["id_column"] = history.id_name
             if TARGET in names:  # the form of Nixtla's libraries
                 options.setdefault("targets", TARGET)
-        if history.ids is not None and options.get("targets") and config.model.model == "patch":
-            targets = split_cells(options["targets"])
-            covariates = [name for name in names if name not in targets]
-            options.setdefault("known_future", join_cells(covariates))
         if self.run is not None:
             options |= {"csv": (Path(self.run) / DATA_FILE).resolve(), "header": "yes"}
-        return config.replace(**options)
+        config = config_of(task, init_run, options)
+        if history.ids is not None and config.data.targets and config.model.model == "patch":
+            targets = split_cells(config.data.targets)
+            covariates = [name for name in names if name not in targets]
+            options.setdefault("known_future", join_cells(covariates))
+        return config.replace(known_future=options.get("known_future", config.data.known_future))
 
     def predict(self, X: Any = None, X_future: Any = None) -> Any:
         """The rows after the last one of each series.
@@ -214,7 +222,7 @@ class Forecaster(Estimator):
         history, ahead = self._ahead(run, X, X_future)
         return history.like(
             [*ahead],
-            [one.index for one in ahead.values()],
+            [one.row_index for one in ahead.values()],
             [one.values[..., 0] for one in ahead.values()],
             history.labels(run.problem.target_names),
         )
@@ -261,7 +269,7 @@ class Forecaster(Estimator):
         at = [1 + learned.index(level) for level in chosen]
         return history.like(
             [*ahead],
-            [one.index for one in ahead.values()],
+            [one.row_index for one in ahead.values()],
             [one.values[..., at] for one in ahead.values()],
             history.labels(run.problem.target_names),
             chosen,
@@ -275,28 +283,32 @@ class Forecaster(Estimator):
         if X is not None:
             columns = Columns(history.id_name, history.time_name or "", history.categories)
             history = as_history(X, problem.channels, columns)
-        for one in history.series:
+        freq = run.config.data.freq
+        series = tuple(problem.in_zone(with_frequency(one, freq)) for one in history.series)
+        history = dataclasses.replace(history, series=series)
+        for one in series:
             problem.check_fits(one)
-        future = self._future(problem, history, X_future) if problem.known_future else None
         if X_future is not None and not problem.known_future:
             raise ValueError(
                 "this Forecaster was fitted without known future covariates; leave X_future out, "
                 "or fit with options={'known_future': ...}."
             )
-        ahead, note = forecast_each(run, history.series, future)
+        future = self._future(run, history, X_future) if problem.known_future else None
+        ahead, note = forecast_each(run, series, future)
         if note:
             warnings.warn(note, UserWarning, stacklevel=3)
         return history, ahead
 
     def _future(
-        self, problem: ForecastSpec, history: History, X_future: Any
+        self, run: Run, history: History, X_future: Any
     ) -> list[dict[str, NDArray[np.float64]]] | None:
         """What is known of the horizon of each series; None where the series end with it."""
+        problem = run.problem
         known = [problem.channels[which] for which in problem.known_future]
         static = {problem.channels[which] for which in problem.static}
         needed = [name for name in known if name not in static]
-        horizon, series = self.run_.config.data.horizon, history.series
-        indices = [rows_after(problem, one, horizon) for one in series]
+        horizon, series = run.config.data.horizon, history.series
+        indices = [rows_after(run, one) for one in series]
         if X_future is not None:
             return as_future(X_future, history, known, needed, indices)
         if not needed:

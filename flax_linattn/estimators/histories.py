@@ -52,7 +52,7 @@ class History:
         ids: of the series, in a panel; else None.
         time_name: of the column of times; None where they are the index.
         categories: the strings of each column of strings, of which each is a channel.
-        library: of a frame that is none of pandas.
+        library: of a frame that is none of pandas, as narwhals has it.
     """
 
     series: tuple[data.TimeSeries, ...]
@@ -62,7 +62,7 @@ class History:
     ids: pd.Index | None = None
     time_name: Any = None
     categories: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    library: nw.Implementation | None = None
+    library: Any = None
 
     @property
     def id_name(self) -> str:
@@ -119,7 +119,7 @@ class History:
 
         Args:
             places: which series they follow.
-            indices: of the rows of each, [H].
+            indices: of the rows of each, [H], as ``HorizonForecast.row_index``.
             values: of each, float64 [H, C], or with ``levels`` [H, C, Q].
             labels: of the C channels.
             levels: of the quantiles.
@@ -326,7 +326,7 @@ def _encode(
             if not pd.api.types.is_numeric_dtype(kinds[label]) and kinds[label].kind not in "mM"
         ]
         fitted = {label: tuple(sorted({*frame[label].dropna().map(str)})) for label in found}
-    channels = {}
+    channels: dict[str, Any] = {}
     for label, strings in fitted.items():
         if label not in frame.columns:
             raise ValueError(f"{name}: expected the column {label!r}, as in fit; add it.")

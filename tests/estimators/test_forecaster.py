@@ -6,10 +6,12 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast.windows import compile_forecast
+from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import no_training
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
@@ -265,6 +267,22 @@ def test_known_future_covariates_of_one_series():
 
 
 @pytest.mark.slow
+def test_a_fit_continues_a_run(fitted, values, folder):
+    """From its folder, or in memory: its model, its scales and its options of the model."""
+    scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)
+    for run in (folder, fitted.run_):
+        with no_training():
+            again = make().fit(values[20:], init_run=run)
+        assert_same_bits(nnx.state(again.run_.model, nnx.Param), state)
+        np.testing.assert_array_equal(again.run_.problem.standardizer.mean, scale.mean)
+        assert again.run_.config.layers == fitted.run_.config.layers
+    with pytest.raises(ValueError, match="the given run has mechanism='aaren', got 'taylorshift'"):
+        make(mechanism="taylorshift").fit(values, init_run=fitted.run_)
+    with pytest.raises(ValueError, match=r"\(\['x0', 'x1', 'x2'\]\), got \['x0', 'x1'\]"):
+        make().fit(values[:, :2], init_run=fitted.run_)
+
+
+@pytest.mark.slow
 def test_a_data_frame_gives_a_data_frame(fitted, values):
     """The same numbers as of the array, by the names and the times to come."""
     index = pd.date_range("2016-07-01", periods=ROWS, freq="h", tz="Europe/Berlin")
@@ -276,11 +294,11 @@ def test_a_data_frame_gives_a_data_frame(fitted, values):
     np.testing.assert_allclose(ahead.to_numpy(), fitted.predict(), rtol=1e-6)
     moved = forecaster.predict(frame[["c", "a", "b"]])
     np.testing.assert_array_equal(moved.to_numpy(), ahead.to_numpy())
-    with pytest.raises(ValueError, match="expected rows 3600"):
+    with pytest.raises(ValueError, match="expected rows of the frequency h, .* got D"):
         forecaster.predict(frame.set_axis(pd.date_range("2016", periods=ROWS, freq="D")))
     stream = forecaster.stream()
     other, next_time = forecaster.stream(), index[-1] + pd.Timedelta("1h")
-    later = stream.step(values[ROWS], next_time.tz_convert("UTC").tz_localize(None))
+    later = stream.step(values[ROWS], next_time.tz_convert("UTC"))
     with pytest.raises(ValueError, match="got a, b, c, c; name these"):
         stream.step(pd.Series(range(4), ["a", "b", "c", "c"]))
     row = pd.Series(values[ROWS], ["a", "b", "c"])[["b", "c", "a"]]

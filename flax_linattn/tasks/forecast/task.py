@@ -186,7 +186,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         series, forecasts = tuple(series[place] for place in ahead), [*ahead.values()]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])
         heads, columns = ["step"], [np.tile(np.arange(horizon) + 1, len(forecasts))]
-        indices = [one.index for one in forecasts if one.index is not None]
+        indices = [one.row_index for one in forecasts if one.row_index is not None]
         if len(indices) == len(series) and series[0].times is not None:
             heads, columns = ["time"], [indices[0].append(indices[1:])]
         if run.problem.members:

@@ -255,21 +255,23 @@ class HorizonForecast(NamedTuple):
     """A forecast of the rows after a series.
 
     Attributes:
-        index: of these rows [H], as that of the series; None where one row tells no frequency.
+        row_index: of these rows [H], as that of the series; None where a single row has no
+            frequency.
         values: float64 [H, targets, 1 + Q], in the units of the series: the mean, and then the
             quantiles, if there are any.
     """
 
-    index: pd.Index | None
+    row_index: pd.Index | None
     values: NDArray[np.float64]
 
 
-def rows_after(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> pd.Index | None:
-    """The index of the rows after a series; None where one row tells no frequency."""
-    freq = problem.freq_of(series)
+def rows_after(run: Run, series: data.TimeSeries) -> pd.Index | None:
+    """The index of the horizon after a series; None where one row tells no frequency."""
+    options, problem = run.config.data, run.problem
+    freq = problem.freq if options.freq else problem.freq_of(series)
     if series.times is not None and freq is None:
         return None
-    return continue_index(series.index, freq, horizon)
+    return continue_index(series.index, freq, options.horizon)
 
 
 def forecast_each(
@@ -334,7 +336,7 @@ def forecast_after(
             "give more of them.",
             "test_file",
         )
-    index = rows_after(problem, series, horizon)
+    index = rows_after(run, series)
     if whole is series:
         whole = _extended(series, index, horizon)
         if future is not None:
