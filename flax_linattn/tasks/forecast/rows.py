@@ -20,8 +20,7 @@ class Row(NamedTuple):
     """An observation.
 
     Attributes:
-        time: when, without a time zone (UTC if the run's times are); None if the stream does not
-            say.
+        time: when, with a time zone if the run's times have one; None if the stream does not say.
         values: float64 [channels], NaN = missing.
     """
 
@@ -46,7 +45,7 @@ def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> R
     ahead = np.full((horizon, len(known)), np.nan)
     given = series.values[at + 1 : at + 1 + horizon, list(known)]
     ahead[: len(given)] = given
-    time = None if series.times is None else series.times[at].item()
+    time = None if series.times is None else series.times[at]
     return Row(time, np.concatenate([series.values[at], ahead.ravel()]))
 
 
@@ -63,7 +62,7 @@ class RowLines(CellLines):
         numeric_names: whether a first line of numbers alone is one of names, if it has all
             channels: a run's file may have had such a header.
         dialect: how cells and times are written.
-        utc: whether times have to name their offset from UTC, or must not; None if both will do.
+        zoned: whether times have to name their offset from UTC, or must not; None if both will do.
         optional: channels that a first line or a JSON object may leave out, missing then.
         hint: added to errors about lines that do not have all channels.
 
@@ -79,11 +78,11 @@ class RowLines(CellLines):
         *,
         numeric_names: bool = False,
         dialect: Dialect = PLAIN,
-        utc: bool | None = None,
+        zoned: bool | None = None,
         optional: Collection[str] = (),
         hint: str = "",
     ) -> None:
-        self._channels, self._numeric_names, self._utc = channels, numeric_names, utc
+        self._channels, self._numeric_names, self._zoned = channels, numeric_names, zoned
         time = dialect.time_column or next((t for t in ("time", *TIME) if t not in channels), "")
         forms = (channels, (time, *channels))
         super().__init__(*forms, optional=optional, dialect=dialect, hint=hint)
@@ -141,13 +140,13 @@ class RowLines(CellLines):
             raise ValueError(
                 f"expected a time such as {_TIMES[self._dialect.time_unit]}, got {shown(text)}."
             )
-        if self._utc is not None and (time.tzinfo is not None) != self._utc:
+        if self._zoned is not None and (time.tzinfo is not None) != self._zoned:
             kinds = ("with its offset from UTC", "without an offset from UTC")
-            expected, _ = kinds if self._utc else kinds[::-1]
+            expected, _ = kinds if self._zoned else kinds[::-1]
             raise ValueError(
                 f"expected a time {expected}, as the run's file has them, got {shown(text)}."
             )
-        return time.replace(tzinfo=None)
+        return time
 
 
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
