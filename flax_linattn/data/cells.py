@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
 
-MISSING = frozenset({"", "?", "na", "nan", "null", "none"})
+MISSING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "<na>", "nan", "null", "none"})
 """How tables write a missing value, in lower case."""
 
 TIME = frozenset({"date", "time", "datetime", "timestamp"})

@@ -55,16 +55,20 @@ class Streaming(abc.ABC):
         self.run_dir: Path | None = None
 
     @abc.abstractmethod
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Any]:
-        """Reads observations, one a line.
+    def parse(self, lines: Iterable[str]) -> Iterator[Any]:
+        """Reads observations from lines, one line after the other.
 
         Args:
-            lines: the text.
-            name: of the source, for messages.
+            lines: the text, without newlines and comment lines; see ``tasks.lines.Rows``.
 
         Raises:
-            ValueError: a line that holds something else; the message begins with name and line.
+            ValueError: a line holds something else. The caller adds its place.
         """
+
+    @property
+    def comments(self) -> bool:
+        """Whether lines that begin with ``#`` and a blank are comments."""
+        return True
 
     @abc.abstractmethod
     def cells(self, observation: Any) -> Sequence[Any] | None:

@@ -41,7 +41,7 @@ from flax_linattn.tasks.events.rows import Event, EventLines
 from tests.data.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED
 from tests.tasks import states
-from tests.tasks.commands import fail, no_drawing, one_line
+from tests.tasks.commands import fail, no_drawing, one_line, read_lines
 
 TASK = tasks.get_task("events")
 SIZES = {
@@ -510,14 +510,14 @@ def text_of(events, *, names=False, blank=False):
 
 def streamed(stream, lines):
     """The cells of each line that is answered."""
-    rows = [stream.cells(event) for event in stream.parse(lines, "lines")]
+    rows = [stream.cells(event) for event in stream.parse(lines)]
     return [list(row) for row in rows if row is not None]
 
 
 def steps(stream, lines):
     """Log likelihoods of the events before which something was known."""
     found = []
-    for event in stream.parse(lines, "lines"):
+    for event in stream.parse(lines):
         if event is None:
             stream.cells(event)
         else:
@@ -755,7 +755,7 @@ DATES = dataclasses.replace(NUMBERS, dates=True)
 
 
 def parsed(problem, lines, timezone="UTC", columns=("time", "mark", "sequence")):
-    return list(EventLines(problem, columns, timezone).parse(lines, "lines"))
+    return read_lines(EventLines(problem, columns, timezone).parse, lines, name="lines")
 
 
 def test_lines_of_events():
@@ -781,8 +781,8 @@ def test_dates_and_zones():
 @pytest.mark.parametrize(
     "problem, line, message",
     [
-        (NUMBERS, "1", "expected 2 cells, time and mark, got 1 cells"),
-        (NUMBERS, "1,x,y", "expected 2 cells, time and mark, got 3 cells"),
+        (NUMBERS, "1", "expected 2 cells (time, mark), got 1."),
+        (NUMBERS, "1,x,y", "expected 2 cells (time, mark), got 3."),
         (NUMBERS, "1,z", "expected one of the marks of the run (x, y), got 'z'"),
         (NUMBERS, "1,", "expected one of the marks of the run (x, y), got ''"),
         (NUMBERS, "noon,x", "expected a time as a finite number, at most 1e+100, got 'noon'"),
@@ -792,7 +792,7 @@ def test_dates_and_zones():
         (NUMBERS, "1e101,x", "expected a time as a finite number"),
         (NUMBERS, "1970-01-01,x", "expected a time as a finite number"),
         (NUMBERS, '"1,x', "quote"),
-        (ONE, "1,2,3", "expected a time, as the run has no marks, got 3 cells"),
+        (ONE, "1,2,3", "expected 1 cells (time) or 2 cells (time, mark), got 3."),
         (DATES, "1,x", "expected a date such as 2016-07-01 00:00:00, as the run's are, got '1'"),
         (DATES, "2016-13-01,x", "expected a date such as"),
         (DATES, "2016-03-27 02:30,x", "expected a time that there is, got '2016-03-27 02:30'"),
@@ -809,8 +809,14 @@ def test_bad_lines_are_named(problem, line, message):
     "lines, message",
     [
         (["time,mark", "1,x,3"], "lines:2: expected 2 cells, as in the first line, got 3"),
-        (["time,kind", "1,x"], "lines:1: expected one column 'mark', got time, kind"),
-        (["time,mark,time", "1,x,2"], "lines:1: expected one column 'time'"),
+        (
+            ["time,kind", "1,x"],
+            "lines:1: expected the columns time, mark, got time, kind, none 'mark'",
+        ),
+        (
+            ["time,mark,time", "1,x,2"],
+            "lines:1: expected the columns time, mark, got time, mark, time, 'time' twice",
+        ),
         (["1,x", "time,mark"], "lines:2: expected a time as a finite number"),
     ],
 )

@@ -129,7 +129,7 @@ class EventsStream(Streaming):
             try:
                 self._begin = self._lines.time(options.begin)
             except ValueError as error:
-                raise OptionError(f"begin: {error}.", "begin") from None
+                raise OptionError(f"begin: {error}", "begin") from None
         # After the last event of a sequence nothing is asked, and training leaves it out.
         longest = problem.lengths[-1] + 1
         length = longest if options.max_length is None else options.max_length
@@ -156,9 +156,9 @@ class EventsStream(Streaming):
         self._length = 0
         self.log_likelihood, self.num_foreseen = 0.0, 0
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Event | None]:
+    def parse(self, lines: Iterable[str]) -> Iterator[Event | None]:
         """Reads an event a line; see ``EventLines``."""
-        return self._lines.parse(lines, name)
+        return self._lines.parse(lines)
 
     def cells(self, observation: Event | None) -> Sequence[Any] | None:
         """Step within the sequence, and what is known of the next event."""

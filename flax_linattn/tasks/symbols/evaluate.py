@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from flax_linattn import inference, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
-from flax_linattn.tasks.files import open_lines
+from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import Run
@@ -224,8 +225,8 @@ def _tested(run: Run) -> list[NDArray[np.int32]]:
 
 
 def _read(run: Run, file: Path) -> list[NDArray[np.int32]]:
-    with open_lines(file) as (lines, name):
-        symbols = list(parse_symbols(lines, name, run.problem.num_tokens))
+    with open_lines(file) as rows:
+        symbols = list(rows.parse(partial(parse_symbols, num_tokens=run.problem.num_tokens)))
     groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
     sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
     if not sequences:
