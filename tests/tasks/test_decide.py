@@ -411,7 +411,9 @@ def expected(run, x, act):
     room = -len(x) % 32  # one program for episodes of any length
     if act == "stream":
         padded = np.pad(x, ((0, room), (0, 0)))  # longer than the times that some models have
-        return call(run.model, padded[None], mask=np.arange(len(padded))[None] < len(x))[0, : len(x)]
+        return call(run.model, padded[None], mask=np.arange(len(padded))[None] < len(x))[
+            0, : len(x)
+        ]
     rows = np.zeros((len(x) + room, context, x.shape[1]), np.float32)
     mask = np.zeros((len(x) + room, context), bool)
     mask[len(x) :, 0] = True
