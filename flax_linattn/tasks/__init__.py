@@ -7,6 +7,7 @@ streamed by ``stream_run`` and loaded by ``load_run``, or ``load_runs`` where a 
 from flax_linattn.registry import get_task, list_tasks, register_task
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.evaluate import evaluate_run
+from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.tasks.predict import predict_run
 from flax_linattn.tasks.run import load_run, load_runs
@@ -20,6 +21,7 @@ __all__ = [
     "Config",
     "DataSpec",
     "FitOptions",
+    "InitRun",
     "ModelOptions",
     "Options",
     "Report",

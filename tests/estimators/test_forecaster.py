@@ -5,10 +5,12 @@ import pickle
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast.windows import compile_forecast
+from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import no_training
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
@@ -160,6 +162,21 @@ def test_a_kept_run_keeps_its_series(fitted, values, folder):
 
 
 @pytest.mark.slow
+def test_a_fit_continues_a_run(fitted, values, folder):
+    """From its folder, or in memory: its model, its scales and its options of the model."""
+    scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)
+    for run in (folder, fitted.run_):
+        with no_training():
+            again = make().fit(values[20:], init_run=run)
+        assert_same_bits(nnx.state(again.run_.model, nnx.Param), state)
+        np.testing.assert_array_equal(again.run_.problem.standardizer.mean, scale.mean)
+        assert again.run_.config.layers == fitted.run_.config.layers
+    with pytest.raises(ValueError, match="the given run has mechanism='aaren', got 'taylorshift'"):
+        make(mechanism="taylorshift").fit(values, init_run=fitted.run_)
+    with pytest.raises(ValueError, match=r"\(\['x0', 'x1', 'x2'\]\), got \['x0', 'x1'\]"):
+        make().fit(values[:, :2], init_run=fitted.run_)
+
+
 def test_a_data_frame_gives_a_data_frame(fitted, values):
     """The same numbers as of the array, by the names and the times to come."""
     pd = pytest.importorskip("pandas")

@@ -69,6 +69,7 @@ class BinsSpec(DataSpec):
 
     borders: tuple[float, ...]
     checksum: str
+    scale_fields: ClassVar[tuple[str, ...]] = ("borders",)
 
     @property
     def observation(self):

@@ -201,7 +201,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         in_nixtla_form = run.config.data.id_column == "unique_id"
         series_name, *heads = ("unique_id", "ds") if in_nixtla_form else ("series", "step")
         columns = [np.tile(np.arange(horizon) + 1, len(forecasts))]
-        indices = [one.index for one in forecasts if one.index is not None]
+        indices = [one.row_index for one in forecasts if one.row_index is not None]
         if len(indices) == len(series) and series[0].times is not None:
             heads = heads if in_nixtla_form else ["time"]
             columns = [indices[0].append(indices[1:])]
