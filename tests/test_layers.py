@@ -112,11 +112,11 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 65_850,
+    "lines of the package": 66_450,
     "files of the package": 370,
     "files of fewer than 60 lines in the package": 52,
-    "lines of tasks": 16_100,
-    "lines of data": 14_450,
+    "lines of tasks": 16_450,
+    "lines of data": 14_720,
     "lines of tests": 49_350,
     "methods of Task": 13,
 }

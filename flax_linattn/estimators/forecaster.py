@@ -171,7 +171,7 @@ class Forecaster(Estimator):
         """
         run = self._fitted()
         history, ahead = self._ahead(run, X)
-        return history.like(ahead.values[..., 0], ahead.times, self._names(history, run))
+        return history.like(ahead.values[..., 0], ahead.index, self._names(history, run))
 
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None
@@ -211,7 +211,7 @@ class Forecaster(Estimator):
             )
         history, ahead = self._ahead(run, X)
         quantiles = ahead.values[..., [1 + learned.index(level) for level in chosen]]
-        return history.quantiles_like(quantiles, ahead.times, self._names(history, run), chosen)
+        return history.quantiles_like(quantiles, ahead.index, self._names(history, run), chosen)
 
     def _ahead(self, run: Run, X: Any) -> tuple[History, HorizonForecast]:
         """What is forecast from, and the forecast."""
@@ -274,7 +274,7 @@ class ForecasterStream:
     def __init__(self, run: Run, history: History) -> None:
         self._stream = ForecastStream(run)
         self._one = np.ndim(history.given) == 1
-        self._channels, self._utc = history.series.channels, run.problem.utc
+        self._channels = history.series.channels
         series, options = history.series, run.config.data
         for at in range(max(0, series.num_steps - options.input_length), series.num_steps):
             self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
@@ -287,8 +287,8 @@ class ForecasterStream:
                 series, or a number where there is one; NaN is a missing value. With channels that
                 are known for the horizon, theirs [H, F] follow those [C], flattened.
             time: of the row: a ``datetime``, ``numpy.datetime64``, pandas period or text; not
-                needed where the model knows no calendar. After times that had a zone it may have
-                any, and is UTC without one.
+                needed where the model knows no calendar. After times that had a zone it has one,
+                too, but perhaps another.
 
         Returns:
             The rows after it, float64 [H, C], or [H] where the series was [T]; of a model with
@@ -298,13 +298,7 @@ class ForecasterStream:
             ValueError: other channels, no time, or one before the last one.
         """
         values = np.atleast_1d(np.asarray(self._ordered(row), np.float64))
-        at = None if time is None else as_time(time)
-        if at is not None and at.tzinfo is not None and not self._utc:
-            raise ValueError(
-                f"expected a time without a zone, as the series that was fitted has, got {time}; "
-                "leave the zone out, or fit a series with one."
-            )
-        forecast = self._stream.step(Row(at and at.replace(tzinfo=None), values))
+        forecast = self._stream.step(Row(None if time is None else as_time(time), values))
         self.forecast: NDArray[np.float64] = forecast[:, 0] if self._one else forecast
         return self.forecast
 

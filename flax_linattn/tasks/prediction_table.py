@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, listed, shown
@@ -18,8 +18,6 @@ from flax_linattn.storage import write_text, write_whole
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 """Of files that hold a table."""
-OFFSET = "+00:00"
-"""Behind times in UTC."""
 
 
 class Table(NamedTuple):
@@ -27,13 +25,11 @@ class Table(NamedTuple):
 
     Attributes:
         names: of the columns.
-        columns: an array [N] for each: texts, whole numbers, floats, or times (datetime64).
-        utc: whether times are in UTC, which is then written behind them.
+        columns: an array [N] for each: texts, whole numbers, floats; or an index of times.
     """
 
     names: tuple[str, ...]
-    columns: tuple[NDArray, ...]
-    utc: bool = False
+    columns: tuple[NDArray | pd.Index, ...]
 
     @property
     def num_rows(self) -> int:
@@ -46,17 +42,16 @@ class Table(NamedTuple):
         Floats have nine digits, as many as float32 tells apart; times are texts.
 
         Example:
-            >>> times = np.array(["2016-07-01T02:00", "NaT"], "M8[s]")
+            >>> times = pd.to_datetime(["2016-07-01 02:00", None])
             >>> list(Table(("time", "load"), (times, np.array([1 / 3, np.nan]))).rows())
             [('2016-07-01 02:00:00', 0.333333333), (None, None)]
         """
-        offset = OFFSET if self.utc else ""
-        return zip(*(map(partial(_plain, offset), column) for column in self.columns), strict=True)
+        return zip(*(map(_plain, column) for column in self.columns), strict=True)
 
 
-def _plain(offset: str, value: Any) -> Any:
-    if isinstance(value, np.datetime64):
-        return None if np.isnat(value) else str(value).replace("T", " ") + offset
+def _plain(value: Any) -> Any:
+    if isinstance(value, pd.Timestamp | pd.Period) or value is pd.NaT:
+        return None if value is pd.NaT else str(value)
     if isinstance(value, np.floating):
         return float(f"{value:.9g}") if np.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
@@ -117,11 +112,6 @@ def write_table(path: Path, table: Table) -> None:
     if kind == ".parquet":
         arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
         columns = [arrow.array(column, from_pandas=True) for column in table.columns]
-        if table.utc:
-            columns = [
-                column.cast(arrow.timestamp("s", "UTC")) if of.dtype.kind == "M" else column
-                for column, of in zip(columns, table.columns, strict=True)
-            ]
         with write_whole(path) as file:
             parquet.write_table(arrow.table(columns, names=list(table.names)), file)
         return

@@ -5,15 +5,15 @@ import json
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from flax_linattn.data.future import times_after
 from flax_linattn.tasks.prediction_table import Table, check_out, write_table
 
 TABLE = Table(
     ("time", "load, MW", "class", "count"),
     (
-        np.array(["2024-01-01T00:30", "2024-01-01T01:00"], "M8[s]"),
+        pd.DatetimeIndex(["2024-01-01T00:30", "2024-01-01T01:00"]),
         np.array([1 / 3, np.nan]),
         np.array(["a", 'b"'], object),
         np.array([1, 2]),
@@ -64,27 +64,3 @@ def test_what_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match="takes pyarrow"):
         check_out(tmp_path / "d.parquet")
-
-
-@pytest.mark.parametrize(
-    ("times", "step", "after"),
-    [
-        (["2024-02-28", "2024-02-29"], 1, ["2024-03-01", "2024-03-02"]),
-        (["2023-12-01", "2024-01-01"], 31, ["2024-02-01", "2024-03-01"]),
-        (["2023-09-30", "2023-12-31"], 92, ["2024-03-31", "2024-06-30"]),
-        (["2023-01-01", "2024-01-01"], 365, ["2025-01-01", "2026-01-01"]),
-        (["2023-01-15", "2023-02-15"], 31, ["2023-03-15", "2023-04-15"]),
-        (["2024-02-01"], 31, ["2024-03-01", "2024-04-01"]),
-        (["2023-02-28"], 31, ["2023-03-31", "2023-04-30"]),
-        (["2023-07-31", "2023-08-31"], 31, ["2023-09-30", "2023-10-31"]),
-        (["2023-10-01"], 92, ["2024-01-01", "2024-04-01"]),
-        (["2024-01-01"], 365, ["2025-01-01", "2026-01-01"]),
-        (["2024-01-01"], 28, ["2024-01-29", "2024-02-26"]),
-        # Every 30 days is not every month.
-        (["2023-01-01", "2023-01-31"], 30, ["2023-03-02", "2023-04-01"]),
-    ],
-)
-def test_times_to_come(times, step, after):
-    found = times_after(np.array(times, "M8[s]"), np.timedelta64(step, "D"), 2)
-    assert found.dtype == np.dtype("M8[s]")
-    assert found.astype("M8[D]").astype(str).tolist() == after

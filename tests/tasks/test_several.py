@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flax_linattn import cli, data, tasks
@@ -58,7 +59,7 @@ def shops(tmp_path_factory) -> Path:
     several = series_of(100)
     short = several[3]
     assert short.times is not None
-    several[3] = dataclasses.replace(short, values=short.values[:9], times=short.times[:9])
+    several[3] = dataclasses.replace(short, values=short.values[:9], index=short.index[:9])
     return write_long(tmp_path_factory.mktemp("data") / "shops.csv", several)
 
 
@@ -293,10 +294,10 @@ def test_what_bad_series_are_told(tmp_path, rows, options, message):
 def test_series_of_other_steps_are_refused():
     one, other = series_of(2)
     assert other.times is not None
-    slow = other.times[0] + np.arange(len(other.times)) * np.timedelta64(86400, "s")
-    both = (one, dataclasses.replace(other, times=slow))
+    slow = pd.date_range(other.times[0], periods=len(other.times), freq="D")
+    both = (one, dataclasses.replace(other, index=slow, freq=None))
     splits = tuple(data.chronological_split(series.num_steps) for series in both)
-    with pytest.raises(ValueError, match="rows are 3600 s apart"):
+    with pytest.raises(ValueError, match="one frequency, h as of the first, got D"):
         describe(SeriesPanel("toy", both, splits), GLOBAL)
 
 

@@ -67,11 +67,12 @@ def test_killed_between_checkpoints(tmp_path, runs, uninterrupted):
     class Killed(BaseException):
         pass
 
-    def kill(_):
-        raise Killed
+    def kill(step, batch):
+        if step == 10:
+            raise Killed
 
     with pytest.raises(Killed):
-        killed = Source(make_batches(), 10, kill)
+        killed = Source(make_batches(), kill)
         train(tmp_path, runs=runs, train=killed, checkpoint_every_steps=4)
     model, _ = train(tmp_path, runs=runs, resume=True, checkpoint_every_steps=4)
     assert bits(model) == uninterrupted[1]

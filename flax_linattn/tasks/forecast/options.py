@@ -10,8 +10,8 @@ from flax_linattn.checks import OptionError, at_least, choice, shown
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.marks import CIRCLES
 from flax_linattn.data.regular import TimesPolicy
+from flax_linattn.data.time_features import CIRCLES
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MOST_LAYERS

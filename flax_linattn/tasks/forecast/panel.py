@@ -71,7 +71,7 @@ class SeriesPanel(NamedTuple):
         times = [one.times for one in self.series if one.times is not None]
         if times:
             first, last = min(t[0] for t in times), max(t[-1] for t in times)
-            lines.append(f"from {first} to {last}, usually every {self.series[0].step}")
+            lines.append(f"from {first} to {last}, frequency {self.series[0].freq}")
         parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.split._asdict().items())
         return "\n".join([*lines, f"rows: {parts}"])
 
@@ -244,6 +244,7 @@ def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
     source = (run.config if file is None else run.config.replace(csv=file)).data
     with reading_data(file is None):
         series = read_series(source, run.problem.channels)
+    series = tuple(map(run.problem.in_zone, series))
     if source.csv is None or source.is_panel:
         return series
     # For messages: which of many files of that name.
@@ -297,12 +298,15 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         stop: the first row that no part of the split has.
     """
     found = []
-    if series.utc and series.times is not None:
-        found.append(f"times and the calendar are in UTC, the first {series.times[0]}")
+    if series.time_zone is not None:
+        zone, first = series.time_zone, series.index[0]
+        found.append(f"times and the calendar are in the time zone {zone}, the first {first}")
     if (rows := series.repeated).size:
         found.append(f"rows of the time of the row before: {_counted(series, rows)}")
     if (rows := series.gaps).size:
-        found.append(f"rows that do not follow after {series.step}: {_counted(series, rows)}")
+        found.append(
+            f"rows that do not follow by the frequency {series.freq}: {_counted(series, rows)}"
+        )
     if series.num_missing:
         what = "missing values, which take the last known one and are not tested on"
         found.append(f"{what}: {series.num_missing}")
@@ -350,10 +354,9 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
 
 def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
     """How many rows, and where and when the first are."""
-    times = series.times
-    assert times is not None
+    index = series.index
     places = [
-        f"{series.place(row)}, {times[row]} after {times[row - 1]}"
+        f"{series.place(row)}, {index[row]} after {index[row - 1]}"
         for row in rows[:MAX_PLACES].tolist()
     ]
     places += ["..."] * (len(rows) > MAX_PLACES)

@@ -22,8 +22,7 @@ class Row(NamedTuple):
     """An observation.
 
     Attributes:
-        time: when, without a time zone (UTC if the run's times are); None if the stream does not
-            say.
+        time: when, with a time zone if the run's times have one; None if the stream does not say.
         values: float64 [channels], NaN = missing.
     """
 
@@ -48,7 +47,7 @@ def row_of(series: TimeSeries, at: int, known: Sequence[int], horizon: int) -> R
     ahead = np.full((horizon, len(known)), np.nan)
     given = series.values[at + 1 : at + 1 + horizon, list(known)]
     ahead[: len(given)] = given
-    time = None if series.times is None else series.times[at].item()
+    time = None if series.times is None else series.times[at]
     return Row(time, np.concatenate([series.values[at], ahead.ravel()]))
 
 
@@ -65,7 +64,7 @@ class RowLines:
         numeric_names: whether a first line of numbers alone is one of names, if it has all
             channels: a run's file may have had such a header.
         dialect: how cells and times are written.
-        utc: whether times have to name their offset from UTC, or must not; None if both will do.
+        zoned: whether times have to name their offset from UTC, or must not; None if both will do.
         optional: channels that a first line or a JSON object may leave out, missing then.
         hint: added to errors about lines that do not have all channels.
 
@@ -81,11 +80,11 @@ class RowLines:
         *,
         numeric_names: bool = False,
         dialect: Dialect = PLAIN,
-        utc: bool | None = None,
+        zoned: bool | None = None,
         optional: Collection[str] = (),
         hint: str = "",
     ) -> None:
-        self._channels, self._numeric_names, self._utc = channels, numeric_names, utc
+        self._channels, self._numeric_names, self._zoned = channels, numeric_names, zoned
         self._needed = tuple(channel for channel in channels if channel not in optional)
         self._dialect = dialect
         # The numbers of JSON have points.
@@ -233,14 +232,14 @@ class RowLines:
                 f"{self._place}: expected a time such as {_TIMES[self._dialect.time_unit]}, got "
                 f"{shown(text)}."
             )
-        if self._utc is not None and (time.tzinfo is not None) != self._utc:
+        if self._zoned is not None and (time.tzinfo is not None) != self._zoned:
             kinds = ("with its offset from UTC", "without an offset from UTC")
-            expected, _ = kinds if self._utc else kinds[::-1]
+            expected, _ = kinds if self._zoned else kinds[::-1]
             raise ValueError(
                 f"{self._place}: expected a time {expected}, as the run's file has them, got "
                 f"{shown(text)}."
             )
-        return time.replace(tzinfo=None)
+        return time
 
 
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}

@@ -197,16 +197,16 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         ]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])
         heads, columns = ["step"], [np.tile(np.arange(horizon) + 1, len(forecasts))]
-        times = [one.times for one in forecasts if one.times is not None]
-        if len(times) == len(forecasts):
-            heads, columns = ["time"], [np.concatenate(times)]
+        indices = [one.index for one in forecasts if one.index is not None]
+        if len(indices) == len(series) and series[0].times is not None:
+            heads, columns = ["time"], [indices[0].append(indices[1:])]
         if run.problem.members:
             ids = np.array([one.name for one in series], object)
             heads, columns = ["series", *heads], [np.repeat(ids, horizon), *columns]
         of_levels = ("", *(f"@{level:g}" for level in run.config.model.levels))
         heads += [f"{name}{level}" for name in run.problem.target_names for level in of_levels]
         columns += [*values.reshape(len(values), -1).T]
-        return Table(tuple(heads), tuple(columns), bool(run.problem.utc))
+        return Table(tuple(heads), tuple(columns))
 
     def backtest(self, run_dir: Path, **how: Any) -> Report:
         """Over folds of the rows after the training part."""
