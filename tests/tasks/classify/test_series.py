@@ -232,7 +232,6 @@ class TestBadInput:
                 "(--coordinator, --num-processes, --process-id)\n",
             ),
             ("--preset tslib --buckets 2", "pooling mean or last"),
-            ("--buckets 0", "error: buckets must be at least 1, got 0. (--buckets)\n"),
             ("--mechanism linformer", "'linformer' is not offered with is_causal=True"),
             ("--latents 4 --pooling last", "latents read every step once"),
             ("--latents 4 --embedding circular", "latents read every step once"),
