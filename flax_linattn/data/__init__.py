@@ -17,8 +17,7 @@ from flax_linattn.data.packing import Packed, pack
 from flax_linattn.data.ragged import RaggedBatches
 from flax_linattn.data.regular import TimesPolicy, resample
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.sets.cycles import count_cycles, follow_cycles
-from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
+from flax_linattn.data.sets.nt import NextSymbol, Rule, count_cycles, rules_of
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
@@ -61,7 +60,6 @@ __all__ = [
     "count_cycles",
     "etth1",
     "fetch",
-    "follow_cycles",
     "from_frame",
     "interpolate_missing",
     "japanese_vowels",
