@@ -60,7 +60,6 @@ PACKED = _cases(lambda can: can.causal and can.packed)
 PACKED_AHEAD = _cases(lambda can: can.causal and can.noncausal and can.packed)
 CROSS = _cases(lambda can: can.cross)
 NOT_CROSS = _cases(lambda can: not can.cross)
-CONSTANT_MEMORY = _cases(lambda can: can.constant_memory)
 WHOLE = _cases(lambda can: not can.recurrent)
 
 

@@ -844,7 +844,7 @@ def test_unix_seconds_keep_their_digits_and_sequences_their_names(tmp_path):
         config = EventsConfig.of(file=path, **SIZES)
         if not frames:
             problem = TASK.describe(TASK.load(config), config)
-            model = stirred(TASK.model(config, problem))
+            model = moved(TASK.model(config, problem), 0.3)
         frames.append(TASK.predict(Run(TASK, config, problem, model), path))
     late, early = frames
     assert late["sequence"].tolist() == ["u0", "u1", "u2"]

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 RUNS = 3
 OPTIONS = SIZES | {"batch_size": 90, "epochs": 2, "learning_rate": 0.01, "seed": 5, "runs": RUNS}
-CLASSIFY = tasks.get_task("classify")
 ALONE = training.Parallel("none")
 
 

@@ -17,8 +17,6 @@ from flax_linattn.tasks.classify.series.data import load_data, make_batches, not
 from flax_linattn.tasks.classify.series.stream import parse_observations
 from tests.tasks.commands import SMALL_CLASSIFIER, command_line, fail, read_lines, succeed
 
-CLASSIFY = tasks.get_task("classify")
-
 
 @pytest.fixture
 def run_dir(classify_run):
