@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpointer import check_same_model, read_newest
 from flax_linattn.training.processes import is_main
 
+C = TypeVar("C", bound=Config)
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
 TEST_FILE = "test.json"
@@ -95,8 +96,20 @@ def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> No
     write_json(run_dir / CONFIG_FILE, values)
 
 
-CHANGEABLE = ("epochs", "steps")
+CHANGEABLE = ("epochs", "steps", "time_limit")
 """Options that a resumed run may change."""
+
+
+def resumed_config(run_dir: Path, task: Task[Any, Any, Any], config: C) -> C:
+    """The options to resume a run with: what its data chose before they do not choose again.
+
+    Raises:
+        FileNotFoundError: there is no run to resume.
+    """
+    if not config.open_choices:
+        return config
+    stored = read_config(run_dir, task).flat()
+    return config.replace(**{name: stored[name] for name in config.open_choices})
 
 
 def check_run_dir(
@@ -123,11 +136,11 @@ def check_run_dir(
         return
     stored = read_config(run_dir, task).to_json()
     for name, value in config.to_json().items():
-        if name not in CHANGEABLE and stored[name] != value:
+        if name not in (*CHANGEABLE, *config.open_choices) and stored[name] != value:
             raise OptionError(
                 f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed "
-                "run may change only its number of epochs or steps. Start a new run for other "
-                "options.",
+                "run may change only its number of epochs or steps, or its time limit. Start a new "
+                "run for other options.",
                 name,
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from flax_linattn.registry import get_task
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.protocols import Calibrating
+from flax_linattn.tasks.protocols import Calibrating, Choosing
 from flax_linattn.tasks.run import (
     TEST_FILE,
     calibrate,
@@ -27,6 +28,7 @@ from flax_linattn.tasks.run import (
     check_same_data,
     keep_problem,
     read_problem,
+    resumed_config,
     write_config,
 )
 from flax_linattn.tasks.spec import Run
@@ -102,6 +104,11 @@ def _train(
     """Trains on devices."""
     run_dir, placement = Path(session.run_dir), devices.of_run
     data = task.load(config)
+    choices: Sequence[str] = ()
+    if session.resume:
+        config = resumed_config(run_dir, task, config)
+    elif isinstance(task, Choosing):
+        config, choices = task.choose(data, config)
     problem = task.describe(data, config)
     if session.resume:
         check_shared(run_dir)
@@ -119,7 +126,7 @@ def _train(
         task.begin(models, splits[0], config, problem)
     if is_main():
         about = task.about_data(data, config)
-        for note in about.notes:
+        for note in (*about.notes, *choices):
             print(f"note: {note}", file=sys.stderr)
         if session.progress:
             print(about.text, file=sys.stderr)
@@ -212,6 +219,7 @@ def fit_config(config: Config) -> training.FitConfig:
         patience=fit.patience,
         seed=fit.seed,
         loss_scale=LOSS_SCALE if config.layers.dtype == "float16" else None,
+        time_limit=fit.time_limit or None,
     )
 
 
@@ -243,6 +251,8 @@ def fit_data(
         training.Interrupted: a signal came.
     """
     task.check(config, training.ONE_DEVICE)
+    if isinstance(task, Choosing):
+        config, _ = task.choose(data, config)
     problem = task.describe(data, config)
     model = task.model(config, problem)
     splits = task.batches(data, config, problem, training.ONE_DEVICE.spans)

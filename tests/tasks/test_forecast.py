@@ -478,7 +478,10 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
     shape = {"input_length": INPUT, "horizon": HORIZON, "epochs": 2}
     kind = type(usual)
-    assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape)
+    chosen = {name: usual.flat()[name] for name in kind.left_to_data}
+    assert not usual.open_choices and chosen["input_length"] == INPUT
+    assert (chosen["season"], chosen["stride"], chosen["patch_length"]) == (24, 1, 16)
+    assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar
     decoder = options("decoder", "--model=decoder")
     assert decoder == kind.of(**given, **sizes, **shape)
