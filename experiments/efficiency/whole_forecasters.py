@@ -36,7 +36,7 @@ def problem_of(length: int) -> ForecastSpec:
         dataset="random",
         channels=tuple(map(str, range(CHANNELS))),
         targets=tuple(range(CHANNELS)),
-        step_seconds=None,
+        freq=None,
         marks=(),
         standardizer=data.Standardizer.fit([np.eye(CHANNELS)]),
         split=((0, length + HORIZON),),

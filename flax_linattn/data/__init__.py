@@ -13,17 +13,17 @@ from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.frames import from_frame, to_frame
 from flax_linattn.data.labels import stratified_split
 from flax_linattn.data.load import load_dataset, load_long, load_series
-from flax_linattn.data.marks import calendar_circles, calendar_features
 from flax_linattn.data.packing import Packed, pack
 from flax_linattn.data.ragged import RaggedBatches
 from flax_linattn.data.regular import TimesPolicy, resample
-from flax_linattn.data.series import TimeSeries, is_step
+from flax_linattn.data.series import TimeSeries
 from flax_linattn.data.sets.cycles import count_cycles, follow_cycles
 from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
 from flax_linattn.data.table import load_table
+from flax_linattn.data.time_features import calendar_circles, calendar_features
 from flax_linattn.data.transforms import Standardizer, interpolate_missing, pad
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
@@ -64,7 +64,6 @@ __all__ = [
     "follow_cycles",
     "from_frame",
     "interpolate_missing",
-    "is_step",
     "japanese_vowels",
     "load_arff",
     "load_dataset",

@@ -48,8 +48,8 @@ def etth1() -> TimeSeries:
 
     Example:
         >>> series = etth1()
-        >>> series.num_steps, series.channels[-1], series.times[0]
-        (17420, 'OT', np.datetime64('2016-07-01T00:00:00'))
+        >>> series.num_steps, series.channels[-1], series.index[0]
+        (17420, 'OT', Timestamp('2016-07-01 00:00:00'))
     """
     folder = resources.files("flax_linattn.data") / "sets" / "ETTh1"
     with resources.as_file(folder / "ETTh1.csv.gz") as path:

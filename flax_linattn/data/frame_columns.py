@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError, listed, shown
@@ -86,8 +87,8 @@ def _check_named(frame: narwhals.DataFrame[Any], name: str, column: str, option:
 
 def times_of(
     frame: narwhals.DataFrame[Any], name: str, id_column: str, dialect: Dialect
-) -> tuple[NDArray[np.datetime64] | None, bool, str | None]:
-    """The times of the rows, whether they are in UTC, and the column that holds them.
+) -> tuple[pd.Index | None, str | None]:
+    """The times of the rows, and the column that holds them.
 
     Raises:
         ValueError: There is no such column, or several may be meant; a row has no time.
@@ -99,12 +100,8 @@ def times_of(
         _check_named(frame, name, column, "time_column")
     else:
         index = nw.maybe_get_index(frame)
-        if index is not None and hasattr(index, "to_timestamp"):  # periods
-            index = index.to_timestamp()
-        if index is not None and hasattr(index, "tz_convert"):
-            utc = index.tz is not None
-            stamps = np.asarray(index.tz_convert(None) if utc else index)
-            return _whole_seconds(stamps, name), utc, None
+        if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex):
+            return _known(index, name), None
         rest = [other for other in frame.columns if other != id_column]
         found = [other for other in rest if isinstance(frame.schema[other], dates)]
         found = found or [
@@ -120,17 +117,18 @@ def times_of(
                 "time_column",
             )
         if not found:
-            return None, False, None
+            return None, None
         column = found[0]
     column_of = frame[column]
     kind = column_of.dtype
     if isinstance(kind, nw.Date):
         column_of, kind = column_of.cast(nw.Datetime("us")), nw.Datetime("us")
     if isinstance(kind, nw.Datetime):
-        utc = kind.time_zone is not None
-        if utc:
+        zone = kind.time_zone
+        if zone is not None:
             column_of = column_of.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return _whole_seconds(column_of.to_numpy(), name), utc, column
+        times = _known(pd.DatetimeIndex(column_of.to_numpy()), name)
+        return times if zone is None else times.tz_localize("UTC").tz_convert(zone), column
     parsed = [dialect.time(str(stamp)) for stamp in column_of.to_list()]
     kinds = {time if time is None else time.tzinfo is not None for time in parsed}
     if len(kinds) > 1 or None in kinds:
@@ -140,15 +138,14 @@ def times_of(
             f"{shown(column_of[row])}; make it a column of times, such as by pandas.to_datetime.",
             "time_column",
         )
-    plain = [time.replace(tzinfo=None) for time in parsed if time is not None]
-    return np.array(plain, "M8[s]"), True in kinds, column
+    return pd.DatetimeIndex(parsed), column
 
 
-def _whole_seconds(stamps: NDArray[Any], name: str) -> NDArray[np.datetime64]:
-    if np.isnat(stamps).any():
-        row = int(np.argmax(np.isnat(stamps)))
+def _known(index: pd.Index, name: str) -> pd.Index:
+    if index.hasnans:
+        row = int(np.argmax(index.isna()))
         raise ValueError(f"{name}, row {row}, from 0: expected a time, got none; drop the row.")
-    return stamps.astype("M8[s]")
+    return index
 
 
 def numbers_of(column: narwhals.Series[Any], name: str, dialect: Dialect) -> NDArray[np.float64]:

@@ -63,7 +63,7 @@ def from_frame(
 ) -> TimeSeries | tuple[TimeSeries, ...]:
     """The series of a frame: pandas, polars, Arrow, or another that narwhals knows.
 
-    Times with a time zone become UTC. A missing value is a null or NaN.
+    A missing value is a null or NaN.
 
     Args:
         frame: One row a time; with ``id_column`` one row a time and series, as of ``load_long``.
@@ -90,8 +90,8 @@ def from_frame(
         >>> frame = pd.DataFrame({"load": [1.0, None, 3.0]},
         ...                      index=pd.date_range("2024-01-01", periods=3, freq="h"))
         >>> series = from_frame(frame)
-        >>> series.values.ravel().tolist(), series.step
-        ([1.0, nan, 3.0], np.timedelta64(3600,'s'))
+        >>> series.values.ravel().tolist(), series.freq
+        ([1.0, nan, 3.0], 'h')
     """
     several = read_frame(
         frame,
@@ -116,7 +116,7 @@ def read_frame(
 ) -> tuple[TimeSeries, ...]:
     """The series of a frame, see ``from_frame``; one of this name without ``id_column``."""
     frame = as_frame(native)
-    stamps, utc, used = times_of(frame, name, id_column, dialect)
+    index, used = times_of(frame, name, id_column, dialect)
     names = [column for column in frame.columns if column not in (used, id_column)]
     for column in names if channels is None else channels:
         if column not in names:
@@ -127,12 +127,12 @@ def read_frame(
     values = np.stack([numbers_of(frame[column], name, dialect) for column in chosen], axis=1)
     found = []
     for label, rows in rows_of(frame, name, id_column):
-        of = None if stamps is None else stamps[rows]
-        one = TimeSeries(label, values[rows], tuple(map(str, chosen)), of, None, utc)
-        if times == "strict" and one.times is not None and one.repeated.size:
+        of = None if index is None else index[rows]
+        one = TimeSeries(label, values[rows], tuple(map(str, chosen)), of)
+        if times == "strict" and one.repeated.size:
             row = int(one.repeated[0])
             raise OptionError(
-                f"{name}, row {rows[row]}, from 0: expected a time after {one.times[row]}, got it "
+                f"{name}, row {rows[row]}, from 0: expected a time after {one.index[row]}, got it "
                 "again; drop repeated rows.",
                 "times",
             )
@@ -152,8 +152,7 @@ def to_frame(
     Args:
         series: One, or several of the same channels.
         library: Of the frame.
-        time_column: Name of the column of times, which is there if the series have times; in UTC if
-            they are.
+        time_column: Name of the column of times, which is there if the series have times.
         id_column: Name of the column of names, of several series.
 
     Returns:
@@ -164,26 +163,28 @@ def to_frame(
             is not installed; a channel has the name of another column.
 
     Example:
-        >>> times = np.array(["2024-01-01", "2024-01-02"], "M8[s]")
+        >>> import pandas as pd
+        >>> times = pd.date_range("2024-01-01", periods=2)
         >>> series = TimeSeries("x", np.array([[1.0], [2.0]]), ("load",), times)
         >>> to_frame(series, library="polars").columns
         ['time', 'load']
     """
     choice(("pandas", "polars", "pyarrow"), library=library)
     several = [series] if isinstance(series, TimeSeries) else list(series)
-    kinds = {(one.channels, one.times is None, one.utc) for one in several}
+    kinds = {(one.channels, one.times is None, one.time_zone) for one in several}
     if len(kinds) != 1:
         raise ValueError(
             "expected series of the same channels, all with times or none, got "
             f"{len(kinds)} kinds; make a frame of each kind."
         )
-    ((channels, untimed, utc),) = kinds
+    ((channels, untimed, zone),) = kinds
     columns: dict[str, Any] = {}
     if not isinstance(series, TimeSeries):
         columns[id_column] = [one.name for one in several for _ in range(one.num_steps)]
     if not untimed:
         stamps = [one.times for one in several if one.times is not None]
-        columns[time_column] = np.concatenate(stamps).astype("M8[us]")
+        plain = [of if of.tz is None else of.tz_convert(None) for of in stamps]
+        columns[time_column] = np.concatenate(plain).astype("M8[us]")
     if twice := columns.keys() & set(channels):
         raise ValueError(f"a channel has the name {twice.pop()!r} of another column; give another.")
     values = np.concatenate([one.values for one in several])
@@ -193,8 +194,9 @@ def to_frame(
         frame = nw.from_dict(columns, backend=library)
     except ImportError:
         raise ValueError(f"this takes {library}: pip install {library}.") from None
-    if utc and not untimed:
-        frame = frame.with_columns(nw.col(time_column).dt.replace_time_zone("UTC"))
+    if zone is not None:
+        in_utc = nw.col(time_column).dt.replace_time_zone("UTC")
+        frame = frame.with_columns(in_utc.dt.convert_time_zone(zone))
     if library != "pandas":
         frame = frame.with_columns(nw.col(*channels).fill_nan(None))
     return frame.to_native()

@@ -112,9 +112,7 @@ def load_series(
         all_series = tuple(named[channel] for channel in channels)
     first = all_series[0]
     for series in all_series[1:]:
-        if series.num_steps != first.num_steps or not np.array_equal(
-            np.asarray(series.times), np.asarray(first.times)
-        ):
+        if not series.index.equals(first.index):
             raise OptionError(
                 f"{path}: expected series of the same times, but {series.name} ({series.place(0)}) "
                 f"has {series.num_steps} steps from {_start(series)} and {first.name} "
@@ -124,7 +122,7 @@ def load_series(
             )
     values = np.concatenate([series.values for series in all_series], axis=1)
     name = Path(path).name.split(".")[0]
-    joined = TimeSeries(name, values, tuple(series.name for series in all_series), first.times)
+    joined = TimeSeries(name, values, tuple(series.name for series in all_series), first.index)
     return regular([joined], str(path), times, resample)[0]
 
 

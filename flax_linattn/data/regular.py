@@ -5,77 +5,84 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pandas as pd
 
-from flax_linattn.checks import OptionError, shown
+from flax_linattn.checks import OptionError
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.series import TimeSeries
+from flax_linattn.data.time_index import as_offset, shortest_step
 
 TimesPolicy: TypeAlias = Literal["report", "strict", "irregular"]
 """What is done with times that repeat or do not follow."""
 
 MOST_IRREGULAR = 0.5
-"""Share of rows that may not follow the one before at the usual distance.
+"""Share of rows that may not follow the one before by the frequency of their series.
 
-Working days have a gap every fifth row and every holiday; times that two series share, without the
-column that tells them apart, repeat in every second.
+Hours of working days have a gap every night and every holiday; times that two series share, without
+the column that tells them apart, repeat in every second.
 """
 _MOST_VALUES = 10**8
-_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_MONDAY = np.datetime64("1970-01-05", "s")
+_MONDAY = pd.Timestamp("1970-01-05")
 """Where intervals begin to be counted, so that weeks begin on Mondays."""
+_DAY = pd.Timedelta(days=1)
+_WEEKS = re.compile(r"(\d*) ?[wW]")
 
 
 def resample(series: TimeSeries, every: str) -> TimeSeries:
-    """Means within intervals of one length, each at the time at which its interval begins.
+    """Means within intervals of a frequency, as ``pandas.DataFrame.resample`` has them.
 
-    Intervals begin with the minute, hour, day or week (Monday), of UTC where times are in UTC.
-    Missing values are left out of the means; an interval without any value is a missing one.
+    Intervals are of local time. Those of seconds, minutes, hours, days and weeks (``1w``) stand at
+    the time at which they begin, weeks on Mondays; others where pandas puts them, so ``ME`` and
+    ``W-SUN`` at their last day. Missing values are left out of the means; an interval without any
+    value is a missing one.
 
     Args:
         series: With times.
-        every: The length: a number of ``s``, ``min``, ``h``, ``d`` or ``w``, such as ``15min``.
+        every: A frequency of pandas, such as ``15min``, ``D`` or ``MS``.
 
     Raises:
-        ValueError: The length is something else, or the series has no times; there would be more
+        ValueError: The frequency is something else, or the series has no times; there would be more
             than 100 million values.
 
     Example:
-        >>> times = np.array(["2024-01-01T00:10", "2024-01-01T00:50", "2024-01-01T02:20"], "M8[s]")
+        >>> times = pd.to_datetime(["2024-01-01 00:10", "2024-01-01 00:50", "2024-01-01 02:20"])
         >>> series = resample(TimeSeries("x", np.array([[1.0], [2.0], [5.0]]), ("x",), times), "1h")
-        >>> series.values.ravel().tolist(), str(series.times[-1])
-        ([1.5, nan, 5.0], '2024-01-01T02:00:00')
+        >>> series.values.ravel().tolist(), str(series.index[-1])
+        ([1.5, nan, 5.0], '2024-01-01 02:00:00')
     """
-    step = _parse(every)
-    if series.times is None:
+    weeks = _WEEKS.fullmatch(every.strip())
+    offset = as_offset(f"{7 * int(weeks[1] or 1)}D" if weeks else every, "resample")
+    times = series.times
+    if times is None:
         raise OptionError(
             f"{series.name}: resample needs rows with times, got none; name their column with "
             "time_column=..., or leave resample out.",
             "resample",
             "time_column",
         )
-    place = (series.times - _MONDAY) // step
-    number = int(place[-1] - place[0]) + 1
+    number = int((times[-1] - times[0]) / shortest_step(offset.freqstr)) + 1
     if number * len(series.channels) > _MOST_VALUES:
         raise OptionError(
             f"{series.name}: {number:,} intervals of {every} are more than fit; give a longer one.",
             "resample",
         )
-    begins = np.flatnonzero(np.r_[True, np.diff(place) > 0])
-    known = ~np.isnan(series.values)
-    counts = np.add.reduceat(known, begins, axis=0, dtype=np.int64)
-    filled, counted = np.where(known, series.values, 0.0), np.maximum(counts, 1)
-    with np.errstate(over="ignore"):
-        means = np.add.reduceat(filled, begins, axis=0) / counted
-    if np.isinf(means).any():  # the sum of values near the largest float64
-        shares = filled / np.repeat(counted, np.diff(np.r_[begins, len(place)]), axis=0)
-        means = np.add.reduceat(shares, begins, axis=0)
-    values = np.full((number, len(series.channels)), np.nan)
-    values[place[begins] - place[0]] = np.where(counts > 0, means, np.nan)
-    times = _MONDAY + (place[0] + np.arange(number)) * step
-    return replace(series, values=values, times=times, lines=None)
+    # The sum of values near the largest float64 would overflow.
+    scale = 2.0**64 if np.nanmax(np.abs(series.values), initial=0.0) > 1e300 else 1.0
+    zone, clock = times.tz, times
+    if isinstance(offset, pd.offsets.Day):  # whose origin pandas 3 does not take
+        offset, clock = pd.offsets.Hour(24 * offset.n), times.tz_localize(None)
+    options: dict[str, Any] = {}
+    if isinstance(offset, pd.offsets.Tick) and _DAY % pd.Timedelta(offset):
+        options = {"origin": _MONDAY.tz_localize(clock.tz)}
+    means = pd.DataFrame(series.values / scale, clock).resample(offset, **options).mean()
+    index = pd.DatetimeIndex(means.index, freq=None)
+    if index.tz is None and zone is not None:
+        first = np.ones(len(index), np.bool_)  # of two equal clock times
+        index = index.tz_localize(zone, ambiguous=first, nonexistent="shift_forward")
+    return replace(series, values=means.to_numpy() * scale, index=index, lines=None, freq=None)
 
 
 def regular(
@@ -103,7 +110,7 @@ def regular(
     series, row = next(
         (s, int(rows[0])) for s, rows in zip(all_series, odd, strict=True) if len(rows)
     )
-    usual = "" if series.step is None else f", the usual one being {series.step}"
+    usual = "" if series.freq is None else f", the usual one being {series.freq}"
     place = f", {series.place(row)}" if series.lines is None else f":{series.lines[row]}"
     raise DataFormatError(
         f"{source}{place}: expected rows at one distance in time, got {number:,} of {steps:,} that "
@@ -114,14 +121,3 @@ def regular(
         "times",
         "id_column",
     )
-
-
-def _parse(every: str) -> np.timedelta64:
-    match = re.fullmatch(r"(\d{1,9}) ?(s|min|h|d|w)", every.strip().lower())
-    if match is None or int(match[1]) == 0:
-        raise OptionError(
-            "resample must be a number of s, min, h, d or w, such as 15min or 1h, got "
-            f"{shown(every)}.",
-            "resample",
-        )
-    return np.timedelta64(int(match[1]) * _SECONDS[match[2]], "s")

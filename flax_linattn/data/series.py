@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from flax_linattn.data.time_index import follows, infer_frequency, timestamps, zone_name
 from flax_linattn.data.unknown import UnknownChannelError
-
-_MONTH = 28 * 86400.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,19 +22,21 @@ class TimeSeries:
         name: Of the data.
         values: float64 ``[T, C]``; NaN marks a missing value.
         channels: The C channel names.
-        times: datetime64[s] ``[T]``, never falling; None if not known.
+        index: ``DatetimeIndex``, with its time zone where that is known, ``PeriodIndex`` or
+            integers, ``[T]``, never falling. Default ``RangeIndex(T)``.
         lines: int64 ``[T]``, the line of each row in its file, from 1; None if not known, and where
             ``dataclasses.replace`` gives another number of rows.
-        utc: Whether times are known to be in UTC; else they are of no known time zone.
+        freq: The frequency of the times, see ``time_index``. Default: inferred; None if there are
+            no times, or a single one.
 
     Raises:
         ValueError: The parts do not fit together.
 
     Example:
         >>> series = TimeSeries("toy", np.array([[1.0], [np.nan], [3.0]]), ("x",),
-        ...                     np.array(["2024-01-01", "2024-01-02", "2024-01-04"], "M8[s]"))
-        >>> series.num_steps, series.step, series.num_gaps
-        (3, np.timedelta64(86400,'s'), 1)
+        ...                     pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-04"]))
+        >>> series.num_steps, series.freq, series.num_gaps
+        (3, 'D', 1)
         >>> series.fill_forward().values.ravel().tolist()
         [1.0, 1.0, 3.0]
     """
@@ -42,9 +44,9 @@ class TimeSeries:
     name: str
     values: NDArray[np.float64]
     channels: tuple[str, ...]
-    times: NDArray[np.datetime64] | None = None
+    index: pd.Index = None
     lines: NDArray[np.int64] | None = None
-    utc: bool = False
+    freq: str | None = None
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or self.values.dtype != np.float64 or not self.values.size:
@@ -62,20 +64,28 @@ class TimeSeries:
             raise ValueError(f"expected different channel names, got {twice!r} twice; rename one")
         if self.lines is not None and self.lines.shape != (len(self.values),):
             object.__setattr__(self, "lines", None)
-        if self.times is None:
-            return
-        if self.times.shape != (len(self.values),) or self.times.dtype != np.dtype("M8[s]"):
+        index = pd.RangeIndex(len(self.values)) if self.index is None else pd.Index(self.index)
+        object.__setattr__(self, "index", index)
+        if not (timestamps(index) is not None or pd.api.types.is_integer_dtype(index)):
             raise ValueError(
-                f"expected times datetime64[s] [{len(self.values)}], got {self.times.dtype} "
-                f"{list(self.times.shape)}; give one for each row"
+                f"expected an index of times, periods or integers, got {index.dtype}; convert it, "
+                "such as by pandas.to_datetime"
             )
-        late = np.flatnonzero(np.diff(self.times) < np.timedelta64(0, "s"))
-        if late.size:
-            row = int(late[0]) + 1
+        if len(index) != len(self.values):
             raise ValueError(
-                f"expected times that never fall, got {self.times[row]} after "
-                f"{self.times[row - 1]} ({self.place(row)}); sort the rows"
+                f"expected an index of {len(self.values)} rows, got {len(index)}; give one for each"
             )
+        if index.hasnans:
+            place = self.place(int(np.argmax(index.isna())))
+            raise ValueError(f"expected a time for each row, got NaT ({place}); leave it out")
+        if not index.is_monotonic_increasing:
+            row = 1 + int(np.argmax(index[1:] < index[:-1]))
+            raise ValueError(
+                f"expected times that never fall, got {index[row]} after {index[row - 1]} "
+                f"({self.place(row)}); sort the rows"
+            )
+        freq = None if timestamps(index) is None else self.freq or infer_frequency(index)
+        object.__setattr__(self, "freq", freq)
 
     @property
     def num_steps(self) -> int:
@@ -83,35 +93,33 @@ class TimeSeries:
         return len(self.values)
 
     @property
-    def step(self) -> np.timedelta64 | None:
-        """The most frequent time from one row to a later one; None if there is none."""
-        if self.times is None:
-            return None
-        steps = np.diff(self.times)
-        steps, counts = np.unique(steps[steps > np.timedelta64(0, "s")], return_counts=True)
-        if not steps.size:
-            return None
-        usual: np.timedelta64 = steps[np.argmax(counts)]
-        return usual
+    def times(self) -> pd.DatetimeIndex | None:
+        """``index``, or where its periods begin; None if it is of integers."""
+        return timestamps(self.index)
+
+    @property
+    def time_zone(self) -> str | None:
+        """The zone of the times by its name, or as UTC+01:00; None if they have none."""
+        return None if self.times is None else zone_name(self.times.tz)
 
     @property
     def repeated(self) -> NDArray[np.int64]:
-        """Rows that have the time of the one before, int64."""
+        """Rows of the same time as the one before, int64; none where rows have no times."""
         if self.times is None:
             return np.zeros(0, np.int64)
-        return 1 + np.flatnonzero(np.diff(self.times) == np.timedelta64(0, "s"))
+        return 1 + np.flatnonzero(self.index[1:] == self.index[:-1])
 
     @property
     def gaps(self) -> NDArray[np.int64]:
-        """Rows of a later time than ``step`` after the one before, or of an earlier, int64.
+        """Rows that are not one step of ``freq`` after the one before, int64.
 
-        See ``is_step``; repeated times are not among them.
+        Repeated times are not among them.
         """
-        if self.times is None or self.step is None:
+        if self.freq is None:
             return np.zeros(0, np.int64)
-        seconds = np.diff(self.times) / np.timedelta64(1, "s")
-        usual = is_step(seconds, self.step / np.timedelta64(1, "s"))
-        return 1 + np.flatnonzero(~usual & (seconds > 0))
+        return 1 + np.flatnonzero(
+            ~follows(self.index, self.freq) & (self.index[1:] != self.index[:-1])
+        )
 
     @property
     def num_gaps(self) -> int:
@@ -166,21 +174,3 @@ class TimeSeries:
         if initial is not None:
             values = np.where(before, initial, values)
         return replace(self, values=values)
-
-
-def is_step(seconds: NDArray | float, step: float) -> NDArray[np.bool_]:
-    """Whether times between rows are the usual one; months, quarters and years differ in days.
-
-    Args:
-        seconds: The times between rows.
-        step: The usual one, in seconds.
-
-    Example:
-        >>> day = 86400.0
-        >>> is_step(np.array([28, 31, 61]) * day, step=31 * day).tolist()
-        [True, True, False]
-        >>> bool(is_step(3601.0, step=3600.0))
-        False
-    """
-    allowed = step / 8 if step >= _MONTH else 0.0
-    return np.abs(np.asarray(seconds) - step) <= allowed

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import choice, shown
@@ -68,8 +69,8 @@ def load_table(
         ...     path = pathlib.Path(folder, "toy.csv")
         ...     _ = path.write_text("date,load,OT\n2016-07-01 00:00,5,30.5\n2016-07-01 01:00,,27\n")
         ...     series = load_table(path)
-        >>> series.channels, series.values.tolist(), series.times[1]
-        (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], np.datetime64('2016-07-01T01:00:00'))
+        >>> series.channels, series.values.tolist(), series.index[1]
+        (('load', 'OT'), [[5.0, 30.5], [nan, 27.0]], Timestamp('2016-07-01 01:00:00'))
     """
     (series,) = read_table(path, header, channels, times, resample, dialect, "")
     return series
@@ -200,15 +201,12 @@ class _Rows:
             )
 
     def finish(self, name: str, columns: Columns) -> TimeSeries:
-        utc = bool(self._times) and self._times[0].tzinfo is not None
-        plain = [time.replace(tzinfo=None) for time in self._times]
         return TimeSeries(
             name,
             np.stack(self._values),
             columns.channels,
-            np.array(plain, "M8[s]") if columns.timed else None,
+            pd.DatetimeIndex(self._times) if columns.timed else None,
             np.array(self._lines),
-            utc,
         )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
@@ -57,8 +58,8 @@ def load_tsf(path: str | Path) -> tuple[TimeSeries, ...]:
         ...     path = pathlib.Path(folder, "toy.tsf")
         ...     _ = path.write_text(text)
         ...     (series,) = load_tsf(path)
-        >>> series.name, series.values.ravel().tolist(), series.times[-1]
-        ('T1', [1.0, 2.0, nan], np.datetime64('2024-01-03T00:00:00'))
+        >>> series.name, series.values.ravel().tolist(), series.index[-1]
+        ('T1', [1.0, 2.0, nan], Timestamp('2024-01-03 00:00:00'))
     """
     with LineReader(path) as reader:
         attributes, tags = _read_header(reader)
@@ -143,7 +144,7 @@ def _read_series(
             if kind == "string":
                 name = fact
             elif kind == "date" and "frequency" in tags:
-                times = _times(reader, fact, tags["frequency"], len(values))
+                times = pd.DatetimeIndex(_times(reader, fact, tags["frequency"], len(values)))
         if name in lines:
             raise reader.error(
                 "series of different names",

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, listed
-from flax_linattn.estimators.base import Estimator, options_of, seed_of
+from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
 from flax_linattn.estimators.histories import History, as_history, as_time, write_history
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.panel import SeriesPanel, read_series
+from flax_linattn.tasks.forecast.panel import SeriesPanel, read_series, with_frequency
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
 from flax_linattn.tasks.forecast.windows import HorizonForecast, forecast_after
+from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.run import check_run_dir
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.train import fit_data
@@ -40,7 +41,8 @@ class Forecaster(Estimator):
 
     Args:
         horizon: rows to forecast.
-        input_length: rows that a forecast sees.
+        input_length: context length: number of past rows that a forecast is made from; 0 chooses
+            it by the rows that select the epoch.
         mechanism: the attention, a name of ``ops.list_mechanisms`` with a causal form.
         epochs: most passes over the data; default those of the preset.
         batch_size: windows a step.
@@ -71,7 +73,7 @@ class Forecaster(Estimator):
         self,
         horizon: int = 24,
         *,
-        input_length: int = 96,
+        input_length: int = 0,
         mechanism: str = "aaren",
         epochs: int | None = None,
         batch_size: int = 32,
@@ -90,12 +92,17 @@ class Forecaster(Estimator):
         self.run = run
         self.options = options
 
-    def fit(self, X: Any, y: None = None) -> Self:
+    def fit(
+        self, X: Any, y: None = None, *, init_run: InitRun | Run | str | Path | None = None
+    ) -> Self:
         """Trains on a series; what was learned before is forgotten.
 
         Args:
             X: the series.
             y: left out.
+            init_run: a run of the same channels whose parameters and scales training starts from,
+                such as ``run_`` of a fitted forecaster, or its folder; ``tasks.InitRun`` says what
+                else is taken over. Parameters of this estimator that are None are that run's.
 
         Raises:
             ValueError: X is something else or too short; a parameter is out of range.
@@ -103,7 +110,8 @@ class Forecaster(Estimator):
         """
         history = as_history(X)
         series = history.series
-        at_least(1, horizon=self.horizon, input_length=self.input_length)
+        at_least(1, horizon=self.horizon)
+        at_least(0, input_length=self.input_length)
         held = max(self.horizon, series.num_steps // 10)
         trained = series.num_steps - held
         if trained < self.input_length + self.horizon:
@@ -115,14 +123,17 @@ class Forecaster(Estimator):
                 "horizon",
             )
         task: Any = get_task("forecast")
-        config = self._config(task, f"{trained}/{held}/0")
+        given = InitRun.of(init_run)
+        config = self._config(task, f"{trained}/{held}/0", given)
+        series = with_frequency(series, config.data.freq)
         split = data.chronological_split(series.num_steps, config.data.split)
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
             _keep(Path(self.run) / DATA_FILE, series, config.data)
         panel = SeriesPanel.of_one(series, split)
-        self.run_ = fit_data(task, config, panel, self.run)._replace(data=None)
-        self._history = history
+        run = fit_data(task, config, panel, self.run, init_run=given)
+        self.run_ = run._replace(data=None)
+        self._history = history._replace(series=series)
         self.n_features_in_ = len(series.channels)
         if hasattr(history.given, "columns"):
             self.feature_names_in_ = np.array(history.given.columns, object)
@@ -130,7 +141,7 @@ class Forecaster(Estimator):
             del self.feature_names_in_
         return self
 
-    def _config(self, task: Any, split: str) -> Any:
+    def _config(self, task: Any, split: str, init_run: InitRun | None) -> Any:
         options = options_of(
             self.options,
             horizon=self.horizon,
@@ -142,12 +153,9 @@ class Forecaster(Estimator):
             split=split,
             seed=seed_of(self.random_state),
         )
-        config = task.Config.of()
-        if options.get("model", "patch") == "patch":
-            config = task.presets["patch"](config)
         if self.run is not None:
             options |= {"csv": (Path(self.run) / DATA_FILE).resolve(), "header": "yes"}
-        return config.replace(**options)
+        return config_of(task, init_run, options)
 
     def predict(self, X: Any = None) -> Any:
         """The rows after the last one of a series.
@@ -166,7 +174,7 @@ class Forecaster(Estimator):
         """
         run = self._fitted()
         history, ahead = self._ahead(run, X)
-        return history.like(ahead.values[..., 0], ahead.times, self._names(history, run))
+        return history.like(ahead.values[..., 0], ahead.row_index, self._names(history, run))
 
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None
@@ -206,13 +214,14 @@ class Forecaster(Estimator):
             )
         history, ahead = self._ahead(run, X)
         quantiles = ahead.values[..., [1 + learned.index(level) for level in chosen]]
-        return history.quantiles_like(quantiles, ahead.times, self._names(history, run), chosen)
+        return history.quantiles_like(quantiles, ahead.row_index, self._names(history, run), chosen)
 
     def _ahead(self, run: Run, X: Any) -> tuple[History, HorizonForecast]:
         """What is forecast from, and the forecast."""
         history = self._history if X is None else as_history(X, run.problem.channels)
-        run.problem.check_fits(history.series)
-        return history, forecast_after(run, history.series)
+        series = run.problem.in_zone(with_frequency(history.series, run.config.data.freq))
+        run.problem.check_fits(series)
+        return history, forecast_after(run, series)
 
     def stream(self) -> ForecasterStream:
         """A stream that goes on after the series that was fitted, in constant time a row.
@@ -269,7 +278,7 @@ class ForecasterStream:
     def __init__(self, run: Run, history: History) -> None:
         self._stream = ForecastStream(run)
         self._one = np.ndim(history.given) == 1
-        self._channels, self._utc = history.series.channels, run.problem.utc
+        self._channels = history.series.channels
         series, options = history.series, run.config.data
         for at in range(max(0, series.num_steps - options.input_length), series.num_steps):
             self.step(*reversed(row_of(series, at, run.problem.known_future, options.horizon)))
@@ -282,8 +291,8 @@ class ForecasterStream:
                 series, or a number where there is one; NaN is a missing value. With channels that
                 are known for the horizon, theirs [H, F] follow those [C], flattened.
             time: of the row: a ``datetime``, ``numpy.datetime64``, pandas period or text; not
-                needed where the model knows no calendar. After times that had a zone it may have
-                any, and is UTC without one.
+                needed where the model knows no calendar. After times that had a zone it has one,
+                too, but perhaps another.
 
         Returns:
             The rows after it, float64 [H, C], or [H] where the series was [T]; of a model with
@@ -293,13 +302,7 @@ class ForecasterStream:
             ValueError: other channels, no time, or one before the last one.
         """
         values = np.atleast_1d(np.asarray(self._ordered(row), np.float64))
-        at = None if time is None else as_time(time)
-        if at is not None and at.tzinfo is not None and not self._utc:
-            raise ValueError(
-                f"expected a time without a zone, as the series that was fitted has, got {time}; "
-                "leave the zone out, or fit a series with one."
-            )
-        forecast = self._stream.step(Row(at and at.replace(tzinfo=None), values))
+        forecast = self._stream.step(Row(None if time is None else as_time(time), values))
         self.forecast: NDArray[np.float64] = forecast[:, 0] if self._one else forecast
         return self.forecast
 

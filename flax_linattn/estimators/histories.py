@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import shown
 from flax_linattn.data.cells import parse_time
 from flax_linattn.storage import write_text
-
-SECOND = np.dtype("M8[s]")
 
 
 class History(NamedTuple):
@@ -31,27 +30,24 @@ class History(NamedTuple):
     series: data.TimeSeries
     given: Any
 
-    def like(self, values: NDArray[np.float64], times: NDArray | None, names: list[Any]) -> Any:
+    def like(self, values: NDArray[np.float64], index: pd.Index, names: list[Any]) -> Any:
         """Rows to come, in the form of what was given: [H, C], or [H] for one without channels.
 
         Args:
             values: float64 [H, C].
-            times: datetime64[s] [H]; None where there are none.
+            index: of these rows [H], as ``HorizonForecast.row_index``.
             names: of the C channels.
         """
         if not hasattr(self.given, "iloc"):
             return values[:, 0] if np.ndim(self.given) == 1 else values
-        import pandas as pd
-
-        ahead = self._index_ahead(times, len(values))
         if self.given.ndim == 1:
-            return pd.Series(values[:, 0], ahead, name=self.given.name)
-        return pd.DataFrame(values, ahead, columns=pd.Index(names, name=self.given.columns.name))
+            return pd.Series(values[:, 0], index, name=self.given.name)
+        return pd.DataFrame(values, index, columns=pd.Index(names, name=self.given.columns.name))
 
     def quantiles_like(
         self,
         quantiles: NDArray[np.float64],
-        times: NDArray | None,
+        index: pd.Index,
         names: list[Any],
         levels: Sequence[float],
     ) -> Any:
@@ -59,37 +55,19 @@ class History(NamedTuple):
 
         Args:
             quantiles: float64 [H, C, Q].
-            times: as there.
+            index: as there.
             names: as there.
             levels: of the quantiles.
         """
         if not hasattr(self.given, "iloc"):
             return quantiles[:, 0] if np.ndim(self.given) == 1 else quantiles
-        import pandas as pd
-
         of_columns = None
         if self.given.ndim == 1:
             names = [self.given.name if self.given.name is not None else 0]
         else:
             of_columns = self.given.columns.name
-        ahead = self._index_ahead(times, len(quantiles))
         columns = pd.MultiIndex.from_product([names, levels], names=[of_columns, "quantile"])
-        return pd.DataFrame(quantiles.reshape(len(quantiles), -1), ahead, columns=columns)
-
-    def _index_ahead(self, times: NDArray | None, count: int) -> Any:
-        """Of the rows to come, as pandas has it."""
-        import pandas as pd
-
-        index = self.given.index
-        if times is not None:
-            ahead = pd.DatetimeIndex(times, name=index.name)
-            if getattr(index, "tz", None) is not None:
-                ahead = ahead.tz_localize("UTC").tz_convert(index.tz)
-            if isinstance(index, pd.PeriodIndex):
-                ahead = ahead.to_period(index.freq)
-        else:
-            ahead = pd.RangeIndex(len(index), len(index) + count, name=index.name)
-        return ahead
+        return pd.DataFrame(quantiles.reshape(len(quantiles), -1), index, columns=columns)
 
 
 def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History:
@@ -101,15 +79,14 @@ def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History
         channels: those that it has to have; of a data frame by name.
 
     Raises:
-        ValueError: it is something else, empty, or has other channels; times that fall, or are no
-            whole seconds.
+        ValueError: it is something else, empty, or has other channels; times that fall.
 
     Example:
         >>> as_history([1.0, 2.0, 4.0]).series.channels
         ('x0',)
     """
     is_pandas = hasattr(history, "iloc")
-    times = _times(history.index) if is_pandas else None
+    index = _index_of(history.index) if is_pandas else None
     names = [f"x{c}" for c in range(np.shape(history)[1] if np.ndim(history) == 2 else 1)]
     if is_pandas and history.ndim == 2:
         names = [str(name) for name in history.columns]
@@ -143,8 +120,7 @@ def as_history(history: Any, channels: tuple[str, ...] | None = None) -> History
             f"expected the channels {list(channels)}, as in fit, got {names}; give the same ones."
         )
     kept = tuple(names) if channels is None else channels
-    utc = is_pandas and getattr(history.index, "tz", None) is not None
-    return History(data.TimeSeries("the history", values, kept, times, utc=utc), history)
+    return History(data.TimeSeries("the history", values, kept, index), history)
 
 
 def _check_numbers(frame: Any) -> None:
@@ -178,21 +154,18 @@ def _check_numbers(frame: Any) -> None:
         )
 
 
-def _times(index: Any) -> NDArray[np.datetime64] | None:
-    """Of an index of times; a time zone's are taken in UTC."""
-    if hasattr(index, "to_timestamp"):
-        index = index.to_timestamp()
-    if getattr(index, "tz", None) is not None:
-        index = index.tz_convert(None)
-    exact = index.to_numpy()
-    if exact.dtype.kind != "M":
-        return None
-    times = exact.astype(SECOND)
-    if np.isnat(times).any():
-        raise ValueError("expected a time for each row, got NaT; leave such rows out.")
-    if (times.astype(exact.dtype) != exact).any():
-        raise ValueError("expected times to the second, got parts of one; round the index.")
-    return times
+def _index_of(index: pd.Index) -> pd.Index:
+    """An index of times, periods or integers; of texts and dates the times that they are."""
+    if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex) or index.dtype.kind in "iu":
+        return index
+    if not (pd.api.types.is_numeric_dtype(index) or isinstance(index, pd.MultiIndex)):
+        times = [parse_time(str(label)) for label in index]
+        if None not in times and len({time.tzinfo is None for time in times if time}) == 1:
+            return pd.DatetimeIndex(times, name=index.name)
+    raise ValueError(
+        f"expected times, periods or integers in the index, got {shown(index[0])}; convert it by "
+        "pandas.to_datetime, or leave it out by reset_index(drop=True)."
+    )
 
 
 def as_time(time: Any) -> datetime:
@@ -214,7 +187,7 @@ def as_time(time: Any) -> datetime:
     """
     exact = time.to_timestamp() if hasattr(time, "to_timestamp") else time
     if isinstance(exact, np.datetime64):
-        exact = exact.astype(SECOND)
+        exact = exact.astype("M8[us]")
     found = None if isinstance(exact, int | float | np.number) else parse_time(str(exact))
     if found is None:
         raise ValueError(
@@ -241,6 +214,6 @@ def write_history(path: Path, series: data.TimeSeries) -> None:
     for row, values in enumerate(series.values.tolist()):
         time = []
         if series.times is not None:
-            time = [str(series.times[row]).replace("T", " ") + ("+00:00" if series.utc else "")]
+            time = [str(series.times[row])]
         writer.writerow([*time, *("" if value != value else repr(value) for value in values)])
     write_text(path, text.getvalue())

@@ -168,6 +168,11 @@ class Config:
         values = self.flat()
         return tuple(name for name, value in self.left_to_data.items() if values[name] == value)
 
+    def with_choices(self, other: Self) -> Self:
+        """With what another one has for options that the data have yet to choose."""
+        values = other.flat()
+        return self.replace(**{name: values[name] for name in self.open_choices})
+
     @property
     def layers(self) -> Layers:
         """The model's layers."""

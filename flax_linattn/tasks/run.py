@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,11 @@ from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.protocols import Calibrating
-from flax_linattn.tasks.spec import DataSpec, Run
+from flax_linattn.tasks.spec import DataSpec, Run, without_floats
 from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpointer import check_same_model, read_newest
 from flax_linattn.training.processes import is_main
 
-C = TypeVar("C", bound=Config)
 CONFIG_FILE = "config.json"
 PROBLEM_FILE = "problem.json"
 TEST_FILE = "test.json"
@@ -100,18 +99,6 @@ CHANGEABLE = ("epochs", "steps", "time_limit")
 """Options that a resumed run may change."""
 
 
-def resumed_config(run_dir: Path, task: Task[Any, Any, Any], config: C) -> C:
-    """The options to resume a run with: what its data chose before they do not choose again.
-
-    Raises:
-        FileNotFoundError: there is no run to resume.
-    """
-    if not config.open_choices:
-        return config
-    stored = read_config(run_dir, task).flat()
-    return config.replace(**{name: stored[name] for name in config.open_choices})
-
-
 def check_run_dir(
     run_dir: Path, task: Task[Any, Any, Any], config: Config, *, resume: bool
 ) -> None:
@@ -167,21 +154,12 @@ def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
-    differing = [name for name in now if _exact(before[name]) != _exact(now[name])]
+    differing = [name for name in now if without_floats(before[name]) != without_floats(now[name])]
     if differing:
         raise ValueError(
             f"the data do not fit {run_dir / PROBLEM_FILE}, which has another {differing[0]}; "
             "restore the file from a copy."
         )
-
-
-def _exact(value: Any) -> Any:
-    """A JSON value without its floats, whose last bits depend on the machine that computed them."""
-    if isinstance(value, Mapping):
-        return {name: _exact(of_name) for name, of_name in value.items()}
-    if isinstance(value, list | tuple):
-        return [_exact(entry) for entry in value]
-    return None if isinstance(value, float) else value
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:

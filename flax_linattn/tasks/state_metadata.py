@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
@@ -50,22 +51,23 @@ def read_numbers(facts: Facts, name: str, size: int) -> NDArray[np.float64]:
     raise _wrong(name, f"{size} finite numbers", facts)
 
 
-def read_time(facts: Facts, name: str) -> datetime | None:
-    """A time without a zone; None where there was none.
+def read_time(facts: Facts, name: str, zone: str | None = None) -> pd.Timestamp | None:
+    """A time in a time zone; None where there was none.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is something else, or has a zone where there is none, or none where there is.
     """
     value = facts.get(name)
     if value is None:
         return None
     try:
-        time = datetime.fromisoformat(value)
+        time = pd.Timestamp(datetime.fromisoformat(value) and value)  # pandas knows words, too
     except (TypeError, ValueError):
-        time = None
-    if time is None or time.tzinfo is not None:
-        raise _wrong(name, "a time without a zone, such as 2016-07-01T00:00:00", facts)
-    return time
+        time = pd.NaT
+    if time is pd.NaT or (time.tz is None) != (zone is None):
+        offset = "" if zone is None else "+00:00"
+        raise _wrong(name, f"a time such as 2016-07-01T00:00:00{offset}", facts)
+    return time if zone is None else time.tz_convert(zone)
 
 
 def _wrong(name: str, expected: str, facts: Facts) -> ValueError:

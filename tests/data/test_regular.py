@@ -1,8 +1,10 @@
 """Times at one distance: means within intervals, and what is too irregular to be taken as it is."""
 
+import dataclasses
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,8 +33,11 @@ def test_means_within_intervals(rows, length):
     times = begin + np.array([row[0] for row in rows]) * SECOND
     values = np.array([[row[1], 1.0] for row in rows])
     large = np.nanmax(np.abs(values))
-    found = data.resample(TimeSeries("x", values, ("a", "b"), times, None, True), every)
-    assert found.utc and found.times is not None
+    found = data.resample(
+        TimeSeries("x", values, ("a", "b"), pd.DatetimeIndex(times, tz="UTC")), every
+    )
+    assert found.time_zone == "UTC"
+    found = dataclasses.replace(found, index=found.index.tz_convert(None))
     assert (np.diff(found.times) == seconds * SECOND).all()
     assert found.times[0] <= times[0] and found.times[-1] <= times[-1]
     for time, (mean, one) in zip(found.times, found.values, strict=True):
@@ -46,14 +51,14 @@ def test_means_within_intervals(rows, length):
 def test_intervals_begin_with_days_and_mondays():
     times = np.array(["2024-01-03T07:01", "2024-01-10T09:00"], "M8[s]")
     series = TimeSeries("x", np.array([[1.0], [2.0]]), ("a",), times)
-    assert str(data.resample(series, "1d").times[0]) == "2024-01-03T00:00:00"
-    assert str(data.resample(series, "1w").times[0]) == "2024-01-01T00:00:00"
+    assert str(data.resample(series, "1d").times[0]) == "2024-01-03 00:00:00"
+    assert str(data.resample(series, "1w").times[0]) == "2024-01-01 00:00:00"
 
 
-@pytest.mark.parametrize("every", ["1m", "h", "0h", "-1h", "1 month", "1.5h", "9" * 20 + "h"])
+@pytest.mark.parametrize("every", ["1m", "0h", "-1h", "1 month", "9" * 20 + "h", ""])
 def test_lengths_that_are_none(every):
     series = TimeSeries("x", np.ones((1, 1)), ("a",), np.array(["2024-01-01"], "M8[s]"))
-    with pytest.raises(OptionError, match="resample must be a number of s, min, h, d or w"):
+    with pytest.raises(OptionError, match="resample must be a frequency as pandas writes it"):
         data.resample(series, every)
 
 
@@ -80,10 +85,10 @@ def test_mostly_irregular_rows_are_refused(tmp_path):
     assert error.value.options == ("resample", "times", "id_column")
     assert data.load_table(path, times="irregular").num_steps == 1200
     hourly = data.load_series(path, resample="1h")
-    assert hourly.step == np.timedelta64(1, "h") and hourly.num_gaps == 0
+    assert hourly.freq == "h" and hourly.num_gaps == 0
 
 
-@pytest.mark.parametrize("seconds", [[3600, 3600, 0, 0], [86400] * 4 + [3 * 86400], [60, 3600]])
+@pytest.mark.parametrize("seconds", [[3600, 3600, 0, 0], [86400] * 7 + [3 * 86400], [60, 3600]])
 def test_a_few_that_do_not_follow_are_told(tmp_path, seconds):
     series = data.load_table(table(tmp_path, seconds))
     assert series.num_steps == len(seconds) + 1

@@ -5,10 +5,12 @@ import pickle
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast.windows import compile_forecast
+from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import no_training
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
@@ -42,8 +44,8 @@ def test_forecasts_are_those_of_the_run(fitted, values, folder, tmp_path):
     ahead = fitted.predict()
     assert ahead.shape == (4, 3) and ahead.dtype == np.float64
     table = tasks.predict_run(folder)
-    assert table.names == ("step", "x0", "x1", "x2")
-    np.testing.assert_array_equal(np.stack(table.columns[1:], axis=1), ahead)
+    assert list(table) == ["step", "x0", "x1", "x2"]
+    np.testing.assert_array_equal(table.to_numpy()[:, 1:], ahead)
     # So says one that reads other rows from a file.
     later = values[: ROWS + 7]
     lines = [",".join(map(repr, row)) for row in later.tolist()]
@@ -85,10 +87,6 @@ def test_a_stream_goes_on_after_the_series(fitted, values):
         stream.step([1.0, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="expected a row of x0, x1, x2, got x0, y; name these"):
         stream.step({"x0": 1.0, "y": 2.0})
-    zoned = datetime.datetime(2016, 7, 1, tzinfo=datetime.UTC)
-    for time in (zoned, str(zoned)):
-        with pytest.raises(ValueError, match="expected a time without a zone"):
-            stream.step(values[ROWS], time)
     with pytest.raises(ValueError, match="expected a time such as"):
         stream.step(values[ROWS], "noon")
 
@@ -113,6 +111,10 @@ def test_quantiles_are_in_the_form_of_the_series(values):
     assert (found["load", 0.1] < found["load", 0.9]).all()
     assert forecaster.predict_quantiles(series[:200]).shape == (4, 3)
     assert forecaster.predict_quantiles(levels=0.5).columns.tolist() == [("load", 0.5)]
+    zoned = datetime.datetime(2016, 9, 1, tzinfo=datetime.UTC)
+    for time in (zoned, str(zoned)):
+        with pytest.raises(ValueError, match="expected a time without an offset from UTC"):
+            forecaster.stream().step([1.0], time)
     with pytest.raises(ValueError, match=r"that were learned \(0.1, 0.5, 0.9\), got 0.95; fit"):
         forecaster.predict_quantiles(levels=[0.95])
 
@@ -124,8 +126,7 @@ def test_quantiles_of_arrays(values, tmp_path):
         found = forecaster.fit(values[:ROWS, :2]).predict_quantiles()
     assert found.shape == (4, 2, 2)
     table = tasks.predict_run(tmp_path / "run")
-    assert table.names[2:4] == ("x0@0.25", "x0@0.75")
-    np.testing.assert_array_equal(np.stack(table.columns[2:4], axis=1), found[:, 0])
+    np.testing.assert_array_equal(table[["x0@0.25", "x0@0.75"]].to_numpy(), found[:, 0])
 
 
 def test_what_does_not_fit(fitted, values):
@@ -161,6 +162,21 @@ def test_a_kept_run_keeps_its_series(fitted, values, folder):
 
 
 @pytest.mark.slow
+def test_a_fit_continues_a_run(fitted, values, folder):
+    """From its folder, or in memory: its model, its scales and its options of the model."""
+    scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)
+    for run in (folder, fitted.run_):
+        with no_training():
+            again = make().fit(values[20:], init_run=run)
+        assert_same_bits(nnx.state(again.run_.model, nnx.Param), state)
+        np.testing.assert_array_equal(again.run_.problem.standardizer.mean, scale.mean)
+        assert again.run_.config.layers == fitted.run_.config.layers
+    with pytest.raises(ValueError, match="the given run has mechanism='aaren', got 'taylorshift'"):
+        make(mechanism="taylorshift").fit(values, init_run=fitted.run_)
+    with pytest.raises(ValueError, match=r"\(\['x0', 'x1', 'x2'\]\), got \['x0', 'x1'\]"):
+        make().fit(values[:, :2], init_run=fitted.run_)
+
+
 def test_a_data_frame_gives_a_data_frame(fitted, values):
     """The same numbers as of the array, by the names and the times to come."""
     pd = pytest.importorskip("pandas")

@@ -165,7 +165,7 @@ def test_a_carried_stream_goes_on_over_all_rows(folder):
     stream = ForecastStream(run, context=0)
     mean, std = run.problem.standardizer.mean, run.problem.standardizer.std
     forecasts = [
-        (stream.step(Row(time.item(), row))[..., 0] - mean) / std
+        (stream.step(Row(time, row))[..., 0] - mean) / std
         for time, row in zip(series.times, series.values, strict=True)
     ]
     for row in found:

@@ -36,7 +36,7 @@ def changed(values, first):
 @pytest.fixture(scope="module")
 def rows():
     series = data.etth1()
-    return dataclasses.replace(series, values=series.values[:600], times=series.times[:600])
+    return dataclasses.replace(series, values=series.values[:600], index=series.index[:600])
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _swings() -> list[str]:
 
 CASES = {
     "classify": Case(
-        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 values"), ["--max-length", "29"],
+        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 cells"), ["--max-length", "29"],
         "ridge_accuracy",
     ),
     "forecast": Case(
@@ -94,7 +94,7 @@ CASES = {
         [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
          *("--clone-steps", "10")],
         _swings(),
-        ("-1,0.5,0.5", "expected 4 values, the reward of the action before and 3 of the"),
+        ("-1,0.5,0.5", "expected 4 cells (reward, observation1, observation2, observation3), got"),
         ["--target-return", "-100"],
         "clone_return",
     ),
@@ -243,6 +243,57 @@ def test_resume_goes_on_to_the_same_bits(task, run_dir, tmp_path, capsys):
     assert "learning_rate=0.001, got 0.5" in message and "(--learning-rate)" in message
 
 
+@fast("symbols", "bins")
+def test_a_run_continues_another_one(task, run_dir, tmp_path, capsys, no_steps):
+    """With its options and scales; without a step of training it is that run, to the bit."""
+    folder = tmp_path / "continued"
+    args = ["train", task, "--run", str(folder), "--from", str(run_dir), "--parallel", "none"]
+    succeed(capsys, *args, "--epochs", "1")
+    assert_same_bits(parameters(folder), parameters(run_dir))
+    for name in ("config.json", "problem.json"):
+        before, now = (json.loads((of / name).read_text()) for of in (run_dir, folder))
+        assert {**before, "epochs": 1} == {**now, "epochs": 1}
+    origin = json.loads((folder / "init_run.json").read_text())
+    assert origin["run"] == str(run_dir.resolve()) and origin["reinitialized"] == []
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    (step,) = {line["step"] for line in lines if line["epoch"] == lines[-1]["best_epoch"]}
+    assert [one["step"] for one in origin["origins"]] == [step]
+    if CASES[task].lines:
+        file = tmp_path / "lines.csv"
+        file.write_text("\n".join(CASES[task].lines) + "\n")
+        streams = [["stream", str(of), "--input", str(file)] for of in (run_dir, folder)]
+        assert succeed(capsys, *streams[0]) == succeed(capsys, *streams[1])
+
+
+@fast("symbols")
+def test_a_continued_run_resumes_to_the_same_bits(task, copied, tmp_path, capsys):
+    """When the run that it continues is gone, too."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    args = ["--from", str(copied), "--parallel", "none", "--learning-rate", "0.002"]
+    succeed(capsys, "train", task, "--run", str(whole), *args, "--epochs", "2")
+    succeed(capsys, "train", task, "--run", str(parts), *args, "--epochs", "1")
+    shutil.rmtree(copied)
+    message = fail(capsys, "train", task, "--run", str(parts), "--resume", "--from", str(whole))
+    assert f"continues {copied.resolve()}, got {whole}" in message and "(--from)" in message
+    succeed(capsys, "train", task, "--run", str(parts), "--resume", *args, "--epochs", "2")
+    assert_same_bits(parameters(parts), parameters(whole))
+
+
+def test_what_a_run_does_not_continue(task, run_dir, classify_run, tmp_path, capsys):
+    """Refused before data are read."""
+    args = ["train", task, "--run", str(tmp_path / "new")]
+    message = fail(capsys, *args, "--from", str(run_dir), "--num-layers", "2")
+    assert (
+        "has num_layers=1, got 2; a run that continues" in message and "(--num-layers)" in message
+    )
+    assert "(--keep-optimizer, --from)" in fail(capsys, *args, "--keep-optimizer")
+    assert "is no run folder" in fail(capsys, *args, "--from", str(tmp_path))
+    if task != "classify":
+        message = fail(capsys, *args, "--from", str(classify_run))
+        assert f"is a run of task 'classify', expected '{task}'" in message
+    assert not (tmp_path / "new").exists()
+
+
 @fast("symbols")
 def test_training_counted_in_steps(task, tmp_path, capsys):
     folder = tmp_path / "steps"
@@ -361,6 +412,26 @@ def test_a_bad_line_is_named(task, run_dir, lines, capsys):
     lines.write_text("\n".join([*CASES[task].lines[:2], bad]) + "\n")
     shown = fail(capsys, "stream", str(run_dir), "--input", str(lines))
     assert f"{lines}:3: " in shown and message in shown
+
+
+def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_path, capsys):
+    """The last line may be cut in the middle of a number: it is no row, and in no state."""
+    *some, last = lines.read_text().splitlines(keepends=True)
+    stream, cut, state = ["stream", str(run_dir), "--input"], tmp_path / "cut.csv", tmp_path / "a"
+    whole = succeed(capsys, *stream, str(lines))
+    cut.write_text("".join(["# head\n", *some[:2], "#\n", "# restart, 2\n", *some[2:], last[:-1]]))
+    args = [*stream, str(cut), "--state", str(state)]
+    assert cli.main(args) == 0
+    streams = capsys.readouterr()
+    assert streams.out == "".join(whole.splitlines(keepends=True)[:-1])
+    (note,) = [line for line in streams.err.splitlines() if "newline" in line]
+    assert note.startswith(f"# note: {cut}:{len(some) + 4}: left out the last line of ")
+    assert f" {len(last) - 1} characters" in note and note.endswith("(--accept-partial-line)")
+    cut.write_text(last)
+    assert succeed(capsys, *args).splitlines()[1:] == whole.splitlines()[-1:]
+    state.unlink()
+    lines.write_text("".join([*some, last[:-1]]))
+    assert succeed(capsys, *stream, str(lines), "--accept-partial-line") == whole
 
 
 def test_no_line_at_all(run_dir, lines, tmp_path, capsys):

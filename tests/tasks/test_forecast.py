@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from flax import nnx
 
@@ -24,7 +25,7 @@ from flax_linattn.tasks.forecast.panel import SeriesPanel
 from flax_linattn.tasks.forecast.rows import RowLines
 from flax_linattn.tasks.forecast.spec import describe
 from flax_linattn.tasks.forecast.windows import PanelWindows, compile_forecast, standardize
-from tests.tasks.commands import command_line, fail, one_line, succeed
+from tests.tasks.commands import command_line, fail, one_line, read_lines, succeed
 
 FORECAST = tasks.get_task("forecast")
 ROWS, INPUT, HORIZON = 200, 12, 4
@@ -83,7 +84,7 @@ def test_metrics_are_those_of_the_definition(run_dir, csv):
     assert times is not None
     for i, start in enumerate(range(160, 200 - HORIZON + 1)):
         for t in range(start - INPUT, start):
-            found = stream[i].step(Row(times[t].item(), values[t]))
+            found = stream[i].step(Row(times[t], values[t]))
         truth = values[start : start + HORIZON]
         squares.append(np.square((found - truth) / std))
         naives.append(np.square((values[start - 1] - truth) / std))
@@ -167,12 +168,21 @@ def test_a_season_longer_than_what_is_seen_and_one_too_early_to_know():
 
 
 @pytest.mark.parametrize(
-    ("step", "season"),
-    [(300.0, 288), (3600.0, 24), (86400.0, 7), (7 * 86400.0, 52), (30 * 86400.0, 12), (None, 1)],
+    ("freq", "season"),
+    [
+        ("5min", 288),
+        ("h", 24),
+        ("D", 7),
+        ("B", 5),
+        ("W-FRI", 52),
+        ("ME", 12),
+        ("QS-JAN", 4),
+        (None, 1),
+    ],
 )
-def test_seasons_of_usual_steps(run_dir, step, season):
+def test_seasons_of_usual_frequencies(run_dir, freq, season):
     problem = tasks.load_run(run_dir).problem
-    assert dataclasses.replace(problem, step_seconds=step).season == season
+    assert dataclasses.replace(problem, freq=freq).season == season
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +208,7 @@ def test_patches_stream_as_they_are_trained(patch_run, csv):
     every, std = np.asarray(call(run.model, x))[0], run.problem.standardizer.std
     endless, anew = (ForecastStream(run, context=context) for context in (0, INPUT))
     for t in range(20):
-        row = Row(series.times[t].item(), series.values[t])
+        row = Row(series.times[t], series.values[t])
         found = (endless.step(row) - run.problem.standardizer.mean) / std
         np.testing.assert_allclose(found, every[t], rtol=1e-4, atol=1e-5)
         again = (anew.step(row) - run.problem.standardizer.mean) / std
@@ -240,11 +250,11 @@ def test_a_stream_is_the_model_on_what_it_looks_back_on(run_dir, csv, context):
     series = data.load_table(csv)
     assert series.times is not None
     (scaled,) = run.problem.standardizer.apply([series.fill_forward().values])
-    marks, _ = data.calendar_features(series.times, np.timedelta64(1, "h"))
+    marks, _ = data.calendar_features(series.times, "h")
     x = np.concatenate([scaled, marks], axis=1).astype(np.float32)
     stream = ForecastStream(run, context=context)
     for t in range(30):
-        found = stream.step(Row(series.times[t].item(), series.values[t]))
+        found = stream.step(Row(series.times[t], series.values[t]))
         assert stream.context == t + 1 if not context else context / 2 < stream.context <= context \
             or stream.context == t + 1  # fmt: skip
         if t in (3, 29):
@@ -270,7 +280,7 @@ def test_a_stream_tells_of_a_gap(run_dir, csv, tmp_path, capsys):
     assert cli.main(["stream", str(run_dir), "--input", str(source)]) == 0
     told = capsys.readouterr().err
     late = lines[6].split(",")[0]
-    assert f"note: {late} is not 3600 s after the last observation" in told
+    assert f"note: {late} is not one step of 'h' after the last observation" in told
     assert "note: 2 observations came so" in told
 
 
@@ -293,23 +303,23 @@ def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
 def test_rows_by_name_by_place_and_as_json():
     channels = ("a", "b")
     lines = ["time,b,x,a", "2024-01-01,1,9,2", "", "2024-01-02,?,9,3"]
-    rows = list(RowLines(channels).parse(lines, "standard input"))
+    rows = list(RowLines(channels).parse(lines))
     assert [str(row.time)[:10] for row in rows] == ["2024-01-01", "2024-01-02"]
     np.testing.assert_array_equal([row.values for row in rows], [[2, 1], [3, np.nan]])
-    (row,) = RowLines(channels).parse(["b,a,Timestamp", "1,2,2024-01-01"], "input")
+    (row,) = RowLines(channels).parse(["b,a,Timestamp", "1,2,2024-01-01"])
     assert row.time is not None and row.values.tolist() == [2, 1]
-    (row,) = RowLines(channels).parse(['{"timestamp": "2024-01-01", "b": 1, "a": 2}'], "input")
+    (row,) = RowLines(channels).parse(['{"timestamp": "2024-01-01", "b": 1, "a": 2}'])
     assert row.time is not None
-    (row,) = RowLines(channels).parse(
-        ['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'], "input"
-    )
+    (row,) = RowLines(channels).parse(['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'])
     assert row.time is not None and row.time.hour == 3
     np.testing.assert_array_equal(row.values, [np.nan, 1.5])
 
 
 def test_only_a_first_line_that_is_no_row_names_the_columns():
     def values(lines, channels, **options):
-        return [row.values.tolist() for row in RowLines(channels, **options).parse(lines, "input")]
+        return [
+            row.values.tolist() for row in read_lines(RowLines(channels, **options).parse, lines)
+        ]
 
     assert values(["5,6", "1,0", "7,8"], ("0", "1")) == [[5, 6], [1, 0], [7, 8]]
     assert values(["1,0", "7,8"], ("0", "1")) == [[1, 0], [7, 8]]
@@ -323,7 +333,7 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1", r"standard input:1: expected 2 cells \(a, b\), or 3 with the time first, got 1"),
+        ("1", r"standard input:1: expected 2 cells \(a, b\) or 3 cells \(time, a, b\), got 1"),
         ("1,x", r"standard input:1: expected a finite number for b, got 'x'; leave the cell empty"),
         ("1,inf", "got 'inf'"),
         ("noon,1,2", "expected a time such as .* got 'noon'"),
@@ -331,12 +341,12 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ("1,1_0", "got '1_0'"),
         ('{"a": 1', "not valid JSON"),
         ('{"a":' + "[" * 100_000, "not valid JSON \\(too deeply nested\\)"),
-        ("date,a,a,b\n2024-01-01,1,2,3", "standard input:1: expected the names .*, 'a' twice"),
+        ("date,a,a,b\n2024-01-01,1,2,3", "standard input:1: expected the columns .*, 'a' twice"),
         ('{"a": 1, "b": 2, "a": 3}', "standard input:1: expected each name once, got 'a' twice"),
         ('{"a": 1, "b": %s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('{"a": 1, "b": -%s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
-        ('{"a": 1, "B": 2}', "expected the channels a, b, got a, B, none 'b'; write null"),
+        ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B, none 'b'; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
         ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
@@ -352,12 +362,12 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
             '{"a": 1, "b": 2, "date": 3, "time": 4}',
             "input:1: expected one column of times",
         ),
-        ("time,A,B", "expected the names of the channels a, b, got time, A, B, none 'a'"),
+        ("time,A,B", "expected the columns a, b, got time, A, B, none 'a'"),
     ],
 )
 def test_bad_rows_are_named(line, message):
     with pytest.raises(ValueError, match=message):
-        list(RowLines(("a", "b")).parse(line.split("\n"), "standard input"))
+        read_lines(RowLines(("a", "b")).parse, line.split("\n"))
 
 
 def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
@@ -400,7 +410,7 @@ def test_a_time_that_stands_twice_is_told_and_taken(run_dir, tmp_path, capsys):
     assert cli.main(["stream", str(run_dir), "--input", str(source)]) == 0
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 3
-    assert "2024-01-01 00:00:00 is not 3600 s after the last observation" in told.err
+    assert "2024-01-01 00:00:00 is not one step of 'h' after the last observation" in told.err
 
 
 def test_what_was_seen_is_told_by_time(run_dir, csv, tmp_path, capsys):
@@ -484,7 +494,7 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar
     decoder = options("decoder", "--model=decoder")
-    assert decoder == kind.of(**given, **sizes, **shape)
+    assert decoder == kind.of(**given, **sizes, **shape, season=24)
     assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
     assert options("same", "--model=patch") == usual
     assert "Without another --model it is patch." in one_line(
@@ -515,7 +525,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert message.endswith(
         "is an option of the model 'patch'; leave it out. (--linear-path, --model)\n"
     )
-    assert "patch_length must be at least 1" in fail(capsys, *args, "--patch-length", "0")
+    assert "patch_length must be at least 0" in fail(capsys, *args, "--patch-length", "-1")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
         message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
         assert "'linformer' has no causal form, which this model needs" in message
@@ -532,7 +542,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     days = tmp_path / "days.csv"
     days.write_text("date,load,OT\n" + "".join(f"2024-01-{d:02},1,2\n" for d in range(1, 30)))
     message = fail(capsys, "evaluate", str(run_dir), "--test-file", str(days))
-    assert "expected rows 3600.0 seconds apart" in message and "got 86400.0" in message
+    assert "expected rows of the frequency h" in message and "got D" in message
 
 
 @pytest.fixture
@@ -617,11 +627,11 @@ def test_real_files_with_a_repeated_and_missing_times_train(weather, tmp_path, c
     assert "weather: 410 rows of p (mbar), SWDR (W/m\\xb2)," in told[2]
     assert [line[:9] for line in told if line.startswith("epoch")] == ["epoch 1/1"]
     assert [line for line in told if line.startswith("note")] == [
-        "note: rows of the time of the row before: 1 (line 302, 2020-01-03T02:00:00 after "
-        "2020-01-03T02:00:00); they are taken in order",
-        "note: rows that do not follow after 600 seconds: 2 (line 303, 2020-01-03T02:20:00 after "
-        "2020-01-03T02:00:00; line 352, 2020-01-03T12:00:00 after 2020-01-03T10:20:00); they are "
-        "taken in order",
+        "note: rows of the time of the row before: 1 (line 302, 2020-01-03 02:00:00 after "
+        "2020-01-03 02:00:00); they are taken in order",
+        "note: rows that do not follow by the frequency 10min: 2 (line 303, 2020-01-03 02:20:00 "
+        "after 2020-01-03 02:00:00; line 352, 2020-01-03 12:00:00 after 2020-01-03 10:20:00); they "
+        "are taken in order",
     ]
     assert np.isfinite(json.loads((tmp_path / "run" / "test.json").read_text())["test_mse"])
     run = tasks.load_run(tmp_path / "run")
@@ -849,9 +859,9 @@ def test_parts_without_any_value_are_refused_before_training(tmp_path, capsys):
 
 
 def test_months_are_steps_whatever_their_days():
-    times = np.arange("2020-01", "2022-01", dtype="M8[M]").astype("M8[s]")
+    times = pd.date_range("2020-01-01", "2021-12-01", freq="MS")
     series = data.TimeSeries("months", np.ones((len(times), 1)), ("x",), times)
     assert series.num_gaps == 0
     assert dataclasses.replace(
-        series, values=series.values[1:], times=np.delete(times, 5)
+        series, values=series.values[1:], index=times.delete(5)
     ).num_gaps == 1  # fmt: skip

@@ -231,7 +231,7 @@ def test_a_stream_tells_the_quantiles(run_dir, csv, tmp_path, capsys):
     found = np.array([line.split(",")[2:] for line in whole[1:]], np.float64)
     np.testing.assert_allclose(found, want.reshape(30, -1), rtol=2e-5)
     assert series.times is not None
-    one = ForecastStream(run).step(Row(series.times[0].item(), series.values[0]))
+    one = ForecastStream(run).step(Row(series.times[0], series.values[0]))
     assert one.shape == (HORIZON, 2, 1 + len(LEVELS))
 
 

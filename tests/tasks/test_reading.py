@@ -1,6 +1,6 @@
 """Files as users have them, through the forecasting task: what is told, and what is read."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -57,7 +57,10 @@ def test_codes_and_far_values_are_told_and_may_be_taken_as_missing(tmp_path, loa
 def test_times_in_utc_are_told(tmp_path, load):
     times = [f"{t}:00+02:00" for t in np.datetime64("2024-01-01", "h") + np.arange(ROWS)]
     path = written(tmp_path, load, times)
-    assert notes(path) == ["times and the calendar are in UTC, the first 2023-12-31T22:00:00"]
+    (note,) = notes(path)
+    assert note == (
+        "times and the calendar are in the time zone UTC, the first 2023-12-31 22:00:00+00:00"
+    )
 
 
 def test_options_of_the_file_are_those_of_the_run(tmp_path, load):
@@ -70,9 +73,9 @@ def test_options_of_the_file_are_those_of_the_run(tmp_path, load):
     assert ForecastConfig.from_json(config.to_json()) == config
     (loaded,) = FORECAST.load(config.resolve()).series
     np.testing.assert_allclose(loaded.values[:, 0], load, atol=1e-3)
-    assert loaded.step == np.timedelta64(1, "D")
+    assert loaded.freq == "D"
     (weekly,) = FORECAST.load(config.replace(resample="1w").resolve()).series
-    assert weekly.step == np.timedelta64(7, "D")
+    assert weekly.freq == "W-MON"
 
 
 def test_a_refusal_names_the_flag(tmp_path, load, capsys):
@@ -114,7 +117,7 @@ def run_dir(tmp_path_factory):
 @pytest.mark.usefixtures("no_figures")
 def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
     run = tasks.load_run(run_dir)
-    assert run.problem.utc and run.config.data.dialect.missing_values == ("-9999",)
+    assert run.problem.time_zone == "UTC" and run.config.data.dialect.missing_values == ("-9999",)
     told = {
         "cells.csv": "01.02.2024 00:00+01:00;5,5\n01.02.2024 01:00+01:00;-9999\n",
         "named.csv": "load;date\n5,5;01.02.2024 00:00+01:00\n;01.02.2024 01:00+01:00\n",
@@ -134,10 +137,10 @@ def test_a_run_streams_rows_as_its_file_has_them(run_dir, capsys, tmp_path):
 
 def test_predictions_in_utc_say_so(run_dir, tmp_path):
     last = hour(149).strftime("%Y-%m-%d %H:%M")  # at UTC + 1
-    table = tasks.predict_run(run_dir, out=tmp_path / "ahead.csv")
+    tasks.predict_run(run_dir, out=tmp_path / "ahead.csv")
     first = (tmp_path / "ahead.csv").read_text().splitlines()[1].split(",")[0]
-    assert table.utc and first.startswith(last) and first.endswith("+00:00")
-    assert data.load_table(tmp_path / "ahead.csv").utc
+    assert first.startswith(last) and first.endswith("+00:00")
+    assert data.load_table(tmp_path / "ahead.csv").time_zone == "UTC"
     parquet = pytest.importorskip("pyarrow.parquet")
     tasks.predict_run(run_dir, out=tmp_path / "ahead.parquet")
     assert parquet.read_schema(tmp_path / "ahead.parquet").field("time").type.tz == "UTC"
@@ -147,13 +150,13 @@ def test_names_may_leave_out_what_never_changes():
     """In a first line and in JSON; never a channel that does change."""
     channels, optional = ("a", "b", "b+1", "c+1"), {"b+1"}
     for text in ("b,c+1,a\n2,3,1\n", '{"a": 1, "b": 2, "c+1": 3}'):
-        (row,) = RowLines(channels, optional=optional).parse(text.splitlines(), "standard input")
+        (row,) = RowLines(channels, optional=optional).parse(text.splitlines())
         np.testing.assert_array_equal(row.values, [1, 2, np.nan, 3])
-    (row,) = RowLines(channels, optional=optional).parse(["c+1,b+1,b,a", "3,4,2,1"], "input")
+    (row,) = RowLines(channels, optional=optional).parse(["c+1,b+1,b,a", "3,4,2,1"])
     np.testing.assert_array_equal(row.values, [1, 2, 4, 3])
     for text in ("b,b+1,a\n2,3,1\n", '{"a": 1, "b": 2, "b+1": 3}'):
         with pytest.raises(ValueError, match=r"none 'c\+1'"):
-            list(RowLines(channels, optional=optional).parse(text.splitlines(), "standard input"))
+            list(RowLines(channels, optional=optional).parse(text.splitlines()))
 
 
 @pytest.mark.parametrize(
@@ -172,16 +175,16 @@ def test_bad_rows_of_a_stream(run_dir, capsys, tmp_path, text, message):
 
 def test_rows_of_other_dialects():
     def rows(text, **options):
-        found = RowLines(("a", "b"), **options).parse(text.splitlines(), "standard input")
+        found = RowLines(("a", "b"), **options).parse(text.splitlines())
         return [(row.time, *row.values.tolist()) for row in found]
 
-    seven = datetime(2016, 7, 1)
+    seven, utc = datetime(2016, 7, 1), datetime(2016, 7, 1, tzinfo=UTC)
     assert rows("a\tb\n1\t2\n", dialect=Dialect(separator="tab")) == [(None, 1, 2)]
     ((_, first, second),) = rows("\t\n", dialect=Dialect(separator="tab"))
     assert np.isnan([first, second]).all()
-    assert rows("1467331200|1|2", dialect=Dialect(time_unit="s")) == [(seven, 1, 2)]
+    assert rows("1467331200|1|2", dialect=Dialect(time_unit="s")) == [(utc, 1, 2)]
     named = rows("b,moment,a\n1,2016-07-01,2\n", dialect=Dialect(time_column="moment"))
     assert named == [(seven, 2, 1)]
     with pytest.raises(ValueError, match="without an offset from UTC, as the run's file"):
-        rows("2016-07-01T00:00Z,1,2", utc=False)
-    assert rows("2016-07-01T02:00+02:00,1,2") == [(seven, 1, 2)]
+        rows("2016-07-01T00:00Z,1,2", zoned=False)
+    assert rows("2016-07-01T02:00+02:00,1,2") == [(utc, 1, 2)]

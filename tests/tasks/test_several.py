@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flax_linattn import cli, data, tasks
@@ -58,7 +59,7 @@ def shops(tmp_path_factory) -> Path:
     several = series_of(100)
     short = several[3]
     assert short.times is not None
-    several[3] = dataclasses.replace(short, values=short.values[:9], times=short.times[:9])
+    several[3] = dataclasses.replace(short, values=short.values[:9], index=short.index[:9])
     return write_long(tmp_path_factory.mktemp("data") / "shops.csv", several)
 
 
@@ -69,6 +70,17 @@ def run_dir(shops, tmp_path_factory) -> Path:
     with no_drawing():
         assert cli.main(["train", "forecast", *args]) == 0
     return folder
+
+
+def test_predictions_have_the_columns_of_nixtla_where_the_data_have(run_dir, shops, tmp_path):
+    run, file = tasks.load_run(run_dir), tmp_path / "nixtla.csv"
+    file.write_text(shops.read_text().replace("shop,date,load", "unique_id,ds,load", 1))
+    own = run.task.predict(run, shops)
+    config = run.config.replace(id_column="unique_id", time_column="ds")
+    found = run.task.predict(run._replace(config=config), file)
+    assert list(own) == ["series", "time", "load"] and list(found) == ["unique_id", "ds", "load"]
+    np.testing.assert_array_equal(found.to_numpy(), own.to_numpy())
+    assert len(found) == 99 * HORIZON and found["ds"].dtype.kind == "M"
 
 
 def test_errors_are_those_of_the_definition(run_dir, shops):
@@ -293,10 +305,10 @@ def test_what_bad_series_are_told(tmp_path, rows, options, message):
 def test_series_of_other_steps_are_refused():
     one, other = series_of(2)
     assert other.times is not None
-    slow = other.times[0] + np.arange(len(other.times)) * np.timedelta64(86400, "s")
-    both = (one, dataclasses.replace(other, times=slow))
+    slow = pd.date_range(other.times[0], periods=len(other.times), freq="D")
+    both = (one, dataclasses.replace(other, index=slow, freq=None))
     splits = tuple(data.chronological_split(series.num_steps) for series in both)
-    with pytest.raises(ValueError, match="rows are 3600 s apart"):
+    with pytest.raises(ValueError, match="one frequency, h as of the first, got D"):
         describe(SeriesPanel("toy", both, splits), GLOBAL)
 
 

@@ -119,11 +119,10 @@ def backtest(
             tester: _Tester = _Refitted(run, folder, epochs, how)
         else:
             tester = _Fixed(run, panel, folder, mode, context)
-        times = series.times
         table = [
             {
                 "fold": number,
-                **({} if times is None else {"from": str(times[part.start])}),
+                **({} if series.times is None else {"from": str(series.times[part.start])}),
                 **_fold(tester if has_truth else None, folder, number, part),
             }
             for number, (part, has_truth) in enumerate(zip(parts, known, strict=True), 1)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.models.layers import Layers
-from flax_linattn.tasks.forecast.options import ForecastConfig
+from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig
 from flax_linattn.tasks.forecast.panel import SeriesPanel
 from flax_linattn.tasks.forecast.ridge import MAX_INPUT, MIN_GAIN, fit_ridge
 from flax_linattn.tasks.forecast.spec import ForecastSpec, describe
@@ -17,8 +17,6 @@ from flax_linattn.tasks.forecast.windows import stack
 
 MULTIPLES = (1, 2, 4, 7, 14, 21)
 """Context lengths that are tried, in seasons."""
-MIN_CONTEXT = 16
-"""The shortest of them, in rows: a patch."""
 PATCHES = 8
 """Patches of a context, where its length chooses theirs."""
 USUAL_SEASON = 24

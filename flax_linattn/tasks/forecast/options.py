@@ -11,8 +11,9 @@ from flax_linattn.checks import OptionError, at_least, choice, shown
 from flax_linattn.data.catalog import customary_split
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
-from flax_linattn.data.marks import CIRCLES
 from flax_linattn.data.regular import TimesPolicy
+from flax_linattn.data.time_features import CIRCLES
+from flax_linattn.data.time_index import as_offset, parse_frequency
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MOST_LAYERS
@@ -24,6 +25,8 @@ from flax_linattn.training import OptimizerOptions
 
 CUSTOMARY = "0.7/0.1/0.2"
 """The split of a series that has none of its own."""
+MIN_CONTEXT = 16
+"""The shortest context length, in rows, that the data choose: a patch."""
 TIME_LIMIT = 120.0
 """Seconds of training by default: twice as long as one idle core takes."""
 EMBEDDED = "ETTh1.csv"
@@ -45,8 +48,11 @@ class ForecastData(Options):
         times: of rows whose time repeats or does not follow, "report" tells, and takes them in
             order, but not where they are more than half; "irregular" does that, too; "strict"
             refuses a repeated one.
-        resample: means within intervals of this length, such as 15min, 1h, 1d or 1w; default the
-            rows as they are.
+        freq: frequency of the rows as pandas writes it: 15min, h, D, B (business days), W-SUN, MS
+            or ME (month starts or ends), QE-DEC, bh (business hours); M@30 is the 30th of each
+            month. Times to forecast continue by it. Default: inferred from the times.
+        resample: means within intervals of this frequency, such as 15min, 1h, 1d, 1w or MS; default
+            the rows as they are.
         dialect: how a table is written.
         channels: the columns to read, separated by commas; default all.
         targets: those of them to forecast; default all.
@@ -63,8 +69,9 @@ class ForecastData(Options):
         calendar: whether the model sees hour, weekday and the like, where rows have times.
         stride: rows from one training window to the next: 1 takes all windows, 0 as many as fit
             into the time limit. Validation and test take all windows.
-        season: rows of a season; 0 = a day of rows closer than a day, a week of daily ones, a year
-            of others; without times a lag of high autocorrelation.
+        season: rows of a season; 0 infers it from the frequency: a day of rows closer than a day, a
+            week of days (5 business days), a year of others. Without times it is a lag of high
+            autocorrelation.
     """
 
     csv: Path | None = None
@@ -72,6 +79,7 @@ class ForecastData(Options):
     id_column: str = ""
     global_model: bool = False
     times: TimesPolicy = "report"
+    freq: str = ""
     resample: str = ""
     dialect: Dialect = PLAIN
     channels: str = ""
@@ -89,6 +97,10 @@ class ForecastData(Options):
         super().__post_init__()
         at_least(1, horizon=self.horizon)
         at_least(0, input_length=self.input_length, stride=self.stride, season=self.season)
+        if self.freq:
+            parse_frequency(self.freq)
+        if self.resample:
+            as_offset(self.resample, "resample")
         for name in self.calendar_parts:
             choice(CIRCLES, known_calendar=name)
 

@@ -15,8 +15,9 @@ from flax_linattn import data
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
+from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
-from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
+from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
@@ -71,7 +72,7 @@ class SeriesPanel(NamedTuple):
         times = [one.times for one in self.series if one.times is not None]
         if times:
             first, last = min(t[0] for t in times), max(t[-1] for t in times)
-            lines.append(f"from {first} to {last}, usually every {self.series[0].step}")
+            lines.append(f"from {first} to {last}, frequency {self.series[0].freq}")
         parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.split._asdict().items())
         return "\n".join([*lines, f"rows: {parts}"])
 
@@ -127,7 +128,8 @@ def load_panel(config: ForecastConfig) -> SeriesPanel:
             "split.",
             "split",
         )
-    length, needed = source.input_length, source.input_length + source.horizon
+    length = source.input_length or MIN_CONTEXT
+    needed = length + source.horizon
     for which, part in enumerate(PARTS if source.is_panel else ()):  # one series raises
         few = [
             one.name
@@ -182,6 +184,7 @@ def read_series(
     if source.csv is not None:
         for one in series:
             _check_float32(source.csv, one)
+    series = tuple(with_frequency(one, source.freq) for one in series)
     if not split_up:
         return series
     return tuple(
@@ -189,6 +192,31 @@ def read_series(
         for one in series
         for name in one.channels
     )
+
+
+def with_frequency(series: data.TimeSeries, freq: str) -> data.TimeSeries:
+    """A series with the frequency that the options give, if they do.
+
+    Raises:
+        ValueError: its rows have no times, or none follows another by that frequency.
+    """
+    if not freq:
+        return series
+    if series.times is None:
+        raise OptionError(
+            f"{series.name}: freq is of rows with times, got none; name their column, or leave "
+            "freq out.",
+            "freq",
+            "time_column",
+        )
+    given = dataclasses.replace(series, freq=parse_frequency(freq))
+    if series.num_steps > 1 and not follows(series.index, given.freq).any():
+        raise OptionError(
+            f"{series.name}: expected rows that follow each other by the frequency {freq}, got "
+            f"none; the times suggest {series.freq}.",
+            "freq",
+        )
+    return given
 
 
 def _read_table(
@@ -244,6 +272,7 @@ def _read(run: Run, file: Path | None) -> tuple[data.TimeSeries, ...]:
     source = (run.config if file is None else run.config.replace(csv=file)).data
     with reading_data(file is None):
         series = read_series(source, run.problem.channels)
+    series = tuple(map(run.problem.in_zone, series))
     if source.csv is None or source.is_panel:
         return series
     # For messages: which of many files of that name.
@@ -297,12 +326,15 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
         stop: the first row that no part of the split has.
     """
     found = []
-    if series.utc and series.times is not None:
-        found.append(f"times and the calendar are in UTC, the first {series.times[0]}")
+    if series.time_zone is not None:
+        zone, first = series.time_zone, series.index[0]
+        found.append(f"times and the calendar are in the time zone {zone}, the first {first}")
     if (rows := series.repeated).size:
         found.append(f"rows of the time of the row before: {_counted(series, rows)}")
     if (rows := series.gaps).size:
-        found.append(f"rows that do not follow after {series.step}: {_counted(series, rows)}")
+        found.append(
+            f"rows that do not follow by the frequency {series.freq}: {_counted(series, rows)}"
+        )
     if series.num_missing:
         what = "missing values, which take the last known one and are not tested on"
         found.append(f"{what}: {series.num_missing}")
@@ -350,10 +382,9 @@ def notes_on(series: data.TimeSeries, stop: int) -> list[str]:
 
 def _counted(series: data.TimeSeries, rows: NDArray[np.int64]) -> str:
     """How many rows, and where and when the first are."""
-    times = series.times
-    assert times is not None
+    index = series.index
     places = [
-        f"{series.place(row)}, {times[row]} after {times[row - 1]}"
+        f"{series.place(row)}, {index[row]} after {index[row - 1]}"
         for row in rows[:MAX_PLACES].tolist()
     ]
     places += ["..."] * (len(rows) > MAX_PLACES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from flax_linattn import data
 from flax_linattn.checks import OptionError, at_least, choice, listed, same_number
 from flax_linattn.data.cells import split_cells
-from flax_linattn.data.marks import CIRCLES
+from flax_linattn.data.time_features import CIRCLES
+from flax_linattn.data.time_index import follows, parse_frequency, same_step, season_length
 from flax_linattn.tasks.files import checksum
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.spec import DataSpec, left_out_if_empty
@@ -55,7 +56,7 @@ class ForecastSpec(DataSpec):
         dataset: its name.
         channels: names of the observed channels.
         targets: indices of the channels to forecast.
-        step_seconds: time between rows; None if rows have no times.
+        freq: frequency of the rows, see ``data.time_index``; None if rows have no times.
         marks: names of the calendar features.
         standardizer: mean and standard deviation of each channel over the training rows.
         split: the rows of each part, [begin, end) of training, validation and test.
@@ -63,7 +64,7 @@ class ForecastSpec(DataSpec):
         members: the series of a global model. The standardizer is then the median of theirs, which
             is the scale of an unknown series, and the split counts the rows of all series. Empty
             for a run on one series.
-        utc: whether times are in UTC; None if there are none, or of a run that did not yet know.
+        time_zone: of the times; None if there are none, or of no known zone.
         tells_missing: whether missing-value flags are inputs of the model.
         known_future: indices of known future covariates.
         static: those of them that never changed within the training rows of a series.
@@ -74,17 +75,39 @@ class ForecastSpec(DataSpec):
     dataset: str
     channels: tuple[str, ...]
     targets: tuple[int, ...]
-    step_seconds: float | None
+    freq: str | None
     marks: tuple[str, ...]
     standardizer: data.Standardizer
     split: tuple[tuple[int, int], ...]
     checksum: str
     members: tuple[SeriesInfo, ...] = left_out_if_empty()
-    utc: bool | None = None
+    time_zone: str | None = None
     tells_missing: bool = False
     known_future: tuple[int, ...] = ()
     static: tuple[int, ...] = left_out_if_empty()
     calendar: tuple[str, ...] = left_out_if_empty()
+    scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
+    free_fields: ClassVar[tuple[str, ...]] = (
+        *("dataset", "split", "checksum", "members", "tells_missing", "static"),
+    )
+
+    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+        """Series that the other run knew keep their scales; so do missing-value flags."""
+        spec = super().continuing(previous, refit_scales=refit_scales)
+        known = {member.name: member for member in previous.members}
+        scale, members = spec.standardizer, list(spec.members)
+        if not refit_scales and not members:
+            scale = previous.of_series(self.dataset).standardizer
+        for index, member in enumerate(members):
+            if not refit_scales and member.name in known:
+                own = known[member.name]
+                members[index] = dataclasses.replace(member, mean=own.mean, std=own.std)
+        return dataclasses.replace(
+            spec,
+            standardizer=scale,
+            members=tuple(members),
+            tells_missing=previous.tells_missing,
+        )
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct | None:
@@ -117,21 +140,12 @@ class ForecastSpec(DataSpec):
     @property
     def season(self) -> int:
         """Rows of a day, of a week of daily rows, or of a year; 1 if rows have no times."""
-        day = 86400.0
-        for least, season in ((7 * day, 365.25 * day), (day, 7 * day), (0.0, day)):
-            if self.step_seconds is not None and self.step_seconds >= least:
-                return max(1, round(season / self.step_seconds))
-        return 1
+        return season_length(self.freq)
 
     @property
     def parts(self) -> data.Split:
         """``split`` as ranges."""
         return data.Split(*(range(begin, end) for begin, end in self.split))
-
-    @property
-    def step(self) -> np.timedelta64 | None:
-        """``step_seconds`` as NumPy has it."""
-        return None if self.step_seconds is None else np.timedelta64(round(self.step_seconds), "s")
 
     @property
     def each(self) -> tuple[Self, ...]:
@@ -182,7 +196,7 @@ class ForecastSpec(DataSpec):
             return self.of_series(series.name)
         values = series.values[:num_rows]
         empty = np.isnan(values).all(axis=0)
-        rows = dataclasses.replace(series, values=np.where(empty, 0.0, values), times=None)
+        rows = dataclasses.replace(series, values=np.where(empty, 0.0, values), index=None)
         found, usual = (
             data.Standardizer.fit([rows.fill_forward().values], ddof=0),
             self.standardizer,
@@ -199,7 +213,7 @@ class ForecastSpec(DataSpec):
 
         Raises:
             ValueError: its rows are further apart; or the run uses times, and the series has none,
-                or local times where the run's are UTC, or the other way round.
+                or times without a zone where the run's have one, or the other way round.
         """
         features = tuple(dict.fromkeys((*self.marks, *self.calendar)))
         if features and series.times is None:
@@ -207,19 +221,34 @@ class ForecastSpec(DataSpec):
                 f"{series.name} has no times, from which the run took "
                 f"{', '.join(features)}; give times in the first column."
             )
-        if features and self.utc is not None and series.utc != self.utc:
+        if features and (series.time_zone is None) != (self.time_zone is None):
             kinds = ("times with their offset from UTC", "times without an offset from UTC")
-            expected, got = kinds if self.utc else kinds[::-1]
+            expected, got = kinds if self.time_zone else kinds[::-1]
             raise ValueError(
                 f"expected {expected}, as those that the run was trained on, got {got} in "
                 f"{series.name}; write them so."
             )
-        seconds, usual = _step_seconds(series), self.step_seconds
-        if seconds is not None and usual is not None and not data.is_step(seconds, usual):
+        freq = self.freq_of(series)
+        if freq is not None and self.freq is not None and not same_step(freq, self.freq):
             raise ValueError(
-                f"expected rows {usual} seconds apart, as those that the run was trained on, got "
-                f"{seconds} in {series.name}."
+                f"expected rows of the frequency {self.freq}, as those that the run was trained "
+                f"on, got {freq} in {series.name}."
             )
+
+    def in_zone(self, series: data.TimeSeries) -> data.TimeSeries:
+        """A series with its times, where they have a zone, in that of the run."""
+        zone, times = self.time_zone, series.times
+        if zone is None or times is None or times.tz is None or series.time_zone == zone:
+            return series
+        freq = self.freq if series.freq == self.freq else None
+        return dataclasses.replace(series, index=times.tz_convert(zone), freq=freq)
+
+    def freq_of(self, series: data.TimeSeries) -> str | None:
+        """The run's frequency, or that of a series by which more of its rows follow."""
+        if self.freq is None or series.freq in (None, self.freq) or len(series.index) < 2:
+            return series.freq or self.freq
+        shares = [follows(series.index, freq).mean() for freq in (self.freq, series.freq)]
+        return series.freq if shares[1] > shares[0] else self.freq
 
     def check(self) -> None:
         """Types, sizes, and as many of each as there are channels."""
@@ -233,8 +262,10 @@ class ForecastSpec(DataSpec):
             raise ValueError(f"static must be known for the horizon, got {list(self.static)}.")
         for part in self.calendar:
             choice(CIRCLES, calendar=part)
-        if self.calendar and self.step_seconds is None:
-            raise ValueError("the calendar of the horizon takes the time between rows, got none.")
+        if self.freq is not None:
+            parse_frequency(self.freq)
+        if self.calendar and self.freq is None:
+            raise ValueError("the calendar of the horizon takes the frequency of rows, got none.")
         same_number(split=self.split, parts=PARTS)
         for begin, end in self.split:
             at_least(0, begin=begin)
@@ -256,7 +287,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
             training value; series whose rows are not equally far apart.
     """
     source, first = config.data, panel.series[0]
-    known, step = _known_of(first, source), _common_step(panel.series)
+    known, freq = _known_of(first, source), _common_frequency(panel.series)
     pairs = list(zip(panel.series, panel.splits, strict=True))
     train = [one.values[: split.train.stop] for one, split in pairs]
     scales = _scales(panel, train, known)
@@ -264,7 +295,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         dataset=panel.name,
         channels=first.channels,
         targets=_targets_of(first, source, known),
-        step_seconds=step,
+        freq=freq,
         marks=_marks_of(panel.series, source),
         standardizer=data.Standardizer(
             np.median([scale.mean for scale in scales], axis=0),
@@ -272,7 +303,7 @@ def describe(panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         ),
         split=_as_pairs(panel.split),
         checksum=checksum(rows for one, split in pairs for rows in _rows(one, split.test.stop)),
-        utc=None if first.times is None else first.utc,
+        time_zone=first.time_zone,
         tells_missing=config.model.tell_missing and any(np.isnan(rows).any() for rows in train),
         known_future=known,
         static=static_channels(train, known),
@@ -361,11 +392,11 @@ def static_channels(
 
 def _marks_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
     """Names of the calendar features that the model receives."""
-    timed = next((one for one in series if one.step is not None), None)
+    timed = next((one for one in series if one.freq is not None), None)
     if not source.calendar or timed is None or any(one.times is None for one in series):
         return ()
-    assert timed.times is not None and timed.step is not None
-    return tuple(data.calendar_features(timed.times[:1], timed.step)[1])
+    assert timed.times is not None and timed.freq is not None
+    return tuple(data.calendar_features(timed.times[:1], timed.freq)[1])
 
 
 def _calendar_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tuple[str, ...]:
@@ -378,29 +409,24 @@ def _calendar_of(series: Sequence[data.TimeSeries], source: ForecastData) -> tup
             "known_calendar",
             "time_column",
         )
-    if source.calendar_parts and all(one.step is None for one in series):
+    if source.calendar_parts and all(one.freq is None for one in series):
         raise OptionError(
-            "known_calendar takes the time between rows, which one row does not tell; give more.",
+            "known_calendar takes the frequency of rows, which one row does not tell; give more.",
             "known_calendar",
         )
     return source.calendar_parts
 
 
-def _common_step(series: Sequence[data.TimeSeries]) -> float | None:
-    """The usual seconds between rows of all series; None where they are not known."""
-    steps = {one.name: _step_seconds(one) for one in series}
-    usual = next((step for step in steps.values() if step is not None), None)
-    for name, step in steps.items():
-        if step is not None and usual is not None and not data.is_step(step, usual):
+def _common_frequency(series: Sequence[data.TimeSeries]) -> str | None:
+    """That of the first series that has one; refuses series of another step."""
+    usual = next((one.freq for one in series if one.freq is not None), None)
+    for one in series:
+        if one.freq is not None and usual is not None and not same_step(one.freq, usual):
             raise ValueError(
-                f"expected series whose rows are {usual:g} s apart, as those of the first, got "
-                f"{step:g} s in {name}; train a model for each kind."
+                f"expected series of one frequency, {usual} as of the first, got {one.freq} of "
+                f"{one.name}; train a model for each kind."
             )
     return usual
-
-
-def _step_seconds(series: data.TimeSeries) -> float | None:
-    return None if series.step is None else float(series.step / np.timedelta64(1, "s"))
 
 
 def _scales(
@@ -421,7 +447,7 @@ def _scales(
                 f"the training rows (the first {len(rows)}); choose other channels.",
                 "channels",
             )
-        filled.append(dataclasses.replace(one, values=rows, times=None).fill_forward().values)
+        filled.append(dataclasses.replace(one, values=rows, index=None).fill_forward().values)
     scales = [data.Standardizer.fit([rows], ddof=0) for rows in filled]
     if known and len(scales) > 1:
         pooled = data.Standardizer.fit([rows[:, list(known)] for rows in filled], ddof=0)
@@ -467,8 +493,11 @@ def checksum_of(series: data.TimeSeries, stop: int) -> str:
 
 
 def _rows(series: data.TimeSeries, stop: int) -> list[NDArray]:
-    times = [] if series.times is None else [series.times[:stop]]
-    return [series.values[:stop], *times]
+    if series.times is None:
+        return [series.values[:stop]]
+    times = (series.times if series.times.tz is None else series.times.tz_convert(None)).to_numpy()
+    seconds = times.astype("M8[s]")
+    return [series.values[:stop], (seconds if (seconds == times).all() else times)[:stop]]
 
 
 def _as_pairs(split: data.Split) -> tuple[tuple[int, int], ...]:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn import data, inference
 from flax_linattn.checks import OptionError, listed, shown
-from flax_linattn.data.future import times_after
+from flax_linattn.data.time_index import continue_index, follows
 from flax_linattn.tasks.forecast.figures import draw_windows
 from flax_linattn.tasks.forecast.rows import Row, RowLines
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.prediction_table import OFFSET
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.state_metadata import read_count, read_numbers, read_time
 from flax_linattn.tasks.streaming import Streaming
@@ -106,10 +106,10 @@ class ForecastStream(Streaming):
             **({"series": series} if series else {}),
         )
         self._last_values = np.asarray(problem.standardizer.mean, np.float64)
-        self._time: datetime | None = None
+        self._time: pd.Timestamp | None = None
         self._at_last = 0  # rows of that time
         self._num_asked = 0  # of these, by has_seen
-        self._restored_time: datetime | None = None
+        self._restored_time: pd.Timestamp | None = None
         self._recent: deque[Row] = deque(maxlen=2 * options.input_length)
         self._forecast: NDArray[np.float64] | None = None
         self.num_gaps = 0
@@ -145,17 +145,18 @@ class ForecastStream(Streaming):
                 f"{values.tolist()}."
             )
         values, ahead = np.split(values, [count])
-        self._check_time(row.time)
+        time = self._in_zone(row.time)
+        self._check_time(time)
         missing = np.isnan(values)
         last = np.where(missing, self._last_values, values)
         (scaled,) = problem.standardizer.apply([last[None]], channels)
-        marks = self._marks(row.time)
-        now, later = self._circles(row.time)
+        marks = self._marks(time)
+        now, later = self._circles(time)
         ahead = np.concatenate([self._known_ahead(last, ahead), later], axis=1)
-        self.num_gaps += self._is_gap(row.time)
-        if row.time is not None:
-            self._at_last = self._at_last + 1 if row.time == self._time else 1
-            self._time = row.time
+        self.num_gaps += self._is_gap(time)
+        if time is not None:
+            self._at_last = self._at_last + 1 if time == self._time else 1
+            self._time = time
         self._last_values = last
         flags = np.pad(missing, (0, len(now)))[: problem.num_flags]
         x = np.concatenate([scaled[0], now, flags, marks, ahead.ravel()]).astype(np.float32)
@@ -170,7 +171,7 @@ class ForecastStream(Streaming):
             )
         return problem.in_units(forecast)
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
+    def parse(self, lines: Iterable[str]) -> Iterator[Row]:
         """Reads one observation a line; see ``RowLines``."""
         problem, options, hint = self._problem, self._run.config.data, ""
         names = {i: problem.channels[i] for i in self._known}
@@ -187,10 +188,10 @@ class ForecastStream(Streaming):
             optional={column for column, i in ahead.items() if i in problem.static},
             numeric_names=options.header == "yes",
             dialect=options.dialect,
-            utc=problem.utc,
+            zoned=None if problem.freq is None else problem.time_zone is not None,
             hint=hint,
         )
-        return reader.parse(lines, name)
+        return reader.parse(lines)
 
     def cells(self, observation: Row) -> Sequence[Any]:
         """Step, time, and each target 1 to H steps ahead, followed by its quantiles."""
@@ -199,13 +200,12 @@ class ForecastStream(Streaming):
         self._recent.append(observation)
         if gaps == 0 and self.num_gaps:
             print(
-                f"# note: {observation.time} is not {self._problem.step_seconds:g} s after "
-                "the last observation; it counts as the next step",
+                f"# note: {self._time} is not one step of {self._problem.freq!r} after the "
+                "last observation; it counts as the next step",
                 file=sys.stderr,
             )
-        offset = OFFSET if self._problem.utc else ""
-        time = "" if observation.time is None else f"{observation.time}{offset}"
-        return [self.num_steps, time, *(f"{value:.6g}" for value in self._forecast.ravel())]
+        time = "" if observation.time is None else str(self._time)
+        return [self.num_steps, time, *self._forecast.ravel()]
 
     def end(self) -> str | None:
         """How many gaps there were."""
@@ -215,7 +215,7 @@ class ForecastStream(Streaming):
         """Draws the last observations and the forecast from them."""
         assert self._forecast is not None  # a stream without any observation is not drawn
         observed = np.stack([row.values for row in self._recent])[:, list(self._problem.targets)]
-        last = self._recent[-1].time
+        last = self._time
         title = "the last forecast" if last is None else f"after {last}"
         levels = self._run.config.model.levels
         window = (observed, None, self._forecast)
@@ -228,7 +228,10 @@ class ForecastStream(Streaming):
 
     def restore(self, facts: Mapping[str, Any]) -> None:
         """Goes on after that time."""
-        last, time = read_numbers(facts, "last", len(self._last_values)), read_time(facts, "time")
+        last, time = (
+            read_numbers(facts, "last", len(self._last_values)),
+            read_time(facts, "time", self._problem.time_zone),
+        )
         at_last = read_count(facts, "at_last")
         if (at_last == 0) != (time is None) or at_last > read_count(facts, "num_steps"):
             raise ValueError(f"expected at_last as the rows of the last time, got {shown(at_last)}")
@@ -240,7 +243,7 @@ class ForecastStream(Streaming):
         return self._ages(read_count(facts, "num_steps"))
 
     @property
-    def last_time(self) -> datetime | None:
+    def last_time(self) -> pd.Timestamp | None:
         """Of the last observation that had one."""
         return self._time
 
@@ -248,16 +251,17 @@ class ForecastStream(Streaming):
         """By its time, where it has one; of several rows of the last time, by their number."""
         if number == 1:
             self._num_asked = 0
-        if observation.time is None or self._time is None:
+        time = self._in_zone(observation.time)
+        if time is None or self._time is None:
             return super().has_seen(number, observation)
-        if observation.time != self._time:
-            return observation.time < self._time
+        if time != self._time:
+            return bool(time < self._time)
         self._num_asked += 1
         if self._num_asked > self._at_last:
             self._restored_time = None  # another one of that time, and not the last again
         return self._num_asked <= self._at_last
 
-    def _check_time(self, time: datetime | None) -> None:
+    def _check_time(self, time: pd.Timestamp | None) -> None:
         """Refuses what the stream has seen: after a restart its last row, too."""
         if time is None or self._time is None or time > self._time:
             return
@@ -289,11 +293,11 @@ class ForecastStream(Streaming):
         (found,) = of_known.apply([steps.fill_forward().values[1:]], steps.channels)
         return found
 
-    def _is_gap(self, time: datetime | None) -> bool:
-        step = self._problem.step_seconds
-        if time is None or self._time is None or step is None:
+    def _is_gap(self, time: pd.Timestamp | None) -> bool:
+        freq = self._problem.freq
+        if time is None or self._time is None or freq is None:
             return False
-        return not data.is_step((time - self._time).total_seconds(), step)
+        return not follows(pd.DatetimeIndex([self._time, time]), freq).all()
 
     def _ages(self, num_steps: int) -> tuple[int, ...]:
         """Observations that each of the streams looks back on after so many."""
@@ -305,34 +309,49 @@ class ForecastStream(Streaming):
         second = (count - half) % self._context + 1 if count >= half else 1
         return count % self._context + 1, second
 
-    def _marks(self, time: datetime | None) -> NDArray[np.float32]:
+    def _marks(self, time: pd.Timestamp | None) -> NDArray[np.float32]:
         problem = self._problem
         if not problem.marks:
             return np.zeros(0, np.float32)
-        assert problem.step is not None
-        return data.calendar_features(self._needed(time, problem.marks), problem.step)[0][0]
+        assert problem.freq is not None
+        return data.calendar_features(self._needed(time, problem.marks), problem.freq)[0][0]
 
-    def _circles(self, time: datetime | None) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _circles(
+        self, time: pd.Timestamp | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The calendar of now [2 N], and of the horizon [H, 2 N]: rows at the usual distance."""
-        parts, step = self._problem.calendar, self._problem.step
+        parts, freq = self._problem.calendar, self._problem.freq
         if not parts:
             return np.zeros(0, np.float32), np.zeros((self._horizon, 0), np.float32)
-        assert step is not None
         now = self._needed(time, parts)
-        before = [] if self._time is None or self._is_gap(time) else [self._time]
-        times = np.array([*before, *now], "M8[s]")  # two tell months from 28 or 30 days
-        ahead = times_after(times, step, self._horizon)
-        circles = data.calendar_circles(np.concatenate([now, ahead]), parts)
+        times = now.append(continue_index(now, freq, self._horizon))
+        circles = data.calendar_circles(times, parts)
         return circles[0], circles[1:]
 
-    def _needed(self, time: datetime | None, parts: Sequence[str]) -> NDArray[np.datetime64]:
-        """A time as an array [1], for the features of the calendar."""
+    def _in_zone(self, time: datetime | None) -> pd.Timestamp | None:
+        """A time in the zone of the run."""
+        zone = self._problem.time_zone
+        if time is None:
+            return None
+        if self._problem.freq is None:  # of rows without times, which take any
+            stamp = pd.Timestamp(time)
+            return stamp if stamp.tz is None else stamp.tz_convert(None)
+        if (time.tzinfo is None) != (zone is None):
+            kinds = ("with its offset from UTC", "without an offset from UTC")
+            expected = kinds[zone is None]
+            raise ValueError(
+                f"expected a time {expected}, as the run's data have them, got {time}."
+            )
+        return pd.Timestamp(time) if zone is None else pd.Timestamp(time).tz_convert(zone)
+
+    def _needed(self, time: pd.Timestamp | None, parts: Sequence[str]) -> pd.DatetimeIndex:
+        """A time as an index [1], for the features of the calendar."""
         if time is None:
             raise ValueError(
                 f"the run looks at the calendar ({', '.join(parts)}): begin each line with "
                 'the time, name its column time, or give JSON objects a "time".'
             )
-        return np.array([time], "M8[s]")
+        return pd.DatetimeIndex([time])
 
 
 def _of_series(run: Run, name: str) -> Run:

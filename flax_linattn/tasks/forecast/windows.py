@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import data
 from flax_linattn.checks import OptionError
-from flax_linattn.data.future import times_after
+from flax_linattn.data.time_index import continue_index
 from flax_linattn.data.transforms import FarValueError
 from flax_linattn.tasks.forecast.model import forecast_windows
 from flax_linattn.tasks.forecast.options import ForecastConfig
@@ -56,8 +57,8 @@ def standardize(series: data.TimeSeries, problem: ForecastSpec) -> dict[str, NDA
     if problem.tells_missing:
         arrays["missing"] = missing.astype(np.float32)
     if problem.marks:
-        assert series.times is not None and problem.step is not None
-        arrays["marks"], _ = data.calendar_features(series.times, problem.step)
+        assert series.times is not None and problem.freq is not None
+        arrays["marks"], _ = data.calendar_features(series.times, problem.freq)
     return arrays
 
 
@@ -253,12 +254,13 @@ class HorizonForecast(NamedTuple):
     """A forecast of the rows after a series.
 
     Attributes:
-        times: datetime64[s] [H], of these rows; None where the series has no times.
+        row_index: of these rows [H], as that of the series; None where a single row has no
+            frequency.
         values: float64 [H, targets, 1 + Q], in the units of the series: the mean, and then the
             quantiles, if there are any.
     """
 
-    times: NDArray[np.datetime64] | None
+    row_index: pd.Index | None
     values: NDArray[np.float64]
 
 
@@ -284,12 +286,11 @@ def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
             "give more of them.",
             "test_file",
         )
-    step = series.step if problem.step is None else problem.step
-    times = None
-    if series.times is not None and step is not None:
-        times = times_after(series.times, step, horizon)
+    index, freq = None, problem.freq if options.freq else problem.freq_of(series)
+    if series.times is None or freq is not None:
+        index = continue_index(series.index, freq, horizon)
     if not problem.known_future:
-        whole = _extended(series, times, horizon)
+        whole = _extended(series, index, horizon)
     rows, names = slice(stop - length, stop + horizon), ("values", "missing", "marks")
     arrays = standardize(whole, problem)
     batch = {name: arrays[name][None, rows] for name in names if name in arrays}
@@ -299,7 +300,7 @@ def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
             "the forecast is NaN: the model's numbers overflow, or its parameters hold NaN."
         )
     values = problem.in_units(outputs)
-    return HorizonForecast(times, values if values.ndim == 3 else values[..., None])
+    return HorizonForecast(index, values if values.ndim == 3 else values[..., None])
 
 
 def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> data.TimeSeries:
@@ -313,16 +314,12 @@ def _observed(problem: ForecastSpec, series: data.TimeSeries, horizon: int) -> d
             f"empty {', '.join(problem.target_names)}, got {series.num_steps - stop}; add them.",
             "test_file",
         )
-    times = None if series.times is None else series.times[:stop]
-    return dataclasses.replace(series, values=series.values[:stop], times=times)
+    return dataclasses.replace(series, values=series.values[:stop], index=series.index[:stop])
 
 
-def _extended(
-    series: data.TimeSeries, times: NDArray[np.datetime64] | None, horizon: int
-) -> data.TimeSeries:
+def _extended(series: data.TimeSeries, index: pd.Index | None, horizon: int) -> data.TimeSeries:
     """A series and, after it, the rows of the horizon, whose values are missing."""
     values = np.concatenate([series.values, np.full((horizon, len(series.channels)), np.nan)])
-    if times is not None:
-        assert series.times is not None
-        times = np.concatenate([series.times, times])
-    return dataclasses.replace(series, values=values, times=times, lines=None)
+    if index is not None:
+        index = series.index.append(index)
+    return dataclasses.replace(series, values=values, index=index, lines=None)

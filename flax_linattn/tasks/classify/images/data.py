@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,7 @@ class ImageSpec(LabelSpec):
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     checksum: str
+    scale_fields: ClassVar[tuple[str, ...]] = ("mean", "deviation")
 
     @property
     def kind(self) -> str:

@@ -3,6 +3,7 @@
 import datetime
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,22 +23,21 @@ TIMES = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1
 
 
 @pytest.mark.parametrize(
-    ("days", "names"),
+    ("freq", "names"),
     [
-        (30, ["month"]),
-        (7, ["day", "week"]),
-        (1, ["weekday", "day", "day of year"]),
-        (1 / 24, ["hour", "weekday", "day", "day of year"]),
-        (1 / 96, ["minute", "hour", "weekday", "day", "day of year"]),
+        ("ME", ["month"]),
+        ("W-WED", ["day", "week"]),
+        ("B", ["weekday", "day", "day of year"]),
+        ("h", ["hour", "weekday", "day", "day of year"]),
+        ("15min", ["minute", "hour", "weekday", "day", "day of year"]),
     ],
 )
 @given(times=st.lists(TIMES, min_size=1, max_size=5))
 def test_each_step_has_its_features(
-    days: float, names: list[str], times: list[datetime.datetime]
+    freq: str, names: list[str], times: list[datetime.datetime]
 ) -> None:
     """Years before 1970, leap years and the weeks at a year's ends among them."""
-    step = np.timedelta64(round(days * 86400), "s")
-    got, found = data.calendar_features(np.array(times, "M8[s]"), step)
+    got, found = data.calendar_features(pd.DatetimeIndex(times), freq)
     assert found == names
     want = [[EXPECTED[name](time) - 0.5 for name in names] for time in times]
     np.testing.assert_allclose(got, want, atol=1e-6)
@@ -59,18 +59,18 @@ CIRCLES = {
 def test_circles_are_those_of_the_calendar(times: list[datetime.datetime]) -> None:
     """As points of the complex plane; each alone, and all in the order asked for."""
     names = [*reversed(CIRCLES)]
-    found = data.calendar_circles(np.array(times, "M8[s]"), names)
+    found = data.calendar_circles(pd.DatetimeIndex(times), names)
     turns = np.array([[CIRCLES[name](time) for name in names] for time in times])
     want = np.exp(2j * np.pi * turns)
     assert found.dtype == np.float32 and found.shape == (len(times), 2 * len(names))
     np.testing.assert_allclose(found[:, 1::2] + 1j * found[:, ::2], want, atol=1e-6)
     for place, name in enumerate(names):
-        one = data.calendar_circles(np.array(times, "M8[s]"), [name])
+        one = data.calendar_circles(pd.DatetimeIndex(times), [name])
         np.testing.assert_array_equal(one, found[:, 2 * place : 2 * place + 2])
 
 
 def test_an_unknown_part_is_named():
-    times = np.array(["2016-07-01"], "M8[s]")
+    times = pd.DatetimeIndex(["2016-07-01"])
     with pytest.raises(ValueError, match=r"must be one of minute, hour, .*did you mean 'weekday'"):
         data.calendar_circles(times, ["weekdy"])
     assert data.calendar_circles(times, []).shape == (1, 0)
