@@ -283,7 +283,8 @@ def zone_name(zone: datetime.tzinfo | None) -> str | None:
         return None
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
     if name is None:
-        minutes = int(zone.utcoffset(_MONDAY[0].to_pydatetime()) / datetime.timedelta(minutes=1))
+        offset = zone.utcoffset(_MONDAY[0].to_pydatetime()) or datetime.timedelta(0)
+        minutes = round(offset / datetime.timedelta(minutes=1))
         sign, (hours, rest) = "-" if minutes < 0 else "+", divmod(abs(minutes), 60)
         name = f"UTC{sign}{hours:02}:{rest:02}" if minutes else "UTC"
     return str(name)

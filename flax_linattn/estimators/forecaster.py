@@ -15,7 +15,7 @@ from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_
 from flax_linattn.estimators.histories import History, as_history, as_time, write_history
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.forecast.options import ForecastData
-from flax_linattn.tasks.forecast.panel import SeriesPanel, read_series
+from flax_linattn.tasks.forecast.panel import SeriesPanel, read_series, with_frequency
 from flax_linattn.tasks.forecast.rows import Row, row_of
 from flax_linattn.tasks.forecast.spec import checksum_of
 from flax_linattn.tasks.forecast.stream import ForecastStream
@@ -123,6 +123,7 @@ class Forecaster(Estimator):
         task: Any = get_task("forecast")
         given = InitRun.of(init_run)
         config = self._config(task, f"{trained}/{held}/0", given)
+        series = with_frequency(series, config.data.freq)
         split = data.chronological_split(series.num_steps, config.data.split)
         if self.run is not None:
             check_run_dir(Path(self.run), task, config, resume=False)
@@ -130,7 +131,7 @@ class Forecaster(Estimator):
         panel = SeriesPanel.of_one(series, split)
         run = fit_data(task, config, panel, self.run, init_run=given)
         self.run_ = run._replace(data=None)
-        self._history = history
+        self._history = history._replace(series=series)
         self.n_features_in_ = len(series.channels)
         if hasattr(history.given, "columns"):
             self.feature_names_in_ = np.array(history.given.columns, object)
@@ -171,7 +172,7 @@ class Forecaster(Estimator):
         """
         run = self._fitted()
         history, ahead = self._ahead(run, X)
-        return history.like(ahead.values[..., 0], ahead.index, self._names(history, run))
+        return history.like(ahead.values[..., 0], ahead.row_index, self._names(history, run))
 
     def predict_quantiles(
         self, X: Any = None, levels: float | Sequence[float] | None = None
@@ -211,13 +212,14 @@ class Forecaster(Estimator):
             )
         history, ahead = self._ahead(run, X)
         quantiles = ahead.values[..., [1 + learned.index(level) for level in chosen]]
-        return history.quantiles_like(quantiles, ahead.index, self._names(history, run), chosen)
+        return history.quantiles_like(quantiles, ahead.row_index, self._names(history, run), chosen)
 
     def _ahead(self, run: Run, X: Any) -> tuple[History, HorizonForecast]:
         """What is forecast from, and the forecast."""
         history = self._history if X is None else as_history(X, run.problem.channels)
-        run.problem.check_fits(history.series)
-        return history, forecast_after(run, history.series)
+        series = run.problem.in_zone(with_frequency(history.series, run.config.data.freq))
+        run.problem.check_fits(series)
+        return history, forecast_after(run, series)
 
     def stream(self) -> ForecasterStream:
         """A stream that goes on after the series that was fitted, in constant time a row.

@@ -35,7 +35,7 @@ class History(NamedTuple):
 
         Args:
             values: float64 [H, C].
-            index: of these rows [H], as ``HorizonForecast`` has it.
+            index: of these rows [H], as ``HorizonForecast.row_index``.
             names: of the C channels.
         """
         if not hasattr(self.given, "iloc"):

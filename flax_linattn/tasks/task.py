@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
+import pandas as pd
 from flax import nnx
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.streaming import Streaming
 
@@ -176,7 +176,7 @@ class Task(abc.ABC, Generic[C, D, P]):
         """
         return {}
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """What a run's model says of a file, or of the run's own data: see ``tasks.predict``.
 
         Raises:

@@ -44,8 +44,8 @@ def test_forecasts_are_those_of_the_run(fitted, values, folder, tmp_path):
     ahead = fitted.predict()
     assert ahead.shape == (4, 3) and ahead.dtype == np.float64
     table = tasks.predict_run(folder)
-    assert table.names == ("step", "x0", "x1", "x2")
-    np.testing.assert_array_equal(np.stack(table.columns[1:], axis=1), ahead)
+    assert list(table) == ["step", "x0", "x1", "x2"]
+    np.testing.assert_array_equal(table.to_numpy()[:, 1:], ahead)
     # So says one that reads other rows from a file.
     later = values[: ROWS + 7]
     lines = [",".join(map(repr, row)) for row in later.tolist()]
@@ -126,8 +126,7 @@ def test_quantiles_of_arrays(values, tmp_path):
         found = forecaster.fit(values[:ROWS, :2]).predict_quantiles()
     assert found.shape == (4, 2, 2)
     table = tasks.predict_run(tmp_path / "run")
-    assert table.names[2:4] == ("x0@0.25", "x0@0.75")
-    np.testing.assert_array_equal(np.stack(table.columns[2:4], axis=1), found[:, 0])
+    np.testing.assert_array_equal(table[["x0@0.25", "x0@0.75"]].to_numpy(), found[:, 0])
 
 
 def test_what_does_not_fit(fitted, values):

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.accelerator import attention, checks, floor, lowering, summary
 from experiments.accelerator import run as runs
 from experiments.accelerator.__main__ import main, parse

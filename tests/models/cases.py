@@ -3,14 +3,12 @@
 import functools
 import itertools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from flax_linattn import models
-from tests.nn.cases import CAUSAL, call
+from tests.nn.cases import CAUSAL, call, moved
 
 CHANNELS, CLASSES, MAX_LENGTH = 3, 4, 8
 slow = pytest.mark.slow
@@ -90,22 +88,6 @@ def episodes(seed, rows, length, observation_dim=3, action_dim=2):
     x[..., 1] = np.arange(length) > 0
     x[..., -action_dim:] = np.tanh(x[..., -action_dim:])
     return x.astype(np.float32)
-
-
-def moved(model):
-    """Biases and norms start at 0 and 1, which would hide that one is left out."""
-
-    def noise(seed, shape):
-        return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-    graph, params, others = nnx.split(model, nnx.Param, ...)
-    leaves, tree = jax.tree.flatten(params)
-    leaves = [
-        (np.asarray(leaf) + 0.1 * noise(i, leaf.shape)).astype(leaf.dtype)
-        for i, leaf in enumerate(leaves)
-    ]
-    params = jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, leaves))
-    return nnx.merge(graph, params, others)
 
 
 def rows_of_segments():

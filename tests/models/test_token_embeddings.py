@@ -9,8 +9,7 @@ from flax import nnx
 
 from flax_linattn import models, nn
 from tests.contract.tolerances import assert_close, assert_same_bits
-from tests.models.cases import moved
-from tests.nn.cases import call
+from tests.nn.cases import call, moved
 
 TOKENS, FEATURES, LENGTH = 7, 8, 8
 KINDS = {

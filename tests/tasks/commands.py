@@ -6,13 +6,14 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from flax_linattn import cli
+from flax_linattn.tasks.lines import Rows
 
 SMALL = [
     *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
@@ -67,6 +68,11 @@ def fail(capsys, *args: str) -> str:
     message = capsys.readouterr().err
     assert message
     return message
+
+
+def read_lines(parse, lines: Iterable[str], *args, name: str = "standard input") -> list:
+    """What the lines of a stream hold."""
+    return list(Rows(lines, f"{name}:").parse(lambda lines: parse(lines, *args)))
 
 
 def one_line(message: str) -> str:

@@ -56,7 +56,7 @@ def lines_of(name: str, count: int) -> list[str]:
 
 
 def feed(stream: Streaming, lines: list[str]) -> None:
-    for observation in stream.parse(lines, "lines"):
+    for observation in stream.parse(lines):
         stream.cells(observation)
 
 

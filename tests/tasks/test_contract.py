@@ -62,7 +62,7 @@ def _swings() -> list[str]:
 
 CASES = {
     "classify": Case(
-        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 values"), ["--max-length", "29"],
+        ["--batch-size", "90"], _vowels(), ("1,2", "expected 12 cells"), ["--max-length", "29"],
         "ridge_accuracy",
     ),
     "forecast": Case(
@@ -94,7 +94,7 @@ CASES = {
         [*("--num-episodes", "10", "--context", "4", "--play-episodes", "2"),
          *("--clone-steps", "10")],
         _swings(),
-        ("-1,0.5,0.5", "expected 4 values, the reward of the action before and 3 of the"),
+        ("-1,0.5,0.5", "expected 4 cells (reward, observation1, observation2, observation3), got"),
         ["--target-return", "-100"],
         "clone_return",
     ),
@@ -412,6 +412,26 @@ def test_a_bad_line_is_named(task, run_dir, lines, capsys):
     lines.write_text("\n".join([*CASES[task].lines[:2], bad]) + "\n")
     shown = fail(capsys, "stream", str(run_dir), "--input", str(lines))
     assert f"{lines}:3: " in shown and message in shown
+
+
+def test_comments_and_an_unfinished_last_line_are_left_out(run_dir, lines, tmp_path, capsys):
+    """The last line may be cut in the middle of a number: it is no row, and in no state."""
+    *some, last = lines.read_text().splitlines(keepends=True)
+    stream, cut, state = ["stream", str(run_dir), "--input"], tmp_path / "cut.csv", tmp_path / "a"
+    whole = succeed(capsys, *stream, str(lines))
+    cut.write_text("".join(["# head\n", *some[:2], "#\n", "# restart, 2\n", *some[2:], last[:-1]]))
+    args = [*stream, str(cut), "--state", str(state)]
+    assert cli.main(args) == 0
+    streams = capsys.readouterr()
+    assert streams.out == "".join(whole.splitlines(keepends=True)[:-1])
+    (note,) = [line for line in streams.err.splitlines() if "newline" in line]
+    assert note.startswith(f"# note: {cut}:{len(some) + 4}: left out the last line of ")
+    assert f" {len(last) - 1} characters" in note and note.endswith("(--accept-partial-line)")
+    cut.write_text(last)
+    assert succeed(capsys, *args).splitlines()[1:] == whole.splitlines()[-1:]
+    state.unlink()
+    lines.write_text("".join([*some, last[:-1]]))
+    assert succeed(capsys, *stream, str(lines), "--accept-partial-line") == whole
 
 
 def test_no_line_at_all(run_dir, lines, tmp_path, capsys):

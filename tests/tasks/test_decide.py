@@ -28,11 +28,11 @@ from flax_linattn.tasks.decide.data import (
     steps_of,
 )
 from flax_linattn.tasks.decide.model import decision_loss
-from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions, parse_lines
+from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions, parse_steps
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import STACKED, call
 from tests.tasks import states
-from tests.tasks.commands import fail, no_drawing, one_line, succeed
+from tests.tasks.commands import fail, no_drawing, one_line, read_lines, succeed
 
 TASK = tasks.get_task("decide")
 SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
@@ -410,8 +410,9 @@ def expected(run, x, act):
     context, clock = run.config.fit.context, run.config.model.clock
     room = -len(x) % 32  # one program for episodes of any length
     if act == "stream":
-        padded = np.pad(x, ((0, room), (0, 0)))  # longer than the times that some models have
-        return call(run.model, padded[None], mask=np.arange(len(padded))[None] < len(x))[0, : len(x)]
+        padded = np.pad(x, ((0, room), (0, 0)))[None]  # longer than the times that models have
+        mask = np.arange(padded.shape[1])[None] < len(x)
+        return call(run.model, padded, mask=mask)[0, : len(x)]
     rows = np.zeros((len(x) + room, context, x.shape[1]), np.float32)
     mask = np.zeros((len(x) + room, context), bool)
     mask[len(x) :, 0] = True
@@ -571,7 +572,7 @@ def lines_of(episode):
 
 def fed(stream, lines):
     """The cells of each line; None of one that says nothing."""
-    return [stream.cells(seen) for seen in stream.parse(lines, "lines")]
+    return [stream.cells(seen) for seen in stream.parse(lines)]
 
 
 @pytest.fixture(scope="module")
@@ -677,8 +678,8 @@ def test_numbers_that_overflow_are_told():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0,1,2", r"lines:2: expected 4 values, the reward of the action before and 3 of the obs"),
-        ("0,1,2,3,4", "lines:2: expected 4 values, .* got 5"),
+        ("0,1,2", r"lines:2: expected 4 cells, as in the first line, got 3"),
+        ("0,1,2,3,4", "lines:2: expected 4 cells, as in the first line, got 5"),
         ("0,1,x,3", "lines:2: .*'x'"),
         ("0,1,,3", "lines:2: "),
         ("0,1,nan,3", "lines:2: expected finite numbers"),
@@ -690,12 +691,12 @@ def test_numbers_that_overflow_are_told():
 )
 def test_bad_lines_are_named(line, message):
     with pytest.raises(ValueError, match=message):
-        list(parse_lines(["reward,obs1,obs2,obs3", line], "lines", 3))
+        read_lines(parse_steps, ["reward,obs1,obs2,obs3", line], 3, name="lines")
 
 
 def test_lines_are_read():
     lines = ["reward,obs1,obs2,obs3", ",1,2,3", "-0.5, 1 ,2,3e0", "", " \t", "1,4,5,6"]
-    found = list(parse_lines(lines, "lines", 3))
+    found = read_lines(parse_steps, lines, 3)
     assert found[2] is found[3] is None
     assert [seen.reward for seen in found if seen] == [None, -0.5, 1.0]
     assert found[4].observation.tolist() == [4.0, 5.0, 6.0]

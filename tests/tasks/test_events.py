@@ -6,6 +6,7 @@ import math
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from flax import nnx
 from hypothesis import given
@@ -13,6 +14,7 @@ from scipy import optimize, special, stats
 
 from flax_linattn import cli, tasks, training
 from flax_linattn.checks import OptionError
+from flax_linattn.data.cells import join_cells
 from flax_linattn.data.events import EventSplit, load_rmtpp, split_events
 from flax_linattn.data.sets import processes
 from flax_linattn.tasks import Run
@@ -38,10 +40,11 @@ from flax_linattn.tasks.events.data import (
 from flax_linattn.tasks.events.evaluate import test_values as values_of
 from flax_linattn.tasks.events.model import events_loss
 from flax_linattn.tasks.events.rows import Event, EventLines
+from flax_linattn.tasks.prediction_table import write_table
 from tests.data.processes.events import any_events, sequences, some_events
 from tests.nn.cases import STACKED
 from tests.tasks import states
-from tests.tasks.commands import fail, no_drawing, one_line
+from tests.tasks.commands import fail, no_drawing, one_line, read_lines
 
 TASK = tasks.get_task("events")
 SIZES = {
@@ -510,14 +513,14 @@ def text_of(events, *, names=False, blank=False):
 
 def streamed(stream, lines):
     """The cells of each line that is answered."""
-    rows = [stream.cells(event) for event in stream.parse(lines, "lines")]
+    rows = [stream.cells(event) for event in stream.parse(lines)]
     return [list(row) for row in rows if row is not None]
 
 
 def steps(stream, lines):
     """Log likelihoods of the events before which something was known."""
     found = []
-    for event in stream.parse(lines, "lines"):
+    for event in stream.parse(lines):
         if event is None:
             stream.cells(event)
         else:
@@ -738,7 +741,7 @@ def test_what_a_stream_refuses(tied_run):
     assert stream.header[3:] == ["mean", "within", "mark1", "p1"]
     with pytest.raises(OptionError, match=r"expected a first time from 1 on, .* got 0\.5"):
         streamed(stream, ["0.5,m0"])
-    assert streamed(stream, ["1,m0", "2,m1"])[1][4] == "0"
+    assert streamed(stream, ["1,m0", "2,m1"])[1][4] == 0
     with pytest.raises(ValueError, match="times go backwards, from 2 to 1"):
         streamed(stream, ["1.5,m0"])
     for event in (Event(math.nan, 0), Event(math.inf, 0), Event(3.0, -1), Event(3.0, 99)):
@@ -755,7 +758,7 @@ DATES = dataclasses.replace(NUMBERS, dates=True)
 
 
 def parsed(problem, lines, timezone="UTC", columns=("time", "mark", "sequence")):
-    return list(EventLines(problem, columns, timezone).parse(lines, "lines"))
+    return read_lines(EventLines(problem, columns, timezone).parse, lines, name="lines")
 
 
 def test_lines_of_events():
@@ -781,8 +784,8 @@ def test_dates_and_zones():
 @pytest.mark.parametrize(
     "problem, line, message",
     [
-        (NUMBERS, "1", "expected 2 cells, time and mark, got 1 cells"),
-        (NUMBERS, "1,x,y", "expected 2 cells, time and mark, got 3 cells"),
+        (NUMBERS, "1", "expected 2 cells (time, mark), got 1."),
+        (NUMBERS, "1,x,y", "expected 2 cells (time, mark), got 3."),
         (NUMBERS, "1,z", "expected one of the marks of the run (x, y), got 'z'"),
         (NUMBERS, "1,", "expected one of the marks of the run (x, y), got ''"),
         (NUMBERS, "noon,x", "expected a time as a finite number, at most 1e+100, got 'noon'"),
@@ -792,7 +795,7 @@ def test_dates_and_zones():
         (NUMBERS, "1e101,x", "expected a time as a finite number"),
         (NUMBERS, "1970-01-01,x", "expected a time as a finite number"),
         (NUMBERS, '"1,x', "quote"),
-        (ONE, "1,2,3", "expected a time, as the run has no marks, got 3 cells"),
+        (ONE, "1,2,3", "expected 1 cells (time) or 2 cells (time, mark), got 3."),
         (DATES, "1,x", "expected a date such as 2016-07-01 00:00:00, as the run's are, got '1'"),
         (DATES, "2016-13-01,x", "expected a date such as"),
         (DATES, "2016-03-27 02:30,x", "expected a time that there is, got '2016-03-27 02:30'"),
@@ -809,8 +812,14 @@ def test_bad_lines_are_named(problem, line, message):
     "lines, message",
     [
         (["time,mark", "1,x,3"], "lines:2: expected 2 cells, as in the first line, got 3"),
-        (["time,kind", "1,x"], "lines:1: expected one column 'mark', got time, kind"),
-        (["time,mark,time", "1,x,2"], "lines:1: expected one column 'time'"),
+        (
+            ["time,kind", "1,x"],
+            "lines:1: expected the columns time, mark, got time, kind, none 'mark'",
+        ),
+        (
+            ["time,mark,time", "1,x,2"],
+            "lines:1: expected the columns time, mark, got time, mark, time, 'time' twice",
+        ),
         (["1,x", "time,mark"], "lines:2: expected a time as a finite number"),
     ],
 )
@@ -842,6 +851,34 @@ def test_dates_in_and_out(tmp_path):
     assert stream.facts()["origin"] == 1467583200.0  # midnight in Berlin
     with pytest.raises(ValueError, match="times go backwards, from 2016-07-04 08:00"):
         streamed(stream, ["2016-07-04 09:00,a"])
+
+
+def test_unix_seconds_keep_their_digits_and_sequences_their_names(tmp_path):
+    """A model of times in float32 would count in steps of 128 seconds."""
+    origin, rng, frames = 1_709_280_000.0, np.random.default_rng(0), []
+    gaps = rng.exponential(30, 60).round(3)
+    for begin in (origin, 0.0):
+        path = tmp_path / f"{begin}.csv"
+        rows = [f"{time:.3f},u{n % 3}" for n, time in enumerate(begin + np.cumsum(gaps))]
+        path.write_text("time,sequence\n" + "\n".join(rows) + "\n")
+        config = EventsConfig.of(file=path, **SIZES)
+        if not frames:
+            problem = TASK.describe(TASK.load(config), config)
+            model = stirred(TASK.model(config, problem))
+        frames.append(TASK.predict(Run(TASK, config, problem, model), path))
+    late, early = frames
+    assert late["sequence"].tolist() == ["u0", "u1", "u2"]
+    times = late.columns[1:]
+    np.testing.assert_allclose(late[times] - origin, early[times], atol=1e-5)
+    assert (np.diff(late[times[2:]]) > 0).all()
+    write_table(tmp_path / "next.csv", late)
+    written = pd.read_csv(tmp_path / "next.csv", dtype=str)[times].astype(np.float64)
+    pd.testing.assert_frame_equal(written, late[times], check_exact=True)
+    stream = EventsStream(Run(TASK, config, problem, model), EventsStreamOptions(begin=""))
+    first = [f"{origin + time:.3f}" for time in np.cumsum(gaps)[::3]]
+    printed = [join_cells(row).split(",") for row in streamed(stream, first)][-1]
+    assert float(printed[1]) == late["time"][0]
+    assert float(printed[1]) + float(printed[3]) == pytest.approx(late["next"][0], abs=1e-4)
 
 
 # -- yardsticks ----------------------------------------------------------------------------

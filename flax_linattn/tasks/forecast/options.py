@@ -12,6 +12,7 @@ from flax_linattn.data.cells import split_cells
 from flax_linattn.data.dialect import PLAIN, Dialect
 from flax_linattn.data.regular import TimesPolicy
 from flax_linattn.data.time_features import CIRCLES
+from flax_linattn.data.time_index import as_offset, parse_frequency
 from flax_linattn.models import FORECASTER_LAYERS, Layers
 from flax_linattn.models.channel_mixing import check_channel_mechanism
 from flax_linattn.models.layers import MOST_LAYERS
@@ -41,8 +42,11 @@ class ForecastData(Options):
         times: of rows whose time repeats or does not follow, "report" tells, and takes them in
             order, but not where they are more than half; "irregular" does that, too; "strict"
             refuses a repeated one.
-        resample: means within intervals of this length, such as 15min, 1h, 1d or 1w; default the
-            rows as they are.
+        freq: frequency of the rows as pandas writes it: 15min, h, D, B (business days), W-SUN, MS
+            or ME (month starts or ends), QE-DEC, bh (business hours); M@30 is the 30th of each
+            month. Times to forecast continue by it. Default: inferred from the times.
+        resample: means within intervals of this frequency, such as 15min, 1h, 1d, 1w or MS; default
+            the rows as they are.
         dialect: how a table is written.
         channels: the columns to read, separated by commas; default all.
         targets: those of them to forecast; default all.
@@ -58,8 +62,8 @@ class ForecastData(Options):
         calendar: whether the model sees hour, weekday and the like, where rows have times.
         stride: rows from one training or validation window to the next; 1 takes all, and a long
             series, whose windows overlap, loses little by a few. The test takes all.
-        season: rows of a season for the seasonal naive forecast; 0 = a day of rows closer than a
-            day, a week of daily ones, a year of others.
+        season: rows of a season for the seasonal naive forecast; 0 infers it from the frequency:
+            a day of rows closer than a day, a week of days (5 business days), a year of others.
     """
 
     csv: Path | None = None
@@ -67,6 +71,7 @@ class ForecastData(Options):
     id_column: str = ""
     global_model: bool = False
     times: TimesPolicy = "report"
+    freq: str = ""
     resample: str = ""
     dialect: Dialect = PLAIN
     channels: str = ""
@@ -89,6 +94,10 @@ class ForecastData(Options):
             stride=self.stride,
         )
         at_least(0, season=self.season)
+        if self.freq:
+            parse_frequency(self.freq)
+        if self.resample:
+            as_offset(self.resample, "resample")
         for name in self.calendar_parts:
             choice(CIRCLES, known_calendar=name)
 

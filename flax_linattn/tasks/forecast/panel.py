@@ -15,6 +15,7 @@ from flax_linattn import data
 from flax_linattn.checks import OptionError, listed
 from flax_linattn.data.cells import split_cells
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
+from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
 from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
@@ -182,6 +183,7 @@ def read_series(
     if source.csv is not None:
         for one in series:
             _check_float32(source.csv, one)
+    series = tuple(with_frequency(one, source.freq) for one in series)
     if not split_up:
         return series
     return tuple(
@@ -189,6 +191,31 @@ def read_series(
         for one in series
         for name in one.channels
     )
+
+
+def with_frequency(series: data.TimeSeries, freq: str) -> data.TimeSeries:
+    """A series with the frequency that the options give, if they do.
+
+    Raises:
+        ValueError: its rows have no times, or none follows another by that frequency.
+    """
+    if not freq:
+        return series
+    if series.times is None:
+        raise OptionError(
+            f"{series.name}: freq is of rows with times, got none; name their column, or leave "
+            "freq out.",
+            "freq",
+            "time_column",
+        )
+    given = dataclasses.replace(series, freq=parse_frequency(freq))
+    if series.num_steps > 1 and not follows(series.index, given.freq).any():
+        raise OptionError(
+            f"{series.name}: expected rows that follow each other by the frequency {freq}, got "
+            f"none; the times suggest {series.freq}.",
+            "freq",
+        )
+    return given
 
 
 def _read_table(

@@ -253,7 +253,8 @@ class ForecastSpec(DataSpec):
         zone, times = self.time_zone, series.times
         if zone is None or times is None or times.tz is None or series.time_zone == zone:
             return series
-        return dataclasses.replace(series, index=times.tz_convert(zone), freq=None)
+        freq = self.freq if series.freq == self.freq else None
+        return dataclasses.replace(series, index=times.tz_convert(zone), freq=freq)
 
     def freq_of(self, series: data.TimeSeries) -> str | None:
         """The run's frequency, or that of a series by which more of its rows follow."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, listed, shown
@@ -45,7 +46,7 @@ from flax_linattn.tasks.forecast.windows import (
     forecast_after,
     part_windows,
 )
-from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
 
@@ -173,11 +174,12 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             run, batches, COMPARED if run.model.backbone.constant_memory else length
         )
 
-    def predict(self, run: Run, file: Path | None) -> Table:
+    def predict(self, run: Run, file: Path | None) -> pd.DataFrame:
         """The horizon after the last row of a file: times, or numbers of steps, and targets.
 
         The quantiles of a target follow it. A global model forecasts each series, named in the
-        first column; an unknown one has the scale of all its rows, and those with fewer rows than
+        first column; the columns are "unique_id" and "ds" if the run's data have a column
+        "unique_id". An unknown series has the scale of all its rows, and those with fewer rows than
         the context length are left out, with a note.
         """
         series, length = series_of(run, file), run.config.data.input_length
@@ -196,17 +198,20 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
             for one, own in zip(series, problems, strict=True)
         ]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])
-        heads, columns = ["step"], [np.tile(np.arange(horizon) + 1, len(forecasts))]
-        indices = [one.index for one in forecasts if one.index is not None]
+        in_nixtla_form = run.config.data.id_column == "unique_id"
+        series_name, *heads = ("unique_id", "ds") if in_nixtla_form else ("series", "step")
+        columns = [np.tile(np.arange(horizon) + 1, len(forecasts))]
+        indices = [one.row_index for one in forecasts if one.row_index is not None]
         if len(indices) == len(series) and series[0].times is not None:
-            heads, columns = ["time"], [indices[0].append(indices[1:])]
+            heads = heads if in_nixtla_form else ["time"]
+            columns = [indices[0].append(indices[1:])]
         if run.problem.members:
             ids = np.array([one.name for one in series], object)
-            heads, columns = ["series", *heads], [np.repeat(ids, horizon), *columns]
+            heads, columns = [series_name, *heads], [np.repeat(ids, horizon), *columns]
         of_levels = ("", *(f"@{level:g}" for level in run.config.model.levels))
         heads += [f"{name}{level}" for name in run.problem.target_names for level in of_levels]
         columns += [*values.reshape(len(values), -1).T]
-        return Table(tuple(heads), tuple(columns))
+        return make_table(heads, columns)
 
     def backtest(self, run_dir: Path, **how: Any) -> Report:
         """Over folds of the rows after the training part."""

@@ -255,12 +255,13 @@ class HorizonForecast(NamedTuple):
     """A forecast of the rows after a series.
 
     Attributes:
-        index: of these rows [H], as that of the series; None where one row tells no frequency.
+        row_index: of these rows [H], as that of the series; None where a single row has no
+            frequency.
         values: float64 [H, targets, 1 + Q], in the units of the series: the mean, and then the
             quantiles, if there are any.
     """
 
-    index: pd.Index | None
+    row_index: pd.Index | None
     values: NDArray[np.float64]
 
 
@@ -286,7 +287,7 @@ def forecast_after(run: Run, series: data.TimeSeries) -> HorizonForecast:
             "give more of them.",
             "test_file",
         )
-    index, freq = None, problem.freq_of(series)
+    index, freq = None, problem.freq if options.freq else problem.freq_of(series)
     if series.times is None or freq is not None:
         index = continue_index(series.index, freq, horizon)
     if not problem.known_future:

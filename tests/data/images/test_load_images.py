@@ -357,60 +357,39 @@ def test_without_pillow_image_files_are_refused_and_arrays_are_read(tmp_path, mo
     assert load_images(tmp_path / "c")[0].num_examples == 20
 
 
-def damaged(folder, name, change):
-    content = (folder / name).read_bytes()
-    (folder / name).write_bytes(change(content))
+IMAGES, LABELS = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("kind", "name", "change", "message"),
     [
-        ("data_batch_1.bin", lambda c: c[:-1], "data_batch_1.bin: expected records of 3,073 bytes"),
-        ("data_batch_1.bin", lambda c: b"", "expected records of 3,073 bytes"),
-        ("test_batch.bin", lambda c: b"\x0a" + c[1:], "test_batch.bin: expected labels below 10"),
-        ("batches.meta.txt", lambda c: b"a\na\n", "expected the distinct names of the classes"),
-        ("batches.meta.txt", lambda c: b"", "got none"),
+        ("cifar10", "data_batch_1.bin", lambda c: c[:-1],
+         r"data_batch_1\.bin: expected records of 3,073 bytes"),
+        ("cifar10", "data_batch_1.bin", lambda c: b"", "expected records of 3,073 bytes"),
+        ("cifar10", "test_batch.bin", lambda c: b"\x0a" + c[1:],
+         r"test_batch\.bin: expected labels below 10"),
+        ("cifar10", "batches.meta.txt", lambda c: b"a\na\n",
+         "expected the distinct names of the classes"),
+        ("cifar10", "batches.meta.txt", lambda c: b"", "got none"),
+        ("cifar10", "test_batch.bin", None, r"expected test_batch\.bin beside data_batch_1\.bin"),
+        ("idx", IMAGES, lambda c: c[:-1], r"expected 15,680 bytes for an array \[20, "),
+        ("idx", IMAGES, lambda c: c[:5], "a file that begins with 00 00 08 03"),
+        ("idx", LABELS, lambda c: b"\0\0\x08\x03" + c[4:], "begins with 00 00 08 01"),
+        ("idx", LABELS, lambda c: c[:4] + b"\0\0\0\x01a", "expected 20 labels"),
+        ("idx", "t10k-images-idx3-ubyte", lambda c: c[:4] + bytes(12), "expected .*, got"),
+        ("idx_gz", f"{IMAGES}.gz", lambda c: c[:-20],
+         r"idx3-ubyte\.gz: expected a whole \.gz stream"),
     ],
-)
-def test_damaged_binary_cifar10_is_named(name, change, message, tmp_path):
-    folder = samples.write_cifar10(tmp_path, 1)
-    damaged(folder, name, change)
+)  # fmt: skip
+def test_damaged_arrays_of_images_are_named(kind, name, change, message, tmp_path):
+    folder = (WRITERS | {"cifar10": lambda folder: samples.write_cifar10(folder, 1)})[kind](
+        tmp_path
+    )
+    if change is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
     with pytest.raises(DataFormatError, match=message):
-        load_images(folder)
-
-
-def test_cifar10_without_its_test_batch(tmp_path):
-    folder = samples.write_cifar10(tmp_path, 1)
-    (folder / "test_batch.bin").unlink()
-    with pytest.raises(DataFormatError, match=r"expected test_batch\.bin beside data_batch_1\.bin"):
-        load_images(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("train-images-idx3-ubyte", lambda c: c[:-1], r"expected 15,680 bytes for an array \[20, "),
-        (
-            "train-images-idx3-ubyte",
-            lambda c: c[:5],
-            "a file that begins with 00 00 08 03",
-        ),
-        ("t10k-labels-idx1-ubyte", lambda c: b"\0\0\x08\x03" + c[4:], "begins with 00 00 08 01"),
-        ("t10k-labels-idx1-ubyte", lambda c: c[:4] + b"\0\0\0\x01a", "expected 20 labels"),
-        ("t10k-images-idx3-ubyte", lambda c: c[:4] + bytes(12), "expected .*, got"),
-    ],
-)
-def test_damaged_idx_files_are_named(name, change, message, tmp_path):
-    folder = samples.write_idx(tmp_path, 20)
-    damaged(folder, name, change)
-    with pytest.raises(DataFormatError, match=message):
-        load_images(folder)
-
-
-def test_damaged_gz_of_idx_is_named(tmp_path):
-    folder = samples.write_idx(tmp_path, 20, zipped=True)
-    damaged(folder, "train-images-idx3-ubyte.gz", lambda content: content[:-20])
-    with pytest.raises(DataFormatError, match=r"idx3-ubyte\.gz: expected a whole \.gz stream"):
         load_images(folder)
 
 

@@ -180,14 +180,14 @@ def test_data_that_are_not_there(options, message, tmp_path, monkeypatch):
 
 
 def test_lines_are_read_as_the_data_spell_them():
-    assert list(ALPHABETS["bytes"].parse(["hé", "", "a", "b"], "x")) == [
+    assert list(ALPHABETS["bytes"].parse(["hé", "", "a", "b"])) == [
         104, 195, 169, None, 97, 10, 98,
     ]  # fmt: skip
-    assert list(ALPHABETS["grey"].parse(["0 255, 7"], "x")) == [0, 255, 7]
-    with pytest.raises(ValueError, match="x:2: expected grey values, whole numbers from 0 to 255"):
-        list(ALPHABETS["grey"].parse(["1", "256"], "x"))
-    with pytest.raises(ValueError, match=r"x:1: expected digits, \[MIN"):
-        list(ALPHABETS["listops"].parse(["[MAXX 1 ]"], "x"))
+    assert list(ALPHABETS["grey"].parse(["0 255, 7"])) == [0, 255, 7]
+    with pytest.raises(ValueError, match="expected grey values, whole numbers from 0 to 255"):
+        list(ALPHABETS["grey"].parse(["256"]))
+    with pytest.raises(ValueError, match=r"expected digits, \[MIN"):
+        list(ALPHABETS["listops"].parse(["[MAXX 1 ]"]))
 
 
 # -- yardsticks ----------------------------------------------------------------------------
