@@ -175,6 +175,10 @@ def test_a_run_folder_is_complete(task, run_dir):
     assert "steps.jsonl" in names
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    run = tasks.load_run(run_dir)
+    notes = run.task.about_data(run.task.load(run.config), run.config).notes
+    stored = json.loads((run_dir / "test.json").read_text())
+    assert stored.get("data_notes", []) == list(notes)
 
 
 @fast("symbols", "sequence")
@@ -298,7 +302,7 @@ def test_many_runs_at_once(task, lines, tmp_path, capsys):
     assert [row["seed"] for row in stored["runs"]] == [0, 1]
     assert CASES[task].yardstick in stored
     report = tasks.evaluate_run(folder)
-    assert stored.keys() - report.keys() == {"epochs", "train_seconds"}
+    assert stored.keys() - report.keys() - {"data_notes"} == {"epochs", "train_seconds"}
     assert all(report[name] == stored[name] for name in stored.keys() & report.keys())
     assert report["stream_max_error"] < 1e-4
     stream = ["stream", str(folder), "--input", str(lines), "--seed-index"]
