@@ -282,6 +282,95 @@ def test_a_fit_continues_a_run(fitted, values, folder):
         make().fit(values[:, :2], init_run=fitted.run_)
 
 
+@pytest.fixture(scope="module")
+def untimed():
+    """Fitted on integers, so that it takes times of every frequency."""
+    with no_training():
+        return make(options=SMALL).fit(
+            pd.DataFrame({"a": np.sin(np.arange(140.0))}, pd.RangeIndex(860, 1000))
+        )
+
+
+MONTHS = pd.date_range("2014-01-01", periods=44, freq="MS")
+AHEAD = {
+    "integers": (pd.RangeIndex(860, 1000), [1000, 1001, 1002, 1003]),
+    "local midnights in spring": (
+        pd.date_range("2024-01-20", "2024-03-29", freq="D", tz="Europe/Berlin"),
+        ["2024-03-30 00:00:00+01:00", "2024-03-31 00:00:00+01:00", "2024-04-01 00:00:00+02:00",
+         "2024-04-02 00:00:00+02:00"],
+    ),
+    "local midnights in autumn": (
+        pd.date_range("2024-08-20", "2024-10-26", freq="D", tz="Europe/Berlin"),
+        ["2024-10-27 00:00:00+02:00", "2024-10-28 00:00:00+01:00", "2024-10-29 00:00:00+01:00",
+         "2024-10-30 00:00:00+01:00"],
+    ),
+    "the 30th of each month": (
+        pd.DatetimeIndex([t.replace(day=min(30, t.days_in_month)) for t in MONTHS]),
+        ["2017-09-30", "2017-10-30", "2017-11-30", "2017-12-30"],
+    ),
+    "business days": (
+        pd.date_range("2023-11-01", periods=48, freq="B"),
+        ["2024-01-08", "2024-01-09", "2024-01-10", "2024-01-11"],
+    ),
+    "texts": (
+        pd.Index([str(t) for t in pd.date_range("2024-01-01", periods=40, freq="h")]),
+        ["2024-01-02 16:00:00", "2024-01-02 17:00:00", "2024-01-02 18:00:00",
+         "2024-01-02 19:00:00"],
+    ),
+    "dates": (
+        pd.Index([t.date() for t in pd.date_range("2024-01-01", periods=40)]),
+        ["2024-02-10", "2024-02-11", "2024-02-12", "2024-02-13"],
+    ),
+    "periods": (
+        pd.period_range("2014Q1", periods=40, freq="Q"), ["2024Q1", "2024Q2", "2024Q3", "2024Q4"],
+    ),
+    "fifty hertz": (
+        pd.date_range("2024-01-01", periods=49, freq="20ms"),
+        ["2024-01-01 00:00:00.980000", "2024-01-01 00:00:01", "2024-01-01 00:00:01.020000",
+         "2024-01-01 00:00:01.040000"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_predictions_continue_the_index(untimed, name):
+    index, expected = AHEAD[name]
+    frame = pd.DataFrame({"a": np.cos(np.arange(len(index)))}, index.rename("when"))
+    ahead = untimed.predict(frame).index
+    assert ahead.name == "when" and not ahead.hasnans
+    if not isinstance(expected[0], int):
+        expected = [str(type(ahead[0])(text)) for text in expected]
+    assert [x if isinstance(x, int) else str(x) for x in ahead] == expected
+
+
+def test_an_index_that_is_no_time_is_refused(untimed):
+    for labels in (list("abc") * 10, [float(i) for i in range(30)], [*range(29), "x"]):
+        frame = pd.DataFrame({"a": np.zeros(30)}, pd.Index(labels))
+        with pytest.raises(
+            ValueError, match=r"expected times, .*by pandas\.to_datetime.*reset_ind"
+        ):
+            untimed.predict(frame)
+
+
+def test_a_frequency_that_is_given_decides():
+    index = pd.date_range("2023-01-02", periods=60, freq="B")
+    series = pd.Series(np.sin(np.arange(59.0)), index.delete(20))
+    with no_training():
+        fitted = make(options={**SMALL, "freq": "D"}).fit(series)
+        ahead = fitted.predict().index
+        assert ahead.equals(pd.date_range(index[-1], periods=5, freq="D")[1:])
+        assert fitted.run_.problem.freq == "D" and fitted.run_.problem.season == 7
+        with pytest.raises(ValueError, match="by the frequency h, got none; the times suggest B"):
+            make(options={**SMALL, "freq": "h"}).fit(series)
+        with pytest.raises(ValueError, match="freq is of rows with times, got none"):
+            make(options={**SMALL, "freq": "h"}).fit(series.to_numpy())
+    trading = pd.offsets.CustomBusinessHour(start="10:00", end="14:00", holidays=["2024-01-01"])
+    hours = pd.date_range("2023-12-21 10:00", periods=40, freq=trading)
+    with no_training():
+        found = make(options=SMALL).fit(pd.Series(np.sin(np.arange(28.0)), hours[:28])).predict()
+    assert found.index.equals(hours[28:32]) and hours[31].year == 2024
+
+
 @pytest.mark.slow
 def test_a_data_frame_gives_a_data_frame(fitted, values):
     """The same numbers as of the array, by the names and the times to come."""
@@ -294,10 +383,12 @@ def test_a_data_frame_gives_a_data_frame(fitted, values):
     np.testing.assert_allclose(ahead.to_numpy(), fitted.predict(), rtol=1e-6)
     moved = forecaster.predict(frame[["c", "a", "b"]])
     np.testing.assert_array_equal(moved.to_numpy(), ahead.to_numpy())
-    with pytest.raises(ValueError, match=r"expected rows of the frequency h, .* got D"):
+    with pytest.raises(ValueError, match="expected rows of the frequency h"):
         forecaster.predict(frame.set_axis(pd.date_range("2016", periods=ROWS, freq="D")))
     stream = forecaster.stream()
     other, next_time = forecaster.stream(), index[-1] + pd.Timedelta("1h")
+    with pytest.raises(ValueError, match="expected a time with its offset from UTC"):
+        stream.step(values[ROWS], next_time.tz_localize(None))
     later = stream.step(values[ROWS], next_time.tz_convert("UTC"))
     with pytest.raises(ValueError, match="got a, b, c, c; name these"):
         stream.step(pd.Series(range(4), ["a", "b", "c", "c"]))
