@@ -140,7 +140,7 @@ def test_predictions_in_utc_say_so(run_dir, tmp_path):
     tasks.predict_run(run_dir, out=tmp_path / "ahead.csv")
     first = (tmp_path / "ahead.csv").read_text().splitlines()[1].split(",")[0]
     assert first.startswith(last) and first.endswith("+00:00")
-    assert data.load_table(tmp_path / "ahead.csv").time_zone == "UTC"
+    assert data.load_series(tmp_path / "ahead.csv").time_zone == "UTC"
     parquet = pytest.importorskip("pyarrow.parquet")
     tasks.predict_run(run_dir, out=tmp_path / "ahead.parquet")
     assert parquet.read_schema(tmp_path / "ahead.parquet").field("time").type.tz == "UTC"

@@ -148,8 +148,8 @@ class RowLines:
     def _time_of(self, names: Iterable[str]) -> str | None:
         """Which name is that of the times."""
         names, observed = list(names), frozenset(self._channels)
-        if self._dialect.time_column in names:
-            return self._dialect.time_column
+        if len(self._dialect.time_column) == 1 and self._dialect.time_column[0] in names:
+            return self._dialect.time_column[0]
         times = [name for name in names if name.lower() in TIME and name not in observed]
         if len(times) > 1:
             raise ValueError(
@@ -243,6 +243,7 @@ class RowLines:
 
 
 _TIMES = {"none": "2016-07-01 00:00:00", "s": "1467331200", "ms": "1467331200000"}
+_TIMES |= {"us": "1467331200000000", "ns": "1467331200000000000"}
 
 
 def _twice(names: Iterable[str]) -> str | None:
