@@ -62,52 +62,57 @@ def make_batches(count: int = 38, seed: int | None = 0, size: int = 8) -> Batche
 
 
 class Source:
-    """Batches with something done before one of them is given out."""
+    """Batches with something done before each is given out: ``action(step, batch)``.
 
-    def __init__(self, batches, at, action):
-        self.batches, self.at, self.action = batches, at, action
+    What that returns, if it returns anything, is given out instead.
+    """
+
+    def __init__(self, batches, action):
+        self.batches, self.action = batches, action
 
     def __len__(self):
         return len(self.batches)
 
     def batch(self, step, rows=slice(None)):
         batch = self.batches.batch(step, rows)
-        if step == self.at:
-            batch = self.action(batch) or batch
-        return batch
+        return self.action(step, batch) or batch
 
 
 def signal_at(batches, step, signum=signal.SIGINT):
     """Batches that send the process a signal as a step's batch is asked for the first time."""
     left = [signum]
-    return Source(batches, step, lambda batch: left and signal.raise_signal(left.pop()))
+
+    def send(at, batch):
+        if at == step and left:
+            signal.raise_signal(left.pop())
+
+    return Source(batches, send)
 
 
-def poison_at(batches, step, name="x"):
-    """Batches with a NaN in one step's array."""
-    return Source(batches, step, lambda batch: batch | {name: np.full_like(batch[name], np.nan)})
+def poison_at(batches, *steps, name="x"):
+    """Batches with NaN in some steps' array."""
+
+    def poison(step, batch):
+        return batch | {name: np.full_like(batch[name], np.nan)} if step in steps else None
+
+    return Source(batches, poison)
 
 
-class Recorded:
+def recorded(batches, path):
     """Batches that note in a file which examples are loaded for which step."""
 
-    def __init__(self, batches, path):
-        self.batches, self.path = batches, path
-
-    def __len__(self):
-        return len(self.batches)
-
-    def batch(self, step, rows=slice(None)):
-        batch = self.batches.batch(step, rows)
+    def record(step, batch):
         real = batch["id"][batch["weight"] > 0]
-        with self.path.open("a") as file:
+        with path.open("a") as file:
             file.write(json.dumps([step, real.tolist()]) + "\n")
-        return batch
+
+    return Source(batches, record)
 
 
 def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validation=None,
           parallel=None, loss=loss_fn, optimizer=None, hyperparameters=None, monitor="loss",
-          mode="min", validate=None, resume=False, trackers=(), seed=3, **config):  # fmt: skip
+          mode="min", validate=None, resume=False, trackers=(), profile_steps=0, seed=3,
+          opt_state=None, **config):  # fmt: skip
     """Fits the problem; returns the model and the result.
 
     With ``runs`` there are as many seeds at once, and a list of models is returned. ``train`` may
@@ -131,12 +136,14 @@ def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validat
         splits,
         config=FitConfig(epochs=epochs, seed=seed, **config),
         hyperparameters=hyperparameters,
+        opt_state=opt_state,
         session=Session(
             run_dir,
             resume=resume,
             progress=False,
             parallel=Parallel("none") if parallel is None else parallel,
             trackers=trackers,
+            profile_steps=profile_steps,
         ),
     )
     return model, result

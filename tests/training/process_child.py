@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from flax_linattn.training import Parallel, start_process
-from tests.training.problem import Recorded, make_batches, train
+from tests.training.problem import Source, make_batches, recorded, train
 
 if __name__ == "__main__":
     folder, address, count, index, *how = sys.argv[1:]
@@ -18,14 +18,11 @@ if __name__ == "__main__":
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     start_process(address, int(count), int(index), heartbeat_timeout=10)
 
-    class Slow(Recorded):
+    def disturb(step, batch):
         """Time to be caught at work."""
-
-        def batch(self, step, rows=slice(None)):
-            time.sleep(0.05 if "slow" in how else 0)
-            if "fail" in how and index == "1" and step == 6:
-                raise OSError("no more data")
-            return super().batch(step, rows)
+        time.sleep(0.05 if "slow" in how else 0)
+        if "fail" in how and index == "1" and step == 6:
+            raise OSError("no more data")
 
     def validate(model, step):
         """Of a sum over parameters, and of what differs between processes."""
@@ -34,7 +31,9 @@ if __name__ == "__main__":
     _, result = train(
         Path(folder + index if "apart" in how else folder),
         epochs=200 if "slow" in how else 3,
-        train=Slow(make_batches(), Path(folder).parent / f"ids-{count}-{index}"),
+        train=recorded(
+            Source(make_batches(), disturb), Path(folder).parent / f"ids-{count}-{index}"
+        ),
         validation=make_batches(seed=None),
         resume="resume" in how,
         parallel=Parallel(shard_parameters="fsdp" in how),

@@ -19,6 +19,7 @@ from flax_linattn.training import (
 from flax_linattn.training.state import split_model
 from tests.training.problem import (
     Net,
+    Source,
     bits,
     loss_fn,
     make_batches,
@@ -102,23 +103,14 @@ def test_what_went_wrong_is_named(tmp_path, part, message, accumulate, step):
     """In the first epoch, or in the second, when there is a checkpoint."""
     loss, optimizer = explode_at(step, part)
 
-    class Marked:
-        def __init__(self):
-            self.batches = make_batches()
-
-        def __len__(self):
-            return len(self.batches)
-
-        def batch(self, at):
-            return self.batches.batch(at) | {"bad": np.full(8, at == step)}
-
+    marked = Source(make_batches(), lambda at, batch: batch | {"bad": np.full(8, at == step)})
     with pytest.raises(NonFiniteLossError, match=f"in step {step + 1} .*{message}"):
         train(
             tmp_path,
             loss=loss,
             optimizer=optimizer,
-            train=Marked(),
-            validation=Marked(),
+            train=marked,
+            validation=marked,
             parallel=Parallel("none", accumulate=accumulate),
         )
 
@@ -155,26 +147,12 @@ def test_half_precision_gradients_may_be_large():
     assert int(step(state, make_batches().batch(0)).first_bad_step) == -1
 
 
-class Poisoned:
-    """Batches of which some are NaN."""
-
-    def __init__(self, steps):
-        self.batches, self.steps = make_batches(), steps
-
-    def __len__(self):
-        return len(self.batches)
-
-    def batch(self, step):
-        batch = self.batches.batch(step)
-        return batch | {"x": np.full_like(batch["x"], np.nan)} if step in self.steps else batch
-
-
 def test_some_updates_may_be_left_out(tmp_path):
-    train(tmp_path / "two", train=Poisoned({3, 7}), max_skipped_steps=2)
+    train(tmp_path / "two", train=poison_at(make_batches(), 3, 7), max_skipped_steps=2)
     lines = read_metrics(tmp_path / "two")
     assert [line.get("skipped_steps") for line in lines] == [1, 2, 2]
     with pytest.raises(NonFiniteLossError, match=r"in step 12 \(epoch 3\)"):
-        train(tmp_path / "three", train=Poisoned({3, 7, 11}), max_skipped_steps=2)
+        train(tmp_path / "three", train=poison_at(make_batches(), 3, 7, 11), max_skipped_steps=2)
 
 
 def test_a_left_out_update_changes_nothing():

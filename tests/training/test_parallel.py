@@ -9,10 +9,9 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from flax_linattn.data import Batches
-from flax_linattn.training import FitConfig, Objective, Parallel, Session, Splits, fit
-from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches, signal_at
-
-EPOCHS = 3
+from flax_linattn.training import Parallel
+from tests.training import problem
+from tests.training.problem import loss_fn, make_batches, signal_at
 
 
 def without_dropout(model: Any, batch: Any, dropout_key: Any) -> Any:
@@ -22,17 +21,16 @@ def without_dropout(model: Any, batch: Any, dropout_key: Any) -> Any:
 
 def train(run_dir: Path, parallel: Parallel, loss: Any = without_dropout, **options: Any) -> Any:
     """The loss curve and the parameters."""
-    model = Net()
-    batches = options.pop("batches", make_batches())
-    result = fit(
-        model,
-        Objective(loss, OPTIMIZER),
-        Splits(batches, make_batches(seed=None)),
-        config=FitConfig(epochs=EPOCHS, seed=1),
-        session=Session(run_dir, progress=False, parallel=parallel, **options),
+    model, result = problem.train(
+        run_dir, seed=1, loss=loss, validation=make_batches(seed=None), parallel=parallel, **options
     )
     curves = [[line["train_loss"], line["validation_loss"]] for line in result.history]
     return np.array(curves), jax.tree.map(np.asarray, [m.kernel[...] for m in model.layers])
+
+
+def assert_close(got: Any, want: Any, tolerance: float = 1e-5) -> None:
+    for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 SPLIT = [
@@ -69,10 +67,7 @@ def test_the_loss_curve_is_that_of_one_device(
     parallel: Parallel, one_device: Any, tmp_path: Path
 ) -> None:
     """With a last batch whose filler rows leave some devices without an example."""
-    got = train(tmp_path, parallel)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, one_device
-    )
+    assert_close(train(tmp_path, parallel), one_device)
 
 
 UNDER_A_MESH = [
@@ -89,27 +84,22 @@ def test_a_mesh_that_the_caller_set_changes_nothing(
 ) -> None:
     """Of explicit axes, JAX's default: a training has a mesh of its own."""
     with jax.set_mesh(jax.make_mesh((8,), ("data",))):
-        got = train(tmp_path, parallel)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, one_device
-    )
+        assert_close(train(tmp_path, parallel), one_device)
 
 
 def test_dropout_is_that_of_one_device(tmp_path: Path) -> None:
     """Under ``jit`` a mask of a whole batch is drawn wherever its rows are."""
     want = train(tmp_path / "none", Parallel("none"), loss_fn)
     got = train(tmp_path / "jit", Parallel("jit"), loss_fn)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, want)
+    assert_close(got, want)
 
 
 @pytest.mark.parametrize("strategy", ["jit", "pmap"])
 def test_a_run_goes_on_on_other_devices(strategy: Any, one_device: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        train(tmp_path, Parallel("jit", "data=8"), batches=signal_at(make_batches(), 7))
+        train(tmp_path, Parallel("jit", "data=8"), train=signal_at(make_batches(), 7))
     got = train(tmp_path, Parallel(strategy, "data=2"), resume=True)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), got, one_device
-    )
+    assert_close(got, one_device, 1e-6)
 
 
 def test_parameters_lie_where_they_are_said_to() -> None:
@@ -164,13 +154,5 @@ def test_validation_is_not_taken_in_parts(tmp_path: Path) -> None:
     """Its batches may have a number of rows that the parts of training do not share."""
     placement = Parallel("none", accumulate=4).place(8, 6)
     assert placement.batch({"x": np.ones((6, 2))}, 6, whole=True)["x"].shape == (6, 2)
-    fit(
-        Net(),
-        Objective(loss_fn, OPTIMIZER),
-        Splits(
-            make_batches(),
-            Batches({"x": np.ones((6, 3), np.float32), "y": np.ones(6, np.float32)}, 6, seed=None),
-        ),
-        config=FitConfig(epochs=1),
-        session=Session(tmp_path, progress=False, parallel=Parallel("none", accumulate=4)),
-    )
+    six = Batches({"x": np.ones((6, 3), np.float32), "y": np.ones(6, np.float32)}, 6, seed=None)
+    problem.train(tmp_path, epochs=1, validation=six, parallel=Parallel("none", accumulate=4))

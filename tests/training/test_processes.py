@@ -11,7 +11,7 @@ import pytest
 
 from flax_linattn.training import Parallel, list_checkpoints
 from tests.training.children import PATIENCE, Child, Children
-from tests.training.problem import Recorded, make_batches, read_metrics, train
+from tests.training.problem import make_batches, read_metrics, recorded, train
 
 
 def start(children: Children, run_dir: Path, count: int, *how: str) -> list[Child]:
@@ -126,7 +126,7 @@ def test_a_dead_process_stops_the_others(
         for status, _, err in finish(start(children, run_dir, count, "resume")):
             assert status == 0, err
     else:
-        source = Recorded(make_batches(), tmp_path / "ids-1-0")
+        source = recorded(make_batches(), tmp_path / "ids-1-0")
         alone = {"parallel": Parallel("none"), "validation": make_batches(seed=None)}
         train(run_dir, epochs=3, resume=True, train=source, **alone)
     curve = [line["validation_loss"] for line in read_metrics(run_dir)][:3]

@@ -27,19 +27,6 @@ def write_lines(run_dir, count):
     (run_dir / "metrics.jsonl").write_text(text)
 
 
-def test_a_line_for_each_epoch_where_there_is_no_terminal(capfd):
-    with ProgressDisplay(True, 3, 15, 0) as display:
-        display.step(6, 2)
-        display.metrics({"loss": 1.0}, 10.0)
-        display.validation(LINE)
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err == (
-        "epoch 2/3  step 10  train loss 0.5123 accuracy 0.75  validation loss 0.6  "
-        "1234 examples/s  best\n"
-    )
-
-
 def test_nothing_when_switched_off(capfd):
     with ProgressDisplay(False, 3, 15, 0) as display:
         display.step(6, 2)
@@ -47,10 +34,10 @@ def test_nothing_when_switched_off(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_lines_without_the_bar(terminal, monkeypatch, capfd):
+@pytest.mark.parametrize(("shown", "terminal"), [(True, False), ("lines", False), ("lines", True)])
+def test_a_line_for_each_epoch_without_a_bar(shown, terminal, monkeypatch, capfd):
     monkeypatch.setattr(Console, "is_terminal", terminal)
-    with ProgressDisplay("lines", 3, 15, 0) as display:
+    with ProgressDisplay(shown, 3, 15, 0) as display:
         display.step(6, 2)
         display.metrics({"loss": 1.0}, 10.0)
         display.validation(LINE)

@@ -47,6 +47,10 @@ def train(run_dir, *, runs=RUNS, **options):
     return problem.train(run_dir, runs=runs, **options)
 
 
+def batches_of_runs():
+    return [make_batches(seed=r) for r in range(RUNS)]
+
+
 def train_alone(run_dir, r, **options):
     """The single run that run r is to be."""
     alone = {"seed": 3 + r, "model": Net(r), "train": make_batches(seed=r)}
@@ -93,8 +97,7 @@ def test_learning_rates_side_by_side(tmp_path):
 
 
 def test_a_run_that_fails_ends_alone(tmp_path, finished):
-    trains = [make_batches(seed=r) for r in range(RUNS)]
-    healthy = finished[1]
+    trains, healthy = batches_of_runs(), finished[1]
     trains[1] = poison_at(trains[1], 7)
     trains[2] = poison_at(trains[2], 0)
     models, result = train(tmp_path / "many", train=trains)
@@ -147,7 +150,7 @@ def test_batches_that_cannot_be_hashed(tmp_path):
     class Plain(Source):
         __hash__ = None
 
-    plain = Plain(make_batches(seed=0), at=-1, action=None)
+    plain = Plain(make_batches(seed=0), lambda step, batch: None)
     _, result = train(tmp_path, train=[plain] * RUNS, epochs=1)
     assert result.epochs == 1
 
@@ -213,7 +216,7 @@ def test_groups_of_runs_go_one_after_another(tmp_path, at_once, devices):
 def test_groups_go_on_to_equal_bits(tmp_path, devices):
     parallel = Parallel("jit", f"data={devices}", runs_at_once=1)
     whole, _ = train(tmp_path / "whole", parallel=parallel, epochs=2)
-    first, *rest = [make_batches(seed=r) for r in range(RUNS)]
+    first, *rest = batches_of_runs()
     with pytest.raises(Interrupted):
         train(tmp_path / "parts", train=[signal_at(first, 6), *rest], parallel=parallel, epochs=2)
     resumed, _ = train(tmp_path / "parts", resume=True, parallel=parallel, epochs=2)
@@ -221,7 +224,7 @@ def test_groups_go_on_to_equal_bits(tmp_path, devices):
 
 
 def test_a_run_that_fails_ends_alone_in_its_group(tmp_path):
-    trains = [make_batches(seed=r) for r in range(RUNS)]
+    trains = batches_of_runs()
     parallel = Parallel("none", runs_at_once=2)
     healthy, _ = train(tmp_path / "healthy", parallel=parallel)
     trains[1] = poison_at(trains[1], 7)
@@ -275,7 +278,7 @@ def test_devices_split_the_runs(tmp_path, finished, devices):
     for model, other in zip(models, alone, strict=True):
         assert_close(model, other)
     with pytest.raises(Interrupted):
-        first, *rest = [make_batches(seed=r) for r in range(RUNS)]
+        first, *rest = batches_of_runs()
         stopping = [signal_at(first, 6, signal.SIGTERM), *rest]
         train(tmp_path / "stopped", train=stopping, parallel=mesh)
     resumed, _ = train(tmp_path / "stopped", resume=True, parallel=mesh)
@@ -305,7 +308,7 @@ def test_of_a_value_to_raise_the_best_is_the_largest(tmp_path):
 
 
 def test_before_any_validation_no_run_is_the_best(tmp_path):
-    first, *rest = [make_batches(seed=r) for r in range(RUNS)]
+    first, *rest = batches_of_runs()
     with pytest.raises(Interrupted):
         train(tmp_path, train=[signal_at(first, 1), *rest])
     for read in (best_run, lambda run_dir: load_runs(Net(), run_dir)):
@@ -368,7 +371,7 @@ def test_what_does_not_fit_together(tmp_path, arguments, message):
 
 
 def test_batches_of_other_shapes(tmp_path):
-    trains = [make_batches(seed=r) for r in range(RUNS)]
+    trains = batches_of_runs()
     trains[2] = make_batches(seed=2, size=10, count=50)
     with pytest.raises(ValueError, match="batches of one shape in a step"):
         train(tmp_path / "shapes", train=trains)

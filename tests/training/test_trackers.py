@@ -7,17 +7,10 @@ from typing import Any
 import pytest
 
 from flax_linattn.training import (
-    FitConfig,
     JsonLines,
-    Objective,
-    Parallel,
-    Session,
-    Splits,
     TensorBoard,
-    fit,
 )
 from tests.training import problem
-from tests.training.problem import OPTIMIZER, Net, loss_fn, make_batches
 
 EPOCHS = 5
 
@@ -34,16 +27,6 @@ class Kept:
 
     def close(self) -> None:
         self.closed = True
-
-
-def train(run_dir: Path, **options: Any) -> None:
-    fit(
-        Net(),
-        Objective(loss_fn, OPTIMIZER),
-        Splits(make_batches(), make_batches(seed=None)),
-        config=FitConfig(epochs=EPOCHS),
-        session=Session(run_dir, progress=False, parallel=Parallel("none"), **options),
-    )
 
 
 @pytest.mark.parametrize("runs", [None, 3], ids=["one run", "three seeds"])
@@ -66,11 +49,11 @@ def test_trackers_get_steps_and_epochs(tmp_path: Path, runs: int | None) -> None
 
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
-    train(tmp_path, trackers=[TensorBoard(tmp_path / "events")])
+    problem.train(tmp_path, epochs=1, trackers=[TensorBoard(tmp_path / "events")])
     (events,) = (tmp_path / "events").iterdir()
     assert b"validation_loss" in events.read_bytes()
 
 
 def test_a_trace_of_some_steps(tmp_path: Path) -> None:
-    train(tmp_path, profile_steps=3)
+    problem.train(tmp_path, epochs=EPOCHS, profile_steps=3)
     assert list((tmp_path / "profile").rglob("*.xplane.pb"))

@@ -1,0 +1,293 @@
+"""Lines of a stream: which of them count, and the cells of a line by the names of their columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.data.cells import BadCellError, split_cells
+from flax_linattn.data.dialect import Dialect
+from flax_linattn.data.files import DataFormatError, LineReader
+
+COMMA = Dialect(separator=",")
+"""The dialect of lines whose cells are separated by commas."""
+
+COMMENT = re.compile(r"#(\s|$)")
+"""The beginning of a comment line; ``#N/A`` is a missing value."""
+
+
+@contextmanager
+def open_lines(path: Path | None) -> Iterator[Rows]:
+    """Opens a text file, or standard input, to read its lines.
+
+    A byte that is not UTF-8 becomes a backslash escape, which the parsers name.
+
+    Args:
+        path: the file, plain, .gz or .xz; None = standard input.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file is no text, or damaged.
+    """
+    if path is None:
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="backslashreplace")
+        yield Rows(sys.stdin, "standard input:")
+        return
+    with LineReader(path) as lines:
+        yield Rows((line + "\n" * lines.terminated for line in lines), f"{path}:")
+
+
+class Rows:
+    r"""Lines or observations, and the place of the last one for error messages.
+
+    Args:
+        rows: lines with their newlines, or observations.
+        place: what stands before the number in a message, such as "sales.csv:".
+
+    Attributes:
+        number: of the last row, from 1; 0 before the first.
+
+    Example:
+        >>> rows = Rows(["# a comment\n", "1\n", "2\n", "34"], "input:")
+        >>> list(rows.parse(lambda lines: map(int, lines), unfinished=print))
+        34
+        [1, 2]
+        >>> list(Rows(["1\n", "x\n"], "input:").parse(lambda lines: map(float, lines)))
+        Traceback (most recent call last):
+        ...
+        ValueError: input:2: could not convert string to float: 'x'
+    """
+
+    def __init__(self, rows: Iterable[Any], place: str) -> None:
+        self._rows, self._place, self.number = rows, place, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for row in self._rows:
+            self.number += 1
+            yield row
+
+    @property
+    def place(self) -> str:
+        """The place of the last row, such as "sales.csv:3"."""
+        return f"{self._place}{self.number}"
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Errors of this context begin with the place."""
+        try:
+            yield
+        except DataFormatError:  # of the file itself, which names its place
+            raise
+        except OptionError as error:
+            raise OptionError(f"{self.place}: {error}", *error.options, **error.values) from error
+        except ValueError as error:
+            raise ValueError(f"{self.place}: {error}") from error
+
+    def lines(
+        self, *, comments: bool = True, unfinished: Callable[[str], None] | None = None
+    ) -> Iterator[str]:
+        """Lines without newlines, byte-order marks and comment lines.
+
+        A comment line begins with ``#`` and a blank, or is ``#`` alone.
+
+        Args:
+            comments: whether there are comment lines; False = each line counts.
+            unfinished: called with a last line without a newline, which is left out: it may be cut
+                in the middle of a number. None = that line counts.
+        """
+        for line in self:
+            text = line.removesuffix("\n")
+            if self.number == 1:
+                text = text.lstrip("\ufeff")  # byte-order marks
+            if unfinished is not None and text and not line.endswith("\n"):
+                unfinished(text)
+            elif not (comments and COMMENT.match(text)):
+                yield text
+
+    def parse(
+        self, parse: Callable[[Iterable[str]], Iterable[Any]], **options: Any
+    ) -> Iterator[Any]:
+        """Observations of lines; an error begins with the place of its line.
+
+        Args:
+            parse: reads observations from lines, one line after the other.
+            **options: of ``lines``.
+
+        Raises:
+            ValueError: a line holds something else.
+        """
+        observations = iter(parse(self.lines(**options)))
+        while True:
+            with self.placed():
+                try:
+                    observation = next(observations)
+                except StopIteration:
+                    return
+            yield observation
+
+
+class Cells(NamedTuple):
+    """The cells of a line.
+
+    Attributes:
+        texts: by the names of their columns; "" = missing.
+        dialect: how its numbers are written.
+        is_json: whether the line is a JSON object.
+    """
+
+    texts: Mapping[str, str]
+    dialect: Dialect
+    is_json: bool
+
+    def numbers(self, columns: Sequence[str]) -> NDArray[np.float64]:
+        """Finite numbers float64 [len(columns)]; NaN = missing, as of a column that is not there.
+
+        Raises:
+            ValueError: a cell is something else.
+        """
+        texts = [self.texts.get(column, "") for column in columns]
+        try:
+            return self.dialect.numbers(texts)
+        except BadCellError as bad:
+            missing = "write null" if self.is_json else "leave the cell empty or write ?"
+            raise ValueError(
+                f"expected a finite number for {columns[bad.index]}, got "
+                f"{shown(texts[bad.index])}; {missing} if the value is missing."
+            ) from None
+
+
+class CellLines:
+    """Reads lines of cells: in a fixed order, or by names of a first line, or as JSON objects.
+
+    Args:
+        *forms: names of the columns that a line without names has, of one or more lengths.
+        optional: columns that named lines may lack.
+        header: what a first line of words is: "names" of the columns; in "order", with names of
+            any kind; or "none", cells like others.
+        blanks: whether blanks separate cells, too.
+        dialect: how cells are separated and numbers written.
+        hint: advice that ends messages about missing columns.
+
+    Example:
+        >>> lines = ["load,time", "5,9:00", "", '{"time": 1, "load": null}']
+        >>> found = CellLines(("time", "load")).cells(lines)
+        >>> [None if cells is None else dict(cells.texts) for cells in found]
+        [{'load': '5', 'time': '9:00'}, None, {'time': '1', 'load': ''}]
+    """
+
+    def __init__(
+        self,
+        *forms: tuple[str, ...],
+        optional: Iterable[str] = (),
+        header: Literal["names", "order", "none"] = "names",
+        blanks: bool = False,
+        dialect: Dialect = COMMA,
+        hint: str = "",
+    ) -> None:
+        self._forms, self._dialect, self._hint = forms, dialect, f" {hint}" if hint else ""
+        self._header, self._blanks = header, blanks
+        self._needed = tuple(name for name in forms[0] if name not in frozenset(optional))
+        # The numbers of JSON have points.
+        self._json = dataclasses.replace(dialect, decimal=".", separator="auto")
+
+    def cells(self, lines: Iterable[str]) -> Iterator[Cells | None]:
+        """Cells of each line of ``Rows.lines``; None for a blank line.
+
+        Raises:
+            ValueError: a line has other columns, or a quote or brace that is not closed.
+        """
+        columns: Sequence[str] | None = None
+        separator = "" if self._dialect.separator == "auto" else self._dialect.sniff([])[0]
+        first = True
+        for line in lines:
+            text = line.strip()
+            if not text and not (separator == "\t" and "\t" in line):
+                yield None
+                continue
+            if text.startswith("{"):
+                yield Cells(self._object(text), self._json, True)
+            else:
+                separator = separator or self._dialect.sniff([line])[0]
+                cells = self._split(line, separator)
+                if first and self._header != "none" and self.is_header(cells):
+                    if self._header == "names":
+                        self.check_names(cells, "write numbers, or name each column once.")
+                    columns = cells if self._header == "names" else self._form(cells)
+                else:
+                    form = self._form(cells) if columns is None else columns
+                    if len(form) != len(cells):
+                        raise ValueError(
+                            f"expected {len(form)} cells, as in the first line, got {len(cells)}."
+                        )
+                    yield Cells(dict(zip(form, cells, strict=True)), self._dialect, False)
+            first = False
+
+    def is_header(self, cells: Sequence[str]) -> bool:
+        """Whether a first line names the columns: it has words, alone or for all that is needed."""
+        dialect = self._dialect
+        words = [c for c in cells if not dialect.is_value(c) and dialect.time(c) is None]
+        return len(words) == len(cells) or bool(words and set(self._needed) <= set(cells))
+
+    def check_names(self, names: Sequence[str], advice: str) -> None:
+        """Checks that needed columns are named, and each once.
+
+        Raises:
+            ValueError: they are not; ends with the advice.
+        """
+        counts = Counter(names)
+        for name in dict.fromkeys((*self._needed, *self._forms[-1])):
+            if counts[name] > 1 or (name in self._needed and not counts[name]):
+                got = f"{name!r} twice" if counts[name] else f"none {name!r}"
+                raise ValueError(
+                    f"expected the columns {listed(self._needed)}, got {listed(names)}, {got}; "
+                    f"{advice}{self._hint}"
+                )
+
+    def forms_of(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
+        """The columns that a line without names may have."""
+        return self._forms
+
+    def _form(self, cells: Sequence[str]) -> Sequence[str]:
+        forms = self.forms_of(cells)
+        for form in forms:
+            if len(form) == len(cells):
+                return form
+        expected = " or ".join(f"{len(form)} cells ({listed(form)})" for form in forms)
+        raise ValueError(f"expected {expected}, got {len(cells)}.{self._hint}")
+
+    def _split(self, line: str, separator: str) -> list[str]:
+        if self._blanks:
+            return line.replace(separator, " ").split()
+        try:
+            return split_cells(line, separator)
+        except ValueError as error:
+            raise ValueError(f"{error}.") from None
+
+    def _object(self, text: str) -> dict[str, str]:
+        try:
+            # Numbers stay text: Python refuses to read integers of thousands of digits.
+            pairs = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
+        except (json.JSONDecodeError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
+            raise ValueError(f"not valid JSON ({reason}): {shown(text)}.") from None
+        names = [name for name, _ in pairs]
+        for name, count in Counter(names).items():
+            if count > 1:
+                raise ValueError(
+                    f"expected each name once, got {shown(name)} twice; leave one out."
+                )
+        self.check_names(names, "write null for a missing value.")
+        return {name: "" if value is None else str(value) for name, value in pairs}
