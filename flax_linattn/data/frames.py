@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, get_args
 
 import narwhals as nw
 import numpy as np
@@ -33,34 +33,6 @@ MAX_ID_FRACTION = 0.5
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?")
 _CACHED = 2**16
 """Numbers that are moved at a time."""
-
-
-@overload
-def from_frame(
-    frame: Any,
-    *,
-    time_column: str | Sequence[str] = "",
-    id_column: None = None,
-    channels: Sequence[str] | None = None,
-    times: TimesPolicy = "report",
-    resample: str = "",
-    dialect: Dialect = PLAIN,
-    name: str = "frame",
-) -> TimeSeries: ...
-
-
-@overload
-def from_frame(
-    frame: Any,
-    *,
-    time_column: str | Sequence[str] = "",
-    id_column: str,
-    channels: Sequence[str] | None = None,
-    times: TimesPolicy = "report",
-    resample: str = "",
-    dialect: Dialect = PLAIN,
-    name: str = "frame",
-) -> tuple[TimeSeries, ...]: ...
 
 
 def from_frame(
@@ -518,12 +490,7 @@ def _find_id(table: Table, dialect: Dialect) -> str:
     frame = table.frame
     try:
         columns = _find_times(table, dialect, None)
-        if not dialect.time_column and columns and not _parses(table, columns, dialect):
-            others = [(i,) for i in range(frame.shape[1]) if _parses(table, (i,), dialect)]
-            columns = others[0] if others else ()
-        if not columns:
-            return ""
-        times = _times(table, columns, dialect, keep=True)
+        times = _times(table, columns, dialect, keep=True) if columns else None
     except ValueError:
         return ""
     if times is None or (times.is_monotonic_increasing and times.is_unique):
@@ -539,18 +506,6 @@ def _find_id(table: Table, dialect: Dialect) -> str:
             words = not any(dialect.is_value(_text(label)) for label in labels)
             found.append((not words, len(labels), i, name))
     return min(found)[-1] if found else ""
-
-
-def _parses(table: Table, columns: tuple[int, ...], dialect: Dialect) -> bool:
-    """Whether columns hold times that are no numbers."""
-    column = table.frame.iloc[:, columns[0]]
-    if dialect.time_unit == "none" and dialect.is_value(_text(column.iloc[0])):
-        return False
-    try:
-        _times(table, columns, dialect, keep=True)
-    except DataFormatError:
-        return False
-    return True
 
 
 def to_frame(

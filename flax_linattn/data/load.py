@@ -13,7 +13,7 @@ from flax_linattn.data.digits import load_spoken_arabic_digits
 from flax_linattn.data.frames import NIXTLA_ID, default_id, series_of
 from flax_linattn.data.regular import TimesPolicy, regular
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.tables import read_table
+from flax_linattn.data.tables import column_names, read_table
 from flax_linattn.data.ts import load_ts
 from flax_linattn.data.tsf import load_tsf
 from flax_linattn.data.unknown import UnknownChannelError
@@ -190,6 +190,29 @@ def load_long(
         [('Bern', [5.0, 6.0]), ('Uri', [1.0])]
     """
     return _load(path, id_column, header, channels, times, resample, dialect)
+
+
+def find_id_column(path: str | Path, dialect: Dialect = PLAIN) -> str:
+    r"""The column of ids of a table in the form of Nixtla's libraries: ``unique_id`` beside ``ds``.
+
+    Args:
+        path: A file, as of ``load_series``.
+        dialect: As there.
+
+    Returns:
+        Its name; "" if there is none, or no such file, which its reader reports.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "panel.csv")
+        >>> _ = path.write_text("unique_id,ds,y\nA,2024-01-01,5\n")
+        >>> find_id_column(path)
+        'unique_id'
+    """
+    try:
+        return default_id(column_names(Path(path), dialect))
+    except (ValueError, OSError):
+        return ""
 
 
 def _load(

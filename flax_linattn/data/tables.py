@@ -137,6 +137,24 @@ def read_table(
     return _read_text(path, dialect, header, {*texts, *dialect.time_column})
 
 
+def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
+    """The first line of cells of a text file, or the names of the columns of another table.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DataFormatError: It is damaged, or another kind of file.
+    """
+    check_is_file(path)
+    suffix = path.suffix.lower()
+    if _ARROW.get(suffix) == "Parquet":
+        with report_damage(path, "a whole Parquet file"):
+            return list(parquet.read_schema(path).names)
+    if suffix in {*_ARROW, *_EXCEL}:
+        return read_table(path).names
+    with LineReader(path, dialect.encoding) as reader:
+        return next(_Rows(reader, dialect), [])
+
+
 def frame_of_arrow(table: pa.Table) -> pd.DataFrame:
     """A frame of a table of Arrow; dates become times."""
     frame: pd.DataFrame = table.to_pandas(date_as_object=False, split_blocks=True)
@@ -183,15 +201,16 @@ def _read_text(path: Path, dialect: Dialect, header: bool | None, texts: set[str
         ]
         found = _read_whole(path, dialect, rows.separator, skip, is_text)
         if found is None:  # with comments, line breaks within quotes, or a fault to find
-            read, lines = [], []
+            read: list[list[str]] = []
+            places: list[int] = []
             for cells in chain([row], rows):
                 if len(cells) != len(names):
                     raise reader.error(
                         f"{len(names)} cells, as in the first line", f"{len(cells)}", MEND
                     )
                 read.append(cells)
-                lines.append(reader.line)
-            found = pd.DataFrame(read, dtype=object), np.array(lines)
+                places.append(reader.line)
+            found = pd.DataFrame(read, dtype=object), np.array(places)
     frame, lines = found
     frame.columns = pd.Index(names, dtype=object)
     return Table(frame, str(path), lines, header_line, has_header)
@@ -278,7 +297,7 @@ class _Watched(io.RawIOBase):
         if not content:
             self.count += not end.endswith(b"\n")
             self._end = b"\n"
-        self.count += np.count_nonzero(np.frombuffer(content, np.uint8) == ord("\n"))
+        self.count += int(np.count_nonzero(np.frombuffer(content, np.uint8) == ord("\n")))
         if b"\0" in content or (
             (b"#" in content or b"#" in end) and _COMMENT.search(end + content)
         ):

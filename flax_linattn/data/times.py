@@ -141,7 +141,7 @@ def localize(times: pd.DatetimeIndex, zone: str, *, first: bool = False) -> pd.D
     of, always = as_zone(zone), np.ones(len(times), np.bool_)
     try:
         return times.tz_localize(of, ambiguous=always if first else "infer")
-    except ValueError:
+    except Exception:  # of pytz with pandas 2
         pass
     skipped = times.tz_localize(of, ambiguous=always, nonexistent="NaT").isna()
     twice = times.tz_localize(of, ambiguous="NaT", nonexistent="shift_forward").isna()

@@ -80,32 +80,29 @@ def load_event_table(
         )
     clock = Clock(timezone)
     table = read_table(path, header=True, texts=[*asked.values()])
-    cells = _columns(table, asked)
-    times = _Times(table, time, clock)
+    times, marks, sequences = _columns(table, asked)
+    dates = bool(times) and not is_number(times[0])
     rows = Rows(Path(table.source))
-    lines = range(1, len(table.frame) + 1) if table.lines is None else table.lines.tolist()
-    for row, (at, mark_name, name) in enumerate(zip(*cells, strict=True)):
-        rows.add(
-            "" if name is None else _text(table, row, sequence, name),
-            times.read(row, at),
-            UNMARKED[0] if mark_name is None else _text(table, row, mark, mark_name),
-            lines[row],
-        )
-    named = sequence in table.names
-    found = rows.finish(named=named, sort=sort, dates=bool(times.dates))
-    if timezone != "UTC" and not times.dates:
+    lines = range(1, len(times) + 1) if table.lines is None else table.lines.tolist()
+    for row, line in enumerate(lines):
+        own = "" if sequences is None else _text(table, row, sequence, sequences[row])
+        seconds = _time(table, row, time, times[row], clock if dates else None)
+        what = UNMARKED[0] if marks is None else _text(table, row, mark, marks[row])
+        rows.add(own, seconds, what, line)
+    found = rows.finish(named=sequences is not None, sort=sort, dates=dates)
+    if timezone != "UTC" and not dates:
         raise OptionError(
             f"{path}: expected dates, as timezone is {timezone!r}, got numbers as times; leave "
             "timezone out",
             "timezone",
         )
-    return found.finish(begin, end, clock if times.dates else None)
+    return found.finish(begin, end, clock if dates else None)
 
 
-def _columns(table: Table, asked: dict[str, str]) -> list[list[Any]]:
+def _columns(table: Table, asked: dict[str, str]) -> list[Any]:
     """The texts of the columns of times, marks and sequences; None where there is none."""
     names = table.names
-    found: list[list[Any]] = []
+    found: list[Any] = []
     for what, name in asked.items():
         if names.count(name) > 1:
             raise table.error(
@@ -115,7 +112,7 @@ def _columns(table: Table, asked: dict[str, str]) -> list[list[Any]]:
             column = table.frame.iloc[:, names.index(name)]
             found.append(["" if cell is None else str(cell).strip() for cell in column])
         elif name == _DEFAULTS.get(what):
-            found.append([None] * len(table.frame))
+            found.append(None)
         else:
             raise table.error(
                 None,
@@ -135,54 +132,32 @@ def _text(table: Table, row: int, column: str, cell: str) -> str:
     return cell
 
 
-class _Times:
-    """Times of rows: numbers or dates, as the first one is.
-
-    Args:
-        table: Where they are.
-        column: The name of theirs.
-        clock: Reads dates.
-
-    Attributes:
-        dates: Whether they are dates; None before the first one.
-    """
-
-    def __init__(self, table: Table, column: str, clock: Clock) -> None:
-        self._table = table
-        self._column = column
-        self._clock = clock
-        self.dates: bool | None = None
-
-    def read(self, row: int, cell: str) -> float:
-        if self.dates is None:
-            self.dates = not is_number(cell)
-        seconds = self._date(row, cell) if self.dates else self._number(cell)
-        if seconds is not None:
-            return seconds
-        expected = "a number, or a date such as 2016-07-01 00:00:00,"
-        if row:
-            expected = f"{'a date' if self.dates else 'a number'}, as in the first row"
-        raise self._table.error(
-            row,
-            f"{expected} in column {shown(self._column)}",
-            shown(cell),
-            f"correct it; numbers are finite, at most {LARGEST_TIME:g}, and dates have the year "
-            "first and a time zone such as +00:00 or none",
-        )
-
-    def _number(self, cell: str) -> float | None:
-        return float(cell) if is_number(cell) and abs(float(cell)) <= LARGEST_TIME else None
-
-    def _date(self, row: int, cell: str) -> float | None:
-        if is_number(cell):
-            return None
+def _time(table: Table, row: int, column: str, cell: str, clock: Clock | None) -> float:
+    """A time in seconds, or a number where there is no clock."""
+    numeric = is_number(cell)
+    seconds = None
+    if clock is None and numeric and abs(float(cell)) <= LARGEST_TIME:
+        seconds = float(cell)
+    elif clock is not None and not numeric:
         try:
-            return self._clock.seconds(cell)
+            seconds = clock.seconds(cell)
         except SkippedTimeError as error:
-            raise self._table.error(
+            raise table.error(
                 row,
-                f"a time that there is in column {shown(self._column)}",
+                f"a time that there is in column {shown(column)}",
                 f"{shown(cell)}, but {error}",
                 "correct it, or give the time zone that the dates are in with timezone=...",
                 "timezone",
             ) from None
+    if seconds is not None:
+        return seconds
+    expected = "a number, or a date such as 2016-07-01 00:00:00,"
+    if row:
+        expected = f"{'a number' if clock is None else 'a date'}, as in the first row"
+    raise table.error(
+        row,
+        f"{expected} in column {shown(column)}",
+        shown(cell),
+        f"correct it; numbers are finite, at most {LARGEST_TIME:g}, and dates have the year first "
+        "and a time zone such as +00:00 or none",
+    )
