@@ -446,8 +446,8 @@ def _groups(table: Table, of_id: int | None) -> list[tuple[str, NDArray[np.int64
     if of_id is None:
         return [("", np.arange(len(table.frame)))]
     column = table.frame.iloc[:, of_id]
-    codes, labels = pd.factorize(column)
-    texts = ["" if pd.isna(label) else str(label).strip() for label in labels]
+    codes, labels = pd.factorize(column if column.dtype.kind in "biufM" else column.map(_text))
+    texts = ["" if pd.isna(label) else str(label) for label in labels]
     missing = (codes < 0) | np.isin(codes, [i for i, text in enumerate(texts) if not text])
     if missing.any():
         raise table.error(

@@ -112,7 +112,7 @@ def read_table(
 
     Returns:
         The table. Of a text file, a column that begins with a number has float64, if it holds
-        numbers and missing values alone; any other column has text.
+        numbers and missing values alone; any other column has text, perhaps with blanks around it.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -336,15 +336,12 @@ def _read_whole(
         return None
     if not file.is_plain:
         return None
-    columns = table.columns
     for index in np.flatnonzero(is_text).tolist():
-        columns[index] = cells = compute.utf8_trim_whitespace(columns[index])
-        odd = compute.starts_with(cells, '"')  # a blank before the quote
+        odd = compute.match_substring(table[index], '"')  # as after a blank
         if len(names) == 1:
-            odd = compute.or_(odd, compute.equal(cells, ""))  # a line of blanks
+            odd = compute.or_(odd, compute.equal(compute.utf8_trim_whitespace(table[0]), ""))
         if compute.any(odd).as_py():
             return None
-    table = pa.Table.from_arrays(columns, names)
     lines = skip + 1 + np.arange(table.num_rows)
     if file.count != table.num_rows:
         with LineReader(path, dialect.encoding) as reader:
