@@ -267,9 +267,8 @@ def _find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int,
     since = [i for i in named if epoch_unit(cells[i])]
     if since:
         return (since[0],)
-    if names[first] == "year" and table.has_header and _are_years(frame.iloc[:, first]):
-        return (first,)
-    return ()
+    is_year = table.has_header and names[first] == "year" and _are_years(frame.iloc[:, first])
+    return (first,) if is_year else ()
 
 
 def _is_time(cell: str, dialect: Dialect) -> bool:
@@ -312,8 +311,8 @@ def _times(
         column = frame.iloc[:, columns[0]]
         if column.dtype.kind in "iuf" and dialect.time_unit == "none":
             column = column.map(_text, na_action="ignore")
-        is_year = not dialect.date_format and table.names[columns[0]].lower() == "year"
-        if is_year and _are_years(column):
+        is_plain = not dialect.date_format and dialect.time_unit == "none"
+        if is_plain and table.names[columns[0]].lower() == "year" and _are_years(column):
             column = column.map(_text) + "-01-01"
         return parse_times(column, dialect)
     except BadTimeError as bad:
@@ -328,15 +327,15 @@ def _time_error(table: Table, bad: BadTimeError, row: int, place: str = "") -> D
 def _joined(table: Table, columns: tuple[int, ...], dialect: Dialect) -> pd.Index:
     """Times of a column of dates and one of clock times."""
     date, clock = (table.frame.iloc[:, i].map(_text) for i in columns)
-    if dialect.date_format:
-        return parse_times(date + " " + clock, dialect)
     codes, texts = pd.factorize(clock)
-    day = parse_times(pd.Series([f"2000-01-01 {text.strip()}" for text in texts]), PLAIN)
-    if isinstance(day, pd.DatetimeIndex) and day.tz is None:
+    try:  # each once, of which there are few
+        hours = parse_times(pd.Series([f"2000-01-01 {text}" for text in texts]), PLAIN)
         days = parse_times(date, dataclasses.replace(dialect, timezone=""))
-        if isinstance(days, pd.DatetimeIndex) and days.tz is None:
-            return days + (day - pd.Timestamp("2000-01-01"))[codes]
-    return parse_times(date + " " + clock, dialect)
+    except BadTimeError:
+        hours = days = None
+    if hours is None or hours.tz is not None or days.tz is not None:
+        return parse_times(date + " " + clock, dialect)
+    return days + (hours - pd.Timestamp("2000-01-01"))[codes]
 
 
 def _text(value: Any) -> str:

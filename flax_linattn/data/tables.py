@@ -38,6 +38,8 @@ _ARROW = {
     **dict.fromkeys((".feather", ".arrow", ".ipc"), "Arrow"),
 }
 _EXCEL = (".xlsx", ".xlsm")
+BINARY_SUFFIXES = (*_ARROW, *_EXCEL)
+"""Of tables that are no text."""
 _MAX_EXCEL = 2**30
 """Bytes of an Excel file without its compression."""
 _BLOCK = 2**20
@@ -149,7 +151,7 @@ def column_names(path: Path, dialect: Dialect = PLAIN) -> list[str]:
     if _ARROW.get(suffix) == "Parquet":
         with report_damage(path, "a whole Parquet file"):
             return list(parquet.read_schema(path).names)
-    if suffix in {*_ARROW, *_EXCEL}:
+    if suffix in BINARY_SUFFIXES:
         return read_table(path).names
     with LineReader(path, dialect.encoding) as reader:
         return next(_Rows(reader, dialect), [])
