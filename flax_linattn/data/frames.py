@@ -80,7 +80,7 @@ def from_frame(
         ([1.0, nan, 3.0], 'h')
     """
     if time_column:
-        named = (time_column,) if isinstance(time_column, str) else tuple(time_column)
+        named = time_column if isinstance(time_column, str) else tuple(time_column)
         dialect = dataclasses.replace(dialect, time_column=named)
     pandas = as_pandas(frame)
     if pandas.index.nlevels == 2:
@@ -90,7 +90,7 @@ def from_frame(
         )
         pandas = pandas.reset_index(names=[id_name, time_name])
         id_column = id_column or id_name
-        dialect = dataclasses.replace(dialect, time_column=dialect.time_column or (time_name,))
+        dialect = dataclasses.replace(dialect, time_column=dialect.time_column or time_name)
     table = Table(pandas, name)
     id_column = id_column or default_id(table.names)
     several = series_of(table, name, id_column, channels, times, resample, dialect)
@@ -134,10 +134,16 @@ def series_of(
         found = _read(table, name, id_column, channels, times, dialect)
         return regular(found, table.source, times, resample)
     except DataFormatError as error:
+        what, *_ = str(error).split("; ")  # what else may be done is the less likely
+        if pair := _find_clock(table, dialect, id_column):
+            raise DataFormatError(
+                f"{what}; if column {pair[1]!r} holds the times of the day, join it with the dates, "
+                f"with time_column={pair}",
+                "time_column",
+            ) from None
         other = "" if id_column or not table.has_header else _find_id(table, dialect)
         if not other:
             raise
-        what, *_ = str(error).split("; ")  # what else may be done is the less likely
         raise DataFormatError(
             f"{what}; times rise for each value of column {other!r} alone: if it names several "
             f"series, give id_column={other!r}",
@@ -177,7 +183,7 @@ def _read(
     at = dict(zip(names, rest, strict=True))
     chosen = [at[channel] for channel in _chosen(table, names, channels)]
     index = _times(table, of_times, dialect, keep=of_id is None)
-    values = _numbers(table, chosen, of_times, dialect)
+    values = _numbers(table, chosen, dialect)
     found = []
     for label, rows in _groups(table, of_id):
         whole = len(rows) == len(frame)
@@ -238,7 +244,7 @@ def _chosen(table: Table, names: list[str], channels: Sequence[str] | None) -> S
 def _find_times(table: Table, dialect: Dialect, of_id: int | None) -> tuple[int, ...]:
     """The columns of times; none where the index has them, or there are none."""
     if dialect.time_column:
-        return tuple(_named(table, name, "time_column") for name in dialect.time_column)
+        return tuple(_named(table, name, "time_column") for name in dialect.time_columns)
     frame, names = table.frame, [name.lower() for name in table.names]
     others = [i for i in range(frame.shape[1]) if i != of_id]
     if not others or not len(frame) or frame.index.dtype.kind not in "iu":
@@ -351,15 +357,13 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _numbers(
-    table: Table, columns: Sequence[int], of_times: tuple[int, ...], dialect: Dialect
-) -> NDArray[np.float64]:
+def _numbers(table: Table, columns: Sequence[int], dialect: Dialect) -> NDArray[np.float64]:
     """The values of columns, float64 ``[T, C]``, NaN where one is missing."""
     kinds = table.frame.dtypes.tolist()
     if all(kinds[i] == np.float64 for i in columns):
         values = table.frame.iloc[:, list(columns)].to_numpy(copy=True)
     else:
-        parts = [_column(table, i, of_times, dialect) for i in columns]
+        parts = [_column(table, i, dialect) for i in columns]
         values = np.empty((len(table.frame), len(parts)))
         step = 1 + _CACHED // len(parts)
         for row in range(0, len(values), step):  # rows that a cache holds: columns are far apart
@@ -371,9 +375,7 @@ def _numbers(
     return np.ascontiguousarray(dialect.without_codes(values))
 
 
-def _column(
-    table: Table, index: int, of_times: tuple[int, ...], dialect: Dialect
-) -> NDArray[np.float64] | pa.ChunkedArray:
+def _column(table: Table, index: int, dialect: Dialect) -> NDArray[np.float64] | pa.ChunkedArray:
     column = table.frame.iloc[:, index]
     if isinstance(column.dtype, pd.CategoricalDtype):
         column = column.astype(object)
@@ -393,16 +395,6 @@ def _column(
     except BadCellError as bad:
         row = bad.index
     cell, place = cells[row], table.column(index)
-    if len(of_times) == 1 and table.has_header and _CLOCK.fullmatch(cell):
-        both = (table.names[of_times[0]], table.names[index])
-        raise table.error(
-            row,
-            f"a finite number in {place}",
-            f"{shown(cell)}, a time of the day",
-            f"join it with the dates, with time_column={both}, or leave it out, with channels=...",
-            "time_column",
-            "channels",
-        )
     if dialect.time(cell) is not None:
         raise table.error(
             row,
@@ -478,6 +470,19 @@ def _check_order(
         "the column that tells them apart, with id_column=...",
         "times" if times[row] == times[row - 1] else "id_column",
     )
+
+
+def _find_clock(table: Table, dialect: Dialect, id_column: str) -> tuple[str, str] | None:
+    """The column of dates and that of clock times, if these have a column of their own."""
+    first = [_text(cell) for cell in table.frame.iloc[0]] if len(table.frame) else []
+    clocks = [i for i, cell in enumerate(first) if _CLOCK.fullmatch(cell)]
+    try:
+        dates = _find_times(table, dialect, table.names.index(id_column) if id_column else None)
+    except ValueError:
+        return None
+    if len(dates) != 1 or len(clocks) != 1 or dates[0] in clocks or not table.has_header:
+        return None
+    return table.names[dates[0]], table.names[clocks[0]]
 
 
 def _find_id(table: Table, dialect: Dialect) -> str:
