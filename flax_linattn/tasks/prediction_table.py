@@ -111,7 +111,8 @@ def write_table(path: Path, table: Table) -> None:
         )
     if kind == ".parquet":
         arrow, parquet = _pyarrow("pyarrow"), _pyarrow("pyarrow.parquet")
-        columns = [arrow.array(column, from_pandas=True) for column in table.columns]
+        plain = [c.to_timestamp() if isinstance(c, pd.PeriodIndex) else c for c in table.columns]
+        columns = [arrow.array(column, from_pandas=True) for column in plain]
         with write_whole(path) as file:
             parquet.write_table(arrow.table(columns, names=list(table.names)), file)
         return
