@@ -121,7 +121,7 @@ def write_arrays(path: Path, items: Mapping[str, Mapping[str, np.ndarray]]) -> M
         checkpointer.save(path / FOLDER, ocp.args.Composite(**saved))
     return Manifest(
         arrays={
-            item: {name: _signature(x) for name, x in arrays.items()}
+            item: {name: signature_of(x) for name, x in arrays.items()}
             for item, arrays in items.items()
         },
         files=_checksums(path / FOLDER),
@@ -181,7 +181,7 @@ def read_arrays(
     """
     leaves = named_leaves(*trees)
     saved = _signatures(path, item, manifest)
-    asked = {name: _signature(leaf) for name, leaf in leaves.items()}
+    asked = {name: signature_of(leaf) for name, leaf in leaves.items()}
     _check_same_arrays(path, saved, asked, other)
     converted = [name for name in leaves if saved[name] != asked[name]]
     if converted:
@@ -191,25 +191,42 @@ def read_arrays(
             f"{leaves[first].dtype}; they were saved as {saved[first].split('[')[0]}.",
             file=sys.stderr,
         )
+    arrays = read_item(path, item, manifest)
+    return jax.tree.unflatten(
+        jax.tree.structure(trees),
+        [_to_device(arrays[name], leaf) for name, leaf in leaves.items()],
+    )
+
+
+def read_item(path: Path, item: str, manifest: Manifest) -> dict[str, np.ndarray]:
+    """Reads all arrays of an item by their names, whatever they are.
+
+    Args:
+        path: As in ``read_arrays``.
+        item: As in ``read_arrays``.
+        manifest: As in ``read_arrays``.
+
+    Raises:
+        ValueError: There is no memory for them.
+        CorruptCheckpointError: There is no such item, or Orbax cannot read it.
+    """
+    saved = _signatures(path, item, manifest)
     try:
-        target = {name: np.zeros(*_parse(saved[name])) for name in leaves}
+        target = {name: np.zeros(*_parse(signature)) for name, signature in saved.items()}
     except (MemoryError, ValueError) as error:
         raise ValueError(f"The arrays of {path} do not fit into the memory: {error}.") from error
     nonempty = {name: array for name, array in target.items() if array.size}
     args = ocp.args.Composite(**{item: ocp.args.StandardRestore(nonempty)})
     try:
         with _checkpointer() as checkpointer:
-            arrays = target | checkpointer.restore(path / FOLDER, args)[item]
+            arrays: dict[str, np.ndarray] = checkpointer.restore(path / FOLDER, args)[item]
     except Exception as error:
         # Whole by its checksums, and yet: most likely another version of Orbax wrote it.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CorruptCheckpointError(
             f"The checkpoint {path} is whole, but Orbax cannot read it: {reason[:300]}."
         ) from error
-    return jax.tree.unflatten(
-        jax.tree.structure(trees),
-        [_to_device(arrays[name], leaf) for name, leaf in leaves.items()],
-    )
+    return target | arrays
 
 
 def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None:
@@ -227,7 +244,7 @@ def check_shapes(path: Path, item: str, manifest: Manifest, *trees: Any) -> None
     """
     _check_manifest(path, manifest)
     signatures = _signatures(path, item, manifest)
-    asked = {name: _signature(leaf) for name, leaf in named_leaves(*trees).items()}
+    asked = {name: signature_of(leaf) for name, leaf in named_leaves(*trees).items()}
     saved = {name: signatures[name] for name in asked if name in signatures}
     _check_same_arrays(path, saved, asked, "model is not the one")
 
@@ -280,7 +297,13 @@ def _to_device(array: np.ndarray, like: jax.Array) -> jax.Array:
     return jax.device_put(leaf, like.sharding) if getattr(like, "committed", False) else leaf
 
 
-def _signature(leaf: Any) -> str:
+def signature_of(leaf: Any) -> str:
+    """The dtype and shape of an array, as manifests have them.
+
+    Example:
+        >>> signature_of(jnp.zeros((3, 4)))
+        'float32[3, 4]'
+    """
     array = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
     return f"{array.dtype}{list(array.shape)}"
 

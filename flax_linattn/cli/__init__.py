@@ -231,6 +231,7 @@ def _run(command: _Command, name: str, args: list[str]) -> int:
 
 FLAGS = {
     "run_dir": "run",
+    "init_run": "from",
     "strategy": "parallel",
     "profile_steps": "profile",
     "env_id": "env",

@@ -94,7 +94,7 @@ def _part(info: StructTypeInfo) -> StructConstructorSpec | None:
     """Any dataclass with a default of its own type."""
     if not (dataclasses.is_dataclass(info.type) and isinstance(info.default, info.type)):
         return None
-    hints = get_type_hints(info.type)
+    hints = get_type_hints(info.type, include_extras=True)
     about = _about_attributes(info.type)
     fields = []
     for field in dataclasses.fields(info.type):

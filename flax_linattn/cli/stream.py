@@ -34,6 +34,8 @@ class Files:
             seen, by their times where they have any, else by their number.
         save_every: rows after which the state is saved.
         figure: draw what came last to this PNG file (needs matplotlib).
+        accept_partial_line: also take in a last line that has no newline at its end; it is left out
+            by default, since it may be cut in the middle of a number.
     """
 
     seed_index: int | None = None
@@ -42,6 +44,7 @@ class Files:
     skip_seen: bool = False
     save_every: int = SAVE_EVERY
     figure: Path | None = None
+    accept_partial_line: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

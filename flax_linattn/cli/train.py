@@ -7,16 +7,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
 from flax_linattn import training
 from flax_linattn.checks import OptionError, choice
-from flax_linattn.cli import flags
+from flax_linattn.cli import FLAGS, flags
 from flax_linattn.cli.runs import print_report
 from flax_linattn.registry import TASKS, get_task
-from flax_linattn.tasks import Config, Task
+from flax_linattn.tasks import Config, InitRun, Task
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.run import read_config
 from flax_linattn.tasks.train import train_report
@@ -31,11 +31,43 @@ class Start:
         resume: go on where the run in that folder stopped; its options for data, model and
             training are the defaults, those for devices and trackers are not kept.
         preset: a published protocol, whose options are the defaults.
+        init_run: run folder whose parameters the new run starts from. Its options are the defaults;
+            those for data and training may differ.
+        refit_scales: scale inputs by the new data; default as the run to continue does.
+        keep_optimizer: take over the optimizer's state of the run to continue; default a new one.
+        reinitialize_mismatched: initialize parameters whose shapes differ from those of the run to
+            continue, such as the output layer for another horizon.
     """
 
     run: Path | None = None
     resume: bool = False
     preset: str | None = None
+    init_run: Annotated[Path | None, tyro.conf.arg(name=FLAGS["init_run"])] = None
+    refit_scales: bool = False
+    keep_optimizer: bool = False
+    reinitialize_mismatched: bool = False
+
+    @property
+    def init(self) -> InitRun | None:
+        """The run to continue from, and what of it is taken over.
+
+        Raises:
+            OptionError: an option of such a run, without one.
+        """
+        options = {
+            "refit_scales": self.refit_scales,
+            "keep_optimizer": self.keep_optimizer,
+            "reinitialize_mismatched": self.reinitialize_mismatched,
+        }
+        if self.init_run is not None:
+            return InitRun(self.init_run, **options)
+        if given := [name for name, value in options.items() if value]:
+            raise OptionError(
+                f"{given[0]} is for a run that continues another one; name that one.",
+                given[0],
+                "init_run",
+            )
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +132,8 @@ def train_command(args: Sequence[str]) -> int:
     name, *args = args
     task = get_task(name)
     start, others = tyro.cli(Start, args=args, return_unknown_args=True, add_help=False)
-    if start.preset is None and not start.resume and task.default_preset is not None:
+    is_new = not start.resume and start.init is None
+    if start.preset is None and is_new and task.default_preset is not None:
         chosen, _ = tyro.cli(_Model, args=others, return_unknown_args=True, add_help=False)
         usual = task.presets[task.default_preset](task.Config.of()).flat()["model"]
         preset = task.default_preset if chosen.model in (None, usual) else None
@@ -129,7 +162,8 @@ def _train(
     run_dir = start.run if start.run is not None else Path("runs") / config.name
     _start_process(devices)
     try:
-        report = train_report(task, config, _session(run_dir, start.resume, devices))
+        session = _session(run_dir, start.resume, devices)
+        report = train_report(task, config, session, init_run=start.init)
     except training.Interrupted:
         if training.is_main():
             given = [a for a in args if a != "--resume"]
@@ -159,10 +193,11 @@ def _first_line(function: Any) -> str:
 
 
 def _defaults(task: Task[Any, Any, Any], start: Start) -> Config:
-    """The options of the run to resume, or the task's own; with those of the preset."""
+    """The options of the run to resume or to continue, or the task's; with those of the preset."""
     if start.resume and start.run is None:
         raise OptionError("to resume a run takes its folder.", "run")
-    config = read_config(start.run, task) if start.resume and start.run else task.Config.of()
+    earlier = start.run if start.resume else start.init_run
+    config = task.Config.of() if earlier is None else read_config(earlier, task)
     if start.preset is None:
         return config
     if not task.presets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,9 @@ from flax import nnx
 
 from flax_linattn.checks import at_least, choice
 from flax_linattn.registry import get_task
+from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.spec import Run
+from flax_linattn.tasks.task import Task
 
 LARGEST_SEED = 2**31 - 1
 
@@ -129,6 +132,33 @@ def _thawed(frozen: Mapping[str, Any]) -> Run:
     state = nnx.state(model, nnx.Variable)
     nnx.update(model, jax.tree.unflatten(jax.tree.structure(state), frozen["variables"]))
     return Run(task, frozen["config"], frozen["problem"], model)
+
+
+def config_of(
+    task: Task[Any, Any, Any], init_run: InitRun | None, options: Mapping[str, Any]
+) -> Any:
+    """The options of a run: the task's, with the model and the training of a run to continue.
+
+    Args:
+        task: whose run it is; its default preset is that of a new run.
+        init_run: the run to continue, if any.
+        options: further ones, by name.
+
+    Raises:
+        ValueError: there is no such option, or one is out of range.
+        FileNotFoundError: there is no such run to continue.
+    """
+    before = None if init_run is None else init_run.read_config(task)
+    config: Any = task.Config.of()
+    preset = task.default_preset
+    if preset is not None:
+        usual: Any = task.presets[preset](config)
+        model = options.get("model", before.flat()["model"] if before else None)
+        config = usual if model in (None, usual.flat()["model"]) else config
+    if before is not None:
+        fit = dataclasses.replace(before.fit, runs=1)
+        config = dataclasses.replace(config, model=before.model, fit=fit)
+    return config.replace(**options)
 
 
 def seed_of(random_state: Any) -> int:

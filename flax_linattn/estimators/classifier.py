@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn import data
-from flax_linattn.checks import shown
 from flax_linattn.data.labels import in_order
-from flax_linattn.estimators.base import Estimator, options_of, seed_of
-from flax_linattn.estimators.sequences import Sequences, as_sequences, check_features
+from flax_linattn.estimators.base import Estimator, config_of, options_of, seed_of
+from flax_linattn.estimators.sequences import Sequences, as_labels, as_sequences, check_features
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.classify import SeriesSource, predict_proba
+from flax_linattn.tasks.init_run import InitRun
+from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.train import fit_data
 
 
@@ -30,8 +30,9 @@ class Classifier(Estimator):
     data selects the epoch and ends the training. Channels are standardised by what is trained on,
     and missing values (NaN) interpolated over time.
 
-    X is [N, T, C], [N, T] of one channel, or a list of [T_i, C] of unequal lengths; y holds a class
-    each, numbers or texts.
+    X is [N, T, C], [N, T] of one channel, a list of [T_i, C] of unequal lengths, or a data frame of
+    rows [C] whose MultiIndex has the sequence, and time last. y holds a class each: integers,
+    booleans or strings.
 
     Args:
         mechanism: the attention, a name of ``ops.list_mechanisms``.
@@ -90,8 +91,15 @@ class Classifier(Estimator):
         self.run = run
         self.options = options
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, init_run: InitRun | Run | str | Path | None = None) -> Self:
         """Trains on sequences and their classes; what was learned before is forgotten.
+
+        Args:
+            X: the sequences.
+            y: a class each.
+            init_run: a run of the same channels and classes whose parameters and scales training
+                starts from, such as ``run_`` of a fitted classifier, or its folder;
+                ``tasks.InitRun`` says what else is taken over.
 
         Raises:
             ValueError: X or y is something else, they differ in number, or the classes are too
@@ -99,7 +107,7 @@ class Classifier(Estimator):
             TypeError: X is sparse; a parameter is of another type.
         """
         given = as_sequences(X)
-        labels = _as_labels(y, len(given.series))
+        labels = as_labels(y, len(given.series))
         classes = np.unique(labels)
         if len(classes) < 2:
             raise ValueError(f"expected at least two classes in y, got 1 class: {classes[0]!r}.")
@@ -114,21 +122,22 @@ class Classifier(Estimator):
             tuple(f"dim_{c}" for c in range(given.series[0].shape[1])),
         )
         task: Any = get_task("classify")
-        config = task.Config.of(
-            **options_of(
-                self.options,
-                mechanism=self.mechanism,
-                epochs=self.epochs,
-                patience=self.patience,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-                validation_fraction=self.validation_fraction,
-                seed=seed_of(self.random_state),
-            )
+        options = options_of(
+            self.options,
+            mechanism=self.mechanism,
+            epochs=self.epochs,
+            patience=self.patience,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            validation_fraction=self.validation_fraction,
+            seed=seed_of(self.random_state),
         )
+        init = InitRun.of(init_run)
+        config = config_of(task, init, options)
         # There is no test part: what stands for one only tells the longest sequence.
         source = SeriesSource(dataset, dataset, config)
-        self.run_ = fit_data(task, config, source, self.run)._replace(data=None)
+        run = fit_data(task, config, source, self.run, init_run=init)
+        self.run_ = run._replace(data=None)
         self.classes_, self._order = classes, index
         self.n_features_in_, self.is_table_ = given.features, given.is_table
         if given.names is not None:
@@ -175,7 +184,7 @@ class Classifier(Estimator):
             ValueError: as ``predict_proba``, or y has another number.
         """
         predicted = self.predict(X)
-        return float(np.mean(predicted == _as_labels(y, len(predicted))))
+        return float(np.mean(predicted == as_labels(y, len(predicted))))
 
     def _check(self, given: Sequences) -> None:
         named = hasattr(self, "feature_names_in_")
@@ -202,48 +211,3 @@ class Classifier(Estimator):
             input_tags=inputs,
             target_tags=targets,
         )
-
-
-def _as_labels(y: Any, count: int) -> NDArray:
-    """y as [N]."""
-    if y is None:
-        raise ValueError(
-            "requires y to be passed, but the target y is None; give a class for each sequence."
-        )
-    labels = np.asarray(y)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        warnings.warn(
-            "A column-vector y was passed when a 1d array was expected; use y.ravel().",
-            _conversion_warning(),
-            stacklevel=3,
-        )
-        labels = labels.ravel()
-    if labels.ndim != 1:
-        raise ValueError(
-            f"y should be a 1d array, got an array of shape {labels.shape} instead; give a class "
-            "for each sequence."
-        )
-    if len(labels) != count:
-        raise ValueError(
-            "Found input variables with inconsistent numbers of samples: "
-            f"{[count, len(labels)]}; give a class for each sequence."
-        )
-    if labels.dtype.kind == "c":
-        raise ValueError("Complex data not supported; give classes as numbers or texts.")
-    if labels.dtype.kind == "f":
-        if not np.isfinite(labels).all():
-            raise ValueError("Input y contains NaN or infinity; leave such sequences out.")
-        if (labels != np.round(labels)).any():
-            raise ValueError(
-                "Unknown label type: continuous. expected classes, got numbers such as "
-                f"{shown(labels[labels != np.round(labels)][0])}."
-            )
-    if labels.dtype.kind == "O" and any(label is None for label in labels):
-        raise ValueError("Input y contains None; leave such sequences out.")
-    return labels
-
-
-def _conversion_warning() -> type[Warning]:
-    """scikit-learn's own where it is in use, which its tools look for."""
-    other = sys.modules.get("sklearn.exceptions")
-    return UserWarning if other is None else other.DataConversionWarning

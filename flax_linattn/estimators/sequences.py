@@ -1,11 +1,14 @@
-"""Sequences as a classifier takes them: arrays, data frames, or lists of arrays."""
+"""Sequences and their classes as a classifier takes them: arrays, data frames, or lists."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flax_linattn.checks import shown
@@ -31,8 +34,9 @@ def as_sequences(X: Any) -> Sequences:
     """Reads X.
 
     Args:
-        X: [N, T, C]; [N, T], of one channel, which a data frame may be; or N arrays [T_i, C] or
-            [T_i].
+        X: [N, T, C]; [N, T], of one channel, which a data frame may be; N arrays [T_i, C] or
+            [T_i], in a list or an array of objects; or a data frame of rows [C] with a MultiIndex,
+            whose last level is time. NaN, None and pandas.NA are missing values.
 
     Raises:
         ValueError: it is something else, empty, not numbers, or has an infinite one; the words are
@@ -53,13 +57,20 @@ def as_sequences(X: Any) -> Sequences:
     if hasattr(X, "columns"):
         columns = list(X.columns)
         names = np.array(columns, object) if all(isinstance(c, str) for c in columns) else None
+    if isinstance(X, pd.DataFrame) and isinstance(X.index, pd.MultiIndex):
+        levels = list(range(X.index.nlevels - 1))
+        series = tuple(as_numbers(own) for _, own in X.groupby(level=levels, sort=False))
+        return Sequences(series, X.shape[1], names, False)
+    if not isinstance(X, Sequence):
         X = np.asarray(X)
+        if X.dtype == object and X.ndim == 1 and len(X) and all(_sized(own) for own in X):
+            X = list(X)
     if isinstance(X, Sequence) and not isinstance(X, str) and _is_ragged(X):
-        series = tuple(_numbers(own) for own in X)
+        series = tuple(as_numbers(own) for own in X)
         series = tuple(own[:, None] if own.ndim == 1 else own for own in series)
         _check_alike(series)
         return Sequences(series, series[0].shape[1], None, False)
-    values = _numbers(X)
+    values = as_numbers(X)
     if values.ndim == 0:
         raise ValueError(f"Expected 2D array, got scalar array instead: {shown(X)}; pass [N, T].")
     if values.ndim == 1:
@@ -71,12 +82,7 @@ def as_sequences(X: Any) -> Sequences:
         raise ValueError(
             f"Found array with dim {values.ndim}, expected X as [N, T, C] or [N, T]; Reshape it."
         )
-    for axis, what in enumerate(("sample", "feature", "feature")[: values.ndim]):
-        if not values.shape[axis]:
-            raise ValueError(
-                f"Found array with 0 {what}(s) (shape={values.shape}) while a minimum of 1 is "
-                "required."
-            )
+    check_not_empty(values)
     if values.ndim == 2:
         return Sequences(tuple(values[..., None]), values.shape[1], names, True)
     return Sequences(tuple(values), values.shape[2], names, False)
@@ -92,20 +98,45 @@ def _sized(own: Any) -> bool:
     return hasattr(own, "__len__") and not isinstance(own, str)
 
 
-def _numbers(values: Any) -> NDArray[np.float64]:
+def check_not_empty(values: NDArray) -> None:
+    """Refuses an array without rows or columns, in scikit-learn's words.
+
+    Raises:
+        ValueError: it has none.
+    """
+    for size, what in zip(values.shape, ("sample", "feature", "feature"), strict=False):
+        if not size:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={values.shape}) while a minimum of 1 is "
+                "required."
+            )
+
+
+def as_numbers(values: Any) -> NDArray[np.float64]:
+    """An array of numbers that float32 can hold; NaN, None and pandas.NA are missing values.
+
+    Raises:
+        ValueError: it is something else, or has an infinite one; the words are those that
+            scikit-learn looks for.
+        TypeError: it holds objects that are no numbers.
+    """
     array = np.asarray(values)
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported; give real numbers.")
+    if array.dtype == object:
+        array = np.where(pd.isna(array), np.nan, array)
     try:
         found = array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise type(error)(f"expected X as numbers, got {shown(values)}: {error}") from None
-    if np.isinf(found).any():
-        raise ValueError(
-            "Input X contains infinity; expected finite numbers, or NaN where missing."
-        )
-    if (np.abs(found) > np.finfo(np.float32).max).any():
-        raise ValueError("Input X contains a value too large for float32; scale the data.")
+    if (beyond := np.abs(found) > np.finfo(np.float32).max).any():
+        place = np.argwhere(beyond)[0].tolist()
+        if np.isinf(found[tuple(place)]):
+            raise ValueError(
+                f"Input X contains infinity at {place}; expected finite numbers, or NaN where "
+                "missing."
+            )
+        raise ValueError(f"Input X contains a value too large for float32 at {place}; scale it.")
     return found
 
 
@@ -153,3 +184,89 @@ def check_features(given: Sequences, fitted: Any) -> None:
 
 def _lines(names: Sequence[str]) -> str:
     return "".join(f"- {name}\n" for name in names[:5]) + ("- ...\n" if len(names) > 5 else "")
+
+
+def as_labels(y: Any, count: int) -> NDArray:
+    """Reads classes.
+
+    Args:
+        y: [N] or [N, 1]: integers, booleans, strings or other values of one kind, in an array, a
+            list, or a pandas series, whose dtype may be nullable or categorical.
+        count: N.
+
+    Returns:
+        [N]; of nullable and other objects that are numbers or booleans in the dtype of these.
+
+    Raises:
+        ValueError: it is something else, of another length, or a class is missing; the words are
+            those that scikit-learn looks for.
+
+    Example:
+        >>> as_labels(pd.Series([True, False], dtype="boolean"), 2).dtype
+        dtype('bool')
+    """
+    if y is None:
+        raise ValueError(
+            "requires y to be passed, but the target y is None; give a class for each sequence."
+        )
+    # NumPy would make strings of mixed kinds in a list.
+    labels = np.asarray(y, object) if isinstance(y, list | tuple) else np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected; use y.ravel().",
+            _conversion_warning(),
+            stacklevel=3,
+        )
+        labels = labels.ravel()
+    if labels.ndim != 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {labels.shape} instead; give a class "
+            "for each sequence."
+        )
+    if len(labels) != count:
+        raise ValueError(
+            "Found input variables with inconsistent numbers of samples: "
+            f"{[count, len(labels)]}; give a class for each sequence."
+        )
+    if (missing := np.asarray(pd.isna(labels))).any():
+        row = int(np.argmax(missing))
+        what = "NaN" if isinstance(labels[row], float) else labels[row]
+        raise ValueError(
+            f"Input y contains {what}, first in row {row}, from 0; leave such sequences out."
+        )
+    if labels.dtype == object:
+        labels = _of_one_kind(labels, keep_strings=not isinstance(y, list | tuple))
+    if labels.dtype.kind == "c":
+        raise ValueError("Complex data not supported; give classes as numbers or texts.")
+    if labels.dtype.kind == "f":
+        if np.isinf(labels).any():
+            raise ValueError("Input y contains infinity; leave such sequences out.")
+        if (labels != np.round(labels)).any():
+            raise ValueError(
+                "Unknown label type: continuous. expected classes, got numbers such as "
+                f"{shown(labels[labels != np.round(labels)][0])}."
+            )
+    return labels
+
+
+def _of_one_kind(labels: NDArray, *, keep_strings: bool) -> NDArray:
+    """Objects as numbers, booleans or strings where they all are; mixed kinds are refused."""
+    kind = pd.api.types.infer_dtype(labels, skipna=False)
+    if kind in ("boolean", "integer", "floating", "mixed-integer-float", "complex"):
+        return np.array(labels.tolist())
+    if kind == "string":
+        return labels if keep_strings else labels.astype(str)
+    if kind.startswith("mixed"):
+        examples = {type(label).__name__: label for label in labels.tolist()}
+        raise ValueError(
+            "expected classes of one kind in y, got "
+            + " and ".join(f"{shown(label)} ({name})" for name, label in examples.items())
+            + "; make strings of them all, such as by [str(label) for label in y]."
+        )
+    return labels
+
+
+def _conversion_warning() -> type[Warning]:
+    """scikit-learn's own where it is in use, which its tools look for."""
+    other = sys.modules.get("sklearn.exceptions")
+    return UserWarning if other is None else other.DataConversionWarning

@@ -7,9 +7,9 @@ streamed by ``stream_run`` and loaded by ``load_run``, or ``load_runs`` where a 
 from flax_linattn.registry import get_task, list_tasks, register_task
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.evaluate import evaluate_run
+from flax_linattn.tasks.init_run import InitRun
 from flax_linattn.tasks.options import Config, FitOptions, ModelOptions, Options
 from flax_linattn.tasks.predict import predict_run
-from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import load_run, load_runs
 from flax_linattn.tasks.spec import DataSpec, Run
 from flax_linattn.tasks.stream import stream_run
@@ -21,12 +21,12 @@ __all__ = [
     "Config",
     "DataSpec",
     "FitOptions",
+    "InitRun",
     "ModelOptions",
     "Options",
     "Report",
     "Run",
     "Streaming",
-    "Table",
     "Task",
     "Yardsticks",
     "evaluate_run",

@@ -1,22 +1,18 @@
-"""The files of run folders: JSON that is whole or not there, checksums, names, lines to stream."""
+"""The files of run folders: JSON that is whole or not there, checksums, names."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.files import LineReader
 from flax_linattn.storage import write_text
 
 
@@ -83,22 +79,3 @@ def as_name(*parts: object) -> str:
         'ETTh1-elementwise_series-order-2-0'
     """
     return "-".join(re.sub(r"[^\w.]+", "-", str(part)) for part in parts)
-
-
-@contextmanager
-def open_lines(path: Path | None) -> Iterator[tuple[Iterable[str], str]]:
-    """Opens a file, or standard input, and gives its lines with its name for messages.
-
-    A byte that is not UTF-8 becomes a backslash escape, which the parsers name.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no text, or damaged.
-    """
-    if path is None:
-        if isinstance(sys.stdin, io.TextIOWrapper):
-            sys.stdin.reconfigure(errors="backslashreplace")
-        yield sys.stdin, "standard input"
-        return
-    with LineReader(path) as lines:
-        yield lines, str(path)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ def open_lines(path: Path | None) -> Iterator[Rows]:
 
 
 class Rows:
-    """Lines or observations, and the place of the last one for error messages.
+    r"""Lines or observations, and the place of the last one for error messages.
 
     Args:
         rows: lines with their newlines, or observations.
@@ -61,11 +61,11 @@ class Rows:
         number: of the last row, from 1; 0 before the first.
 
     Example:
-        >>> rows = Rows(["# a comment\\n", "1\\n", "2\\n", "34"], "input:")
+        >>> rows = Rows(["# a comment\n", "1\n", "2\n", "34"], "input:")
         >>> list(rows.parse(lambda lines: map(int, lines), unfinished=print))
         34
         [1, 2]
-        >>> list(Rows(["1\\n", "x\\n"], "input:").parse(lambda lines: map(float, lines)))
+        >>> list(Rows(["1\n", "x\n"], "input:").parse(lambda lines: map(float, lines)))
         Traceback (most recent call last):
         ...
         ValueError: input:2: could not convert string to float: 'x'
@@ -172,19 +172,19 @@ class Cells(NamedTuple):
 class CellLines:
     """Reads lines of cells: in a fixed order, or by names of a first line, or as JSON objects.
 
-    A subclass changes what a first line may be (``is_header``, ``columns_of``), which orders a line
-    without names may have (``forms_of``), and how a line is split (``split``).
-
     Args:
         *forms: names of the columns that a line without names has, of one or more lengths.
         optional: columns that named lines may lack.
+        header: what a first line of words is: "names" of the columns; in "order", with names of
+            any kind; or "none", cells like others.
+        blanks: whether blanks separate cells, too.
         dialect: how cells are separated and numbers written.
         hint: advice that ends messages about missing columns.
 
     Example:
-        >>> lines = CellLines(("time", "load")).parse(["load,time", "5,9:00", "", '{"time": 1,'
-        ...                                            ' "load": null}'])
-        >>> [None if cells is None else dict(cells.texts) for cells in lines]
+        >>> lines = ["load,time", "5,9:00", "", '{"time": 1, "load": null}']
+        >>> found = CellLines(("time", "load")).cells(lines)
+        >>> [None if cells is None else dict(cells.texts) for cells in found]
         [{'load': '5', 'time': '9:00'}, None, {'time': '1', 'load': ''}]
     """
 
@@ -192,24 +192,24 @@ class CellLines:
         self,
         *forms: tuple[str, ...],
         optional: Iterable[str] = (),
+        header: Literal["names", "order", "none"] = "names",
+        blanks: bool = False,
         dialect: Dialect = COMMA,
         hint: str = "",
     ) -> None:
         self._forms, self._dialect, self._hint = forms, dialect, f" {hint}" if hint else ""
+        self._header, self._blanks = header, blanks
         self._needed = tuple(name for name in forms[0] if name not in frozenset(optional))
         # The numbers of JSON have points.
         self._json = dataclasses.replace(dialect, decimal=".", separator="auto")
 
-    def parse(self, lines: Iterable[str]) -> Iterator[Cells | None]:
-        """Cells of each line; None for a blank line.
-
-        Args:
-            lines: as of ``Rows.lines``.
+    def cells(self, lines: Iterable[str]) -> Iterator[Cells | None]:
+        """Cells of each line of ``Rows.lines``; None for a blank line.
 
         Raises:
             ValueError: a line has other columns, or a quote or brace that is not closed.
         """
-        columns: list[str] | None = None
+        columns: Sequence[str] | None = None
         separator = "" if self._dialect.separator == "auto" else self._dialect.sniff([])[0]
         first = True
         for line in lines:
@@ -221,9 +221,11 @@ class CellLines:
                 yield Cells(self._object(text), self._json, True)
             else:
                 separator = separator or self._dialect.sniff([line])[0]
-                cells = self.split(line, separator)
-                if first and self.is_header(cells):
-                    columns = self.columns_of(cells)
+                cells = self._split(line, separator)
+                if first and self._header != "none" and self.is_header(cells):
+                    if self._header == "names":
+                        self.check_names(cells, "write numbers, or name each column once.")
+                    columns = cells if self._header == "names" else self._form(cells)
                 else:
                     form = self._form(cells) if columns is None else columns
                     if len(form) != len(cells):
@@ -233,35 +235,18 @@ class CellLines:
                     yield Cells(dict(zip(form, cells, strict=True)), self._dialect, False)
             first = False
 
-    def split(self, line: str, separator: str) -> list[str]:
-        """The cells of a line."""
-        try:
-            return split_cells(line, separator)
-        except ValueError as error:
-            raise ValueError(f"{error}.") from None
-
     def is_header(self, cells: Sequence[str]) -> bool:
         """Whether a first line names the columns: it has words, alone or for all that is needed."""
-        words = [cell for cell in cells if self._is_word(cell)]
+        dialect = self._dialect
+        words = [c for c in cells if not dialect.is_value(c) and dialect.time(c) is None]
         return len(words) == len(cells) or bool(words and set(self._needed) <= set(cells))
 
-    def columns_of(self, names: list[str]) -> list[str]:
-        """The columns that a first line names.
+    def check_names(self, names: Sequence[str], advice: str) -> None:
+        """Checks that needed columns are named, and each once.
 
         Raises:
-            ValueError: a needed one is missing, or one stands twice.
+            ValueError: they are not; ends with the advice.
         """
-        self._check_names(names, "write numbers, or name each column once.")
-        return names
-
-    def forms_of(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
-        """The columns that a line without names may have."""
-        return self._forms
-
-    def _is_word(self, cell: str) -> bool:
-        return not self._dialect.is_value(cell) and self._dialect.time(cell) is None
-
-    def _check_names(self, names: Sequence[str], advice: str) -> None:
         counts = Counter(names)
         for name in dict.fromkeys((*self._needed, *self._forms[-1])):
             if counts[name] > 1 or (name in self._needed and not counts[name]):
@@ -271,6 +256,10 @@ class CellLines:
                     f"{advice}{self._hint}"
                 )
 
+    def forms_of(self, cells: Sequence[str]) -> Sequence[tuple[str, ...]]:
+        """The columns that a line without names may have."""
+        return self._forms
+
     def _form(self, cells: Sequence[str]) -> Sequence[str]:
         forms = self.forms_of(cells)
         for form in forms:
@@ -279,6 +268,14 @@ class CellLines:
         expected = " or ".join(f"{len(form)} cells ({listed(form)})" for form in forms)
         raise ValueError(f"expected {expected}, got {len(cells)}.{self._hint}")
 
+    def _split(self, line: str, separator: str) -> list[str]:
+        if self._blanks:
+            return line.replace(separator, " ").split()
+        try:
+            return split_cells(line, separator)
+        except ValueError as error:
+            raise ValueError(f"{error}.") from None
+
     def _object(self, text: str) -> dict[str, str]:
         try:
             # Numbers stay text: Python refuses to read integers of thousands of digits.
@@ -286,10 +283,11 @@ class CellLines:
         except (json.JSONDecodeError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deeply nested"
             raise ValueError(f"not valid JSON ({reason}): {shown(text)}.") from None
-        for name, count in Counter(name for name, _ in pairs).items():
+        names = [name for name, _ in pairs]
+        for name, count in Counter(names).items():
             if count > 1:
                 raise ValueError(
                     f"expected each name once, got {shown(name)} twice; leave one out."
                 )
-        self._check_names([name for name, _ in pairs], "write null for a missing value.")
+        self.check_names(names, "write null for a missing value.")
         return {name: "" if value is None else str(value) for name, value in pairs}

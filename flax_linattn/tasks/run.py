@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -21,7 +21,7 @@ from flax_linattn.registry import get_task, list_tasks
 from flax_linattn.tasks.files import read_json, write_json
 from flax_linattn.tasks.options import Config
 from flax_linattn.tasks.protocols import Calibrating
-from flax_linattn.tasks.spec import DataSpec, Run
+from flax_linattn.tasks.spec import DataSpec, Run, without_floats
 from flax_linattn.tasks.task import Task
 from flax_linattn.training.checkpointer import check_same_model, read_newest
 from flax_linattn.training.processes import is_main
@@ -95,7 +95,7 @@ def write_config(run_dir: Path, task: Task[Any, Any, Any], config: Config) -> No
     write_json(run_dir / CONFIG_FILE, values)
 
 
-CHANGEABLE = ("epochs", "steps")
+CHANGEABLE = ("epochs", "steps", "time_limit")
 """Options that a resumed run may change."""
 
 
@@ -123,11 +123,11 @@ def check_run_dir(
         return
     stored = read_config(run_dir, task).to_json()
     for name, value in config.to_json().items():
-        if name not in CHANGEABLE and stored[name] != value:
+        if name not in (*CHANGEABLE, *config.open_choices) and stored[name] != value:
             raise OptionError(
                 f"the run in {run_dir} has {name}={stored[name]!r}, got {value!r}; a resumed "
-                "run may change only its number of epochs or steps. Start a new run for other "
-                "options.",
+                "run may change only its number of epochs or steps, or its time limit. Start a new "
+                "run for other options.",
                 name,
             )
 
@@ -154,21 +154,12 @@ def check_same_data(run_dir: Path, kept: DataSpec, given: DataSpec) -> None:
             f"the data are not those that the run in {run_dir} began with; give the same files and "
             "rows, or start a new run."
         )
-    differing = [name for name in now if _exact(before[name]) != _exact(now[name])]
+    differing = [name for name in now if without_floats(before[name]) != without_floats(now[name])]
     if differing:
         raise ValueError(
             f"the data do not fit {run_dir / PROBLEM_FILE}, which has another {differing[0]}; "
             "restore the file from a copy."
         )
-
-
-def _exact(value: Any) -> Any:
-    """A JSON value without its floats, whose last bits depend on the machine that computed them."""
-    if isinstance(value, Mapping):
-        return {name: _exact(of_name) for name, of_name in value.items()}
-    if isinstance(value, list | tuple):
-        return [_exact(entry) for entry in value]
-    return None if isinstance(value, float) else value
 
 
 def read_problem(run_dir: Path, task: Task[Any, Any, Any]) -> DataSpec:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_args
 
 import numpy as np
 
 from flax_linattn.annotations import hints_of, of_types, origin_of
-from flax_linattn.checks import shown
+from flax_linattn.checks import OptionError, shown
 
 if TYPE_CHECKING:
     from flax_linattn.tasks.task import Task
@@ -28,6 +28,9 @@ class DataSpec(abc.ABC):
 
     Attributes:
         checksum: of the data, as a JSON value: a resumed run must have the same.
+        scale_fields: names of the fields that scale the model's inputs.
+        free_fields: names of the fields that new data may change when a run is continued with them;
+            other fields say what the model's inputs and outputs are, such as classes.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -41,6 +44,8 @@ class DataSpec(abc.ABC):
     """
 
     checksum: Any
+    scale_fields: ClassVar[tuple[str, ...]] = ()
+    free_fields: ClassVar[tuple[str, ...]] = ("dataset", "checksum")
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -65,6 +70,50 @@ class DataSpec(abc.ABC):
             TypeError: the same, of types.
         """
         _check_types(self)
+
+    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+        """The spec of these data for a model that was trained on other data.
+
+        Args:
+            previous: the spec of the other data.
+            refit_scales: whether inputs are scaled as these data say; default as ``previous`` says,
+                so that they mean the same.
+
+        Raises:
+            OptionError: the data have other inputs or outputs, such as channels or classes.
+
+        Example:
+            >>> @dataclasses.dataclass(frozen=True)
+            ... class Scaled(DataSpec):
+            ...     names: tuple[str, ...]
+            ...     mean: tuple[float, ...]
+            ...     checksum: str
+            ...     scale_fields: ClassVar[tuple[str, ...]] = ("mean",)
+            >>> Scaled(("a",), (2.0,), "new").continuing(Scaled(("a",), (1.0,), "old"))
+            Scaled(names=('a',), mean=(1.0,), checksum='new')
+        """
+        scales: dict[str, Any] = {}
+        for field in _fields(self):
+            name = field.name
+            if name in self.free_fields:
+                continue
+            is_scale = name in self.scale_fields
+            before, now = (_plain(getattr(spec, name)) for spec in (previous, self))
+            if (without_floats(before) != without_floats(now)) if is_scale else before != now:
+                raise self.not_continuing(previous, name)
+            if is_scale and not refit_scales:
+                scales[name] = getattr(previous, name)
+        spec: Any = self
+        return cast(Self, dataclasses.replace(spec, **scales))
+
+    def not_continuing(self, previous: Self, name: str) -> OptionError:
+        """The error that a field is not that of the data of the run to continue."""
+        before, now = (shown(_plain(getattr(spec, name)), 200) for spec in (previous, self))
+        return OptionError(
+            f"expected data with the {name} of the run to continue ({before}), got {now}; give "
+            "such data, or start a new run.",
+            name,
+        )
 
     @property
     def observation(self) -> Any:
@@ -107,6 +156,20 @@ class Run(NamedTuple):
     model: Any
     data: Any = None
     seed_index: int | None = None
+
+
+def without_floats(value: Any) -> Any:
+    """A JSON value whose floats are None, for their last bits depend on the machine.
+
+    Example:
+        >>> without_floats({"rows": 3, "mean": [0.5, 1.5]})
+        {'rows': 3, 'mean': [None, None]}
+    """
+    if isinstance(value, Mapping):
+        return {name: without_floats(of_name) for name, of_name in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_floats(entry) for entry in value]
+    return None if isinstance(value, float) else value
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from flax_linattn.checks import OptionError, at_least
 from flax_linattn.data.cells import join_cells
 from flax_linattn.storage import clear_unfinished, held
 from flax_linattn.tasks.figures import import_figure
-from flax_linattn.tasks.files import open_lines
+from flax_linattn.tasks.lines import Rows, open_lines
 from flax_linattn.tasks.run import load_run
 from flax_linattn.tasks.streaming import Streaming
 from flax_linattn.training.signals import BetweenBlocks
@@ -39,6 +40,7 @@ def stream_run(
     skip_seen: bool = False,
     save_every: int = SAVE_EVERY,
     figure: str | Path | None = None,
+    accept_partial_line: bool = False,
     seed_index: int | None = None,
     say: Say = say,
 ) -> None:
@@ -56,6 +58,8 @@ def stream_run(
             seen, by their times where they have any, else by their number.
         save_every: rows.
         figure: draw what came last to this PNG file (needs matplotlib).
+        accept_partial_line: also take in a last line that has no newline at its end. By default it
+            is left out with a note: it may be cut in the middle of a number.
         seed_index: index of the run in a folder of several seeds, from 0; default the run that
             validated best.
         say: what tells about the stream, beside its lines; default to stderr.
@@ -94,40 +98,25 @@ def stream_run(
                 _tell(stream, skip_seen, say)
         own = stream.source()
         if own is None:
-            lines, name = ends.enter_context(open_lines(input))
-            rows = _Rows(lines, f"{name}:")
-            observations = stream.parse(rows, name)
+            rows = ends.enter_context(open_lines(input))
+            unfinished = None if accept_partial_line else partial(_say_unfinished, rows, say)
+            observations = rows.parse(stream.parse, comments=stream.comments, unfinished=unfinished)
         elif input is not None:
             raise OptionError("the stream has observations of its own; leave input out.", "input")
         else:
-            rows = _Rows(own, "observation ")
+            rows = Rows(own, "observation ")
             observations = iter(rows)
         if skip_seen:
             observations = _unseen(stream, observations, say)
         _print_stream(stream, observations, rows, state, save_every, figure, say)
 
 
-class _Rows:
-    """What a stream reads, and the place of the last of it, for messages."""
-
-    def __init__(self, rows: Iterable[Any], place: str) -> None:
-        self._rows, self._place, self._number = rows, place, 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in self._rows:
-            self._number += 1
-            yield row
-
-    @contextmanager
-    def placed(self) -> Iterator[None]:
-        """Errors of this context begin with the place."""
-        place = f"{self._place}{self._number}"
-        try:
-            yield
-        except OptionError as error:
-            raise OptionError(f"{place}: {error}", *error.options, **error.values) from error
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
+def _say_unfinished(rows: Rows, say: Say, text: str) -> None:
+    say(
+        f"note: {rows.place}: left out the last line of {len(text):,} characters, which has no "
+        "newline at its end and may be cut short; end it with a newline, or accept it",
+        "accept_partial_line",
+    )
 
 
 def _tell(stream: Streaming, skip_seen: bool, say: Say) -> None:
@@ -157,7 +146,7 @@ def _unseen(stream: Streaming, observations: Iterable[Any], say: Say) -> Iterato
 def _print_stream(
     stream: Streaming,
     observations: Iterable[Any],
-    rows: _Rows,
+    rows: Rows,
     state: Path | None,
     save_every: int,
     figure: Path | None,

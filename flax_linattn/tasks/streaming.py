@@ -55,23 +55,28 @@ class Streaming(abc.ABC):
         self.run_dir: Path | None = None
 
     @abc.abstractmethod
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Any]:
-        """Reads observations, one a line.
+    def parse(self, lines: Iterable[str]) -> Iterator[Any]:
+        """Reads observations from lines, one line after the other.
 
         Args:
-            lines: the text.
-            name: of the source, for messages.
+            lines: the text, without newlines and comment lines; see ``tasks.lines.Rows``.
 
         Raises:
-            ValueError: a line that holds something else; the message begins with name and line.
+            ValueError: a line holds something else. The caller adds its place.
         """
+
+    @property
+    def comments(self) -> bool:
+        """Whether lines that begin with ``#`` and a blank are comments."""
+        return True
 
     @abc.abstractmethod
     def cells(self, observation: Any) -> Sequence[Any] | None:
         """Takes in an observation, and counts it in ``num_steps`` or ``num_breaks``.
 
         Returns:
-            The cells of a line; None where there is nothing to say, as where a sequence begins.
+            The cells of a line, numbers in the dtype that they were computed in; None where there
+            is nothing to say, as where a sequence begins.
 
         Raises:
             ValueError: the observation does not fit, or the stream has no room for it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,9 @@ from flax_linattn.checks import OptionError
 from flax_linattn.registry import get_task
 from flax_linattn.tasks.evaluate import report_on
 from flax_linattn.tasks.files import write_json
+from flax_linattn.tasks.init_run import Initializer, InitRun, check_resumed
 from flax_linattn.tasks.options import Config
-from flax_linattn.tasks.protocols import Calibrating
+from flax_linattn.tasks.protocols import Calibrating, Choosing
 from flax_linattn.tasks.run import (
     TEST_FILE,
     calibrate,
@@ -26,6 +28,7 @@ from flax_linattn.tasks.run import (
     check_run_dir,
     check_same_data,
     keep_problem,
+    read_config,
     read_problem,
     write_config,
 )
@@ -38,7 +41,11 @@ LOSS_SCALE = 2.0**15
 
 
 def train(
-    task: str | Task[Any, Any, Any], config: Config, session: training.Session | str | Path
+    task: str | Task[Any, Any, Any],
+    config: Config,
+    session: training.Session | str | Path,
+    *,
+    init_run: InitRun | Run | str | Path | None = None,
 ) -> dict[str, Any]:
     """Trains, selects and tests a model; everything goes to the run folder.
 
@@ -52,6 +59,9 @@ def train(
         session: where and how: the run folder, devices, whether to resume. The folder gets
             config.json, problem.json, metrics.jsonl, checkpoints, learning_curve.png, test.json
             and the task's figures. A path alone is ``Session(path)``.
+        init_run: a run whose parameters the new one starts from, or its folder; ``InitRun`` says
+            what else is taken over. The options of the model are those of that run, as in
+            ``load_run(folder).config.replace(csv="new.csv")``; data and training may differ.
 
     Returns:
         What test.json holds: the metrics of the selected parameters, and how they were selected;
@@ -67,11 +77,15 @@ def train(
     """
     if isinstance(session, (str, Path)):
         session = training.Session(session)
-    return dict(train_report(task, config, session).values)
+    return dict(train_report(task, config, session, init_run=init_run).values)
 
 
 def train_report(
-    task: str | Task[Any, Any, Any], config: Config, session: training.Session
+    task: str | Task[Any, Any, Any],
+    config: Config,
+    session: training.Session,
+    *,
+    init_run: InitRun | Run | str | Path | None = None,
 ) -> Report:
     """As ``train``, with what of the values is a table."""
     task = get_task(task) if isinstance(task, str) else task
@@ -90,7 +104,7 @@ def train_report(
         # At once where a run was begun; a new folder is made when all else was checked.
         if largest(is_main() and session.lock_file.exists()):
             ends.enter_context(session.holding())
-        return _train(task, config, session, devices)
+        return _train(task, config, session, devices, InitRun.of(init_run))
 
 
 def _train(
@@ -98,14 +112,28 @@ def _train(
     config: Config,
     session: training.Session,
     devices: training.Placement,
+    init_run: InitRun | None,
 ) -> Report:
     """Trains on devices."""
     run_dir, placement = Path(session.run_dir), devices.of_run
+    init = None
+    if session.resume:
+        config = config.with_choices(read_config(run_dir, task))
+    elif init_run is not None:
+        config = config.with_choices(init_run.read_config(task))
+        init = Initializer(init_run, task, config)
     data = task.load(config)
+    choices: Sequence[str] = ()
+    if not session.resume and isinstance(task, Choosing):
+        config, choices = task.choose(data, config)
     problem = task.describe(data, config)
+    if init is not None:
+        problem = init.spec(problem)
     if session.resume:
         check_shared(run_dir)
         kept = read_problem(run_dir, task)
+        if check_resumed(run_dir, init_run) and kept.checksum == problem.checksum:
+            problem = problem.continuing(kept)
         check_same_data(run_dir, kept, problem)
         problem = kept  # to the bit: another machine may compute other last bits of its scales
         check_model(run_dir, task, config, problem)
@@ -117,11 +145,15 @@ def _train(
         raise ValueError("the data have no test part; give test data, or another split.")
     if isinstance(task, Calibrating):
         task.begin(models, splits[0], config, problem)
+    if init is not None:
+        init.fill(models)
+    about = task.about_data(data, config)
     if is_main():
-        about = task.about_data(data, config)
-        for note in about.notes:
+        for note in (*about.notes, *choices, *(init.notes if init is not None else ())):
             print(f"note: {note}", file=sys.stderr)
         if session.progress:
+            if init is not None:
+                print(init.about, file=sys.stderr)
             print(about.text, file=sys.stderr)
             _print_summary(models[0], problem.observation)
             if len(models) > 1:
@@ -132,6 +164,8 @@ def _train(
         check_run_dir(run_dir, task, config, resume=session.resume)  # as it is by now
         keep_problem(run_dir, problem)
         write_config(run_dir, task, config)
+        if init is not None:
+            init.write(run_dir)
         (run_dir / TEST_FILE).unlink(missing_ok=True)  # of fewer steps, on resume
 
     with session.holding():
@@ -144,6 +178,7 @@ def _train(
             splits if several else splits[0],
             config=fit_config(config),
             session=session,
+            opt_state=None if init is None else init.opt_state(objective.optimizer, models[0]),
         )
         runs = [
             Run(task, config, problem, model, data, seed_index=index if several else None)
@@ -162,6 +197,7 @@ def _train(
             **tested.judged,
             **_length(result, config),
             "train_seconds": round(seconds, 1),
+            **({"data_notes": list(about.notes)} if about.notes else {}),
         }
         report = dataclasses.replace(tested, values=values)
         on_main(partial(_write_results, run_dir, report))
@@ -212,6 +248,7 @@ def fit_config(config: Config) -> training.FitConfig:
         patience=fit.patience,
         seed=fit.seed,
         loss_scale=LOSS_SCALE if config.layers.dtype == "float16" else None,
+        time_limit=fit.time_limit or None,
     )
 
 
@@ -221,7 +258,12 @@ def _print_summary(model: nnx.Module, observation: Any) -> None:
 
 
 def fit_data(
-    task: Task[Any, Any, Any], config: Config, data: Any, run_dir: str | Path | None = None
+    task: Task[Any, Any, Any],
+    config: Config,
+    data: Any,
+    run_dir: str | Path | None = None,
+    *,
+    init_run: InitRun | Run | str | Path | None = None,
 ) -> Run:
     """Trains a model on data in memory and selects its parameters, on one device.
 
@@ -233,6 +275,7 @@ def fit_data(
         data: as ``task.load`` gives them.
         run_dir: a folder for the run, which the commands then know; default a temporary one, of
             which nothing stays.
+        init_run: as in ``train``.
 
     Returns:
         The run, with the data in it.
@@ -243,12 +286,26 @@ def fit_data(
         training.Interrupted: a signal came.
     """
     task.check(config, training.ONE_DEVICE)
+    given = InitRun.of(init_run)
+    if given is not None:
+        config = config.with_choices(given.read_config(task))
+    init = None if given is None else Initializer(given, task, config)
+    if isinstance(task, Choosing):
+        config, _ = task.choose(data, config)
     problem = task.describe(data, config)
+    if init is not None:
+        problem = init.spec(problem)
     model = task.model(config, problem)
     splits = task.batches(data, config, problem, training.ONE_DEVICE.spans)
     if isinstance(task, Calibrating):
         task.begin([model], splits, config, problem)
     objective = task.objective(config, problem, len(splits.train))
+    opt_state = None
+    if init is not None:
+        init.fill([model])
+        for note in init.notes:
+            print(f"note: {note}", file=sys.stderr)
+        opt_state = init.opt_state(objective.optimizer, model)
     with ExitStack() as ends:
         if run_dir is None:
             folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
@@ -259,7 +316,10 @@ def fit_data(
         ends.enter_context(session.holding())
         keep_problem(folder, problem)
         write_config(folder, task, config)
-        training.fit(model, objective, splits, config=fit_config(config), session=session)
+        if init is not None:
+            init.write(folder)
+        how: dict[str, Any] = {"config": fit_config(config), "session": session}
+        training.fit(model, objective, splits, opt_state=opt_state, **how)
         run = Run(task, config, problem, model, data)
         calibrate(folder, run, splits.validation)
     return run

@@ -101,6 +101,7 @@ def fit(
     config: FitConfig,
     session: Session,
     hyperparameters: Hyperparameters | None = None,
+    opt_state: Any = None,
 ) -> FitResult:
     """Trains a model, or several runs of it at once, and leaves the best parameters in each model.
 
@@ -142,6 +143,8 @@ def fit(
             mesh with no axis but "data".
         hyperparameters: For each of several runs, values of hyperparameters of an optimizer that
             ``optax.inject_hyperparams`` made, such as ``{"learning_rate": 0.1}``.
+        opt_state: The optimizer's state before the first step, such as that of another run
+            (``load_opt_state``); default a new one.
 
     Returns:
         The selected step of each run, its value, and the history.
@@ -205,7 +208,9 @@ def fit(
         ends.enter_context(together(partial(how_to_resume, session.run_dir)))
         with StopRequest() as stop:
             given = (hyperparameters or [{}] * len(models)) if is_stacked else None
-            trainer = start(models, objective, run_splits, config, session, given, stop, ends)
+            trainer = start(
+                models, objective, run_splits, config, session, given, stop, ends, opt_state
+            )
             trainer.train()
         if is_stacked:
             best_checkpoint, _, best = read_best(models[0], session.run_dir)
@@ -246,6 +251,7 @@ def start(
     hyperparameters: Hyperparameters | None,
     stop: StopRequest,
     ends: ExitStack,
+    opt_state: Any = None,
 ) -> Trainer:
     """Makes the run folder ready, or reads it, and compiles nothing yet.
 
@@ -259,6 +265,7 @@ def start(
             no axis of runs.
         stop: Whether a signal came.
         ends: Until its end the run folder is held.
+        opt_state: As in ``fit``.
 
     Raises:
         ValueError: As ``fit``.
@@ -294,7 +301,7 @@ def start(
         check_monitor(objective, names)
     _take_folder(session, ends)
     states = [
-        TrainState.create(*parts, objective.optimizer, names, config.loss_scale)
+        TrainState.create(*parts, objective.optimizer, names, config.loss_scale, opt_state)
         for parts in variables
     ]
     if hyperparameters is not None:

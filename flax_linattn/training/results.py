@@ -8,10 +8,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
-from flax_linattn.checkpoint.arrays import CorruptCheckpointError, read_arrays
-from flax_linattn.checks import at_least
+from flax_linattn.checkpoint.arrays import (
+    CorruptCheckpointError,
+    named_leaves,
+    read_arrays,
+    read_item,
+    signature_of,
+)
+from flax_linattn.checks import OptionError, at_least
 from flax_linattn.training.checkpointer import (
     Progress,
     best_path,
@@ -21,6 +28,9 @@ from flax_linattn.training.checkpointer import (
 )
 from flax_linattn.training.history import History
 from flax_linattn.training.state import split_model
+
+MAX_DIFFERENCES = 8
+"""Arrays that an error names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +118,80 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
         ValueError: If no epoch has finished, or if the model is not the saved one; names the
             variables that differ. If the folder holds several runs.
     """
-    run_dir = Path(run_dir)
+    best = _best_of(Path(run_dir))
+    try:
+        load_checkpoint(model, best)
+    except (CorruptCheckpointError, FileNotFoundError) as error:
+        raise CorruptCheckpointError(
+            f"{error} It is the best of the run: restore it from a copy, or resume the run, "
+            "which then selects the best of the remaining checkpoints."
+        ) from error
+    return best
+
+
+def load_opt_state(
+    optimizer: optax.GradientTransformation,
+    model: nnx.Module,
+    run_dir: str | Path,
+    *,
+    skip_mismatched: bool = False,
+) -> Any:
+    """Reads the optimizer's state of a run's best epoch, for another training.
+
+    Moments and their counts are read. The step that a learning rate's schedule counts is 0, for the
+    schedule is that of the other training.
+
+    Args:
+        optimizer: Of the other training; its update rule is that of the run.
+        model: The model to train, whose parameters have the names and shapes of the run's.
+        run_dir: The run folder that ``fit`` wrote for a single model.
+        skip_mismatched: Leave the state of parameters of other shapes as ``optimizer.init`` has it.
+
+    Returns:
+        What ``fit`` takes as ``opt_state``.
+
+    Raises:
+        FileNotFoundError: If the run folder or a checkpoint in it is missing.
+        CorruptCheckpointError: If the best checkpoint cannot be read.
+        ValueError: If no epoch has finished, the folder holds several runs, or the state is that of
+            another optimizer or of other parameters; names the arrays that differ.
+    """
+    best = _best_of(Path(run_dir))
+    saved = read_item(best, "training", read_whole(best).manifest)
+    _, params, _ = split_model(model)
+    fresh = {"opt_state": optimizer.init(params)}
+    of_schedule = named_leaves(
+        jax.tree.map(
+            lambda part: jax.tree.map(lambda _: _is_schedule_state(part), part),
+            fresh,
+            is_leaf=_is_schedule_state,
+        )
+    )
+    differences, values = [], []
+    for name, leaf in named_leaves(fresh).items():
+        found = None if of_schedule[name] else saved.get(name)
+        fits = found is not None and found.shape == leaf.shape
+        if not (fits or of_schedule[name] or (found is not None and skip_mismatched)):
+            what = "nothing" if found is None else signature_of(found)
+            differences.append(f"{name}: expected {signature_of(leaf)}, found {what}")
+        values.append(jnp.asarray(found, leaf.dtype) if fits else leaf)
+    if differences:
+        raise OptionError(
+            f"The optimizer's state in {run_dir} does not fit:\n  "
+            + "\n  ".join(differences[:MAX_DIFFERENCES])
+            + f"\n{len(differences)} arrays differ. Use the optimizer that the run was trained "
+            "with, or start with a new state.",
+            "optimizer",
+        )
+    return jax.tree.unflatten(jax.tree.structure(fresh), values)["opt_state"]
+
+
+def _is_schedule_state(part: Any) -> bool:
+    return isinstance(part, optax.ScaleByScheduleState)
+
+
+def _best_of(run_dir: Path) -> Path:
+    """The checkpoint of the best epoch of a single model."""
     if not run_dir.is_dir():
         raise FileNotFoundError(f"There is no run folder {run_dir}.")
     path, progress = read_newest_progress(run_dir)
@@ -119,13 +202,6 @@ def load_best(model: nnx.Module, run_dir: str | Path) -> Path:
             f"No epoch of the run in {run_dir} has finished, so there is no best one yet. "
             f"Resume the run, or read {path} with load_checkpoint."
         )
-    try:
-        load_checkpoint(model, best)
-    except (CorruptCheckpointError, FileNotFoundError) as error:
-        raise CorruptCheckpointError(
-            f"{error} It is the best of the run: restore it from a copy, or resume the run, "
-            "which then selects the best of the remaining checkpoints."
-        ) from error
     return best
 
 

@@ -107,6 +107,7 @@ class TrainState:
         optimizer: optax.GradientTransformation,
         metric_names: Iterable[str],
         loss_scale: float | None = None,
+        opt_state: Any = None,
     ) -> Self:
         """Returns the state of one model before the first step, in arrays of its own.
 
@@ -123,7 +124,7 @@ class TrainState:
             step=jnp.zeros((), jnp.int32),
             params=params,
             model_state=model_state,
-            opt_state=optimizer.init(params),
+            opt_state=optimizer.init(params) if opt_state is None else opt_state,
             metrics=zero_metrics(metric_names),
             first_bad_step=jnp.full((), NO_BAD_STEP, jnp.int32),
             skipped=jnp.zeros((), jnp.int32),

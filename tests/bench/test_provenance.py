@@ -2,7 +2,6 @@
 
 import importlib
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -41,25 +40,18 @@ def test_code_that_git_does_not_know_is_no_commit(repository):
     assert module.commit() == f"{clean}-dirty"
 
 
-def test_programs_of_experiments_are_code(repository):
-    clean = module.commit()
-    program = repository.parent / "experiments" / "efficiency" / "speed.py"
-    program.parent.mkdir(parents=True)
-    program.touch()
-    assert module.commit() == f"{clean}-dirty"
-
-
-def test_data_of_the_package_are_code(repository):
-    data = repository / "data" / "sets" / "ETTh1.csv.gz"
-    data.parent.mkdir(parents=True)
-    clean = module.commit()
-    data.touch()
-    assert module.commit() == f"{clean}-dirty"
-
-
-def test_code_that_was_changed_is_no_commit(repository):
-    clean = module.commit()
-    Path(repository, "bench", "provenance.py").write_text("x = 1\n")
+@pytest.mark.parametrize(
+    "file",
+    [
+        "experiments/efficiency/speed.py",
+        "flax_linattn/data/sets/ETTh1.csv.gz",
+        "flax_linattn/bench/provenance.py",  # changed, not new
+    ],
+)
+def test_programs_data_and_changes_are_no_commit(repository, file):
+    clean, path = module.commit(), repository.parent / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x = 1\n")
     assert module.commit() == f"{clean}-dirty"
 
 

@@ -23,8 +23,8 @@ from tests.contract.tolerances import assert_close
 LENGTH = 5
 Attend = Callable[[Tokens], Any]
 
-SCANS = ("aaren", "linear")
-"""Two of the scans with a gradient by hand, of maxima and of sums; all other cases are slow."""
+SCANS = ("aaren", "linear", "gated_linear")
+"""Scans with a gradient by hand, of maxima, sums and decays; all other cases are slow."""
 
 CASES = [
     *(pytest.param(ops.get_mechanism(spec, chunk_size=4), True, id=spec) for spec in SCANS),
@@ -121,3 +121,19 @@ def test_tangents_and_hessians_of_the_parallel_form(
         assert_close(got.first, want.first, np.float64, how)
         tokens = point.weights[..., 0, 0].size
         assert_gradients_close(got.second, want.second, np.float64, how, terms=tokens)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        *(("auto", name) for name in ("aaren", "elementwise_series:order=2", "aft_simple")),
+        *(("chunked", name) for name in ("softmax", "expressive", "elementwise", "aft")),
+        *(("chunked", name) for name in ("gated_linear", "retention", "gated_delta")),
+    ],
+)
+def test_a_form_with_a_gradient_by_hand_has_no_tangents(form: str, name: str) -> None:
+    mechanism = ops.get_mechanism(name, chunk_size=2)
+    tokens = cases.make_tokens(mechanism, 4, np.float32)._replace(parameters={})
+    how: dict[str, Any] = {"is_causal": True, "form": form}
+    with pytest.raises(TypeError, match=rf"form='{form}' has a gradient .* use form='parallel'"):
+        jax.jvp(lambda t: mechanism.attend(*t[:3], **how, **t.gates), (tokens,), (tokens,))

@@ -4,9 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
+from flax import nnx
 
 from flax_linattn import data, tasks
 from flax_linattn.estimators import Classifier
+from tests.contract.tolerances import assert_same_bits
+from tests.tasks.commands import no_training
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 
@@ -68,6 +71,17 @@ def test_the_run_is_kept(fitted, folder):
         "X", tuple(X), np.zeros(len(X), np.int32), run.problem.classes, run.problem.channels
     )
     np.testing.assert_allclose(predict_proba(run, dataset), fitted.predict_proba(X), atol=1e-6)
+
+
+def test_a_fit_continues_a_run(fitted):
+    X, y = vowels(1, 3, 20)
+    with no_training():
+        again = Classifier(random_state=1).fit(X, y, init_run=fitted.run_)
+    assert_same_bits(nnx.state(again.run_.model), nnx.state(fitted.run_.model))
+    # To rounding: these sequences are longer, and so is the padding.
+    np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), rtol=1e-6)
+    with pytest.raises(ValueError, match="expected data with the classes of the run to continue"):
+        Classifier(random_state=1).fit(*vowels(1, 2, 20), init_run=fitted.run_)
 
 
 def test_pickles_say_the_same(fitted):

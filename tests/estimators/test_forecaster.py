@@ -6,10 +6,12 @@ import pickle
 import numpy as np
 import pandas as pd
 import pytest
+from flax import nnx
 
 from flax_linattn import cli, data, tasks
 from flax_linattn.estimators import Forecaster
 from flax_linattn.tasks.forecast.windows import compile_forecast
+from tests.contract.tolerances import assert_same_bits
 from tests.tasks.commands import no_training
 
 SMALL = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
@@ -43,8 +45,8 @@ def test_forecasts_are_those_of_the_run(fitted, values, folder, tmp_path):
     ahead = fitted.predict()
     assert ahead.shape == (4, 3) and ahead.dtype == np.float64
     table = tasks.predict_run(folder)
-    assert table.names == ("step", "x0", "x1", "x2")
-    np.testing.assert_array_equal(np.stack(table.columns[1:], axis=1), ahead)
+    assert list(table) == ["step", "x0", "x1", "x2"]
+    np.testing.assert_array_equal(table.to_numpy()[:, 1:], ahead)
     # So says one that reads other rows from a file.
     later = values[: ROWS + 7]
     lines = [",".join(map(repr, row)) for row in later.tolist()]
@@ -124,13 +126,14 @@ def test_quantiles_of_arrays(values, tmp_path):
         found = forecaster.fit(values[:ROWS, :2]).predict_quantiles()
     assert found.shape == (4, 2, 2)
     table = tasks.predict_run(tmp_path / "run")
-    assert table.names[2:4] == ("x0@0.25", "x0@0.75")
-    np.testing.assert_array_equal(np.stack(table.columns[2:4], axis=1), found[:, 0])
+    np.testing.assert_array_equal(table[["x0@0.25", "x0@0.75"]].to_numpy(), found[:, 0])
 
 
 def test_what_does_not_fit(fitted, values):
-    with pytest.raises(ValueError, match="got \\['x0', 'x1'\\]; give the same"):
+    with pytest.raises(ValueError, match="X has 2 features, but Forecaster is expecting 3"):
         fitted.predict(values[:, :2])
+    with pytest.raises(ValueError, match="was fitted without known future covariates"):
+        fitted.predict(X_future=values)
     with pytest.raises(ValueError, match="has learned no quantiles; fit it with some"):
         fitted.predict_quantiles()
     with pytest.raises(ValueError, match="has 10 rows, expected at least 16"):
@@ -143,20 +146,139 @@ def test_what_does_not_fit(fitted, values):
         make(options={"nothing": 3}).fit(values)
 
 
-@pytest.mark.parametrize("name", ["time", "#x", " a"])
-def test_a_run_is_kept_only_if_its_series_can_be_read_again(name, values, tmp_path):
-    """Which is found before training; a run of before keeps its data."""
-    frame = pd.DataFrame(values[:ROWS], columns=[name, "b", "c"])
-    with pytest.raises(ValueError, match="is not read as it was written"):
-        make(options=SMALL, run=tmp_path / "run").fit(frame)
+def test_a_run_is_kept_only_if_its_series_can_be_read_again(values, tmp_path):
+    """Which is found before training; any names of channels can be read."""
+    frame = pd.DataFrame(values[:ROWS], columns=["time", "#x", " a"])
+    with no_training():
+        make(options=SMALL, run=tmp_path / "names").fit(frame)
+    assert tasks.predict_run(tmp_path / "names").names == ("step", "time", "#x", " a")
+    counted = frame.assign(day=range(ROWS))
+    options = {**SMALL, "time_column": "day"}
+    with pytest.raises(ValueError, match="is not read as it was written: unknown column 'day'"):
+        make(options=options, run=tmp_path / "run").fit(counted)
     assert not [*(tmp_path / "run").iterdir()]
 
 
 def test_a_kept_run_keeps_its_series(fitted, values, folder):
-    before = (folder / "data.csv").read_bytes()
+    before = (folder / "data.parquet").read_bytes()
     with pytest.raises(ValueError, match="already holds a run"):
         make(options=SMALL, run=folder).fit(values[: ROWS - 5])
-    assert (folder / "data.csv").read_bytes() == before
+    assert (folder / "data.parquet").read_bytes() == before
+
+
+def shops(rows=60, names=(7, 3)):
+    """Sales of shops in Nixtla's form, which follow a price that is known ahead."""
+    rng = np.random.default_rng(0)
+    days = pd.date_range("2024-01-01", periods=rows, name="ds")
+    frames = []
+    for name in names:
+        price = rng.normal(size=rows)
+        sales = 10 * name + price + 0.1 * rng.normal(size=rows)
+        columns = {"unique_id": name, "ds": days, "y": sales, "price": price}
+        frames.append(pd.DataFrame(columns).assign(region="north" if name > 5 else "south"))
+    return pd.concat(frames, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def of_shops(tmp_path_factory):
+    """On all days but the last 4, and its folder."""
+    folder = tmp_path_factory.mktemp("runs") / "shops"
+    known = shops().groupby("unique_id", sort=False).head(56)
+    options = {**SMALL, "quantiles": "0.1,0.9", "steps": 40, "validate_every": 40}
+    return make(learning_rate=0.01, options=options, run=folder).fit(known), folder
+
+
+def test_a_panel_of_nixtla(of_shops, tmp_path):
+    """One model of all series, whose covariates of the horizon come as a frame."""
+    forecaster, folder = of_shops
+    problem = forecaster.run_.problem
+    assert problem.channels == ("y", "price", "region=north", "region=south")
+    assert problem.target_names == ("y",) and len(problem.known_future) == 3
+    assert [problem.channels[which] for which in problem.static] == ["region=north", "region=south"]
+    assert forecaster.feature_names_in_.tolist() == ["y", "price", "region"]
+    later = shops().groupby("unique_id", sort=False).tail(4)
+    found = forecaster.predict(X_future=later)
+    assert found.columns.tolist() == ["unique_id", "ds", "y"]
+    assert found[["unique_id", "ds"]].equals(later[["unique_id", "ds"]].reset_index(drop=True))
+    level = found.groupby("unique_id")["y"].mean()
+    assert abs(level[7] - 70) < 5 and abs(level[3] - 30) < 5  # each by its own scale
+    quantiles = forecaster.predict_quantiles(levels=[0.9], X_future=later)
+    assert quantiles.columns.tolist() == ["unique_id", "ds", "y@0.9"]
+    # What is known changes the forecast, and its order does not; later rows are left out.
+    other = later.assign(price=later["price"] + 3)
+    assert (forecaster.predict(X_future=other)["y"] > found["y"]).all()
+    more = pd.concat([later.iloc[::-1][:4].iloc[::-1], later[:4]])
+    assert forecaster.predict(X_future=more).equals(found)
+    with pytest.raises(ValueError, match="expected X_future with price for the 4 rows after 2024-"):
+        forecaster.predict()
+    # As the command says of a table with the rows of the horizon, whose targets are missing.
+    table = shops().assign(**{f"region={name}": 0.0 for name in ("north", "south")})
+    for name in ("north", "south"):
+        table[f"region={name}"] = (table["region"] == name).astype(float)
+    table.loc[later.index, "y"] = np.nan
+    table.drop(columns="region").to_csv(tmp_path / "shops.csv", index=False)
+    out = tmp_path / "out.csv"
+    args = ["predict", str(folder), "--input", str(tmp_path / "shops.csv"), "--out", str(out)]
+    assert cli.main(args) == 0
+    np.testing.assert_allclose(pd.read_csv(out)["y"], found["y"], rtol=1e-8)
+
+
+def test_series_that_a_panel_did_not_know(of_shops):
+    forecaster, _ = of_shops
+    frame = shops(names=(9, 4, 7))
+    known = frame.groupby("unique_id", sort=False).head(56)
+    short = known.drop(known[known["unique_id"] == 4].index[:50])
+    with pytest.warns(UserWarning, match="fewer than 16 rows, which a forecast sees: 4; they are"):
+        found = forecaster.predict(short, X_future=frame)
+    assert found["unique_id"].tolist() == [9] * 4 + [7] * 4
+    assert abs(found["y"][:4].mean() - 90) < 5
+    stream = forecaster.stream(3)
+    assert stream.forecast.shape == (4, 1, 3)
+
+
+def test_a_panel_with_a_multiindex_is_that_of_columns(of_shops):
+    frame = shops().set_index(["unique_id", "ds"])[["y"]]
+    with no_training():
+        forecaster = make(options=SMALL).fit(frame)
+    found = forecaster.predict()
+    assert found.index.names == ["unique_id", "ds"] and found.columns.tolist() == ["y"]
+    assert found.index[-1] == (3, pd.Timestamp("2024-03-04"))
+    assert forecaster.predict(frame.loc[[3]]).equals(found.loc[[3]])
+    assert forecaster.predict(frame.loc[7]).shape == (4, 1)  # one series without its id
+
+
+def test_known_future_covariates_of_one_series():
+    """Of a frame by time, and of an array by place."""
+    frame = shops(names=(7,)).set_index("ds")[["y", "price"]]
+    options = {**SMALL, "known_future": "price"}
+    with no_training():
+        forecaster = make(options=options).fit(frame[:56])
+        array = make(options={**SMALL, "known_future": "x1"}).fit(frame[:56].to_numpy())
+    found = forecaster.predict(X_future=frame[["price"]])
+    assert found.columns.tolist() == ["y"] and found.index.equals(frame.index[56:])
+    np.testing.assert_allclose(array.predict(X_future=frame["price"][56:]), found, rtol=1e-6)
+    # Or as the last rows of the series.
+    assert forecaster.predict(frame.assign(y=frame["y"].where(frame.index < "2024-02-26"))).equals(
+        found
+    )
+    with pytest.raises(ValueError, match=r"X_future: expected rows from 2024-02-26 .* without"):
+        forecaster.predict(X_future=frame[["price"]][:58])
+
+
+@pytest.mark.slow
+def test_a_fit_continues_a_run(fitted, values, folder):
+    """From its folder, or in memory: its model, its scales and its options of the model."""
+    scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)
+    for run in (folder, fitted.run_):
+        with no_training():
+            again = make().fit(values[20:], init_run=run)
+        assert_same_bits(nnx.state(again.run_.model, nnx.Param), state)
+        np.testing.assert_array_equal(again.run_.problem.standardizer.mean, scale.mean)
+        assert again.run_.config.layers == fitted.run_.config.layers
+    with pytest.raises(ValueError, match="the given run has mechanism='aaren', got 'taylorshift'"):
+        make(mechanism="taylorshift").fit(values, init_run=fitted.run_)
+    with pytest.raises(ValueError, match=r"\(\['x0', 'x1', 'x2'\]\), got \['x0', 'x1'\]"):
+        make().fit(values[:, :2], init_run=fitted.run_)
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
 """What estimators are before they are fitted: parameters, and the checks of what goes in."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flax_linattn.estimators import Classifier, Forecaster, NotFittedError
 from flax_linattn.estimators.base import options_of, seed_of
-from flax_linattn.estimators.histories import as_history
-from flax_linattn.estimators.sequences import as_sequences
+from flax_linattn.estimators.sequences import as_labels, as_sequences
 
 BOTH = pytest.mark.parametrize("estimator", [Classifier, Forecaster])
 
@@ -94,7 +94,21 @@ def test_what_are_no_sequences(X, message):
         ([[0, 1], [1, 0], [0, 1]], "1d array"),
         ([0.5, 1.5, 0.5], "Unknown label type"),
         ([0.0, np.nan, 1.0], "contains NaN"),
-        (np.array(["a", None, "b"], object), "contains None"),
+        (np.array(["a", None, "b"], object), "contains None, first in row 1"),
+        (
+            pd.Series(["a", "b", pd.NA], dtype="string"),
+            "contains <NA>, first in row 2, from 0; lea",
+        ),
+        (pd.Series([True, pd.NA, False], dtype="boolean"), "contains <NA>, first in row 1"),
+        (pd.Categorical(["a", None, "b"]), "contains NaN, first in row 1"),
+        (
+            ["a", 1, "b"],
+            r"of one kind in y, got 'b' \(str\) and 1 \(int\); make strings",
+        ),
+        (
+            np.array([True, 2, 3], object),
+            r"got True \(bool\) and 3 \(int\); make strings",
+        ),
         (["a", "a", "a"], "1 class"),
     ],
 )
@@ -104,46 +118,37 @@ def test_what_are_no_classes(y, message):
 
 
 @pytest.mark.parametrize(
-    ("history", "message"),
+    ("y", "kind", "classes"),
     [
-        (np.zeros((0, 2)), "one row for each time"),
-        (np.zeros((2, 2, 2)), "one row for each time"),
-        ([["a"], ["b"]], "expected numbers"),
-        ([0.0, np.inf], "in row 1, column 0"),
+        (pd.Categorical(["b", "a", "b"], categories=["z", "b", "a"]), "O", ["a", "b"]),
+        (pd.Series(["b", "a", "b"], dtype="string"), "O", ["a", "b"]),
+        (pd.Series([True, False, True], dtype="boolean"), "b", [False, True]),
+        (np.array([True, False, True]), "b", [False, True]),
+        (pd.Series([10, 2, 10], dtype="Int64"), "i", [2, 10]),
+        (np.array([10, 2, 10], object), "i", [2, 10]),
+        (pd.Series([10, 2, 10], dtype="Float64"), "f", [2.0, 10.0]),
+        (["b", "a", "b"], "U", ["a", "b"]),
+        ([10, 2, 10], "i", [2, 10]),
     ],
 )
-def test_what_is_no_history(history, message):
-    with pytest.raises(ValueError, match=message):
-        as_history(history)
+def test_classes_of_all_kinds(y, kind, classes):
+    labels = as_labels(y, 3)
+    assert labels.dtype.kind == kind
+    assert np.unique(labels).tolist() == classes
 
 
-def test_histories_of_pandas():
-    pd = pytest.importorskip("pandas")
-    index = pd.date_range("2024-01-31", periods=4, freq="ME", name="when")
-    frame = pd.DataFrame({"a": [1.0, 2, 3, 4], "b": [5, np.nan, 7, 8]}, index)
-    history = as_history(frame)
-    assert history.series.channels == ("a", "b")
-    assert history.series.times[1] == pd.Timestamp("2024-02-29")
-    ahead = pd.DatetimeIndex(["2024-05-31"], name="when")
-    ahead = history.like(np.array([[1.0, 2.0]]), ahead, ["a", "b"])
-    assert ahead.index.name == "when" and ahead.index[0] == pd.Timestamp("2024-05-31")
-    assert ahead.columns.tolist() == ["a", "b"]
-    # By name, whatever their order.
-    other = as_history(frame[["b", "a"]], ("a", "b"))
-    np.testing.assert_array_equal(other.series.values, history.series.values)
-    with pytest.raises(ValueError, match=r"expected the channels \['a', 'c'\]"):
-        as_history(frame, ("a", "c"))
-    zoned = as_history(frame["a"].tz_localize("Europe/Berlin"))
-    assert str(zoned.series.times[0]) == "2024-01-31 00:00:00+01:00"
-    ahead = zoned.like(np.array([[1.0]]), zoned.series.index[:1], ["a"])
-    assert ahead.name == "a" and str(ahead.index[0]) == "2024-01-31 00:00:00+01:00"
-    plain = as_history(frame.reset_index(drop=True))
-    assert plain.series.times is None
-    assert plain.like(np.zeros((2, 2)), pd.RangeIndex(4, 6), ["a", "b"]).index.tolist() == [4, 5]
-    later = frame.shift(500, freq="ms")
-    assert as_history(later).series.index.equals(later.index)
-    with pytest.raises(ValueError, match="NaT"):
-        as_history(frame.set_axis([pd.NaT, *index[1:]]))
-    falling = frame.iloc[::-1]
-    with pytest.raises(ValueError, match="never fall"):
-        as_history(falling)
+def test_sequences_of_objects_nullable_columns_and_panels():
+    """An array of arrays is read as their list, NA is missing, and a MultiIndex names sequences."""
+    ragged = np.empty(3, object)
+    ragged[:] = [np.arange(length, dtype=float) for length in (5, 6, 7)]
+    for X in (ragged, list(ragged), pd.Series(list(ragged))):
+        given = as_sequences(X)
+        assert [own.shape for own in given.series] == [(5, 1), (6, 1), (7, 1)]
+    frame = pd.DataFrame({"a": pd.Series([1, None], dtype="Int64"), "b": [True, False]})
+    np.testing.assert_array_equal(
+        np.squeeze(as_sequences(frame).series, -1), [[1.0, 1.0], [np.nan, 0.0]]
+    )
+    index = pd.MultiIndex.from_tuples([("y", 0), ("y", 1), ("x", 0)])
+    panel = as_sequences(pd.DataFrame({"a": [1.0, 2, 3], "b": [4.0, 5, 6]}, index))
+    assert [own.tolist() for own in panel.series] == [[[1, 4], [2, 5]], [[3, 6]]]
+    assert panel.features == 2 and panel.names.tolist() == ["a", "b"] and not panel.is_table

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.accelerator import attention, checks, floor, lowering, summary
 from experiments.accelerator import run as runs
 from experiments.accelerator.__main__ import main, parse
@@ -25,8 +23,6 @@ from experiments.accelerator.states import DONE, FAILED, MORE, SKIPPED, Outcome
 from experiments.accelerator.supervise import MORE_TO_DO, last_words, status, supervise
 from experiments.measured import Measured
 from flax_linattn.bench import compile_program, observing, provenance
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.accuracy import errors
 
 

@@ -4,8 +4,6 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.attention import conditioning, sequence, taylor, taylorshift_order, weights
 from flax_linattn import ops
 

@@ -12,8 +12,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.decide.collect import StoppedError, collect, main
 from experiments.decide.policies import Noisy, RandomPolicy
 from flax_linattn.checks import OptionError

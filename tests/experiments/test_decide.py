@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.decide import asked, latency, positions, problems, rules, table1
 from experiments.intervals import Interval
 from experiments.verdicts import FAILS, HOLDS, IN_PART, OPEN, NotMeasuredError

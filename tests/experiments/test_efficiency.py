@@ -11,9 +11,6 @@ from typing import Any
 import jax
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
-
 from experiments.accelerator.smallest import SMALLEST
 from experiments.efficiency.crossing import crossing, spread_crossing, where
 from experiments.rules import Range

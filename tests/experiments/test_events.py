@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.events import known, long_stream, problems, rules, table2
 from experiments.intervals import Interval
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.forecasting import contexts, mixing, patch, peers, statistical
 from experiments.verdicts import FAILS, HOLDS, OPEN
 from flax_linattn import data

@@ -5,8 +5,6 @@ from importlib import resources
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.decide.pendulum import make_pendulum
 from flax_linattn.data.episodes import Episodes, load_episodes
 

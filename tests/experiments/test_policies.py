@@ -5,8 +5,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.decide.policies import Noisy, RandomPolicy, SwingUp
 from flax_linattn.checks import OptionError
 from flax_linattn.control import DrawingAgent, make_environments, play

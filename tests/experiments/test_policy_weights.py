@@ -5,8 +5,6 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.decide.weights import read_policy
 from flax_linattn.control import make_environments, play
 from flax_linattn.data.files import DataFormatError

@@ -5,8 +5,6 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from tests.experiments.prose import Allowed, Sentence, page, prose, spelled, unchecked
 
 PAGES = ("time-series", "results", "efficiency", "symbols", "events", "decide", "sequences")

@@ -8,8 +8,6 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.efficiency import peers, ratios, suite
 from experiments.efficiency.bars import BARS
 from flax_linattn import bench, ops

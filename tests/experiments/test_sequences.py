@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.intervals import Interval
 from experiments.options import configured
 from experiments.sequences import memory, problems, rules, table3, table4

@@ -7,8 +7,6 @@ from typing import ClassVar
 
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments import options, report, store
 from experiments.tables.table import data_folder
 from flax_linattn import storage, training

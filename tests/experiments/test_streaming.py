@@ -3,10 +3,6 @@
 import dataclasses
 import json
 
-import pytest
-
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.streaming import latency, loop
 
 

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments.symbols import figure6, ladder, recall, rules, search, snapshots
 from experiments.symbols.trained import Cell, train_cells
 from experiments.verdicts import FAILS, HOLDS, OPEN, NotMeasuredError, opposite

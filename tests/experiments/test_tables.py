@@ -7,8 +7,6 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments import findings, intervals, report, store, tables
 from experiments.tables import page, yardsticks
 from experiments.tables.cells import by_row, pairs
@@ -70,16 +68,37 @@ def test_a_command_that_can_run_nothing_says_why(tmp_path, monkeypatch, capsys):
     assert "set FLAX_LINATTN_DATA to the folder of real data" in capsys.readouterr().err
 
 
-def store_of(tmp_path, values):
-    path = tmp_path / "runs.json"
-    runs = [
-        {"row": "r", "column": column, "seed": seed, "made": {"commit": "c"}, "seconds": 1.0,
-         "options": {}, "core_seconds": 1.0, "report": {"test_mse": value, "naive_mse": 9.0}}
+SHARES = {"p": 0.02, "q": 0.03, "r": 0.01}
+METRICS = (tables.Metric("mse", "MSE"),)
+CLAIM = tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE")
+BETTER = tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE")
+
+
+def run_of(row, column, seed, mse=None, date=None, **parts):
+    made = {"commit": "c"} | ({} if date is None else {"date": date})
+    told = {} if mse is None else {"report": {"test_mse": mse}}
+    return {"row": row, "column": column, "seed": seed, "made": made} | told | parts
+
+
+def store_of(tmp_path, runs):
+    (tmp_path / "runs.json").write_text(json.dumps({"runs": runs}))
+    return store.Store(tmp_path / "runs.json", "classify")
+
+
+def table_of(cells, **parts):
+    """A table of one metric, without claims."""
+    parts = {"metrics": METRICS, "claims": ()} | parts
+    return dataclasses.replace(report.tables()[2], cells=lambda folder: cells, **parts)
+
+
+def of_columns(values):
+    """Runs of a row by column: a value for each seed."""
+    how = {"options": {}, "seconds": 1.0, "core_seconds": 1.0}
+    return [
+        run_of("r", column, seed, report={"test_mse": value, "naive_mse": 9.0}, **how)
         for column, of_column in values.items()
         for seed, value in enumerate(of_column)
-    ]  # fmt: skip
-    path.write_text(json.dumps({"runs": runs}))
-    return store.Store(path, "classify")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,13 +119,8 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path, monkeypa
         tables.Cell("r", "b", None),
         tables.Cell("other", "a", None),
     ]
-    table = dataclasses.replace(
-        report.tables()[2],
-        cells=lambda folder: cells,
-        metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE"),),
-    )
-    stored = store_of(tmp_path, {"a": ours, "b": [1.0, 1.05, 0.95]})
+    table = table_of(cells, claims=(BETTER,))
+    stored = store_of(tmp_path, of_columns({"a": ours, "b": [1.0, 1.05, 0.95]}))
     text = page.render(table, "cpu", stored)
     assert verdict in text
     assert "(paper 0.70 ± 0.10)" in text and "| 9.000 |" in text
@@ -119,22 +133,14 @@ def test_claims_are_judged_by_paired_intervals(ours, verdict, tmp_path, monkeypa
 
 
 def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
-    path = tmp_path / "runs.json"
     runs = [
-        {"row": row, "column": column, "seed": seed, "made": {"commit": "c"},
-         "report": {"test_mse": scale * value * (1 + 1e-6 * seed) + seed}}
+        run_of(row, column, seed, scale * value * (1 + 1e-6 * seed) + seed)
         for row, scale in {"r": 1.0, "s": 10.0, "t": 100.0}.items()
         for column, value in {"a": 1.02 if row == "r" else 1.04, "b": 1.0}.items()
         for seed in range(3)
-    ]  # fmt: skip
-    path.write_text(json.dumps({"runs": runs}))
-    table = dataclasses.replace(
-        report.tables()[2],
-        cells=lambda folder: [tables.Cell(r, c, None) for r in "rst" for c in "ab"],
-        metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE"),),
-    )
-    text = page.render(table, "cpu", store.Store(path, "classify"))
+    ]
+    table = table_of([tables.Cell(r, c, None) for r in "rst" for c in "ab"], claims=(CLAIM,))
+    text = page.render(table, "cpu", store_of(tmp_path, runs))
     shares = [100 * 0.02 / 2, 100 * 0.4 / 11, 100 * 4 / 101]
     middle, half = intervals.interval(shares)
     assert (
@@ -146,16 +152,17 @@ def test_rows_are_judged_together_in_shares_of_the_other_column(tmp_path):
 def many_rows(tmp_path, differences, date="2030-01-01"):
     """A store of rows whose column a differs from b by a share, three seeds each."""
     runs = [
-        {"row": row, "column": column, "seed": seed, "made": {"commit": "c", "date": date},
-         "report": {"test_mse": (1 + share) * (1 + 0.001 * seed) if column == "a" else 1.0}}
+        run_of(row, column, seed, (1 + share) * (1 + 0.001 * seed) if column == "a" else 1.0, date)
         for row, share in differences.items()
         for column in "ab"
         for seed in range(3)
-    ]  # fmt: skip
-    path = tmp_path / "runs.json"
-    path.write_text(json.dumps({"runs": runs}))
+    ]
     cells = [tables.Cell(row, column, None) for row in differences for column in "ab"]
-    return store.Store(path, "classify"), by_row(cells)
+    return store_of(tmp_path, runs), by_row(cells)
+
+
+def cells_of(rows):
+    return [cell for cells in rows.values() for cell in cells.values()]
 
 
 def test_rows_of_one_data_set_are_one_cluster(tmp_path):
@@ -168,11 +175,6 @@ def test_rows_of_one_data_set_are_one_cluster(tmp_path):
     assert found.over_data_sets == pytest.approx(intervals.interval(expected))
     assert found.over_rows.half < 0.5 * found.over_data_sets.half
     assert found.over_rows.middle == pytest.approx(found.over_data_sets.middle)
-
-
-SHARES = {"p": 0.02, "q": 0.03, "r": 0.01}
-METRICS = (tables.Metric("mse", "MSE"),)
-CLAIM = tables.Claim("a is comparable", tables.Says.COMPARABLE, "a", "b", "MSE")
 
 
 @pytest.mark.parametrize(
@@ -213,8 +215,7 @@ def test_runs_that_were_known_before_a_margin_do_not_test_it(tmp_path):
     for run in stored:
         if run["row"] == "r" and run["seed"] != 2:  # one seed is left of the row
             run["made"]["known_by"] = "2026-11-20"
-    runs.path.write_text(json.dumps({"runs": stored}))
-    found = outcome(CLAIM, METRICS, rows, store.Store(runs.path, "classify"))
+    found = outcome(CLAIM, METRICS, rows, store_of(tmp_path, stored))
     assert (found.early, found.data_sets, found.holds) == (4, 4, True)
     assert [row.tested is None for row in found.rows] == [False, False, False, True]
 
@@ -229,12 +230,7 @@ def test_one_or_two_data_sets_decide_nothing(second, tmp_path):
         findings.Stored(report.tables()[2], "", runs, rows), found
     )
     assert (difference, alone, verdict) == ("-", "-", "not decided, too few data sets")
-    table = dataclasses.replace(
-        report.tables()[2],
-        cells=lambda folder: [cell for cells in rows.values() for cell in cells.values()],
-        metrics=METRICS,
-        claims=(CLAIM,),
-    )
+    table = table_of(cells_of(rows), claims=(CLAIM,))
     of_both = "| mean of 2 data sets, % of b | - | not decided, too few data sets |"
     assert (of_both in page.render(table, "cpu", runs)) == (second == "q")
 
@@ -280,13 +276,7 @@ def test_a_yardstick_that_rows_share_is_printed_once(shared, tmp_path, monkeypat
         "experiments.tables.yardsticks.reports",
         lambda name, row: {"ridge": {0: {"test_mse": 7.0 if shared or row == "p, 1" else 8.0}}},
     )
-    table = dataclasses.replace(
-        report.tables()[2],
-        cells=lambda folder: [cell for cells in rows.values() for cell in cells.values()],
-        metrics=METRICS,
-        claims=(),
-        yardsticks_row="",
-    )
+    table = table_of(cells_of(rows), yardsticks_row="")
     text = page.render(table, "cpu", runs)
     assert text.splitlines()[0] == (
         "|  | a | b | seeds |" if shared else "|  | a | b | ridge | seeds |"
@@ -296,22 +286,13 @@ def test_a_yardstick_that_rows_share_is_printed_once(shared, tmp_path, monkeypat
 
 
 def test_only_seeds_that_both_have_are_compared(tmp_path):
-    path = tmp_path / "runs.json"
     runs = [
-        {
-            "row": "r",
-            "column": column,
-            "seed": seed,
-            "report": {"test_mse": seed},
-            "made": {"commit": "c"},
-        }
+        run_of("r", column, seed, seed)
         for column, seeds in {"a": (0, 1, 2), "b": (2, 1, 3)}.items()
         for seed in seeds
     ]
-    path.write_text(json.dumps({"runs": runs}))
     cells = [tables.Cell("r", column, None) for column in "ab"]
-    metric = tables.Metric("mse", "MSE")
-    assert pairs(store.Store(path, "classify"), *cells, metric) == {1: (1, 1), 2: (2, 2)}
+    assert pairs(store_of(tmp_path, runs), *cells, METRICS[0]) == {1: (1, 1), 2: (2, 2)}
     # Without any width an interval decides nothing.
     assert intervals.judge(intervals.Interval(1.0, 0.0), 2.0, larger_is_better=True) == [
         "not told apart"
@@ -319,44 +300,17 @@ def test_only_seeds_that_both_have_are_compared(tmp_path):
 
 
 def test_a_row_whose_runs_all_diverged_is_shown(tmp_path):
-    path = tmp_path / "runs.json"
-    failed = {
-        "row": "r",
-        "column": "a",
-        "seed": 0,
-        "failure": "the loss was nan",
-        "made": {"commit": "c"},
-    }
-    path.write_text(json.dumps({"runs": [failed]}))
-    table = dataclasses.replace(
-        report.tables()[2],
-        cells=lambda folder: [tables.Cell(row, "a", None, {"MSE": (0.7, None)}) for row in "rs"],
-        metrics=(tables.Metric("mse", "MSE"),),
-    )
-    text = page.render(table, "cpu", store.Store(path, "classify"))
+    stored = store_of(tmp_path, [run_of("r", "a", 0, failure="the loss was nan")])
+    cells = [tables.Cell(row, "a", None, {"MSE": (0.7, None)}) for row in "rs"]
+    text = page.render(table_of(cells), "cpu", stored)
     assert "| r: MSE | 1 diverged (paper 0.70) | 0 |" in text
     assert "| rows without a run | s |" in text
 
 
 def test_a_seed_that_diverged_is_told_with_the_verdict(tmp_path):
-    stored = store_of(tmp_path, {"a": [1.0, 1.1, 0.9], "b": [1.0, 1.2, 1.1, 1.0]})
-    runs = json.loads((tmp_path / "runs.json").read_text())["runs"]
-    failed = {
-        "row": "r",
-        "column": "a",
-        "seed": 3,
-        "failure": "nan",
-        "made": {"commit": "c"},
-        "options": {},
-    }
-    (tmp_path / "runs.json").write_text(json.dumps({"runs": [*runs, failed]}))
-    stored = store.Store(tmp_path / "runs.json", "classify")
-    table = dataclasses.replace(
-        report.tables()[2],
-        cells=lambda folder: [tables.Cell("r", column, None) for column in "ab"],
-        metrics=(tables.Metric("mse", "MSE"),),
-        claims=(tables.Claim("a is better", tables.Says.BETTER, "a", "b", "MSE"),),
-    )
+    runs = of_columns({"a": [1.0, 1.1, 0.9], "b": [1.0, 1.2, 1.1, 1.0]})
+    stored = store_of(tmp_path, [*runs, run_of("r", "a", 3, failure="nan", options={})])
+    table = table_of([tables.Cell("r", column, None) for column in "ab"], claims=(BETTER,))
     assert "1 that diverged left out" in page.render(table, "cpu", stored)
 
 

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("experiments", reason="the experiments are not part of the installed package")
-
 from experiments import yardsticks
 from experiments.tables.table import DATA_FOLDER
 from experiments.tables.yardsticks import reports

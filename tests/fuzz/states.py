@@ -88,7 +88,7 @@ def check_valid(name: str, stream: Any) -> None:
     assert not any(np.isnan(leaf).any() for leaf in jax.tree.leaves(stream._stream.state))
     after = states.make_line(name, stream)
     try:
-        (observation,) = stream.parse([after], "line")
+        (observation,) = stream.parse([after])
         assert stream.cells(observation)
     except ValueError as error:  # numbers that are there and yet too large, or the end of time
         assert "NaN" in str(error) or "after" in str(error)

@@ -69,6 +69,7 @@ class BinsSpec(DataSpec):
 
     borders: tuple[float, ...]
     checksum: str
+    scale_fields: ClassVar[tuple[str, ...]] = ("borders",)
 
     @property
     def observation(self):
@@ -188,12 +189,12 @@ class BinsStream(Streaming):
         columns = ["next"] if options.most_likely else range(run.config.data.num_symbols)
         super().__init__(run, inference.Stream(run.model), ["step", *columns])
 
-    def parse(self, lines, name):
-        for number, line in enumerate(lines, start=1):
+    def parse(self, lines):
+        for line in lines:
             try:
                 yield float(line)
             except ValueError:
-                raise ValueError(f"{name}:{number}: expected a number, got {line!r}.") from None
+                raise ValueError(f"expected a number, got {line!r}.") from None
 
     def cells(self, observation):
         symbol = self._run.problem.symbols(np.array([observation]))
@@ -201,4 +202,4 @@ class BinsStream(Streaming):
         self.num_steps += 1
         if self._most_likely:
             return [self.num_steps, int(shares.argmax())]
-        return [self.num_steps, *(f"{share:.4f}" for share in shares)]
+        return [self.num_steps, *shares]

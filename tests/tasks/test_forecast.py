@@ -25,7 +25,7 @@ from flax_linattn.tasks.forecast.panel import SeriesPanel
 from flax_linattn.tasks.forecast.rows import RowLines
 from flax_linattn.tasks.forecast.spec import describe
 from flax_linattn.tasks.forecast.windows import PanelWindows, compile_forecast, standardize
-from tests.tasks.commands import command_line, fail, one_line, succeed
+from tests.tasks.commands import command_line, fail, one_line, read_lines, succeed
 
 FORECAST = tasks.get_task("forecast")
 ROWS, INPUT, HORIZON = 200, 12, 4
@@ -303,23 +303,23 @@ def test_a_signal_saves_the_stream(run_dir, csv, tmp_path):
 def test_rows_by_name_by_place_and_as_json():
     channels = ("a", "b")
     lines = ["time,b,x,a", "2024-01-01,1,9,2", "", "2024-01-02,?,9,3"]
-    rows = list(RowLines(channels).parse(lines, "standard input"))
+    rows = list(RowLines(channels).parse(lines))
     assert [str(row.time)[:10] for row in rows] == ["2024-01-01", "2024-01-02"]
     np.testing.assert_array_equal([row.values for row in rows], [[2, 1], [3, np.nan]])
-    (row,) = RowLines(channels).parse(["b,a,Timestamp", "1,2,2024-01-01"], "input")
+    (row,) = RowLines(channels).parse(["b,a,Timestamp", "1,2,2024-01-01"])
     assert row.time is not None and row.values.tolist() == [2, 1]
-    (row,) = RowLines(channels).parse(['{"timestamp": "2024-01-01", "b": 1, "a": 2}'], "input")
+    (row,) = RowLines(channels).parse(['{"timestamp": "2024-01-01", "b": 1, "a": 2}'])
     assert row.time is not None
-    (row,) = RowLines(channels).parse(
-        ['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'], "input"
-    )
+    (row,) = RowLines(channels).parse(['{"date": "2024-01-01 03:00", "b": 1.5, "a": null}'])
     assert row.time is not None and row.time.hour == 3
     np.testing.assert_array_equal(row.values, [np.nan, 1.5])
 
 
 def test_only_a_first_line_that_is_no_row_names_the_columns():
     def values(lines, channels, **options):
-        return [row.values.tolist() for row in RowLines(channels, **options).parse(lines, "input")]
+        return [
+            row.values.tolist() for row in read_lines(RowLines(channels, **options).parse, lines)
+        ]
 
     assert values(["5,6", "1,0", "7,8"], ("0", "1")) == [[5, 6], [1, 0], [7, 8]]
     assert values(["1,0", "7,8"], ("0", "1")) == [[1, 0], [7, 8]]
@@ -333,7 +333,7 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1", r"standard input:1: expected 2 cells \(a, b\), or 3 with the time first, got 1"),
+        ("1", r"standard input:1: expected 2 cells \(a, b\) or 3 cells \(time, a, b\), got 1"),
         ("1,x", r"standard input:1: expected a finite number for b, got 'x'; leave the cell empty"),
         ("1,inf", "got 'inf'"),
         ("noon,1,2", "expected a time such as .* got 'noon'"),
@@ -341,12 +341,12 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
         ("1,1_0", "got '1_0'"),
         ('{"a": 1', "not valid JSON"),
         ('{"a":' + "[" * 100_000, "not valid JSON \\(too deeply nested\\)"),
-        ("date,a,a,b\n2024-01-01,1,2,3", "standard input:1: expected the names .*, 'a' twice"),
+        ("date,a,a,b\n2024-01-01,1,2,3", "standard input:1: expected the columns .*, 'a' twice"),
         ('{"a": 1, "b": 2, "a": 3}', "standard input:1: expected each name once, got 'a' twice"),
         ('{"a": 1, "b": %s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('{"a": 1, "b": -%s}' % ("9" * 5000), "standard input:1: expected a finite number for b"),
         ('1,"2', "standard input:1: expected cells separated by ',', each quote closed"),
-        ('{"a": 1, "B": 2}', "expected the channels a, b, got a, B, none 'b'; write null"),
+        ('{"a": 1, "B": 2}', "expected the columns a, b, got a, B, none 'b'; write null"),
         ('{"a": true, "b": 2}', "expected a finite number for a, got 'True'; write null"),
         ("a,b,c\n1,2", "standard input:2: expected 3 cells, as in the first line, got 2"),
         ("2024-01-01,1", r"expected 3 cells \(time, a, b\), got 2"),
@@ -362,12 +362,12 @@ def test_only_a_first_line_that_is_no_row_names_the_columns():
             '{"a": 1, "b": 2, "date": 3, "time": 4}',
             "input:1: expected one column of times",
         ),
-        ("time,A,B", "expected the names of the channels a, b, got time, A, B, none 'a'"),
+        ("time,A,B", "expected the columns a, b, got time, A, B, none 'a'"),
     ],
 )
 def test_bad_rows_are_named(line, message):
     with pytest.raises(ValueError, match=message):
-        list(RowLines(("a", "b")).parse(line.split("\n"), "standard input"))
+        read_lines(RowLines(("a", "b")).parse, line.split("\n"))
 
 
 def test_a_stream_refuses_what_it_cannot_go_on_with(run_dir, tmp_path):
@@ -488,10 +488,13 @@ def test_a_command_that_names_no_model_trains_the_patch_preset(csv, tmp_path, ca
     sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
     shape = {"input_length": INPUT, "horizon": HORIZON, "epochs": 2}
     kind = type(usual)
-    assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape)
+    chosen = {name: usual.flat()[name] for name in kind.left_to_data}
+    assert not usual.open_choices and chosen["input_length"] == INPUT
+    assert (chosen["season"], chosen["stride"], chosen["patch_length"]) == (24, 1, 16)
+    assert usual == FORECAST.presets["patch"](kind.of()).replace(**given, **sizes, **shape | chosen)
     assert usual.model.ridge and not usual.data.calendar
     decoder = options("decoder", "--model=decoder")
-    assert decoder == kind.of(**given, **sizes, **shape)
+    assert decoder == kind.of(**given, **sizes, **shape, season=24)
     assert options("decoder", "--resume", "--epochs", "3") == decoder.replace(epochs=3)
     assert options("same", "--model=patch") == usual
     assert "Without another --model it is patch." in one_line(
@@ -522,7 +525,7 @@ def test_bad_options_are_named(csv, tmp_path, capsys, run_dir):
     assert message.endswith(
         "is an option of the model 'patch'; leave it out. (--linear-path, --model)\n"
     )
-    assert "patch_length must be at least 1" in fail(capsys, *args, "--patch-length", "0")
+    assert "patch_length must be at least 0" in fail(capsys, *args, "--patch-length", "-1")
     for option in ([], ["--model", "encoder-decoder", "--no-causal"]):
         message = fail(capsys, *args[:6], *option, "--mechanism", "linformer")
         assert "'linformer' has no causal form, which this model needs" in message

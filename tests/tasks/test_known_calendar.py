@@ -84,7 +84,7 @@ def test_all_ways_to_forecast_are_the_one_by_hand(run_dir, csv, tmp_path, capsys
     """Streams in Python and of lines, predictions; none is told the calendar."""
     run, values = tasks.load_run(run_dir), sales()
     want = by_hand(run, values, DAYS)
-    np.testing.assert_allclose(tasks.predict_run(run_dir).columns[1], want, rtol=1e-4)
+    np.testing.assert_allclose(tasks.predict_run(run_dir)["sales"], want, rtol=1e-4)
     stream = ForecastStream(run, context=0)
     lines = ["sales,time"]
     for day, value in zip(DAYS[:INPUT], values[:INPUT].tolist(), strict=True):
@@ -174,7 +174,7 @@ def test_several_series_have_it(csv, tmp_path):
     run = tasks.load_run(folder)
     own = run._replace(problem=run.problem.of_series("a"))
     table = tasks.predict_run(folder)
-    np.testing.assert_allclose(table.columns[2][:HORIZON], by_hand(own, sales(), DAYS), rtol=1e-4)
+    np.testing.assert_allclose(table["sales"][:HORIZON], by_hand(own, sales(), DAYS), rtol=1e-4)
     stream = ForecastStream(run, context=0, series="a")
     for day, value in zip(DAYS[:INPUT], sales()[:INPUT], strict=True):
         found = stream.step(Row(day, np.array([value])))

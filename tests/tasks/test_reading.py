@@ -166,13 +166,13 @@ def test_names_may_leave_out_what_never_changes():
     """In a first line and in JSON; never a channel that does change."""
     channels, optional = ("a", "b", "b+1", "c+1"), {"b+1"}
     for text in ("b,c+1,a\n2,3,1\n", '{"a": 1, "b": 2, "c+1": 3}'):
-        (row,) = RowLines(channels, optional=optional).parse(text.splitlines(), "standard input")
+        (row,) = RowLines(channels, optional=optional).parse(text.splitlines())
         np.testing.assert_array_equal(row.values, [1, 2, np.nan, 3])
-    (row,) = RowLines(channels, optional=optional).parse(["c+1,b+1,b,a", "3,4,2,1"], "input")
+    (row,) = RowLines(channels, optional=optional).parse(["c+1,b+1,b,a", "3,4,2,1"])
     np.testing.assert_array_equal(row.values, [1, 2, 4, 3])
     for text in ("b,b+1,a\n2,3,1\n", '{"a": 1, "b": 2, "b+1": 3}'):
         with pytest.raises(ValueError, match=r"none 'c\+1'"):
-            list(RowLines(channels, optional=optional).parse(text.splitlines(), "standard input"))
+            list(RowLines(channels, optional=optional).parse(text.splitlines()))
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_bad_rows_of_a_stream(run_dir, capsys, tmp_path, text, message):
 
 def test_rows_of_other_dialects():
     def rows(text, **options):
-        found = RowLines(("a", "b"), **options).parse(text.splitlines(), "standard input")
+        found = RowLines(("a", "b"), **options).parse(text.splitlines())
         return [(row.time, *row.values.tolist()) for row in found]
 
     seven, utc = datetime(2016, 7, 1), datetime(2016, 7, 1, tzinfo=UTC)

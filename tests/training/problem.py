@@ -112,7 +112,7 @@ def recorded(batches, path):
 def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validation=None,
           parallel=None, loss=loss_fn, optimizer=None, hyperparameters=None, monitor="loss",
           mode="min", validate=None, resume=False, trackers=(), profile_steps=0, seed=3,
-          **config):  # fmt: skip
+          opt_state=None, **config):  # fmt: skip
     """Fits the problem; returns the model and the result.
 
     With ``runs`` there are as many seeds at once, and a list of models is returned. ``train`` may
@@ -136,6 +136,7 @@ def train(run_dir: Path, *, runs=None, epochs=3, model=None, train=None, validat
         splits,
         config=FitConfig(epochs=epochs, seed=seed, **config),
         hyperparameters=hyperparameters,
+        opt_state=opt_state,
         session=Session(
             run_dir,
             resume=resume,

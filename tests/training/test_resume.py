@@ -4,13 +4,14 @@ import jax
 import optax
 import pytest
 
-from flax_linattn.training import Interrupted, list_checkpoints
+from flax_linattn.training import Interrupted, list_checkpoints, load_opt_state
 from tests.training.problem import (
     STEPS_PER_EPOCH,
     Net,
     Source,
     bits,
     fingerprint,
+    loss_fn,
     make_batches,
     read_metrics,
     signal_at,
@@ -141,3 +142,33 @@ def test_a_different_run_is_refused(tmp_path_factory, request, change, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         train(run_dir, epochs=2, resume=True, **change)
     assert fingerprint(run_dir) == before
+
+
+def test_another_run_starts_with_the_state_of_an_optimizer(tmp_path):
+    """Moments and their count go on; the schedule of the learning rate starts again."""
+    adam = optax.adam(optax.constant_schedule(0.01))
+    how = {
+        "optimizer": adam,
+        "loss": lambda model, batch, dropout_key: loss_fn(model, batch, None),
+        "train": make_batches(seed=None),
+        "validation": make_batches(seed=None),
+    }
+    whole, _ = train(tmp_path / "whole", epochs=4, **how)
+    model, result = train(tmp_path / "first", epochs=2, **how)
+    assert result.best_step == 2 * STEPS_PER_EPOCH
+    opt_state = load_opt_state(adam, model, tmp_path / "first")
+    moments, schedule = opt_state
+    assert (int(moments.count), int(schedule.count)) == (2 * STEPS_PER_EPOCH, 0)
+    second, _ = train(tmp_path / "second", epochs=2, model=model, opt_state=opt_state, **how)
+    assert bits(second) == bits(whole)
+
+    sgd, wide = optax.sgd(0.1, momentum=0.9), Net(width=5)
+    with pytest.raises(
+        ValueError, match=r"trace\.layers\.0\.bias: expected float32\[4\], found not"
+    ):
+        load_opt_state(sgd, model, tmp_path / "first")
+    with pytest.raises(ValueError, match=r"expected float32\[5\], found float32\[4\]\n"):
+        load_opt_state(adam, wide, tmp_path / "first")
+    moments, _ = load_opt_state(adam, wide, tmp_path / "first", skip_mismatched=True)
+    assert not moments.mu["layers"][0]["bias"][...].any()
+    assert moments.mu["layers"][1]["bias"][...].any()

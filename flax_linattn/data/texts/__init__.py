@@ -1,4 +1,4 @@
-"""Labelled texts as bytes: folders of files, pairs, batches."""
+"""Labelled texts as bytes: folders of files, and batches."""
 
 from flax_linattn.data.texts.batches import (
     PackedTextBatches,
@@ -6,15 +6,12 @@ from flax_linattn.data.texts.batches import (
     pack_texts,
     taylorshift_bytes,
 )
-from flax_linattn.data.texts.pairs import TextPairs, load_pairs
 from flax_linattn.data.texts.texts import LabelledTexts, load_texts
 
 __all__ = [
     "LabelledTexts",
     "PackedTextBatches",
     "TextBatches",
-    "TextPairs",
-    "load_pairs",
     "load_texts",
     "pack_texts",
     "taylorshift_bytes",

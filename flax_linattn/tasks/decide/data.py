@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,14 @@ class DecideSpec(DataSpec):
     max_steps: int
     num_train_steps: int
     checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    scale_fields: ClassVar[tuple[str, ...]] = (
+        *("observation_mean", "observation_scale"),
+        *("action_low", "action_high", "return_scale"),
+    )
+    free_fields: ClassVar[tuple[str, ...]] = (
+        *("dataset", "env_id", "target_return", "mean_return", "best_return"),
+        *("max_steps", "num_train_steps", "checksum"),
+    )
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import LARGEST, OptionError, at_least, choice
-from flax_linattn.data.cells import BadCellError, is_number, parse_numbers
 from flax_linattn.tasks.decide.agent import DecisionAgent, make_recurrent
 from flax_linattn.tasks.decide.data import most_steps
 from flax_linattn.tasks.decide.figures import draw_actions
+from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.state_metadata import read_count, read_numbers
 from flax_linattn.tasks.streaming import Streaming, full_streams_explained
@@ -93,9 +92,9 @@ class DecideStream(Streaming):
         self.agent = DecisionAgent(problem, memory, 1, target)
         self._drawn: deque[np.ndarray] = deque(maxlen=DRAWN)
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Seen | None]:
-        """Reads a step a line; see ``parse_lines``."""
-        return parse_lines(lines, name, self._run.problem.observation_dim)
+    def parse(self, lines: Iterable[str]) -> Iterator[Seen | None]:
+        """Reads a step a line; see ``parse_steps``."""
+        return parse_steps(lines, self._run.problem.observation_dim)
 
     def cells(self, observation: Seen | None) -> Sequence[Any] | None:
         """Step of the episode, the return that is still asked for, and the action."""
@@ -105,7 +104,7 @@ class DecideStream(Streaming):
             return None
         action = self.step(observation)
         asked = float(self.agent.returns_to_go[0])
-        return [self._length, f"{asked:.6g}", *(f"{x:.6g}" for x in action)]
+        return [self._length, asked, *action]
 
     @property
     def _length(self) -> int:
@@ -204,41 +203,34 @@ class Seen(NamedTuple):
     observation: NDArray[np.float64]
 
 
-def parse_lines(lines: Iterable[str], name: str, observation_dim: int) -> Iterator[Seen | None]:
-    """Reads a step a line; None for a blank line, which ends an episode.
+def parse_steps(lines: Iterable[str], observation_dim: int) -> Iterator[Seen | None]:
+    """Reads a step a line: the reward of the action before, or an empty cell, and the observation.
+
+    A first line may name the columns, in this order.
 
     Args:
-        lines: the text.
-        name: of the source, for messages.
+        lines: as of ``tasks.lines.Rows``.
         observation_dim: S.
 
+    Yields:
+        Steps; None for a blank line, which ends an episode.
+
     Raises:
-        ValueError: a line that holds something else; the message begins with name and line.
+        ValueError: a line holds something else.
 
     Example:
-        >>> for seen in parse_lines([",0.5,1", "-2,0.25,1"], "standard input", 2):
+        >>> for seen in parse_steps([",0.5,1", "-2,0.25,1"], 2):
         ...     print(seen.reward, seen.observation.tolist())
         None [0.5, 1.0]
         -2.0 [0.25, 1.0]
     """
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+    reward, *others = "reward", *(f"observation{n}" for n in range(1, observation_dim + 1))
+    for cells in CellLines((reward, *others), header="order").cells(lines):
+        if cells is None:
             yield None
             continue
-        (cells,) = csv.reader([line.strip()])
-        if number == 1 and len(cells) == observation_dim + 1 and not any(map(is_number, cells)):
-            continue  # names of the columns
-        place = f"{name}:{number}"
-        if len(cells) != observation_dim + 1:
-            raise ValueError(
-                f"{place}: expected {observation_dim + 1} values, the reward of the action before "
-                f"and {observation_dim} of the observation, got {len(cells)}."
-            )
-        told = bool(cells[0].strip())
-        try:
-            values = parse_numbers(cells if told else ["0", *cells[1:]], missing=())
-        except BadCellError as error:
-            raise ValueError(f"{place}: {error}.") from None
+        told = bool(cells.texts[reward])
+        values = cells.numbers([reward, *others] if told else others)
         if not np.abs(values).max() <= np.finfo(np.float32).max:  # nor is NaN one
-            raise ValueError(f"{place}: expected finite numbers that float32 can hold.")
-        yield Seen(float(values[0]) if told else None, values[1:])
+            raise ValueError("expected finite numbers that float32 can hold.")
+        yield Seen(float(values[0]) if told else None, values[told:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +51,8 @@ class EventsSpec(DataSpec):
     lengths: tuple[int, ...]
     begins: bool = True
     checksum: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    scale_fields: ClassVar[tuple[str, ...]] = ("scale", "spread", "resolution", "clock")
+    free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "begins", "checksum")
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

@@ -171,7 +171,7 @@ class ForecastStream(Streaming):
             )
         return problem.in_units(forecast)
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[Row]:
+    def parse(self, lines: Iterable[str]) -> Iterator[Row]:
         """Reads one observation a line; see ``RowLines``."""
         problem, options, hint = self._problem, self._run.config.data, ""
         names = {i: problem.channels[i] for i in self._known}
@@ -191,7 +191,7 @@ class ForecastStream(Streaming):
             zoned=None if problem.freq is None else problem.time_zone is not None,
             hint=hint,
         )
-        return reader.parse(lines, name)
+        return reader.parse(lines)
 
     def cells(self, observation: Row) -> Sequence[Any]:
         """Step, time, and each target 1 to H steps ahead, followed by its quantiles."""
@@ -205,7 +205,7 @@ class ForecastStream(Streaming):
                 file=sys.stderr,
             )
         time = "" if observation.time is None else str(self._time)
-        return [self.num_steps, time, *(f"{value:.6g}" for value in self._forecast.ravel())]
+        return [self.num_steps, time, *self._forecast.ravel()]
 
     def end(self) -> str | None:
         """How many gaps there were."""

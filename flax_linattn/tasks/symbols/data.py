@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ class SymbolsSpec(DataSpec):
     num_tokens: int
     chance: float
     checksum: str
+    free_fields: ClassVar[tuple[str, ...]] = ("chance", "checksum")
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from flax import nnx
 from numpy.typing import NDArray
 
 from flax_linattn import inference, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
-from flax_linattn.tasks.files import open_lines
+from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.options import mechanism_name
-from flax_linattn.tasks.prediction_table import Table
+from flax_linattn.tasks.prediction_table import make_table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
 from flax_linattn.tasks.symbols.model import make_loss
@@ -183,7 +185,7 @@ ROWS = 128
 """Sequences at once."""
 
 
-def predict(run: Run, file: Path | None) -> Table:
+def predict(run: Run, file: Path | None) -> pd.DataFrame:
     """A row a sequence: the likeliest next symbol, or answer, and the probability of each.
 
     A file has a symbol a line, and a blank line between two sequences. Of series the last symbols
@@ -207,7 +209,8 @@ def predict(run: Run, file: Path | None) -> Table:
         told = np.asarray(jax.nn.softmax(jnp.asarray(scores)))
     symbols = [f"p({symbol})" for symbol in range(run.problem.num_tokens)]
     numbers = np.arange(len(sequences))
-    return Table(("sequence", "prediction", *symbols), (numbers, scores.argmax(axis=1), *told.T))
+    names = ("sequence", "prediction", *symbols)
+    return make_table(names, (numbers, scores.argmax(axis=1), *told.T))
 
 
 def _tested(run: Run) -> list[NDArray[np.int32]]:
@@ -224,8 +227,8 @@ def _tested(run: Run) -> list[NDArray[np.int32]]:
 
 
 def _read(run: Run, file: Path) -> list[NDArray[np.int32]]:
-    with open_lines(file) as (lines, name):
-        symbols = list(parse_symbols(lines, name, run.problem.num_tokens))
+    with open_lines(file) as rows:
+        symbols = list(rows.parse(partial(parse_symbols, num_tokens=run.problem.num_tokens)))
     groups = itertools.groupby(symbols, key=lambda symbol: symbol is None)
     sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
     if not sequences:

@@ -64,9 +64,9 @@ class SymbolsStream(Streaming):
         )
         self._guess, self._right, self._guesses = NONE, 0, 0
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[int | None]:
+    def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
         """Reads a symbol a line; None where a new sequence begins."""
-        return parse_symbols(lines, name, self._run.problem.num_tokens)
+        return parse_symbols(lines, self._run.problem.num_tokens)
 
     def cells(self, observation: int | None) -> Sequence[Any] | None:
         """Step within the sequence, next symbol, and how many of how many guesses were right."""
@@ -136,31 +136,29 @@ class SymbolsStream(Streaming):
         return f"{self._right} of {self._guesses} guesses were right"
 
 
-def parse_symbols(lines: Iterable[str], name: str, num_tokens: int) -> Iterator[int | None]:
+def parse_symbols(lines: Iterable[str], num_tokens: int) -> Iterator[int | None]:
     """Reads a symbol a line; None where a blank line begins a new sequence.
 
     Args:
-        lines: the text.
-        name: of the source, for messages.
+        lines: as of ``tasks.lines.Rows``.
         num_tokens: different symbols.
 
     Raises:
-        ValueError: a line that holds something else; the message names it.
+        ValueError: a line holds something else.
 
     Example:
-        >>> list(parse_symbols(["3", "", "0"], "lines", 4))
+        >>> list(parse_symbols(["3", "", "0"], 4))
         [3, None, 0]
     """
     largest = num_tokens - 1
-    for number, line in enumerate(lines, start=1):
+    for line in lines:
         text = line.strip()
         if not text:
             yield None
             continue
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= largest):
             raise ValueError(
-                f"{name}:{number}: expected a symbol, a whole number from 0 to {largest}, got "
-                f"{shown(text)}."
+                f"expected a symbol, a whole number from 0 to {largest}, got {shown(text)}."
             )
         yield int(text)
 

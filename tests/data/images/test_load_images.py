@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from flax_linattn.data.file_tree import FileTree
 from flax_linattn.data.files import DataFormatError
 from flax_linattn.data.images import decode, load_images
 from tests.data.images import samples
@@ -126,7 +127,8 @@ def test_image_folders_are_the_files_by_class_and_name(tmp_path):
     (folder / "train" / "cat" / ".hidden.png").write_text("no image")
     (folder / "train" / "cat" / "Thumbs.db").write_text("no image")
     train, test = load_images(folder)
-    assert train.classes == ("cat", "dog", "wolf") and train.notes == ()
+    assert train.classes == ("cat", "dog", "wolf")
+    assert train.notes == ("files that are no images, left out: 1",)  # hidden ones do not count
     for part, found in (("train", train), ("test", test)):
         paths = sorted((folder / part).glob("*/0*.png"))
         expected = [np.asarray(Image.open(path)) for path in paths]
@@ -148,6 +150,7 @@ def test_tiny_imagenet_is_tested_on_its_validation_images(tmp_path):
         == test.notes
         == (
             "tested on the images of val, as those of test have no labels",
+            "files that are no images, left out: 2",
             "images are JPEG files",
         )
     )
@@ -278,6 +281,36 @@ def test_files_of_other_kinds_become_colour(tmp_path):
     )
 
 
+def test_photos_lie_as_viewers_show_them(tmp_path):
+    """Whatever of the eight orientations the camera's metadata tell; damaged ones say nothing."""
+    upright = np.zeros((8, 16, 3), np.uint8)
+    upright[:4, :8], upright[:4, 8:] = 200, 100
+    image = Image.fromarray(upright)
+    turns = Image.Transpose
+    stored = {
+        1: image,
+        2: image.transpose(turns.FLIP_LEFT_RIGHT),
+        3: image.transpose(turns.ROTATE_180),
+        4: image.transpose(turns.FLIP_TOP_BOTTOM),
+        5: image.transpose(turns.TRANSPOSE),
+        6: image.transpose(turns.ROTATE_90),
+        7: image.transpose(turns.TRANSVERSE),
+        8: image.transpose(turns.ROTATE_270),
+        9: image,
+    }
+    names = [f"{orientation}.jpg" for orientation in stored]
+    for (orientation, one), name in zip(stored.items(), names, strict=True):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        one.save(tmp_path / name, exif=exif, quality=100, subsampling=0)
+    image.save(tmp_path / "damaged.jpg", exif=b"Exif\0\0no metadata", quality=100, subsampling=0)
+    found = decode.decode_images(FileTree(tmp_path), [*names, "damaged.jpg"], None)
+    for pixels in found.pixels:
+        assert np.abs(pixels.astype(int) - upright).max() < 40  # JPEG blurs edges
+        assert np.abs(pixels[:4].astype(int) - upright[:4]).mean() < 4
+    assert found.notes[1:] == ("images turned upright, as their EXIF metadata say: 7",)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -357,60 +390,39 @@ def test_without_pillow_image_files_are_refused_and_arrays_are_read(tmp_path, mo
     assert load_images(tmp_path / "c")[0].num_examples == 20
 
 
-def damaged(folder, name, change):
-    content = (folder / name).read_bytes()
-    (folder / name).write_bytes(change(content))
+IMAGES, LABELS = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("kind", "name", "change", "message"),
     [
-        ("data_batch_1.bin", lambda c: c[:-1], "data_batch_1.bin: expected records of 3,073 bytes"),
-        ("data_batch_1.bin", lambda c: b"", "expected records of 3,073 bytes"),
-        ("test_batch.bin", lambda c: b"\x0a" + c[1:], "test_batch.bin: expected labels below 10"),
-        ("batches.meta.txt", lambda c: b"a\na\n", "expected the distinct names of the classes"),
-        ("batches.meta.txt", lambda c: b"", "got none"),
+        ("cifar10", "data_batch_1.bin", lambda c: c[:-1],
+         r"data_batch_1\.bin: expected records of 3,073 bytes"),
+        ("cifar10", "data_batch_1.bin", lambda c: b"", "expected records of 3,073 bytes"),
+        ("cifar10", "test_batch.bin", lambda c: b"\x0a" + c[1:],
+         r"test_batch\.bin: expected labels below 10"),
+        ("cifar10", "batches.meta.txt", lambda c: b"a\na\n",
+         "expected the distinct names of the classes"),
+        ("cifar10", "batches.meta.txt", lambda c: b"", "got none"),
+        ("cifar10", "test_batch.bin", None, r"expected test_batch\.bin beside data_batch_1\.bin"),
+        ("idx", IMAGES, lambda c: c[:-1], r"expected 15,680 bytes for an array \[20, "),
+        ("idx", IMAGES, lambda c: c[:5], "a file that begins with 00 00 08 03"),
+        ("idx", LABELS, lambda c: b"\0\0\x08\x03" + c[4:], "begins with 00 00 08 01"),
+        ("idx", LABELS, lambda c: c[:4] + b"\0\0\0\x01a", "expected 20 labels"),
+        ("idx", "t10k-images-idx3-ubyte", lambda c: c[:4] + bytes(12), "expected .*, got"),
+        ("idx_gz", f"{IMAGES}.gz", lambda c: c[:-20],
+         r"idx3-ubyte\.gz: expected a whole \.gz stream"),
     ],
-)
-def test_damaged_binary_cifar10_is_named(name, change, message, tmp_path):
-    folder = samples.write_cifar10(tmp_path, 1)
-    damaged(folder, name, change)
+)  # fmt: skip
+def test_damaged_arrays_of_images_are_named(kind, name, change, message, tmp_path):
+    folder = (WRITERS | {"cifar10": lambda folder: samples.write_cifar10(folder, 1)})[kind](
+        tmp_path
+    )
+    if change is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
     with pytest.raises(DataFormatError, match=message):
-        load_images(folder)
-
-
-def test_cifar10_without_its_test_batch(tmp_path):
-    folder = samples.write_cifar10(tmp_path, 1)
-    (folder / "test_batch.bin").unlink()
-    with pytest.raises(DataFormatError, match=r"expected test_batch\.bin beside data_batch_1\.bin"):
-        load_images(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("train-images-idx3-ubyte", lambda c: c[:-1], r"expected 15,680 bytes for an array \[20, "),
-        (
-            "train-images-idx3-ubyte",
-            lambda c: c[:5],
-            "a file that begins with 00 00 08 03",
-        ),
-        ("t10k-labels-idx1-ubyte", lambda c: b"\0\0\x08\x03" + c[4:], "begins with 00 00 08 01"),
-        ("t10k-labels-idx1-ubyte", lambda c: c[:4] + b"\0\0\0\x01a", "expected 20 labels"),
-        ("t10k-images-idx3-ubyte", lambda c: c[:4] + bytes(12), "expected .*, got"),
-    ],
-)
-def test_damaged_idx_files_are_named(name, change, message, tmp_path):
-    folder = samples.write_idx(tmp_path, 20)
-    damaged(folder, name, change)
-    with pytest.raises(DataFormatError, match=message):
-        load_images(folder)
-
-
-def test_damaged_gz_of_idx_is_named(tmp_path):
-    folder = samples.write_idx(tmp_path, 20, zipped=True)
-    damaged(folder, "train-images-idx3-ubyte.gz", lambda content: content[:-20])
-    with pytest.raises(DataFormatError, match=r"idx3-ubyte\.gz: expected a whole \.gz stream"):
         load_images(folder)
 
 

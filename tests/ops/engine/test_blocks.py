@@ -19,9 +19,11 @@ from flax_linattn.ops.engine.scored import ScoredAttention
 SCORED = ["softmax", "expressive"]
 
 
-def make_tokens(queries: int, keys: int, dtype: Any = np.float64) -> tuple[Any, Any, Any]:
+def make_tokens(
+    queries: int, keys: int, dtype: Any = np.float64, value_dim: int = 4
+) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(0)
-    shapes = (2, queries, 2, 3), (2, keys, 2, 3), (2, keys, 2, 4)
+    shapes = (2, queries, 2, 3), (2, keys, 2, 3), (2, keys, 2, value_dim)
     return tuple(jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes)  # type: ignore[return-value]
 
 
@@ -48,10 +50,13 @@ def test_gradients_of_tokens_and_scale(name: str, queries: int, keys: int, causa
         close(gradients(mechanism.attend, form="chunked"), gradients(mechanism.reference))
 
 
-@pytest.mark.parametrize("name", ["softmax", pytest.param("expressive", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["softmax", pytest.param("expressive", marks=pytest.mark.slow), "elementwise", "aft"]
+)
 def test_second_derivatives(name: str) -> None:
     with jax.enable_x64(True):
-        mechanism, tokens = ops.get_mechanism(name, chunk_size=2), make_tokens(5, 5)
+        mechanism = ops.get_mechanism(name, chunk_size=2)
+        tokens = make_tokens(5, 5, value_dim=3 if mechanism.capabilities.channelwise else 4)
 
         def second(attend: Any, **form: str) -> Any:
             def loss(tokens: Any) -> Any:
@@ -65,24 +70,23 @@ def test_second_derivatives(name: str) -> None:
         close(second(mechanism.attend, form="chunked"), second(mechanism.reference), 1e-10)
 
 
-@pytest.mark.parametrize("name", SCORED)
-def test_forward_mode_is_refused(name: str) -> None:
-    mechanism, tokens = ops.get_mechanism(name, chunk_size=2), make_tokens(4, 4, np.float32)
-    with pytest.raises(TypeError, match=r"form='chunked' has a gradient .* use form='parallel'"):
-        jax.jvp(lambda *t: mechanism.attend(*t, form="chunked"), tokens, tokens)
-
-
 @pytest.mark.parametrize(("batch", "queries", "keys"), [(0, 3, 3), (2, 0, 3), (2, 3, 0), (2, 0, 0)])
 @pytest.mark.parametrize(
     ("name", "form"),
-    [("softmax", "chunked"), ("taylorshift", "direct"), ("linear", "chunked")],
+    [
+        ("softmax", "chunked"),
+        ("taylorshift", "direct"),
+        ("linear", "chunked"),
+        ("elementwise", "chunked"),
+    ],
 )
 def test_nothing_to_see(name: str, form: str, batch: int, queries: int, keys: int) -> None:
     """No row, no query or no key: outputs are 0, and so are gradients."""
     mechanism = ops.get_mechanism(name)
-    tokens = tuple(x[:batch] for x in make_tokens(queries, keys, np.float32))
+    value_dim = 3 if mechanism.capabilities.channelwise else 4
+    tokens = tuple(x[:batch] for x in make_tokens(queries, keys, np.float32, value_dim))
     y, pull = jax.vjp(partial(mechanism.attend, form=form), *tokens)
-    close(y, np.zeros((batch, queries, 2, 4)))
+    close(y, np.zeros((batch, queries, 2, value_dim)))
     close(pull(y), jax.tree.map(jnp.zeros_like, tokens))
 
 

@@ -72,40 +72,6 @@ def test_a_gradient_of_what_nothing_is_near() -> None:
     np.testing.assert_array_equal(gradients[0], 0)
 
 
-def test_nothing_to_see() -> None:
-    """No query or no key: outputs and gradients are 0."""
-    q, k, v = (jnp.ones((2, length, 1, 3)) for length in (4, 0, 0))
-    mechanism = ops.get_mechanism("elementwise")
-    y, pull = jax.vjp(lambda *x: mechanism.attend(*x, form="chunked"), q, k, v)
-    np.testing.assert_array_equal(y, np.zeros_like(q))
-    np.testing.assert_array_equal(pull(y)[0], np.zeros_like(q))
-
-
-@pytest.mark.parametrize("name", ["elementwise", "aft"])
-def test_second_derivatives_and_no_forward_mode(name: str) -> None:
-    with jax.enable_x64(True):
-        mechanism = ops.get_mechanism(name, chunk_size=2)
-        tokens = tuple(x[:, :5, :1, :3] for x in tokens_and_table(np.float64)[0])
-
-        def second(attend: Any, **form: str) -> Any:
-            def loss(tokens: Any) -> Any:
-                return jnp.sum(jnp.sin(attend(*tokens, is_causal=True, **form)))
-
-            def steepness(tokens: Any) -> Any:
-                return sum(jnp.sum(g**2) for g in jax.grad(loss)(tokens))
-
-            return jax.jit(jax.grad(steepness))(tokens)
-
-        got, want = second(mechanism.attend, form="chunked"), second(mechanism.reference)
-        jax.tree.map(
-            lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-10), got, want
-        )
-        with pytest.raises(
-            TypeError, match=r"form='chunked' has a gradient .* use form='parallel'"
-        ):
-            jax.jvp(lambda *t: mechanism.attend(*t, form="chunked"), tokens, tokens)
-
-
 def test_a_table_of_half_precision_and_one_too_small() -> None:
     """Entries are numbers of the sums, wherever they are read; beyond the table there are none."""
     (q, k, v), table = tokens_and_table(np.float32)

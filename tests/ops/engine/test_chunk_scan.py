@@ -27,35 +27,6 @@ def attend(mechanism: ops.Mechanism, tokens: cases.Tokens, form: str) -> Any:
     return mechanism.attend(q, k, v, is_causal=True, form=form, **gates)
 
 
-@pytest.mark.parametrize("name", GATED)
-def test_tangents_of_the_parallel_form(name: str) -> None:
-    """<weights, J t> = <J^T weights, t>, by the forward and the backward pass."""
-    mechanism = ops.get_mechanism(name)
-    tokens = make_tokens(mechanism)
-    rng = np.random.default_rng(1)
-    tangents = jax.tree.map(lambda x: rng.normal(size=x.shape), tokens)
-    weights = rng.normal(size=tokens.v.shape)
-
-    @jax.jit
-    def both(tokens: Any, tangents: Any) -> Any:
-        run = partial(attend, mechanism, form="parallel")
-        _, forward = jax.jvp(run, (tokens,), (tangents,))
-        return forward, jax.vjp(run, tokens)[1](weights)[0]
-
-    with jax.enable_x64(True):
-        forward, backward = jax.tree.map(np.asarray, both(tokens, tangents))
-    pairs = zip(jax.tree.leaves(backward), jax.tree.leaves(tangents), strict=True)
-    assert_close(np.sum(forward * weights), sum(np.sum(g * t) for g, t in pairs), np.float64)
-
-
-@pytest.mark.parametrize("name", GATED)
-def test_the_chunked_form_has_no_tangents(name: str) -> None:
-    mechanism = ops.get_mechanism(name, chunk_size=4)
-    tokens = make_tokens(mechanism, np.float32)
-    with pytest.raises(TypeError, match=r"form='chunked' has a gradient .* use form='parallel'"):
-        jax.jvp(partial(attend, mechanism, form="chunked"), (tokens,), (tokens,))
-
-
 @pytest.mark.parametrize("name", ["gated_linear", pytest.param("linear", marks=pytest.mark.slow)])
 def test_the_chunks_of_auto_are_any_chunks(name: str) -> None:
     """Outputs and gradients of packed and padded rows longer than a chunk is on any platform."""

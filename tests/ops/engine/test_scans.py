@@ -147,13 +147,6 @@ def test_hessians_of_any_form(name: str) -> None:
         close(got, want, 1e-12)
 
 
-@pytest.mark.parametrize("name", SCANS)
-def test_forward_mode_is_refused(name: str) -> None:
-    mechanism, tokens = ops.get_mechanism(name), make_tokens(name, 4, np.float32)
-    with pytest.raises(TypeError, match=r"form='auto' has a gradient .* use form='parallel'"):
-        jax.jvp(lambda *t: mechanism.attend(*t, is_causal=True), tokens, tokens)
-
-
 @pytest.mark.parametrize("name", and_slow(["aft_simple", "linear"], *([n] for n in KERNELS[1:])))
 def test_training_keeps_a_few_numbers_a_token(name: str) -> None:
     """Temporary memory is less than 14 inputs: no weights, no sums, no states of chunks.

@@ -1,7 +1,5 @@
 """AFT: its equation, its positions, and AFT-simple."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,16 +20,6 @@ def test_aft_without_biases_is_aft_simple(is_causal: bool, gate: bool) -> None:
     np.testing.assert_allclose(full(q, k, v), want, atol=1e-6)
     got = full(q, k, v, position_bias=np.zeros((20, 20), np.float32))
     np.testing.assert_allclose(got, want, atol=1e-6)
-
-
-def test_aft_is_its_equation() -> None:
-    """Equation 19 of the element-wise attention paper, written in numpy."""
-    q, k, v = qkv(9)
-    bias = np.random.default_rng(1).normal(size=(9, 9)).astype(np.float32)
-    weight = np.exp(np.asarray(k)[:, None] + bias[None, :, :, None, None])
-    want = (weight * np.asarray(v)[:, None]).sum(axis=2) / weight.sum(axis=2)
-    got = jitted("aft:gate=False")(q, k, v, position_bias=bias)
-    np.testing.assert_allclose(got, want, atol=1e-5)
 
 
 def test_aft_beyond_its_positions() -> None:
@@ -62,17 +50,6 @@ def test_aft_beyond_its_positions() -> None:
         aft.step(q[:, 4], k[:, 4], v[:, 4], state, position_bias=bias[0])
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_aft_counts_real_tokens(is_causal: bool) -> None:
-    q, k, v = qkv(9)
-    bias = np.random.default_rng(1).normal(size=(9, 9)).astype(np.float32)
-    mask = np.arange(9) >= np.array([[0], [3]])
-    for which in ("attend", "reference"):
-        attend = partial(jitted("aft", which, is_causal=is_causal), position_bias=bias)
-        want = attend(q[:, 3:], k[:, 3:], v[:, 3:])[1]
-        np.testing.assert_allclose(attend(q, k, v, mask=mask)[1, 3:], want, atol=1e-6)
-
-
 def test_aft_where_an_output_is_not_wanted() -> None:
     q, k, v = qkv(5)
     bias = np.random.default_rng(1).normal(size=(5, 5)).astype(np.float32)
@@ -82,22 +59,3 @@ def test_aft_where_an_output_is_not_wanted() -> None:
         for which in ("attend", "reference")
     )
     np.testing.assert_allclose(got, want, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["aft_simple", "elementwise_series"])
-def test_states_have_the_gradients_of_causal_ones(name: str) -> None:
-    """Not causal, all tokens are added up at once; the state is the same function of them."""
-    _, k, v = qkv(9)
-    mask = np.arange(9) < np.array([[9], [5]])
-
-    def gradients(is_causal: bool) -> list[np.ndarray]:
-        def leaves(k, v):
-            attend = jitted(name, is_causal=is_causal, return_state=True)
-            return attend(jnp.ones_like(k), k, v, mask=mask)[1]
-
-        state, pull = jax.vjp(leaves, k, v)
-        ones_at = [[jnp.full_like(x, i == j) for j, x in enumerate(state)] for i in range(3)]
-        return jax.tree.leaves([pull(type(state)(*leaves)) for leaves in ones_at])
-
-    for got, want in zip(gradients(False), gradients(True), strict=True):
-        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)

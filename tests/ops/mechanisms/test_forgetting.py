@@ -70,13 +70,6 @@ def attend(q: Any, k: Any, v: Any, log_decay: Any, **how: Any) -> Any:
     return FORGETTING.attend(q, k, v, is_causal=True, log_decay=log_decay, **how)
 
 
-@functools.partial(jax.jit, static_argnames="form")
-def go_on(tokens: Any, state: Any, mask: Any = None, ids: Any = None, form: str = "auto") -> Any:
-    """The outputs of tokens after a state, and the state after them, by one program."""
-    how = {"mask": mask, "segment_ids": ids, "initial_state": state, "return_state": True}
-    return attend(*tokens, **how, form=form)
-
-
 def close(got: Any, want: Any, tolerance: float = 1e-12) -> None:
     jax.tree.map(
         lambda g, w: np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance), got, want
@@ -112,111 +105,6 @@ def test_all_forms_are_the_equation(which: str, packed: bool) -> None:
         y, gradients = with_gradients(which)(tokens, mask, ids)
         close(y, judge(tokens, mask, ids))
         close(gradients, with_gradients("reference")(tokens, mask, ids)[1])
-
-
-def test_gradients_into_log_decays() -> None:
-    """Against differences of the loop in NumPy."""
-    q, k, v, log_decay = make_tokens()
-    log_decay = np.clip(log_decay, -3, None)
-    weights = np.sin(np.arange(v.size)).reshape(v.shape)
-    ids = make_ids()
-
-    def loss(log_decay: Any) -> Any:
-        return np.sum(weights * judge((q, k, v, log_decay), make_mask(), ids))
-
-    with jax.enable_x64(True):
-        _, gradients = with_gradients("chunked")((q, k, v, log_decay), make_mask(), ids)
-    rng = np.random.default_rng(3)
-    for _ in range(4):
-        direction = rng.normal(size=log_decay.shape)
-        step = 1e-5 * direction
-        slope = (loss(log_decay + step) - loss(log_decay - step)) / 2e-5
-        close(np.sum(np.asarray(gradients[3]) * direction), slope, 1e-7)
-
-
-def test_without_decay_it_is_softmax() -> None:
-    q, k, v, log_decay = make_tokens()
-    softmax = ops.get_mechanism("softmax")
-    with jax.enable_x64(True):
-        want = jax.jit(functools.partial(softmax.attend, is_causal=True))(q, k, v)
-        close(jax.jit(attend)(q, k, v, 0 * np.nan_to_num(log_decay, neginf=0)), want)
-
-
-@pytest.mark.parametrize("max_length", [None, LENGTH])
-def test_a_sequence_cut_anywhere(max_length: int | None) -> None:
-    """``attend``, ``attend`` and steps, with padding in each, give what one loop gives."""
-    tokens, mask = make_tokens(), make_mask()
-    want = judge(tokens, mask)
-    with jax.enable_x64(True):
-        step = jax.jit(lambda q, k, v, a, s, m: FORGETTING.step(q, k, v, s, m, log_decay=a))
-        for first, second in ((0, 5), (6, 6), (4, 12)):
-            state = FORGETTING.init_state(
-                BATCH, HEADS, KEY_DIM, VALUE_DIM, max_length, dtype=np.float64
-            )
-            pieces = []
-            for span, form in ((slice(first), "auto"), (slice(first, second), "chunked")):
-                y, state = go_on([x[:, span] for x in tokens], state, mask[:, span], form=form)
-                pieces.append(y)
-            for t in range(second, LENGTH if max_length else second):
-                y, state = step(*(x[:, t] for x in tokens), state, mask[:, t])
-                pieces.append(y[:, None])
-            got = np.concatenate(pieces, axis=1)
-            close(got, want[:, : got.shape[1]])
-            assert state.per_token["log_decay"].shape == (BATCH, state.capacity, HEADS)
-
-
-def test_gradients_pass_through_the_cache() -> None:
-    tokens, mask = make_tokens(), make_mask()
-
-    def in_two(q: Any, k: Any, v: Any, log_decay: Any) -> Any:
-        arrays, pieces, state = (q, k, v, log_decay), [], None
-        for span in (slice(0, 6), slice(6, LENGTH)):
-            y, state = attend(
-                *(x[:, span] for x in arrays),
-                mask=mask[:, span],
-                initial_state=state,
-                return_state=True,
-                form="chunked",
-            )
-            pieces.append(y)
-        return jnp.concatenate(pieces, axis=1)
-
-    def pulled(*tokens: Any) -> Any:
-        y, pull = jax.vjp(in_two, *tokens)
-        return y, pull(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
-
-    with jax.enable_x64(True):
-        y, got = jax.jit(pulled)(*tokens)
-        ids = np.zeros((BATCH, LENGTH), int)
-        close((y, got), with_gradients("reference")(tokens, mask, ids))
-
-
-def test_slots_of_a_segment_that_is_over_are_forgotten() -> None:
-    """Their log-decays stay where they were, beyond the length, and must not count."""
-    tokens = make_tokens()
-    ids = np.repeat([[0] * 8 + [1] * 5], BATCH, axis=0)
-    with jax.enable_x64(True):
-        state = FORGETTING.init_state(BATCH, HEADS, KEY_DIM, VALUE_DIM, 20, dtype=np.float64)
-        pieces = []
-        for span in (slice(0, 8), slice(8, 10), slice(10, 13)):
-            y, state = go_on([x[:, span] for x in tokens], state, ids=ids[:, span])
-            pieces.append(y)
-        close(np.concatenate(pieces, axis=1), judge(tokens, ids=ids))
-        assert state.state.length.tolist() == [5] * BATCH
-
-
-def test_a_full_cache() -> None:
-    """As of softmax: an error where the length is known, NaN under jit."""
-    q, k, v, log_decay = make_tokens(3, np.float32)
-    state = FORGETTING.init_state(BATCH, HEADS, KEY_DIM, VALUE_DIM, 2)
-    with pytest.raises(ValueError, match="the key/value cache holds 2 tokens, got token number 3"):
-        attend(q, k, v, log_decay, initial_state=state, return_state=True)
-    _, full = attend(
-        q[:, :2], k[:, :2], v[:, :2], log_decay[:, :2], initial_state=state, return_state=True
-    )
-    third: Any = [x[:, 2] for x in (q, k, v)]
-    step: Any = functools.partial(FORGETTING.step, *third, log_decay=log_decay[:, 2])
-    assert np.isnan(jax.jit(step)(full)[0]).all()
 
 
 @pytest.mark.slow
@@ -284,18 +172,6 @@ def test_second_derivatives() -> None:
         close(second("chunked"), second("parallel"), 1e-10)
 
 
-def test_forward_mode() -> None:
-    """By the forms without a gradient of their own."""
-    tokens = make_tokens(5)
-    with jax.enable_x64(True):
-        tangents = tuple(map(np.ones_like, tokens))
-        run = functools.partial(attend, form="parallel")
-        _, dy = jax.jit(lambda *t: jax.jvp(run, t, tangents))(*tokens)
-        step = 1e-6
-        up, down = (judge(x + s * step for x in tokens) for s in (1, -1))
-        close(dy, (up - down) / (2 * step), 1e-6)
-
-
 def test_states_of_other_mechanisms_have_the_leaves_they_had() -> None:
     softmax = ops.get_mechanism("softmax").init_state(1, 2, 3, 4, 5)
     names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(softmax)]
@@ -315,14 +191,8 @@ def test_cached_log_decays_are_kept_in_the_dtype_of_sums() -> None:
     assert state.per_token["log_decay"].dtype == jnp.float32
 
 
-def test_wrong_calls() -> None:
+def test_a_cache_without_log_decays_is_refused() -> None:
     q, k, v, log_decay = make_tokens(4, np.float32)
-    with pytest.raises(TypeError, match=r"'forgetting' needs log_decay \[B, S, H\]"):
-        FORGETTING.attend(q, k, v, is_causal=True)
-    with pytest.raises(ValueError, match="log_decay of 'forgetting' must be at most 0"):
-        attend(q, k, v, -log_decay)
-    with pytest.raises(ValueError, match="'forgetting'"):
-        FORGETTING.attend(q, k, v, log_decay=log_decay)  # not causal
     state = ops.get_mechanism("softmax").init_state(BATCH, HEADS, KEY_DIM, VALUE_DIM, 8)
     with pytest.raises(ValueError, match="does not belong to 'forgetting'"):
         attend(q, k, v, log_decay, initial_state=state, return_state=True)

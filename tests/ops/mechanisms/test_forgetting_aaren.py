@@ -56,25 +56,6 @@ def test_the_forget_gate_of_flash_linear_attention(form: str, dtype: Any) -> Non
     check("forgetting_aaren", run, dtype)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_without_decay_it_is_aaren(form: str) -> None:
-    q, k, v, log_decay = make_tokens()
-    aaren = ops.get_mechanism("aaren", chunk_size=4)
-    with jax.enable_x64(True):
-        got = jax.jit(partial(attend, form=form))(q, k, v, 0 * log_decay)
-        want = jax.jit(partial(aaren.attend, is_causal=True, form=form))(q, k, v)
-    assert_close(np.asarray(got), np.asarray(want), np.float64)
-
-
-def test_not_causal_all_positions_get_the_last_vector() -> None:
-    q, k, v, log_decay = make_tokens()
-    with jax.enable_x64(True):
-        causal = jax.jit(attend)(q, k, v, log_decay)
-        every = jax.jit(AAREN.attend)(q, k, v, log_decay=log_decay)
-    last = np.broadcast_to(np.asarray(causal)[:, -1:], v.shape)
-    assert_close(np.asarray(every), last, np.float64)
-
-
 @pytest.mark.parametrize("form", ["steps", "chunked"])
 def test_an_endless_stream_follows_a_change(form: str) -> None:
     """100,000 tokens of 0, then ones: the mean is 1 - e^(-n/100) after n, Aaren's stays near 0."""

@@ -112,12 +112,3 @@ def test_minus_infinity_forgets_all_that_came_before(form: str) -> None:
     assert_same_bits(whole[:, 8:], run(*other, log_decay=a)[:, 8:])
     tail = run(*(x[:, 8:] for x in (q, k, v)), log_decay=np.nan_to_num(a[:, 8:], neginf=0))
     assert_close(whole[:, 8:], tail, np.float32)
-
-
-def test_without_decay_it_is_the_sum_of_outer_products() -> None:
-    q, k, v, a, _ = make_tokens(16)
-    with jax.enable_x64(True):
-        q, k, v, a = (x.astype(np.float64) for x in (q, k, v, 0 * np.nan_to_num(a, neginf=0)))
-        y = GATED.attend(q, k, v, is_causal=True, log_decay=a)
-    scores = np.tril(np.einsum("bihk,bjhk->bhij", q, k)) * K**-0.5
-    assert_close(np.asarray(y), np.einsum("bhij,bjhv->bihv", scores, v), np.float64)

@@ -50,23 +50,6 @@ def test_the_recurrence_of_its_author(form: str, dtype: Any) -> None:
     check("rwkv", run, dtype)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("rate", [-2.0, 1.0, 8.0])
-def test_equation_16(form: str, rate: float) -> None:
-    """The last token is remembered whole, whatever the rate: e^-(t-1-i)w with i = t - 1."""
-    q, k, v, _, bonus = make_tokens()
-    decay = rate + 0.1 * np.arange(H * K).reshape(H, K)
-    want = np.zeros_like(v)
-    for t in range(T):
-        ago = (t - 1 - np.arange(t))[:, None, None]
-        past = np.exp(k[:, :t] - ago * np.exp(decay))
-        own = np.exp(bonus + k[:, t])
-        top = np.sum(past * v[:, :t], axis=1) + own * v[:, t]
-        want[:, t] = top / (np.sum(past, axis=1) + own) / (1 + np.exp(-q[:, t]))
-    with jax.enable_x64(True):
-        assert_close(np.asarray(attend(q, k, v, decay, bonus, form=form)), want, np.float64)
-
-
 @pytest.mark.parametrize("form", ["chunked", "recurrent"])
 @pytest.mark.parametrize("length", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_keys_of_ten_thousand(form: str, length: int) -> None:
@@ -113,13 +96,6 @@ def judge(q: Any, k: Any, v: Any, decay: Any, bonus: Any) -> Any:
     return y
 
 
-def test_the_first_token_is_all_there_is() -> None:
-    """Whatever its bonus."""
-    q, k, v, decay, bonus = (x.astype(np.float32) for x in make_tokens(1))
-    y = attend(q, k, v, decay, 30 * bonus)
-    assert_close(np.asarray(y), v / (1 + np.exp(-q)), np.float32)
-
-
 def test_layers_begin_with_the_values_of_the_paper() -> None:
     """Appendix E: -5 + 8 (c / (C - 1))^0.7 of channel c, and log 0.3 with a half more or less."""
     layer = nn.Attention(24, 4, mechanism="rwkv", rngs=nnx.Rngs(0))
@@ -139,15 +115,6 @@ def test_without_its_arguments_the_rate_is_one_and_no_bonus() -> None:
     np.testing.assert_array_equal(plain, want)
 
 
-def test_padding_does_not_fade() -> None:
-    """The departure that the docstring names."""
-    q, k, v, decay, bonus = (x.astype(np.float32) for x in make_tokens())
-    mask = np.random.default_rng(1).random(T) < 0.6
-    y = attend(q, k, v, decay, bonus, mask=np.tile(mask, (B, 1)))
-    alone = attend(q[:, mask], k[:, mask], v[:, mask], decay, bonus)
-    assert_close(np.asarray(y)[:, mask], np.asarray(alone), np.float32)
-
-
 @pytest.mark.parametrize("name", ["time_decay", "time_first"])
 def test_arguments_of_another_shape(name: str) -> None:
     q, k, v, decay, _ = (x.astype(np.float32) for x in make_tokens())
@@ -155,29 +122,3 @@ def test_arguments_of_another_shape(name: str) -> None:
     message = rf"{name} must be one number a channel, \[H, K\] = \(2, 3\), got \(3, 2\)\."
     with pytest.raises(ValueError, match=message):
         run(**{name: decay.T})
-
-
-@pytest.mark.parametrize("name", ["forgetting_aaren", "rwkv"])
-def test_forward_mode_by_the_parallel_form_is_the_gradient(name: str) -> None:
-    mechanism = ops.get_mechanism(name, chunk_size=4)
-    rng = np.random.default_rng(7)
-    q, k, v, dk, dv, weight = rng.normal(size=(6, B, T, H, K)).astype(np.float32)
-    q = q[0, 0] if mechanism.capabilities.learned_query else q
-    gates = {each.name: -np.abs(rng.normal(size=(B, T, H))) for each in mechanism.token_arguments}
-    gates = {key: gate.astype(np.float32) for key, gate in gates.items()}
-
-    @jax.jit
-    def both(k: Any, v: Any, gates: Any) -> Any:
-        def run(form: str, k: Any, v: Any, gates: Any) -> Any:
-            return mechanism.attend(q, k, v, is_causal=True, form=form, **gates)
-
-        of_gates = jax.tree.map(jnp.ones_like, gates)
-        _, forward = jax.jvp(partial(run, "parallel"), (k, v, gates), (dk, dv, of_gates))
-        _, pull = jax.vjp(partial(run, "chunked"), k, v, gates)
-        into_k, into_v, into_gates = pull(jnp.asarray(weight))
-        return jnp.sum(forward * weight), (
-            jnp.sum(into_k * dk) + jnp.sum(into_v * dv) + sum(map(jnp.sum, into_gates.values()))
-        )
-
-    forward, backward = both(k, v, gates)
-    np.testing.assert_allclose(forward, backward, rtol=1e-4)

@@ -52,21 +52,6 @@ def test_direct_efficient_and_algorithm_1_agree(length: int, dim: int, temperatu
         np.testing.assert_allclose(efficient[row, :, head], want, atol=1e-13)
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_the_output_is_scaled_by_what_the_row_sees(is_causal: bool) -> None:
-    """sqrt(N / K) with N counted per row, under masks and causality."""
-    plain = ops.get_mechanism("taylorshift", normalize_output=False)
-    mask = jnp.asarray(np.random.default_rng(1).random((2, 40)) < 0.7)
-    q, k, v = qkv(40, 8, np.float32)
-    y, unscaled = (
-        jax.jit(partial(m.attend, is_causal=is_causal, mask=mask))(q, k, v)
-        for m in (TAYLORSHIFT, plain)
-    )
-    seen = np.cumsum(mask, axis=1) if is_causal else np.repeat(np.sum(mask, 1)[:, None], 40, 1)
-    want = np.sqrt(seen / 8)[:, :, None, None] * np.asarray(unscaled)
-    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-6)
-
-
 @cache
 def final_state(form: str) -> Any:
     attend = ops.get_mechanism("taylorshift", chunk_size=4).attend
@@ -145,37 +130,6 @@ def test_the_switching_points_are_where_the_costs_cross() -> None:
         direct = d * n + 2 * n**2
         efficient = d**2 * (d + 1) + 2 * d * n + (d + 1) * n + d**2 * n
         assert (direct >= efficient).tolist() == [False, True]
-
-
-@pytest.mark.parametrize("is_causal", [True, False])
-def test_direct_blocks_are_the_whole(is_causal: bool) -> None:
-    """Outputs and all gradients, of packed and padded rows that blocks do not divide."""
-    rng = np.random.default_rng(1)
-    mask = jnp.asarray(rng.random((2, 11)) < 0.8)
-    segments = jnp.asarray(np.cumsum(rng.random((2, 11)) < 0.2, axis=1), jnp.int32)
-    blocks = ops.get_mechanism("taylorshift", chunk_size=4)
-    with jax.enable_x64(True):
-        q, k, v = qkv(11, 3)
-        temperature = jnp.asarray([0.5, 40.0])  # squares of 40 reach far beyond the linear part
-
-        def gradients(attend: Any) -> Any:
-            def loss(q: Any, k: Any, v: Any, temperature: Any) -> Any:
-                y = attend(
-                    *(q, k, v),
-                    is_causal=is_causal,
-                    mask=mask,
-                    segment_ids=segments,
-                    temperature=temperature,
-                )
-                return jnp.sum(jnp.sin(y)), y
-
-            value = jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)
-            return jax.jit(value)(q, k, v, temperature)
-
-        got = gradients(partial(blocks.attend, form="direct"))
-        want = gradients(blocks.reference)
-    for g, w in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        np.testing.assert_allclose(g, w, rtol=1e-10, atol=1e-11)
 
 
 def test_direct_weights_of_any_size() -> None:

@@ -13,7 +13,7 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flax_linattn import models, nn, ops
+from flax_linattn import models, ops
 from flax_linattn.ops.engine.polynomials import homogeneous
 from flax_linattn.ops.mechanisms.taylorshift import taylorshift_crossing
 
@@ -175,15 +175,6 @@ def test_auto_switches_by_operations(is_causal: bool, monkeypatch: pytest.Monkey
         x = jax.ShapeDtypeStruct((1, length, 1, 4), jnp.float32)
         jax.eval_shape(partial(mechanism.attend, is_causal=is_causal), x, x, x)
         assert bool(taken) is (length == last)
-
-
-def test_a_layer_streams_as_it_trains() -> None:
-    layer = nn.Attention(8, 2, mechanism="taylorshift:order=4", rngs=nnx.Rngs(0))
-    x = jax.random.normal(jax.random.key(0), (2, 6, 8))
-    y, state = layer(x, is_causal=True), layer.init_state(2)
-    for t in range(6):
-        y_t, state = layer.step(x[:, t], state)
-        np.testing.assert_allclose(y_t, y[:, t], atol=1e-5)
 
 
 def test_a_model_of_too_large_heads_trains_and_does_not_stream() -> None:

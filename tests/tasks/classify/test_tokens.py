@@ -28,16 +28,9 @@ from flax_linattn.tasks.classify.tokens.baselines import (
 )
 from flax_linattn.tasks.classify.tokens.presets import PRESETS
 from tests.data.images.samples import write_image_folder, write_texts
+from tests.tasks.commands import SIZES
 
 TASK = tasks.get_task("sequence")
-SIZES = {
-    "features": 8,
-    "num_layers": 1,
-    "num_heads": 2,
-    "hidden_features": 8,
-    "warmup": 0.0,
-    "epochs": 1,
-}
 DRAWN = {
     "min_length": 8,
     "max_length": 12,
@@ -51,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 def small(**options):
     drawn = {} if "data" in options else DRAWN
-    return SequenceConfig.of(**(SIZES | drawn | options))
+    return SequenceConfig.of(**(SIZES | {"warmup": 0.0, "epochs": 1} | drawn | options))
 
 
 @pytest.fixture
@@ -180,14 +173,14 @@ def test_data_that_are_not_there(options, message, tmp_path, monkeypatch):
 
 
 def test_lines_are_read_as_the_data_spell_them():
-    assert list(ALPHABETS["bytes"].parse(["hé", "", "a", "b"], "x")) == [
+    assert list(ALPHABETS["bytes"].parse(["hé", "", "a", "b"])) == [
         104, 195, 169, None, 97, 10, 98,
     ]  # fmt: skip
-    assert list(ALPHABETS["grey"].parse(["0 255, 7"], "x")) == [0, 255, 7]
-    with pytest.raises(ValueError, match="x:2: expected grey values, whole numbers from 0 to 255"):
-        list(ALPHABETS["grey"].parse(["1", "256"], "x"))
-    with pytest.raises(ValueError, match=r"x:1: expected digits, \[MIN"):
-        list(ALPHABETS["listops"].parse(["[MAXX 1 ]"], "x"))
+    assert list(ALPHABETS["grey"].parse(["0 255, 7"])) == [0, 255, 7]
+    with pytest.raises(ValueError, match="expected grey values, whole numbers from 0 to 255"):
+        list(ALPHABETS["grey"].parse(["256"]))
+    with pytest.raises(ValueError, match=r"expected digits, \[MIN"):
+        list(ALPHABETS["listops"].parse(["[MAXX 1 ]"]))
 
 
 # -- yardsticks ----------------------------------------------------------------------------
@@ -294,12 +287,6 @@ def test_presets_make_the_published_models(name):
 
 
 # -- runs ----------------------------------------------------------------------------------
-
-
-FLAGS = [
-    *("--features", "8", "--num-layers", "1", "--num-heads", "2", "--hidden-features", "8"),
-    *("--warmup", "0", "--epochs", "1", "--batch-size", "8", "--parallel", "none"),
-]
 
 
 @pytest.mark.usefixtures("no_steps")

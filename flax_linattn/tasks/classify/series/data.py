@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +46,14 @@ class ClassifySpec(LabelSpec):
     lengths: tuple[int, ...]
     standardizer: data.Standardizer
     checksum: Mapping[str, str]
+    scale_fields: ClassVar[tuple[str, ...]] = ("standardizer",)
+    free_fields: ClassVar[tuple[str, ...]] = ("dataset", "lengths", "checksum")
+
+    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+        """With sequences as long as before, which the model takes."""
+        spec = super().continuing(previous, refit_scales=refit_scales)
+        longest = max(self.max_length, previous.max_length)
+        return dataclasses.replace(spec, lengths=tuple(sorted({*self.lengths, longest})))
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

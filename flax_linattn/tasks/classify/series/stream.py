@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data.cells import BadCellError, parse_numbers
 from flax_linattn.tasks.classify.class_stream import ClassStream, Prediction
 from flax_linattn.tasks.classify.series.data import load_test
+from flax_linattn.tasks.lines import CellLines
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.state_metadata import read_numbers
 
@@ -64,9 +64,9 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
     def _mean(self) -> NDArray[np.float64]:
         return np.asarray(self._run.problem.standardizer.mean, np.float64)
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[NDArray[np.float64] | None]:
+    def parse(self, lines: Iterable[str]) -> Iterator[NDArray[np.float64] | None]:
         """Reads one observation a line; see ``parse_observations``."""
-        return parse_observations(lines, len(self._run.problem.channels), name)
+        return parse_observations(lines, self._run.problem.channels)
 
     def source(self) -> Iterator[NDArray[np.float64]] | None:
         """A sequence of the run's test data, where one is asked for.
@@ -119,42 +119,27 @@ class ClassifyStream(ClassStream[NDArray[np.float64]]):
 
 
 def parse_observations(
-    lines: Iterable[str], num_channels: int, name: str = "standard input"
+    lines: Iterable[str], channels: tuple[str, ...]
 ) -> Iterator[NDArray[np.float64] | None]:
-    """Reads one observation a line: numbers separated by commas or blanks.
+    """Reads one observation a line: numbers separated by commas or blanks, or a JSON object.
 
-    "?", "NaN", "NA" and "null" are missing values. A blank line ends the sequence; there are no
-    headers.
+    "?", "NaN", "NA" and "null" are missing values. There are no headers.
 
     Args:
-        lines: the text.
-        num_channels: numbers expected in a line.
-        name: of the source, for messages.
+        lines: as of ``tasks.lines.Rows``.
+        channels: of the run.
 
     Yields:
-        float64 [channels], NaN = missing; None where a new sequence begins.
+        float64 [channels], NaN = missing; None for a blank line, where a new sequence begins.
 
     Raises:
-        ValueError: a line that holds something else; the message names it.
+        ValueError: a line holds something else.
 
     Example:
-        >>> [o if o is None else o.tolist() for o in parse_observations(["1, 2", "", "3 ?"], 2)]
+        >>> found = parse_observations(["1, 2", "", "3 ?"], ("x", "y"))
+        >>> [None if values is None else values.tolist() for values in found]
         [[1.0, 2.0], None, [3.0, nan]]
     """
-    for number, line in enumerate(lines, start=1):
-        fields = line.replace(",", " ").split()
-        if not fields:
-            yield None
-            continue
-        if len(fields) != num_channels:
-            raise ValueError(
-                f"{name}:{number}: expected {num_channels} values, one for each channel, got "
-                f"{len(fields)} in {line.strip()!r}; separate them by commas or blanks."
-            )
-        try:
-            yield parse_numbers(fields)
-        except BadCellError as bad:
-            raise ValueError(
-                f"{name}:{number}: expected finite numbers, got {fields[bad.index]!r}; write '?' "
-                "for a missing value, and leave out headers and comments."
-            ) from None
+    hint = "Separate them by commas or blanks, without a header."
+    for cells in CellLines(channels, header="none", blanks=True, hint=hint).cells(lines):
+        yield None if cells is None else cells.numbers(channels)

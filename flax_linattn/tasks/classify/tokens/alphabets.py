@@ -19,9 +19,10 @@ class Alphabet:
         spelling: how a line spells tokens, for people.
         read: the tokens of a line that is not blank.
         between: tokens between two lines of one sequence.
+        comments: whether lines that begin with ``#`` and a blank are comments.
 
     Example:
-        >>> list(ALPHABETS["listops"].parse(["[MAX 2", "9 ]", "", "7"], "lines"))
+        >>> list(ALPHABETS["listops"].parse(["[MAX 2", "9 ]", "", "7"]))
         [11, 2, 9, 16, None, 7]
     """
 
@@ -30,15 +31,16 @@ class Alphabet:
     spelling: str
     read: Callable[[str], Iterable[int]]
     between: tuple[int, ...] = ()
+    comments: bool = True
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[int | None]:
+    def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
         """Reads tokens; None where a blank line begins a new sequence.
 
         Raises:
-            ValueError: a line that spells none; the message names it.
+            ValueError: a line spells none.
         """
         inside = False
-        for number, line in enumerate(lines, start=1):
+        for line in lines:
             if not line.strip():
                 inside = False
                 yield None
@@ -46,10 +48,7 @@ class Alphabet:
             if inside:
                 yield from self.between
             inside = True
-            try:
-                yield from self.read(line.rstrip("\r\n"))
-            except ValueError as error:
-                raise ValueError(f"{name}:{number}: {error}") from None
+            yield from self.read(line)
 
 
 def _listops(line: str) -> list[int]:
@@ -82,7 +81,7 @@ ALPHABETS = {
             f"tokens such as {LISTOPS_TOKENS[10]} 3 5 ], separated by blanks",
             _listops,
         ),
-        Alphabet("bytes", 256, "text, of which each byte is a token", _bytes, (ord("\n"),)),
+        Alphabet("bytes", 256, "text, of which each byte is a token", _bytes, (ord("\n"),), False),
         Alphabet("grey", 256, "grey values from 0 to 255, separated by blanks", _grey),
     )
 }

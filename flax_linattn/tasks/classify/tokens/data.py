@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import difflib
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, Self, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +80,13 @@ class SequenceSpec(LabelSpec):
     classes: tuple[str, ...]
     max_length: int
     checksum: str
+    free_fields: ClassVar[tuple[str, ...]] = ("dataset", "max_length", "checksum")
+
+    def continuing(self, previous: Self, *, refit_scales: bool = False) -> Self:
+        """With sequences as long as before, which the model takes."""
+        spec = super().continuing(previous, refit_scales=refit_scales)
+        longest = max(self.max_length, previous.max_length)
+        return dataclasses.replace(spec, max_length=longest)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:

@@ -39,7 +39,7 @@ from flax_linattn.tasks.classify.tokens.data import (
 )
 from flax_linattn.tasks.classify.tokens.options import FETCHED, SequenceConfig
 from flax_linattn.tasks.classify.tokens.presets import PRESETS
-from flax_linattn.tasks.files import open_lines
+from flax_linattn.tasks.lines import open_lines
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import stream_difference
 from flax_linattn.tasks.task import Report
@@ -68,9 +68,14 @@ class SequenceStream(ClassStream[int]):
     advice = "pooling mean or last"
     remedy: ClassVar[Mapping[str, Any]] = {"pooling": "mean"}
 
-    def parse(self, lines: Iterable[str], name: str) -> Iterator[int | None]:
+    def parse(self, lines: Iterable[str]) -> Iterator[int | None]:
         """Reads tokens; None where a new sequence begins."""
-        return self._run.problem.alphabet.parse(lines, name)
+        return self._run.problem.alphabet.parse(lines)
+
+    @property
+    def comments(self) -> bool:
+        """Not in texts, of which each byte counts."""
+        return self._run.problem.alphabet.comments
 
     def _input(self, observation: int) -> NDArray:
         return np.array([observation], np.int32)
@@ -275,8 +280,8 @@ def _embedding(config: SequenceConfig, problem: SequenceSpec, rngs: nnx.Rngs) ->
 def _line_batches(run: Run, file: Path) -> training.BatchSource:
     """Batches of sequences of lines."""
     problem, options = run.problem, run.config.data
-    with open_lines(file) as (lines, name):
-        tokens = list(problem.alphabet.parse(lines, name))
+    with open_lines(file) as rows:
+        tokens = list(rows.parse(problem.alphabet.parse, comments=problem.alphabet.comments))
     groups = itertools.groupby(tokens, key=lambda token: token is None)
     sequences = [np.array(list(own), np.int32) for between, own in groups if not between]
     if not sequences:

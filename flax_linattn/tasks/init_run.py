@@ -1,0 +1,291 @@
+"""Continuing from a trained run: a new run that starts from its parameters, on other data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from flax import nnx
+
+from flax_linattn import models, training
+from flax_linattn.checkpoint.arrays import fingerprint, named_leaves, signature_of
+from flax_linattn.checks import OptionError, listed, shown
+from flax_linattn.tasks.files import read_json, write_json
+from flax_linattn.tasks.options import Config, flat_hints
+from flax_linattn.tasks.run import load_run, load_runs, read_config
+from flax_linattn.tasks.spec import DataSpec, Run
+from flax_linattn.tasks.task import Task
+from flax_linattn.training.checkpointer import read_newest_progress
+
+INIT_RUN_FILE = "init_run.json"
+"""Where the parameters of a run come from, in the folder of a run that continues another one."""
+MAX_ARRAYS = 8
+"""Arrays that an error names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InitRun:
+    """A run to continue from, and what is taken over besides its parameters.
+
+    Args:
+        run: the run folder, or a run in memory. Of a folder of several seeds each new seed
+            continues one; a single seed may start several, and the best one a single one.
+        refit_scales: scale inputs by the new data; default as the run did, so that they mean the
+            same.
+        keep_optimizer: take over the optimizer's state (moments); the learning rate's schedule
+            starts from its first step. Default a new state.
+        reinitialize_mismatched: initialize parameters whose shapes do not fit, such as the output
+            layer for another horizon; default they are an error.
+
+    Example:
+        >>> InitRun("runs/first", keep_optimizer=True).name
+        'runs/first'
+    """
+
+    run: str | Path | Run
+    refit_scales: bool = False
+    keep_optimizer: bool = False
+    reinitialize_mismatched: bool = False
+
+    @classmethod
+    def of(cls, given: InitRun | Run | str | Path | None) -> InitRun | None:
+        """A run, or its folder, with the defaults."""
+        return given if given is None or isinstance(given, InitRun) else cls(given)
+
+    @property
+    def name(self) -> str:
+        """The folder, for messages."""
+        return "the given run" if isinstance(self.run, Run) else str(self.run)
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None for a run in memory."""
+        return None if isinstance(self.run, Run) else Path(self.run)
+
+    def read_config(self, task: Task[Any, Any, Any]) -> Config:
+        """The options of the run.
+
+        Raises:
+            FileNotFoundError: there is no such run.
+            ValueError: it is damaged, or of another task.
+        """
+        if not isinstance(self.run, Run):
+            return read_config(Path(self.run), task)
+        if self.run.task.name != task.name:
+            raise ValueError(
+                f"the given run is one of task {self.run.task.name!r}, expected {task.name!r}."
+            )
+        config: Config = self.run.config
+        return config
+
+
+class Initializer:
+    """What new runs take over from earlier ones.
+
+    Args:
+        init: the run to continue from.
+        task: whose runs they are.
+        config: the options of the new runs.
+
+    Attributes:
+        reinitialized: a line for each array that was initialized, with both shapes.
+
+    Raises:
+        FileNotFoundError: there is no such run.
+        ValueError: it is damaged, of another task, has other options of the model, or another
+            number of seeds.
+    """
+
+    def __init__(self, init: InitRun, task: Task[Any, Any, Any], config: Config) -> None:
+        self._init, self._config, self._before = init, config, init.read_config(task)
+        self._check_model_options()
+        self._runs = self._load()
+        self.reinitialized: list[str] = []
+        if init.keep_optimizer:
+            self._check_optimizer()
+
+    def spec(self, problem: DataSpec) -> DataSpec:
+        """The data spec of the new runs.
+
+        Args:
+            problem: what their data say.
+
+        Raises:
+            OptionError: the data have other inputs or outputs than the earlier ones.
+        """
+        previous: DataSpec = self._runs[0].problem
+        spec = problem.continuing(previous, refit_scales=self._init.refit_scales)
+        spec.check()
+        return spec
+
+    def fill(self, new: Sequence[nnx.Module]) -> None:
+        """Gives new models the variables of the earlier ones, except calibrations.
+
+        Raises:
+            OptionError: shapes do not fit, and may not be initialized; names them.
+        """
+        for model, run in zip(new, self._runs, strict=True):
+            state = _variables(model)
+            wanted, found = named_leaves(state), named_leaves(_variables(run.model))
+            shapes = {
+                name: tuple(
+                    signature_of(of[name]) if name in of else "nothing" for of in (wanted, found)
+                )
+                for name in wanted | found
+            }
+            self.reinitialized = [
+                f"{name}: expected {expected}, found {got}"
+                for name, (expected, got) in shapes.items()
+                if expected != got
+            ]
+            if self.reinitialized and not self._init.reinitialize_mismatched:
+                raise self._mismatch(len(wanted))
+            leaves = [
+                found[name] if len(set(shapes[name])) == 1 else leaf
+                for name, leaf in wanted.items()
+            ]
+            nnx.update(model, jax.tree.unflatten(jax.tree.structure(state), leaves))
+
+    def opt_state(self, optimizer: optax.GradientTransformation, model: nnx.Module) -> Any:
+        """The optimizer's state to start with; None for a new one.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        if not self._init.keep_optimizer:
+            return None
+        folder = self._init.folder
+        assert folder is not None
+        skip = self._init.reinitialize_mismatched
+        return training.load_opt_state(optimizer, model, folder, skip_mismatched=skip)
+
+    @property
+    def about(self) -> str:
+        """The run that is continued, and its step."""
+        steps = {str(step) for step in self._steps if step is not None}
+        after = f", after step {listed(sorted(steps))}" if steps else ""
+        return f"continuing from {self._init.name}{after}"
+
+    @property
+    def notes(self) -> list[str]:
+        """The arrays that were initialized, a line each."""
+        return [f"initialized, for it does not fit: {line}" for line in self.reinitialized]
+
+    def write(self, run_dir: Path) -> None:
+        """Writes where the parameters come from into the folder of the new runs."""
+        folder = self._init.folder
+        origins = [
+            {"parameters": fingerprint(run.model), "step": step}
+            for run, step in zip(self._runs, self._steps, strict=True)
+        ]
+        values = {
+            "run": None if folder is None else str(folder.resolve()),
+            "origins": origins,
+            "refit_scales": self._init.refit_scales,
+            "keep_optimizer": self._init.keep_optimizer,
+            "reinitialized": self.reinitialized,
+        }
+        write_json(run_dir / INIT_RUN_FILE, values)
+
+    @property
+    def _steps(self) -> list[int | None]:
+        """Training steps done by each earlier run, of the parameters that are taken over."""
+        folder = self._init.folder
+        if folder is None:
+            return [None] * len(self._runs)
+        _, progress = read_newest_progress(folder)
+        return [progress.history.runs[run.seed_index or 0].best_step for run in self._runs]
+
+    def _load(self) -> tuple[Run, ...]:
+        """The run that each of the new ones continues."""
+        if isinstance(self._init.run, Run):
+            return (self._init.run,) * self._config.fit.runs
+        folder, before, now = Path(self._init.run), self._before.fit.runs, self._config.fit.runs
+        if 1 in (before, now):
+            return (load_run(folder),) * now
+        if before != now:
+            raise OptionError(
+                f"{folder} holds {before} runs, got runs={now}; continue each of them with "
+                f"runs={before}, or the best one with runs=1.",
+                "runs",
+            )
+        runs = load_runs(folder)
+        if len(runs) < before:
+            raise OptionError(
+                f"{before - len(runs)} of the {before} runs in {folder} failed; continue the best "
+                "one with runs=1.",
+                "runs",
+            )
+        return runs
+
+    def _check_model_options(self) -> None:
+        before, now = self._before.to_json(), self._config.to_json()
+        for name in flat_hints(type(self._config.model)):
+            if before[name] != now[name]:
+                raise OptionError(
+                    f"{self._init.name} has {name}={before[name]!r}, got {now[name]!r}; a run that "
+                    "continues another one has its options of the model. Leave this one out, or "
+                    "start a new run.",
+                    name,
+                )
+
+    def _check_optimizer(self) -> None:
+        if self._init.folder is None or self._before.fit.runs > 1:
+            raise OptionError(
+                "the optimizer's state can be kept from the folder of a single run; start with a "
+                f"new state, or continue another one than {self._init.name}.",
+                "keep_optimizer",
+            )
+        before, now = (c.fit.optimizer.optimizer for c in (self._before, self._config))
+        if before != now:
+            raise OptionError(
+                f"{self._init.name} was trained by {before}, whose state {now} cannot continue; "
+                "choose the same optimizer, or start with a new state.",
+                "optimizer",
+                "keep_optimizer",
+            )
+
+    def _mismatch(self, count: int) -> OptionError:
+        lines = self.reinitialized[:MAX_ARRAYS]
+        if len(self.reinitialized) > MAX_ARRAYS:
+            lines.append(f"and {len(self.reinitialized) - MAX_ARRAYS} more")
+        before, now = self._before.to_json(), self._config.to_json()
+        changed = [
+            name for name in flat_hints(type(self._config.data)) if before[name] != now[name]
+        ]
+        values = [f"{name}={shown(now[name])} (was {shown(before[name])})" for name in changed]
+        options = f"Options of the data that differ: {', '.join(values)}. " if values else ""
+        return OptionError(
+            f"{len(self.reinitialized)} of {count} arrays of the model do not fit those of "
+            f"{self._init.name}:\n  " + "\n  ".join(lines) + f"\n{options}Use the options and data "
+            "of the run, or let the arrays that do not fit be initialized.",
+            "reinitialize_mismatched",
+        )
+
+
+def check_resumed(run_dir: Path, init: InitRun | None) -> bool:
+    """Whether a run to resume continues another one, which has to be the given one, if any.
+
+    Raises:
+        OptionError: it continues another one, or none.
+        ValueError: the file that says so is damaged.
+    """
+    path = run_dir / INIT_RUN_FILE
+    before = read_json(path).get("run") if path.exists() else None
+    folder = None if init is None else init.folder
+    if init is not None and (folder is None or str(folder.resolve()) != before):
+        raise OptionError(
+            f"the run in {run_dir} continues {before or 'no run of a folder'}, got {init.name}; "
+            "resume it without a run to continue from.",
+            "init_run",
+        )
+    return path.exists()
+
+
+def _variables(model: nnx.Module) -> nnx.State:
+    """All but what calibration sets after training."""
+    return nnx.state(model, nnx.Not(models.Correction))

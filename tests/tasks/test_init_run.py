@@ -1,0 +1,159 @@
+"""Continuing from a run: what of it a new run takes over, and what does not fit."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from flax_linattn import data, tasks
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.events.data import EventsSpec
+from flax_linattn.tasks.forecast.spec import SeriesInfo
+from flax_linattn.tasks.init_run import Initializer, InitRun
+from tests.contract.tolerances import assert_same_bits
+from tests.tasks.commands import no_training
+from tests.tasks.states import untrained_run
+
+
+def new_model(run, **options):
+    """Options and a new model of other parameters, for data that differ by options."""
+    config = run.config.replace(**options)
+    problem = run.task.describe(run.task.load(config), config)
+    return config, run.task.model(config.replace(seed=9), problem)
+
+
+@pytest.fixture(scope="module")
+def forecaster():
+    return untrained_run("forecast")
+
+
+def test_another_horizon_is_refused_by_name(forecaster):
+    config, model = new_model(forecaster, horizon=3)
+    before = nnx.state(model)
+    init = Initializer(InitRun(forecaster), forecaster.task, config)
+    with pytest.raises(OptionError) as error:
+        init.fill([model])
+    assert str(error.value) == (
+        "2 of 22 arrays of the model do not fit those of the given run:\n"
+        "  head.bias: expected float32[21], found float32[14]\n"
+        "  head.kernel: expected float32[8, 21], found float32[8, 14]\n"
+        "Options of the data that differ: horizon=3 (was 2). Use the options and data of the run, "
+        "or let the arrays that do not fit be initialized."
+    )
+    assert error.value.options == ("reinitialize_mismatched",)
+    assert_same_bits(nnx.state(model), before)
+
+
+def test_what_does_not_fit_is_initialized_and_named(forecaster):
+    config, model = new_model(forecaster, horizon=3)
+    head = jax.tree.map(np.array, nnx.state(model.head))
+    given = InitRun(forecaster, reinitialize_mismatched=True)
+    init = Initializer(given, forecaster.task, config)
+    init.fill([model])
+    assert_same_bits(nnx.state(model.head), head)
+    assert_same_bits(nnx.state(model.backbone), nnx.state(forecaster.model.backbone))
+    assert init.notes == [
+        "initialized, for it does not fit: head.bias: expected float32[21], found float32[14]",
+        "initialized, for it does not fit: head.kernel: expected float32[8, 21], found "
+        "float32[8, 14]",
+    ]
+
+
+def test_scales_stay_or_are_fitted_again(forecaster):
+    config = forecaster.config.replace(split="400/60/100")
+    problem = forecaster.task.describe(forecaster.task.load(config), config)
+    kept, refit = (
+        Initializer(InitRun(forecaster, refit_scales=refit), forecaster.task, config).spec(problem)
+        for refit in (False, True)
+    )
+    assert kept.standardizer is forecaster.problem.standardizer
+    assert refit.standardizer is problem.standardizer
+    assert kept.checksum == problem.checksum and kept.split == problem.split
+
+
+def test_a_panel_keeps_the_scales_of_its_series(forecaster):
+    def member(name, mean):
+        return SeriesInfo(name, (mean,), (1.0,), ((0, 8),) * 3, (None,), "")
+
+    one = dataclasses.replace(
+        forecaster.problem,
+        channels=("value",),
+        targets=(0,),
+        standardizer=data.Standardizer(np.zeros(1), np.ones(1)),
+        members=(member("a", 1.0), member("b", 2.0)),
+        tells_missing=True,
+    )
+    usual = data.Standardizer(np.full(1, 9.0), np.ones(1))
+    more = dataclasses.replace(
+        one,
+        members=(member("b", 5.0), member("c", 6.0)),
+        standardizer=usual,
+        tells_missing=False,
+    )
+    spec = more.continuing(one)
+    assert [own.mean for own in spec.members] == [(2.0,), (6.0,)]
+    assert spec.standardizer is one.standardizer and spec.tells_missing
+    assert more.continuing(one, refit_scales=True).members == more.members
+    single = dataclasses.replace(more, dataset="b", members=())
+    assert single.continuing(one).standardizer.mean.tolist() == [2.0]
+
+
+def test_other_outputs_are_refused(forecaster):
+    problem = forecaster.problem
+    fewer = dataclasses.replace(problem, targets=(0,))
+    expected = (
+        r"expected data with the targets of the run to continue \(\[0, 1.*\), got \[0\]; give"
+    )
+    with pytest.raises(OptionError, match=expected):
+        fewer.continuing(problem)
+    marks = EventsSpec("a", ("x", "y"), False, 1.0, 1.0, 1.0, (), (), (8,))
+    with pytest.raises(OptionError, match=r"mark_names of the run to continue \(\['x', 'y'\]\)"):
+        dataclasses.replace(marks, mark_names=("x", "z")).continuing(marks)
+
+
+def test_sequences_stay_as_long_as_the_model_takes():
+    run = untrained_run("classify")
+    shorter = dataclasses.replace(run.problem, lengths=(11,), classes=run.problem.classes)
+    assert shorter.continuing(run.problem).lengths == (11, run.problem.max_length)
+    assert run.problem.continuing(shorter).lengths == run.problem.lengths
+
+
+def test_the_state_of_an_optimizer_is_in_a_folder(forecaster):
+    given = InitRun(forecaster, keep_optimizer=True)
+    with pytest.raises(OptionError, match="kept from the folder of a single run"):
+        Initializer(given, forecaster.task, forecaster.config)
+
+
+def test_seeds_continue_one_by_one(tmp_path, capsys):
+    """A single run may start several; others than those of the folder are refused."""
+    task = tasks.get_task("symbols")
+    config = task.Config.of(
+        **{"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8, "context": 6},
+        **{"base": 8, "delay": 1, "batch_size": 8, "test_series": 2, "epochs": 1, "runs": 2},
+    )
+
+    def states(folder):
+        return [nnx.state(run.model) for run in tasks.load_runs(folder)]
+
+    one, two, three, again = (tmp_path / name for name in ("one", "two", "three", "again"))
+    with no_training():
+        tasks.train(task, config, two)
+        tasks.train(task, config.replace(seed=7), again, init_run=two)
+        tasks.train(task, config.replace(runs=1), one, init_run=two)
+        tasks.train(task, config.replace(runs=3), three, init_run=one)
+    first, second = states(two)
+    kernels = [np.asarray(jax.tree.leaves(state)[-1]) for state in (first, second)]
+    assert not np.array_equal(*kernels)
+    for state, before in zip(states(again), (first, second), strict=True):
+        assert_same_bits(state, before)
+    assert len(json.loads((again / "init_run.json").read_text())["origins"]) == 2
+    best = nnx.state(tasks.load_run(two).model)
+    for state in (*states(one), *states(three)):
+        assert_same_bits(state, best)
+    with pytest.raises(OptionError, match=r"holds 2 runs, got runs=3; continue each of them"):
+        tasks.train(task, config.replace(runs=3), tmp_path / "no", init_run=two)
+    with pytest.raises(OptionError, match="from the folder of a single run"):
+        tasks.train(task, config, tmp_path / "no", init_run=InitRun(two, keep_optimizer=True))

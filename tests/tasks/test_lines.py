@@ -1,0 +1,49 @@
+"""Lines of streams: comments, unfinished lines, and places in messages, whatever the task."""
+
+import io
+import lzma
+import sys
+
+import numpy as np
+import pytest
+
+from flax_linattn.checks import OptionError
+from flax_linattn.tasks.forecast.rows import RowLines
+from flax_linattn.tasks.lines import Rows, open_lines
+from tests.tasks.commands import read_lines
+
+
+def test_standard_input_and_files_are_read_alike(monkeypatch, tmp_path):
+    text = "\ufeff# sensor 7\n1\n#\n#\tx\n\n#N/A\n#2\n12345"
+    path = tmp_path / "lines.txt.xz"
+    path.write_bytes(lzma.compress(text.encode()))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    for source in (None, path):
+        with open_lines(source) as rows:
+            cut = []
+            assert list(rows.lines(unfinished=cut.append)) == ["1", "", "#N/A", "#2"]
+        assert cut == ["12345"] and rows.place.endswith(":8")
+    with open_lines(path) as rows:
+        every = ["# sensor 7", "1", "#", "#\tx", "", "#N/A", "#2", "12345"]
+        assert list(rows.lines(comments=False)) == every
+
+
+def test_a_cell_that_begins_with_a_hash_is_no_comment():
+    lines = ["flow,level", "1.5,10", "# restart", "#N/A,11"]
+    rows = read_lines(RowLines(("flow", "level")).parse, lines)
+    np.testing.assert_array_equal([row.values for row in rows], [[1.5, 10], [np.nan, 11]])
+    with pytest.raises(ValueError, match=r"standard input:3: .* for flow, got '#N/B'"):
+        read_lines(RowLines(("flow", "level")).parse, ["flow,level", "# here", "#N/B,11"])
+
+
+def test_places_are_those_of_all_lines():
+    def parse(lines):
+        for line in lines:
+            if line == "bad":
+                raise OptionError("too bad.", "name", other="good")
+            yield line
+
+    rows = Rows(["# one\n", "\n", "bad\n"], "input:")
+    with pytest.raises(OptionError, match=r"^input:3: too bad") as refused:
+        list(rows.parse(parse))
+    assert refused.value.options == ("name", "other")
