@@ -127,7 +127,8 @@ def read_frame(
     values = np.stack([numbers_of(frame[column], name, dialect) for column in chosen], axis=1)
     found = []
     for label, rows in rows_of(frame, name, id_column):
-        of = None if index is None else index[rows]
+        # All rows of an index have its own freq, which knows holidays.
+        of = None if index is None else index if len(rows) == len(index) else index[rows]
         one = TimeSeries(label, values[rows], tuple(map(str, chosen)), of)
         if times == "strict" and one.repeated.size:
             row = int(one.repeated[0])
