@@ -336,7 +336,9 @@ def _infer_whole(times: pd.DatetimeIndex) -> pd.offsets.BaseOffset | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that offsets will come in place of texts
-        return pd.tseries.frequencies.to_offset(pd.infer_freq(times))
+        found = pd.infer_freq(times)
+    # Business hours are pandas' from 9 to 17, whichever hours of the day it found.
+    return None if found in ("bh", "BH") else pd.tseries.frequencies.to_offset(found)
 
 
 def _candidates(times: pd.DatetimeIndex) -> list[str]:

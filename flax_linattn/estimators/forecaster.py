@@ -60,7 +60,8 @@ class Forecaster(Estimator):
 
     Args:
         horizon: rows to forecast.
-        input_length: rows that a forecast sees.
+        input_length: context length: number of past rows that a forecast is made from; 0 chooses
+            it by the rows that select the epoch.
         mechanism: the attention, a name of ``ops.list_mechanisms`` with a causal form.
         epochs: most passes over the data; default those of the preset.
         batch_size: windows a step.
@@ -91,7 +92,7 @@ class Forecaster(Estimator):
         self,
         horizon: int = 24,
         *,
-        input_length: int = 96,
+        input_length: int = 0,
         mechanism: str = "aaren",
         epochs: int | None = None,
         batch_size: int = 32,
@@ -126,7 +127,8 @@ class Forecaster(Estimator):
             ValueError: X is something else or too short; a parameter is out of range.
             TypeError: a parameter is of another type, or X holds objects that are no numbers.
         """
-        at_least(1, horizon=self.horizon, input_length=self.input_length)
+        at_least(1, horizon=self.horizon)
+        at_least(0, input_length=self.input_length)
         given = dict(self.options or {})
         columns = Columns(given.get("id_column") or ID, given.get("time_column") or "")
         history = as_history(X, columns=columns)

@@ -32,7 +32,7 @@ EXPECTED_FAILED_CHECKS = {
     "Classifier": {},
     "Forecaster": {
         "check_fit1d": "a series of one channel may be [T]",
-        "check_methods_sample_order_invariance": "rows are a series, whose order is what is learned",
+        "check_methods_sample_order_invariance": "the model learns the order of the rows",
         "check_methods_subset_invariance": "a forecast follows the last of all rows",
     },
 }

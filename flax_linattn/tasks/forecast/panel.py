@@ -17,7 +17,7 @@ from flax_linattn.data.cells import split_cells
 from flax_linattn.data.outliers import DEVIATIONS, find_codes, find_far, find_outliers, find_still
 from flax_linattn.data.time_index import follows, parse_frequency
 from flax_linattn.data.unknown import UnknownChannelError
-from flax_linattn.tasks.forecast.options import ForecastConfig, ForecastData
+from flax_linattn.tasks.forecast.options import MIN_CONTEXT, ForecastConfig, ForecastData
 from flax_linattn.tasks.forecast.spec import PARTS, checksum_of
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
@@ -153,7 +153,8 @@ def panel_of(
             "split.",
             "split",
         )
-    length, needed = source.input_length, source.input_length + source.horizon
+    length = source.input_length or MIN_CONTEXT
+    needed = length + source.horizon
     for which, part in enumerate(PARTS if source.is_panel else ()):  # one series raises
         few = [
             one.name

@@ -23,6 +23,7 @@ from flax_linattn.tasks.forecast.baselines import (
     set_shares,
     set_to_ridge,
 )
+from flax_linattn.tasks.forecast.choices import choose
 from flax_linattn.tasks.forecast.evaluate import (
     evaluate_baselines,
     evaluate_model,
@@ -80,6 +81,12 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         """One series or several, and their parts."""
         return load_panel(config)
 
+    def choose(
+        self, panel: SeriesPanel, config: ForecastConfig
+    ) -> tuple[ForecastConfig, list[str]]:
+        """Context length, season, the ridge's maps and the stride of training windows."""
+        return choose(panel, config)
+
     def describe(self, panel: SeriesPanel, config: ForecastConfig) -> ForecastSpec:
         """Names, scales, calendar, and whether missing values are flagged."""
         return describe(panel, config)
@@ -128,11 +135,12 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         if config.model.ridge:
             assert isinstance(splits.train, PanelWindows)
             assert isinstance(splits.validation, PanelWindows)
-            set_to_ridge(models_, ridge_of(splits.train, splits.validation, problem))
+            parts = splits.train, splits.validation
+            set_to_ridge(models_, ridge_of(*parts, problem, config.model.ridge_maps))
 
     def is_calibrated(self, config: ForecastConfig) -> bool:
-        """With the options ``conformal`` and ``ridge``."""
-        return config.model.conformal or config.model.ridge
+        """With the option ``ridge``, and with quantiles unless ``conformal`` is off."""
+        return config.model.ridge or config.model.is_conformal
 
     def calibrate(self, run: Run, validation: training.BatchSource) -> str | None:
         """Weighs what is added to a ridge, and corrects the quantiles, by the validation rows."""
@@ -141,7 +149,7 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         if run.config.model.ridge:
             set_shares(run.model, shares := best_shares(run, validation))
             note = about_shares(shares)
-        if run.config.model.conformal:
+        if run.config.model.is_conformal:
             run.model.quantile_head.correction[...] = jnp.asarray(corrections(run, validation))
         return note
 

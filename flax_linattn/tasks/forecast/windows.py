@@ -140,7 +140,7 @@ def part_windows(
         which = PARTS.index(part)
         rows = [split[which] for split in panel.splits]
         seed = config.seed if part == "training" else None
-        stride = 1 if part == "test" else source.stride
+        stride = source.stride if part == "training" else 1
         try:
             yield PanelWindows(
                 problems, arrays, rows, config, seed=seed, stride=stride, begins=begins
@@ -186,7 +186,6 @@ def validation_windows(run: Run, windows: PanelWindows) -> PanelWindows | None:
         windows.arrays,
         [split.validation for split in splits],
         run.config,
-        stride=run.config.data.stride,
         begins=windows.begins,
     )
 

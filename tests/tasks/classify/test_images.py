@@ -12,10 +12,9 @@ from flax_linattn.data.images import load_images
 from flax_linattn.tasks.classify import ImageConfig, ImageSpec
 from flax_linattn.tasks.classify.images.data import image_names
 from tests.data.images.samples import write_image_folder
-from tests.tasks.commands import fail
+from tests.tasks.commands import SIZES, fail
 
 TASK = tasks.get_task("image")
-SIZES = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
 DRAWN = {"epoch_size": 16, "validation_size": 8, "test_size": 8}
 
 pytestmark = pytest.mark.usefixtures("no_figures")
