@@ -147,8 +147,8 @@ def _train(
         task.begin(models, splits[0], config, problem)
     if init is not None:
         init.fill(models)
+    about = task.about_data(data, config)
     if is_main():
-        about = task.about_data(data, config)
         for note in (*about.notes, *choices, *(init.notes if init is not None else ())):
             print(f"note: {note}", file=sys.stderr)
         if session.progress:
@@ -197,6 +197,7 @@ def _train(
             **tested.judged,
             **_length(result, config),
             "train_seconds": round(seconds, 1),
+            **({"data_notes": list(about.notes)} if about.notes else {}),
         }
         report = dataclasses.replace(tested, values=values)
         on_main(partial(_write_results, run_dir, report))

@@ -19,7 +19,7 @@ from flax_linattn.tasks.forecast.evaluate import evaluate_baselines
 from flax_linattn.tasks.forecast.ridge import fit_ridge
 from flax_linattn.tasks.forecast.windows import compile_forecast
 from flax_linattn.tasks.train import train_report
-from tests.tasks.commands import no_drawing
+from tests.tasks.commands import SIZES, no_drawing
 
 INPUT, HORIZON = 12, 4
 
@@ -30,11 +30,10 @@ def config(tmp_path_factory) -> ForecastConfig:
     rows = np.sin(np.arange(220.0)[:, None] / [4, 7]) + 0.3 * rng.normal(size=(220, 2))
     csv = tmp_path_factory.mktemp("data") / "waves.csv"
     csv.write_text("a,b\n" + "".join(f"{a:.5f},{b:.5f}\n" for a, b in rows))
-    sizes = {"features": 8, "num_layers": 1, "num_heads": 2, "hidden_features": 8}
     of_data = {"csv": csv, "split": "0.6/0.2/0.2", "input_length": INPUT, "horizon": HORIZON}
     fit = {"epochs": 3, "learning_rate": 0.03, "batch_size": 16}
     options = {"model": "patch", "ridge": True, "ridge_maps": "channel", "patch_length": 5}
-    return ForecastConfig.of(**options, **sizes, **of_data, **fit)
+    return ForecastConfig.of(**options, **SIZES, **of_data, **fit)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,6 @@ from flax_linattn.tasks.forecast.evaluate import (
 from flax_linattn.tasks.forecast.model import Model, build_forecaster, make_loss
 from flax_linattn.tasks.forecast.options import ForecastConfig, patch, tslib
 from flax_linattn.tasks.forecast.panel import (
-    MAX_NAMES,
     SeriesPanel,
     load_panel,
     own_panel,
@@ -44,7 +43,7 @@ from flax_linattn.tasks.forecast.stream import ForecastStream, ForecastStreamOpt
 from flax_linattn.tasks.forecast.windows import (
     PanelWindows,
     file_windows,
-    forecast_after,
+    forecast_each,
     part_windows,
 )
 from flax_linattn.tasks.prediction_table import make_table
@@ -190,21 +189,11 @@ class ForecastTask(Task[ForecastConfig, SeriesPanel, ForecastSpec]):
         "unique_id". An unknown series has the scale of all its rows, and those with fewer rows than
         the context length are left out, with a note.
         """
-        series, length = series_of(run, file), run.config.data.input_length
-        short = [one.name for one in series if one.num_steps < length]
-        if short and len(short) < len(series):
-            names = listed(short, MAX_NAMES)
-            print(
-                f"note: series with fewer than {length} rows, which a forecast sees: {names}; they "
-                "are left out",
-                file=sys.stderr,
-            )
-            series = tuple(one for one in series if one.num_steps >= length)
-        problems = [run.problem.for_series(one) for one in series]
-        forecasts = [
-            forecast_after(run._replace(problem=own), one)
-            for one, own in zip(series, problems, strict=True)
-        ]
+        series = series_of(run, file)
+        ahead, note = forecast_each(run, series)
+        if note:
+            print(f"note: {note}", file=sys.stderr)
+        series, forecasts = tuple(series[place] for place in ahead), [*ahead.values()]
         horizon, values = run.config.data.horizon, np.concatenate([one.values for one in forecasts])
         in_nixtla_form = run.config.data.id_column == "unique_id"
         series_name, *heads = ("unique_id", "ds") if in_nixtla_form else ("series", "step")
