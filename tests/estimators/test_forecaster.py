@@ -161,7 +161,6 @@ def test_a_kept_run_keeps_its_series(fitted, values, folder):
     assert (folder / "data.csv").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_a_fit_continues_a_run(fitted, values, folder):
     """From its folder, or in memory: its model, its scales and its options of the model."""
     scale, state = fitted.run_.problem.standardizer, nnx.state(fitted.run_.model, nnx.Param)
@@ -177,6 +176,7 @@ def test_a_fit_continues_a_run(fitted, values, folder):
         make().fit(values[:, :2], init_run=fitted.run_)
 
 
+@pytest.mark.slow
 def test_a_data_frame_gives_a_data_frame(fitted, values):
     """The same numbers as of the array, by the names and the times to come."""
     pd = pytest.importorskip("pandas")
