@@ -112,8 +112,7 @@ def print_report(report: Report) -> None:
     for name, value in single.items():
         print(f"{name:<{width}}  {f'{value:.6g}' if isinstance(value, float) else value}")
     if report.verdict:
-        lost = report.judged["beaten_by"] or report.judged.get("beaten_by_on_validation")
-        print(f"{'warning: ' if lost else ''}{report.verdict}")
+        print(f"{'warning: ' if report.is_beaten else ''}{report.verdict}")
     for name in report.tables:
         _print_table(report.values[name])
 

@@ -1,7 +1,7 @@
 """Data: official file formats to arrays, embedded and drawn sets, transforms, splits, batches."""
 
 from flax_linattn.data.arff import load_arff
-from flax_linattn.data.batching import Batches, BucketBatches
+from flax_linattn.data.batching import Batches, BucketBatches, RaggedBatches
 from flax_linattn.data.catalog import CATALOG, Entry, Source
 from flax_linattn.data.dataset import TimeSeriesDataset
 from flax_linattn.data.dialect import Dialect
@@ -14,11 +14,9 @@ from flax_linattn.data.frames import from_frame, to_frame
 from flax_linattn.data.labels import stratified_split
 from flax_linattn.data.load import load_dataset, load_long, load_series
 from flax_linattn.data.packing import Packed, pack
-from flax_linattn.data.ragged import RaggedBatches
 from flax_linattn.data.regular import TimesPolicy, resample
 from flax_linattn.data.series import TimeSeries
-from flax_linattn.data.sets.cycles import count_cycles, follow_cycles
-from flax_linattn.data.sets.nt import NextSymbol, Rule, rules_of
+from flax_linattn.data.sets.nt import NextSymbol, Rule, count_cycles, rules_of
 from flax_linattn.data.sets.pathfinder import Pathfinder
 from flax_linattn.data.sets.recall import AssociativeRecall, Copying, Induction, Parity
 from flax_linattn.data.sources import GrainBatches, IteratorBatches
@@ -61,7 +59,6 @@ __all__ = [
     "count_cycles",
     "etth1",
     "fetch",
-    "follow_cycles",
     "from_frame",
     "interpolate_missing",
     "japanese_vowels",

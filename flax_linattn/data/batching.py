@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from flax_linattn.checks import OptionError, same_number
+
 ALL_ROWS = slice(None)
 
 
@@ -22,18 +24,23 @@ class ExampleBatches(abc.ABC):
     Args:
         num_examples: N.
         batch_size: B, the rows of every batch; it may exceed N.
+        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps that of
+            the examples.
 
     Raises:
-        ValueError: either is below 1.
+        ValueError: A number is out of range.
     """
 
-    def __init__(self, num_examples: int, batch_size: int) -> None:
+    def __init__(self, num_examples: int, batch_size: int, *, seed: int | None = None) -> None:
         if batch_size < 1:
             raise ValueError(f"expected a batch_size of at least 1, got {batch_size}; raise it")
         if num_examples < 1:
             raise ValueError("expected at least one example, got none; check the data set")
+        if seed is not None and seed < 0:
+            raise ValueError(f"expected a seed of at least 0, or None, got {seed}; choose another")
         self.num_examples = num_examples
         self.batch_size = batch_size
+        self.seed = seed
         self._last: tuple[int, NDArray[np.int64]] | None = None
 
     def __len__(self) -> int:
@@ -74,56 +81,22 @@ class ExampleBatches(abc.ABC):
         plan = self._plan(0)
         return plan[plan >= 0]
 
-    @abc.abstractmethod
     def _plan(self, epoch: int) -> NDArray[np.int64]:
         """The examples of each batch, ``[len(self), B]``; -1 = filler, never in front."""
+        return _in_rows(self._order(self._epoch_rng(epoch)), self.batch_size)
+
+    def _epoch_rng(self, epoch: int) -> np.random.Generator | None:
+        return None if self.seed is None else np.random.default_rng([self.seed, epoch])
+
+    def _order(self, rng: np.random.Generator | None) -> NDArray[np.int64]:
+        return np.arange(self.num_examples) if rng is None else rng.permutation(self.num_examples)
 
     @abc.abstractmethod
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         """The arrays of these examples."""
 
 
-class ArrayBatches(ExampleBatches):
-    """Batches of examples that lie in arrays, each epoch in an order of its own.
-
-    Args:
-        arrays: By name.
-        num_examples: N.
-        batch_size: B.
-        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps the
-            arrays' order.
-
-    Attributes:
-        arrays: As given.
-        seed: As given.
-
-    Raises:
-        ValueError: An array is named "weight", or a number is out of range.
-    """
-
-    def __init__(
-        self,
-        arrays: Mapping[str, NDArray],
-        num_examples: int,
-        batch_size: int,
-        *,
-        seed: int | None,
-    ) -> None:
-        check_names(arrays)
-        if seed is not None and seed < 0:
-            raise ValueError(f"expected a seed of at least 0, or None, got {seed}; choose another")
-        super().__init__(num_examples, batch_size)
-        self.arrays = dict(arrays)
-        self.seed = seed
-
-    def _plan(self, epoch: int) -> NDArray[np.int64]:
-        order = np.arange(self.num_examples)
-        if self.seed is not None:
-            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
-        return in_rows(order, self.batch_size)
-
-
-class Batches(ArrayBatches):
+class Batches(ExampleBatches):
     """Batches of aligned arrays; every example comes exactly once in an epoch.
 
     See ``ExampleBatches``: the position in the data is the step itself, and the last batch of an
@@ -133,8 +106,11 @@ class Batches(ArrayBatches):
         arrays: Arrays of one first axis N, one row an example; memory-mapped ones are read row by
             row.
         batch_size: B, the rows of every batch; it may exceed N.
-        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps the
-            arrays' order.
+        seed: As in ``ExampleBatches``.
+
+    Attributes:
+        arrays: As given.
+        seed: As given.
 
     Raises:
         ValueError: The arrays do not match, are empty or hold a "weight" already, or the batch
@@ -151,24 +127,83 @@ class Batches(ArrayBatches):
     """
 
     def __init__(self, arrays: Mapping[str, NDArray], batch_size: int, *, seed: int | None) -> None:
-        sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
-        if len(set(sizes.values())) != 1 or not all(sizes.values()):
-            raise ValueError(
-                f"expected arrays of one first axis of at least one example, got sizes {sizes}; "
-                "pass one row for each example in every array"
-            )
-        super().__init__(arrays, next(iter(sizes.values())), batch_size, seed=seed)
+        super().__init__(count_rows(arrays), batch_size, seed=seed)
+        self.arrays = dict(arrays)
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         return {name: array[examples] for name, array in self.arrays.items()}
 
 
-class BucketBatches(Batches):
-    """``Batches`` of sequences of about one length, so that little padding is computed.
+class LengthBatches(ExampleBatches):
+    """What batches of sequences of about one length share, so that little padding is computed.
 
     A sequence belongs to the shortest of the given lengths that holds it, and each batch holds
-    sequences of one of them, its arrays cut to that length: a model is compiled once for each.
-    Which sequences share a batch, and the order of the batches, change from epoch to epoch.
+    sequences of one of them: a model is compiled once for each. Which sequences share a batch, and
+    the order of the batches, change from epoch to epoch.
+
+    Args:
+        sizes: Tokens of each sequence, int64 ``[N]``.
+        batch_size: B, the rows of every batch.
+        lengths: Lengths of batches; the longest holds every sequence.
+        seed: As in ``ExampleBatches``; None takes the shortest first.
+
+    Raises:
+        ValueError: There are no sequences, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        sizes: NDArray[np.int64],
+        batch_size: int,
+        *,
+        lengths: Sequence[int],
+        seed: int | None,
+    ) -> None:
+        super().__init__(len(sizes), batch_size, seed=seed)
+        self.sizes = sizes
+        self._lengths = np.unique(np.asarray(lengths, np.int64))
+        longest = sizes.max()
+        if not self._lengths.size or self._lengths[0] < 1 or self._lengths[-1] < longest:
+            raise OptionError(
+                f"expected lengths of at least 1 of which the longest holds all sequences, of up "
+                f"to {longest} tokens, got {list(lengths)}; add {longest}.",
+                "lengths",
+            )
+        self._bucket = np.searchsorted(self._lengths, sizes)
+        self._num_batches = count_buckets(self._bucket, batch_size)
+
+    def __len__(self) -> int:
+        """Number of batches in an epoch."""
+        return self._num_batches
+
+    @property
+    def efficiency(self) -> float:
+        """Share of real tokens among all that are computed, filler rows left out."""
+        return float(self.sizes.sum() / self._lengths[self._bucket].sum())
+
+    def _plan(self, epoch: int) -> NDArray[np.int64]:
+        rng = self._epoch_rng(epoch)
+        order = self._order(rng)
+        members = [order[self._bucket[order] == i] for i in range(len(self._lengths))]
+        plan = np.concatenate([_in_rows(part, self.batch_size) for part in members if part.size])
+        rng = None if rng is None else self._plan_rng(epoch, rng)
+        return plan if rng is None else rng.permutation(plan, axis=0)
+
+    def _plan_rng(self, epoch: int, rng: np.random.Generator) -> np.random.Generator | None:
+        """What shuffles the batches of an epoch: the same for all seeds.
+
+        So the lengths of batches follow one another in one order, and runs of several seeds may be
+        trained at once (``training.fit``).
+        """
+        return np.random.default_rng(epoch) if len(self._lengths) > 1 else None
+
+    def _length(self, examples: NDArray[np.int64]) -> int:
+        """The length of a batch of these examples."""
+        return int(self._lengths[self._bucket[examples[0]]])
+
+
+class BucketBatches(LengthBatches):
+    """``Batches`` of padded sequences, cut to one of several lengths; see ``LengthBatches``.
 
     Args:
         arrays: As in ``Batches``; "mask", bool ``[N, T]``, says where sequences end: a row is True
@@ -176,7 +211,7 @@ class BucketBatches(Batches):
         batch_size: B, the rows of every batch.
         lengths: Lengths to cut to, at most T; the longest holds every sequence.
         time_arrays: Names of the arrays ``[N, T, ...]`` to cut.
-        seed: As in ``Batches``; None takes the shortest first.
+        seed: As in ``LengthBatches``; here the order of the batches depends on it, too.
 
     Raises:
         ValueError: As in ``Batches``; there is no mask, or the lengths do not fit it.
@@ -197,69 +232,127 @@ class BucketBatches(Batches):
         time_arrays: Sequence[str] = ("values",),
         seed: int | None,
     ) -> None:
-        super().__init__(arrays, batch_size, seed=seed)
+        count_rows(arrays)
         missing = {"mask", *time_arrays} - set(arrays)
         if missing:
             raise ValueError(f"expected arrays {sorted(missing)} among those to cut, got none")
         mask = arrays["mask"]
-        needed = np.where(mask.any(1), mask.shape[1] - np.argmax(mask[:, ::-1], axis=1), 1)
-        self._lengths = np.unique(np.minimum(np.asarray(lengths, np.int64), mask.shape[1]))
-        if not self._lengths.size or self._lengths[0] < 1 or self._lengths[-1] < needed.max():
-            raise ValueError(
-                f"expected lengths of at least 1 of which the longest holds all sequences, of up "
-                f"to {needed.max()} tokens, got {list(lengths)}; add {needed.max()}"
-            )
+        sizes = np.where(mask.any(1), mask.shape[1] - np.argmax(mask[:, ::-1], axis=1), 1)
+        lengths = [min(length, mask.shape[1]) for length in lengths]
+        super().__init__(sizes, batch_size, lengths=lengths, seed=seed)
+        self.arrays = dict(arrays)
         self._time_arrays = {"mask", *time_arrays}
-        self._bucket = np.searchsorted(self._lengths, needed)
-        self._num_batches = count_buckets(self._bucket, batch_size)
-        self._tokens = int(mask.sum()), int(np.sum(self._lengths[self._bucket]))
 
-    def __len__(self) -> int:
-        """Number of batches in an epoch."""
-        return self._num_batches
-
-    @property
-    def efficiency(self) -> float:
-        """Share of real tokens among all that are computed, filler rows left out."""
-        real, computed = self._tokens
-        return real / computed
-
-    def _plan(self, epoch: int) -> NDArray[np.int64]:
-        order = np.arange(self.num_examples)
-        rng = None if self.seed is None else np.random.default_rng([self.seed, epoch])
-        if rng is not None:
-            order = rng.permutation(self.num_examples)
-        plan = bucket_rows(self._bucket, len(self._lengths), self.batch_size, order)
-        if rng is None or len(self._lengths) == 1:  # one bucket is Batches
-            return plan
-        return rng.permutation(plan, axis=0)
+    def _plan_rng(self, epoch: int, rng: np.random.Generator) -> np.random.Generator | None:
+        return rng if len(self._lengths) > 1 else None  # one bucket is Batches
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
-        length = self._lengths[self._bucket[examples[0]]]
+        length = self._length(examples)
         return {
             name: array[examples, :length] if name in self._time_arrays else array[examples]
             for name, array in self.arrays.items()
         }
 
 
+class RaggedBatches(LengthBatches):
+    """``LengthBatches`` of sequences that lie as they are: nothing is padded before it is taken.
+
+    For sequences of which a few are much longer than the others, and for pieces that overlap, which
+    may be views of one array.
+
+    Args:
+        arrays: By name, the arrays of every sequence, ``[length_i, ...]``; those of one sequence
+            have one length, and those of one name one dtype.
+        batch_size: B, the rows of every batch.
+        lengths: Lengths to pad to; the longest holds every sequence.
+        seed: As in ``LengthBatches``.
+
+    Raises:
+        ValueError: There are no sequences, arrays that do not match, or lengths that do not fit.
+
+    Example:
+        >>> batches = RaggedBatches({"x": [np.ones(2), np.ones(5), np.ones(1)]}, 2,
+        ...                         lengths=(2, 5), seed=None)
+        >>> [batch["mask"].astype(int).tolist() for batch in batches]
+        [[[1, 1], [1, 0]], [[1, 1, 1, 1, 1], [1, 1, 1, 1, 1]]]
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Sequence[NDArray]],
+        batch_size: int,
+        *,
+        lengths: Sequence[int],
+        seed: int | None,
+    ) -> None:
+        check_names(arrays)
+        if not arrays or "mask" in arrays:
+            raise ValueError(
+                'expected arrays, and none named "mask", as batches carry their own, got '
+                f"{list(arrays)}"
+            )
+        same_number(**arrays)
+        self.arrays = {name: list(parts) for name, parts in arrays.items()}
+        first = next(iter(self.arrays.values()))
+        sizes = np.array([len(x) for x in first], np.int64)
+        super().__init__(sizes, batch_size, lengths=lengths, seed=seed)
+        for name, parts in self.arrays.items():
+            _check_alike(name, parts, sizes)
+
+    def _plan_rng(self, epoch: int, rng: np.random.Generator) -> np.random.Generator | None:
+        return np.random.default_rng(epoch)  # of a single length, too: stored runs have it so
+
+    def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
+        length = self._length(examples)
+        batch = {"mask": np.arange(length) < self.sizes[examples][:, None]}
+        for name, parts in self.arrays.items():
+            rows = [parts[i] for i in examples]
+            padded = np.zeros((len(rows), length, *rows[0].shape[1:]), rows[0].dtype)
+            for row, values in zip(padded, rows, strict=True):
+                row[: len(values)] = values
+            batch[name] = padded
+        return batch
+
+
+def _check_alike(name: str, parts: Sequence[NDArray], sizes: NDArray[np.int64]) -> None:
+    """Refuses arrays that would not fit into one batch as they are.
+
+    Raises:
+        ValueError: One has another length than its sequence, or another shape or dtype than the
+            first of its name.
+    """
+    for index, (values, size) in enumerate(zip(parts, sizes, strict=True)):
+        if len(values) != size:
+            raise ValueError(
+                f"expected {size} values in {name} of sequence {index}, as many as in its other "
+                f"arrays, got {len(values)}; make them equal"
+            )
+        if values.shape[1:] != parts[0].shape[1:] or values.dtype != parts[0].dtype:
+            raise ValueError(
+                f"expected {name} of sequence {index} as that of the first, {parts[0].dtype} "
+                f"{parts[0].shape[1:]} a token, got {values.dtype} {values.shape[1:]}; cast it"
+            )
+
+
+def count_rows(arrays: Mapping[str, NDArray]) -> int:
+    """N, the first axis of all arrays of batches.
+
+    Raises:
+        ValueError: They have none in common, or one is named "weight".
+    """
+    check_names(arrays)
+    sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(sizes.values())) != 1 or not all(sizes.values()):
+        raise ValueError(
+            f"expected arrays of one first axis of at least one example, got sizes {sizes}; "
+            "pass one row for each example in every array"
+        )
+    return next(iter(sizes.values()))
+
+
 def count_buckets(bucket: NDArray[np.int64], batch_size: int) -> int:
     """Batches of an epoch, each of examples of one bucket; int64 [N] says whose bucket is which."""
     return int(np.sum(-(-np.bincount(bucket) // batch_size)))
-
-
-def bucket_rows(
-    bucket: NDArray[np.int64], num_buckets: int, batch_size: int, order: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Batches of examples of one bucket, [batches, batch_size], by bucket; -1 = filler.
-
-    Args:
-        bucket: int64 [N], of each example.
-        num_buckets: more than the largest of them.
-        batch_size: rows.
-        order: in which examples are taken, int64 [N].
-    """
-    members = [order[bucket[order] == i] for i in range(num_buckets)]
-    return np.concatenate([in_rows(part, batch_size) for part in members if part.size])
 
 
 def check_names(arrays: Iterable[str]) -> None:
@@ -274,6 +367,6 @@ def check_names(arrays: Iterable[str]) -> None:
         )
 
 
-def in_rows(order: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
+def _in_rows(order: NDArray[np.int64], batch_size: int) -> NDArray[np.int64]:
     """Examples in their order as rows of one size, the last one filled up with -1."""
     return np.pad(order, (0, -len(order) % batch_size), constant_values=-1).reshape(-1, batch_size)

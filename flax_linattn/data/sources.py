@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flax_linattn.data.batching import ALL_ROWS, ExampleBatches, check_names, in_rows
+from flax_linattn.data.batching import ALL_ROWS, ExampleBatches, check_names
 
 Batch = Mapping[str, NDArray]
 
@@ -53,9 +53,6 @@ class GrainBatches(ExampleBatches):
             )
         check_names(dataset[0])
         self._epochs = dataset.repeat()
-
-    def _plan(self, epoch: int) -> NDArray[np.int64]:
-        return in_rows(np.arange(self.num_examples), self.batch_size)
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
         begin = epoch * self.num_examples

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import OptionError
-from flax_linattn.data.batching import ArrayBatches
+from flax_linattn.data.batching import ExampleBatches, check_names
 
 
 class Split(NamedTuple):
@@ -79,7 +79,7 @@ def _whole(parts: str) -> bool:
     return all(number in ("0", "1") for number in numbers) and numbers.count("1") > 1
 
 
-class Windows(ArrayBatches):
+class Windows(ExampleBatches):
     """Batches of windows of aligned series, one beginning every ``stride`` rows; see ``Batches``.
 
     A window is cut out when it is asked for, so that the series is in memory once.
@@ -172,7 +172,9 @@ class Windows(ArrayBatches):
                 + "; shorten it, or give more data"
             )
         self.input_length, self.horizon = input_length, horizon
-        super().__init__(arrays, len(self.starts), batch_size, seed=seed)
+        check_names(arrays)
+        super().__init__(len(self.starts), batch_size, seed=seed)
+        self.arrays = dict(arrays)
         self._offsets = np.arange(input_length + horizon)
 
     def take(self, examples: NDArray[np.int64]) -> dict[str, NDArray]:

@@ -58,17 +58,14 @@ class Report:
 
     @property
     def judged(self) -> dict[str, Any]:
-        """The values, and ``beaten_by``: the yardsticks that the model loses to, where any is.
+        """The values, and the yardsticks that the model loses to: see ``Yardsticks.judged``."""
+        judged = {} if self.yardsticks is None else self.yardsticks.judged(self.values)
+        return {**self.values, **judged}
 
-        Also ``beaten_by_on_validation``, where the values tell.
-        """
-        if self.yardsticks is None:
-            return dict(self.values)
-        judged = {**self.values, "beaten_by": self.yardsticks.beaten_by(self.values)}
-        if self.yardsticks.on_validation(self.values):
-            beaten_by = self.yardsticks.beaten_by(self.values, validation=True)
-            judged["beaten_by_on_validation"] = beaten_by
-        return judged
+    @property
+    def is_beaten(self) -> bool:
+        """Whether a yardstick does better than the model in any way that is judged."""
+        return self.yardsticks is not None and any(self.yardsticks.judged(self.values).values())
 
     @property
     def verdict(self) -> str:

@@ -104,7 +104,8 @@ def rows_of_segments():
     return ids, mask, sequences
 
 
-def run_whole(model, x, mask, state=None):
+def run_whole(model, x, mask=None, state=None):
     """Outputs and the state after: one program, whatever is real and came before."""
+    mask = np.ones(x.shape[:2], bool) if mask is None else mask
     state = model.init_state(len(x)) if state is None else state
     return call(model, x, mask=mask, state=state, return_state=True)

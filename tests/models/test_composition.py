@@ -14,6 +14,7 @@ from jax.sharding import AxisType, PartitionSpec
 from flax_linattn import inference, models, nn
 from flax_linattn.checks import OptionError
 from tests.contract.tolerances import assert_close, assert_same_bits
+from tests.models.cases import symbols
 from tests.nn.cases import call, moved, normal, run_steps
 
 TOKENS = 7
@@ -30,10 +31,6 @@ def language(stack, **options):
         TOKENS, layers=STACKS[stack], max_length=8, rngs=nnx.Rngs(0), **options
     )
     return moved(model)
-
-
-def tokens(seed, *shape):
-    return np.random.default_rng(seed).integers(0, TOKENS, shape).astype(np.int32)
 
 
 @pytest.mark.parametrize("mechanism", ["softmax", "linear", "expressive"])
@@ -66,7 +63,7 @@ def test_what_rotary_layers_refuse():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_language_model_generates_what_it_computes(tied):
-    model, prompt = language("hybrid", tied=tied), tokens(6, 2, 3)
+    model, prompt = language("hybrid", tied=tied), symbols(6, 2, 3)
     generated = inference.generate(model, jnp.asarray(prompt), 4).tokens
     x = np.pad(prompt, ((0, 0), (0, 4)))  # what is yet to come changes nothing before it
     for t in range(3, 7):

@@ -12,7 +12,7 @@ from flax_linattn import inference, models
 from flax_linattn.models.decision_transformer import DECISION_LENGTH
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models import cases
-from tests.models.cases import run_whole
+from tests.models.cases import run_whole as run
 from tests.nn.cases import call, moved, run_steps
 from tests.nn.equations import affine, array, normed, transformed
 
@@ -36,11 +36,6 @@ def transformer(mechanism="aaren", **options):
 
 def episodes(rows=2, length=LENGTH, seed=0):
     return cases.episodes(seed, rows, length, SEEN, DONE)
-
-
-def run(model, x, mask=EVERYWHERE, state=None):
-    """Actions and the state after: one program, whatever is real and came before."""
-    return run_whole(model, x, mask, state)
 
 
 # What it computes, against NumPy in float64.

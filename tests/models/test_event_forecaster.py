@@ -15,7 +15,7 @@ from flax_linattn.models.event_embedding import FREQUENCIES
 from flax_linattn.models.event_forecaster import LEAST_DEVIATION, next_event
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.models import cases
-from tests.models.cases import run_whole
+from tests.models.cases import run_whole as run
 from tests.nn.cases import CAUSAL, call, moved, run_steps
 from tests.nn.equations import affine, array
 
@@ -37,11 +37,6 @@ def forecaster(mechanism="aaren", **options):
 
 def events(rows=2, length=LENGTH, seed=0, periods=PERIODS):
     return cases.events(seed, rows, length, MARKS, len(periods))
-
-
-def run(model, x, mask=EVERYWHERE, state=None):
-    """Outputs and the state after: one program, whatever is real and came before."""
-    return run_whole(model, x, mask, state)
 
 
 # What it computes, against NumPy in float64.

@@ -60,7 +60,6 @@ PACKED = _cases(lambda can: can.causal and can.packed)
 PACKED_AHEAD = _cases(lambda can: can.causal and can.noncausal and can.packed)
 CROSS = _cases(lambda can: can.cross)
 NOT_CROSS = _cases(lambda can: not can.cross)
-CONSTANT_MEMORY = _cases(lambda can: can.constant_memory)
 WHOLE = _cases(lambda can: not can.recurrent)
 
 
@@ -81,7 +80,7 @@ attention = functools.cache(make_attention)
 """The same, one of a kind, not to be changed."""
 
 
-def moved(module: Any) -> Any:
+def moved(module: Any, by: float = 0.1) -> Any:
     """With all parameters away from their initial values, which would hide that one is left out."""
 
     def noise(seed: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -90,7 +89,7 @@ def moved(module: Any) -> Any:
     graph, params, others = nnx.split(module, nnx.Param, ...)
     leaves, tree = jax.tree.flatten(params)
     leaves = [
-        (np.asarray(leaf) + 0.1 * noise(i, leaf.shape)).astype(leaf.dtype)
+        (np.asarray(leaf) + by * noise(i, leaf.shape)).astype(leaf.dtype)
         for i, leaf in enumerate(leaves)
     ]
     params = jax.tree.map(jnp.asarray, jax.tree.unflatten(tree, leaves))

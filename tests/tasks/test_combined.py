@@ -26,7 +26,7 @@ ALL = [
     *("--preset", "patch", "--patch-length", "4", "--schedule", "constant", *SMALL),
     *("--input-length", str(INPUT), "--horizon", str(HORIZON), "--season", "6"),
     *("--batch-size", "32", "--known-future", "price", "--tell-missing"),
-    *("--quantiles", "0.1,0.5,0.9", "--conformal"),
+    *("--quantiles", "0.1,0.5,0.9"),
 ]
 OWN = {"one": [], "several": ["--id-column", "shop"], "many": ["--runs", "2"]}
 

@@ -9,14 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flax_linattn.checks import LARGEST_SEED, OptionError, at_least, choice
-from flax_linattn.data.batching import (
-    ALL_ROWS,
-    Batches,
-    ExampleBatches,
-    bucket_rows,
-    count_buckets,
-    in_rows,
-)
+from flax_linattn.data.batching import ALL_ROWS, Batches, LengthBatches
 from flax_linattn.data.packing import pack
 from flax_linattn.data.texts.texts import LabelledTexts
 
@@ -48,7 +41,7 @@ def taylorshift_bytes(text: bytes) -> bytes:
     return repr(text).encode("ascii")
 
 
-class TextBatches(ExampleBatches):
+class TextBatches(LengthBatches):
     """Batches of the bytes of texts; every text comes exactly once in an epoch.
 
     See ``ExampleBatches``: a batch is a pure function of its step. It holds "tokens", int32
@@ -59,15 +52,12 @@ class TextBatches(ExampleBatches):
         texts: What to take them from.
         batch_size: B, the rows of every batch.
         max_length: Bytes of a row; longer texts are cut.
-        seed: Each epoch has its own order, drawn from the seed and the epoch; None keeps that of
-            the texts, or takes the shortest of ``lengths`` first.
+        seed: As in ``LengthBatches``.
         crop: Which part of a longer text: "prefix", its beginning, or "random", a part whose begin
             is drawn from the seed, the epoch and the example, each as likely.
         padding: "masked" has the mask False behind the end of a text; "symbol" has it True
             everywhere, so that 0 is a symbol like the others.
-        lengths: Lengths of batches, as in ``BucketBatches``: a text is in a batch of the shortest
-            that holds it, so that little padding is computed, and a model is compiled once for
-            each. None: all batches are of ``max_length``.
+        lengths: As in ``LengthBatches``; None: all batches are of ``max_length``.
 
     Raises:
         OptionError: An option is out of range, or there is no such crop or padding; or two do not
@@ -97,7 +87,6 @@ class TextBatches(ExampleBatches):
         at_least(0, LARGEST_SEED, seed=seed)
         choice(CROPS, crop=crop)
         choice(PADDINGS, padding=padding)
-        super().__init__(texts.num_examples, batch_size)
         if crop == "random" and seed is None:
             raise OptionError("a random crop is drawn from the seed; give one.", "crop", "seed")
         if padding == "symbol" and lengths is not None:
@@ -107,43 +96,21 @@ class TextBatches(ExampleBatches):
                 "padding",
                 "lengths",
             )
-        self.texts, self.max_length, self.seed = texts, max_length, seed
+        sizes = np.minimum(texts.lengths, max_length)
+        lengths = [max_length] if lengths is None else lengths
+        super().__init__(sizes, batch_size, lengths=lengths, seed=seed)
+        self.texts, self.max_length = texts, max_length
         self.crop, self.padding = crop, padding
-        self._sizes = np.minimum(texts.lengths, max_length)
-        self._lengths = _checked([max_length] if lengths is None else lengths, self._sizes)
-        self._bucket = np.searchsorted(self._lengths, self._sizes)
-        self._num_batches = count_buckets(self._bucket, batch_size)
-
-    def __len__(self) -> int:
-        """Number of batches in an epoch."""
-        return self._num_batches
-
-    @property
-    def efficiency(self) -> float:
-        """Share of bytes of texts among all tokens that are computed, filler rows left out."""
-        return float(self._sizes.sum() / self._lengths[self._bucket].sum())
-
-    def _plan(self, epoch: int) -> NDArray[np.int64]:
-        order = np.arange(self.num_examples)
-        if self.seed is not None:
-            order = np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
-        if len(self._lengths) == 1:
-            return in_rows(order, self.batch_size)
-        plan = bucket_rows(self._bucket, len(self._lengths), self.batch_size, order)
-        if self.seed is None:
-            return plan
-        # Of all seeds the same, as in RaggedBatches, so that several may be trained at once.
-        return np.random.default_rng(epoch).permutation(plan, axis=0)
 
     def _take(self, epoch: int, examples: NDArray[np.int64]) -> dict[str, NDArray]:
-        length = int(self._lengths[self._bucket[examples[0]]])
+        length = self._length(examples)
         tokens = np.zeros((len(examples), length), np.int32)
         for row, example in zip(tokens, examples.tolist(), strict=True):
-            size, begin = int(self._sizes[example]), self._begin(epoch, example)
+            size, begin = int(self.sizes[example]), self._begin(epoch, example)
             row[:size] = np.frombuffer(self.texts.texts[example], np.uint8, size, begin)
         mask = np.ones(tokens.shape, np.bool_)
         if self.padding == "masked":
-            mask = np.arange(length) < self._sizes[examples][:, None]
+            mask = np.arange(length) < self.sizes[examples][:, None]
         return {"tokens": tokens, "mask": mask, "labels": self.texts.labels[examples]}
 
     def _begin(self, epoch: int, example: int) -> int:
@@ -153,22 +120,6 @@ class TextBatches(ExampleBatches):
             return 0
         rng = np.random.default_rng([self.seed, epoch, example])
         return int(rng.integers(spare + 1))
-
-
-def _checked(lengths: Sequence[int], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lengths of batches, sorted.
-
-    Raises:
-        OptionError: There are none, one is below 1, or the longest does not hold every text.
-    """
-    found = np.unique(np.asarray(lengths, np.int64))
-    if not found.size or found[0] < 1 or found[-1] < sizes.max():
-        raise OptionError(
-            f"expected lengths of at least 1 of which the longest holds all texts, of up to "
-            f"{sizes.max()} bytes as cut, got {list(lengths)}; add {sizes.max()}.",
-            "lengths",
-        )
-    return found
 
 
 def pack_texts(texts: LabelledTexts, length: int) -> dict[str, NDArray]:

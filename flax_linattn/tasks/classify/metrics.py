@@ -238,6 +238,6 @@ def class_table(
     """
     best = np.array(classes, object)[np.argmax(probabilities, axis=1)]
     number = np.arange(len(best)) if files is None else np.array(files, object)
-    names = ("example" if files is None else "file", "prediction")
-    names += tuple(f"p({name})" for name in classes)
+    of_classes = [f"p({name})" for name in classes]
+    names = ("example" if files is None else "file", "prediction", *of_classes)
     return make_table(names, (number, best, *probabilities.T))

@@ -141,7 +141,7 @@ def test_several_seeds_have_lengths_in_one_order():
     [
         ({"crop": "random", "seed": None}, "a random crop is drawn from the seed; give one"),
         ({"padding": "symbol", "lengths": (4, 8)}, "takes one length, not several; leave lengths"),
-        ({"lengths": (4,)}, "expected lengths .* of up to 8 bytes as cut, got .* add 8"),
+        ({"lengths": (4,)}, "expected lengths .* of up to 8 tokens, got .* add 8"),
         ({"lengths": ()}, "expected lengths"),
         ({"lengths": (0, 8)}, "expected lengths"),
         ({"max_length": 0}, "max_length must be at least 1"),
