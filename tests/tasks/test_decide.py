@@ -27,7 +27,7 @@ from flax_linattn.tasks.decide.data import (
     split_data,
     steps_of,
 )
-from flax_linattn.tasks.decide.model import decision_loss
+from flax_linattn.tasks.decide.evaluate import decision_loss
 from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions, parse_steps
 from tests.contract.tolerances import assert_close, assert_same_bits
 from tests.nn.cases import STACKED, call

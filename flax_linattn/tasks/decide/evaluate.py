@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from flax_linattn import control
+from flax_linattn import control, models
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes, family_of, scores_of
 from flax_linattn.tasks.baselines import Yardsticks, at_hand
@@ -29,13 +29,13 @@ from flax_linattn.tasks.decide.data import (
     split_data,
     steps_of,
 )
-from flax_linattn.tasks.decide.model import decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig
 from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.streaming import stream_difference
+from flax_linattn.typing import Array
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -207,6 +207,17 @@ def rows_of(run: Run, played: Episodes) -> list[dict[str, Any]]:
         {"seed": seed, "return": round(float(own), 3), "length": int(length)}
         for seed, own, length in parts
     ]
+
+
+def decision_loss(
+    model: models.DecisionTransformer, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Mean squared error of the actions of real steps, in their scale of -1 ... 1."""
+    told = model(batch["x"], mask=batch["mask"], dropout_key=dropout_key)
+    real = jnp.where(batch["mask"], batch["weight"][:, None], 0)
+    error = jnp.mean((told - batch["actions"]) ** 2, axis=-1)
+    total, count = jnp.sum(jnp.where(real > 0, error, 0)), jnp.sum(real)
+    return total / jnp.maximum(count, 1), {"loss": (total, count)}
 
 
 def action_error(model: Any, batches: WindowBatches) -> float:

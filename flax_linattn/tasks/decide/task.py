@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from flax import nnx
+
 from flax_linattn import control, models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.data.episodes import Episodes
@@ -23,9 +25,8 @@ from flax_linattn.tasks.decide.data import (
     most_steps,
     split_data,
 )
-from flax_linattn.tasks.decide.evaluate import predict
+from flax_linattn.tasks.decide.evaluate import decision_loss, predict
 from flax_linattn.tasks.decide.figures import draw_episodes
-from flax_linattn.tasks.decide.model import build_model, decision_loss
 from flax_linattn.tasks.decide.options import DecideConfig, paper, published
 from flax_linattn.tasks.decide.stream import DecideStream, DecideStreamOptions
 from flax_linattn.tasks.prediction_table import Table
@@ -119,7 +120,14 @@ class DecideTask(Task[DecideConfig, Episodes, DecideSpec]):
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.DecisionTransformer:
         """A ``models.DecisionTransformer``."""
-        return build_model(config, problem, placement)
+        return models.DecisionTransformer(
+            problem.observation_dim,
+            problem.action_dim,
+            position=config.model.position,
+            max_length=config.model.max_length,
+            layers=config.layers.map_mechanisms(placement.mechanism),
+            rngs=nnx.Rngs(config.seed),
+        )
 
     def objective(
         self, config: DecideConfig, problem: DecideSpec, steps_per_epoch: int

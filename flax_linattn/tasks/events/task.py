@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from flax_linattn import models, training
 from flax_linattn.checks import OptionError
@@ -17,6 +19,8 @@ from flax_linattn.data.events.clock import date_of
 from flax_linattn.tasks.events import evaluate
 from flax_linattn.tasks.events.baselines import YARDSTICKS
 from flax_linattn.tasks.events.data import (
+    END,
+    EVENT,
     EventBatches,
     EventsSpec,
     checksum_of,
@@ -27,7 +31,6 @@ from flax_linattn.tasks.events.data import (
 )
 from flax_linattn.tasks.events.evaluate import score
 from flax_linattn.tasks.events.figures import draw_calibration
-from flax_linattn.tasks.events.model import build_model, events_loss
 from flax_linattn.tasks.events.next_event import predict
 from flax_linattn.tasks.events.options import EventsConfig, EventsData, thp
 from flax_linattn.tasks.events.stream import EventsStream, EventsStreamOptions
@@ -36,6 +39,10 @@ from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.run import reading_data
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.task import DataSummary, Report, Task
+from flax_linattn.typing import Array
+
+NO_EVENT = 1e-3
+"""Events that a batch of survivals alone counts as, so that its mean and its sum both exist."""
 
 
 class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
@@ -102,7 +109,16 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
         placement: training.Placement = training.ONE_DEVICE,
     ) -> models.EventForecaster:
         """A ``models.EventForecaster``."""
-        return build_model(config, problem, placement)
+        return models.EventForecaster(
+            problem.num_marks,
+            kernel_size=config.model.kernel_size,
+            periods=problem.all_periods,
+            spread=problem.spread,
+            num_components=config.model.num_components,
+            layers=config.layers.map_mechanisms(placement.mechanism),
+            max_length=problem.lengths[-1],
+            rngs=nnx.Rngs(config.seed),
+        )
 
     def objective(
         self, config: EventsConfig, problem: EventsSpec, steps_per_epoch: int
@@ -164,6 +180,31 @@ class EventsTask(Task[EventsConfig, EventSequences, EventsSpec]):
     def stream(self, run: Run, options: EventsStreamOptions) -> EventsStream:
         """The next event after each."""
         return EventsStream(run, options)
+
+
+def events_loss(
+    model: models.EventForecaster, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Negative log likelihood a forecast event, in natural logarithms, times in units of the scale.
+
+    The survival of the last interval counts in the sum, and not as an event.
+    """
+    outputs = model(batch["observations"], mask=batch["mask"], dropout_key=dropout_key)
+    following = model.next_event(outputs)
+    weight = jnp.where(batch["mask"], batch["weight"][:, None], 0)
+    event, end = (jnp.where(batch["asked"] == kind, weight, 0) for kind in (EVENT, END))
+    gaps, marks = following.gap, following.log_marks()
+    time = -jnp.sum(gaps.log_density(batch["log_gap"]) * event)
+    mark = -jnp.sum(jnp.take_along_axis(marks, batch["mark"][..., None], axis=-1)[..., 0] * event)
+    survival = -jnp.sum(gaps.log_survival(batch["log_gap"]) * end)
+    right = jnp.argmax(marks, axis=-1) == batch["mark"]
+    total, count = time + mark + survival, jnp.maximum(jnp.sum(event), NO_EVENT)
+    return total / count, {
+        "loss": (total, count),
+        "time_nll": (time + survival, count),
+        "mark_nll": (mark, count),
+        "mark_accuracy": (jnp.sum(jnp.where(right, event, 0)), count),
+    }
 
 
 def _of_file(data: EventsData, file: Path) -> EventsData:

@@ -1,4 +1,4 @@
-"""Tests of models of symbols, their baselines, and predictions."""
+"""Losses and tests of models of symbols, their baselines, and predictions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import itertools
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
 from numpy.typing import NDArray
 
-from flax_linattn import inference, training
+from flax_linattn import inference, models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.baselines import Yardsticks
 from flax_linattn.tasks.lines import open_lines
@@ -22,7 +23,6 @@ from flax_linattn.tasks.options import mechanism_name
 from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols.data import drawn_of, make_batches
-from flax_linattn.tasks.symbols.model import make_loss
 from flax_linattn.tasks.symbols.stream import parse_symbols
 from flax_linattn.typing import Array
 
@@ -32,6 +32,49 @@ FITTED = 500
 """Series of training that the lag is chosen by."""
 LARGEST_TABLE = 2**26
 """Most numbers of a table of pairs of symbols."""
+
+
+Model: TypeAlias = models.WindowModel | models.LanguageModel
+
+
+def make_loss(kind: str) -> training.LossFn:
+    """The loss of ``SymbolsFit.loss``; always the same function, so that steps stay compiled."""
+    return {"squared": SQUARED, "cross_entropy": CROSS_ENTROPY}[kind]
+
+
+def squared_difference(scores: Array, targets: Array) -> Array:
+    """The squared difference to one-hot targets, summed over the symbols: [..., N] -> [...]."""
+    right = jax.nn.one_hot(targets, scores.shape[-1], dtype=scores.dtype)
+    return jnp.sum((scores - right) ** 2, axis=-1)
+
+
+def loss_fn(
+    error: Any, model: Model, batch: dict[str, Array], dropout_key: Array | None
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+    """Mean error of what is asked for, the accuracy, and the success.
+
+    The success is the share of series, or of sequences, in which every answer is right; a batch of
+    windows is one series.
+    """
+    scores = model(batch["tokens"], dropout_key=dropout_key)
+    if "target" in batch:  # windows of one series
+        asked = jnp.ones((1, scores.shape[0]), bool)
+        scores, targets = scores[None], batch["target"][None]
+    else:
+        asked, targets = batch["asked"], batch["targets"]
+    weight = asked.astype(jnp.float32)
+    total, count = jnp.sum(error(scores, targets) * weight), jnp.sum(weight)
+    right = jnp.argmax(scores, axis=-1) == targets
+    whole = jnp.all(right | ~asked, axis=1)
+    return total / count, {
+        "loss": (total, count),
+        "accuracy": (jnp.sum(weight, where=right), count),
+        "success": (jnp.sum(whole, dtype=jnp.float32), jnp.float32(whole.size)),
+    }
+
+
+SQUARED = partial(loss_fn, squared_difference)
+CROSS_ENTROPY = partial(loss_fn, optax.softmax_cross_entropy_with_integer_labels)
 
 
 def test_values(run: Run, batches: training.BatchSource) -> dict[str, Any]:

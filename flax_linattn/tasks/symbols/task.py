@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flax_linattn import training
+from flax import nnx
+
+from flax_linattn import models, training
 from flax_linattn.checks import OptionError
 from flax_linattn.tasks.options import mechanisms_by_direction
 from flax_linattn.tasks.prediction_table import Table
 from flax_linattn.tasks.spec import Run
 from flax_linattn.tasks.symbols import evaluate
 from flax_linattn.tasks.symbols.data import Drawn, SymbolsSpec, checksum_of, drawn_of, make_batches
-from flax_linattn.tasks.symbols.evaluate import predict
-from flax_linattn.tasks.symbols.model import Model, build_model, make_loss
+from flax_linattn.tasks.symbols.evaluate import Model, make_loss, predict
 from flax_linattn.tasks.symbols.options import SymbolsConfig, recall
 from flax_linattn.tasks.symbols.stream import SymbolsStream, SymbolsStreamOptions
 from flax_linattn.tasks.task import DataSummary, Report, Task
@@ -77,7 +78,30 @@ class SymbolsTask(Task[SymbolsConfig, Drawn, SymbolsSpec]):
         placement: training.Placement = training.ONE_DEVICE,
     ) -> Model:
         """A ``models.WindowModel`` or ``models.LanguageModel``."""
-        return build_model(config, problem, placement)
+        layers, context = config.layers.map_mechanisms(placement.mechanism), config.data.context
+        rngs = nnx.Rngs(config.seed)
+        if config.data.recalls:
+            position = config.model.position
+            return models.LanguageModel(
+                problem.num_tokens,
+                tied=False,
+                position=position,
+                layers=layers,
+                max_length=context,
+                rngs=rngs,
+            )
+        return models.WindowModel(
+            problem.num_tokens,
+            context,
+            readout=config.model.readout,
+            projections=config.model.projections,
+            layers=layers,
+            kernel_init=nnx.initializers.variance_scaling(
+                config.model.init_scale**2, "fan_in", "normal"
+            ),
+            bias_init=nnx.initializers.zeros_init(),
+            rngs=rngs,
+        )
 
     def objective(
         self, config: SymbolsConfig, problem: SymbolsSpec, steps_per_epoch: int
